@@ -1,0 +1,34 @@
+"""Sanitise very large record collections; see README.md.
+
+The public names below are loaded when first used, so that ``import privpipe`` stays cheap.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+_HOME = {
+    "Guarantee": "privpipe.protocols",
+    "PrivpipeError": "privpipe.errors",
+    "Records": "privpipe.records.memory",
+}
+
+__version__ = "0.1.0"
+__all__ = [*sorted(_HOME), "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'privpipe' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+if TYPE_CHECKING:
+    from privpipe.errors import PrivpipeError as PrivpipeError
+    from privpipe.protocols import Guarantee as Guarantee
+    from privpipe.records.memory import Records as Records

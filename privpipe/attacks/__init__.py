@@ -1,0 +1,1 @@
+"""Judges a release as an outsider would: arrays in, never paths."""

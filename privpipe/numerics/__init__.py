@@ -1,0 +1,1 @@
+"""Pure arithmetic: ndarrays in, new ndarrays out. See DESIGN.md."""

@@ -1,0 +1,278 @@
+"""What the rooms agree on: Shard, Shards, Statistics, oracles, RecordMap, Guarantee, Method.
+
+Values and protocols only, no behaviour worth a test of its own. Records are rows everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "BoolArray",
+    "Column",
+    "FloatArray",
+    "Guarantee",
+    "IntArray",
+    "Method",
+    "Oracle",
+    "RecordMap",
+    "RecordStream",
+    "Role",
+    "Shard",
+    "ShardSchema",
+    "Shards",
+    "Statistics",
+    "WordArray",
+]
+
+FloatArray = npt.NDArray[np.floating[Any]]
+IntArray = npt.NDArray[np.integer[Any]]
+BoolArray = npt.NDArray[np.bool_]
+WordArray = npt.NDArray[np.uint64]
+
+Role = Literal["features", "desired", "confidential", "attributes"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One named variable of a collection.
+
+    Parameters
+    ----------
+    name
+        Name in the collection.
+    n_categories
+        Number of categories of a categorical variable, whose values are the codes
+        ``0 .. n_categories - 1`` (and -1 where missing); None for a numeric variable.
+    """
+
+    name: str
+    n_categories: int | None = None
+
+    @property
+    def is_categorical(self) -> bool:
+        return self.n_categories is not None
+
+
+@dataclass(frozen=True)
+class ShardSchema:
+    """What every shard of one training collection looks like.
+
+    Parameters
+    ----------
+    n_features
+        Number of columns of the features.
+    desired, confidential, attributes
+        The named variables asked for in each role, in the order of the shard's columns.
+    feature_names
+        Names of the features, for messages; empty when the collection has none.
+    """
+
+    n_features: int
+    desired: tuple[Column, ...] = ()
+    confidential: tuple[Column, ...] = ()
+    attributes: tuple[Column, ...] = ()
+    feature_names: tuple[str, ...] = ()
+
+
+def _no_columns() -> FloatArray:
+    return np.empty((0, 0))
+
+
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """Some records as plain arrays; all arrays have the same number of rows.
+
+    Parameters
+    ----------
+    features : (n_records, n_features)
+        Features, in the dtype of the collection.
+    desired : (n_records, n_desired), float64
+        Desired variables; a categorical one as its integer codes. NaN where missing.
+    confidential : (n_records, n_confidential), float64
+        Confidential variables, likewise.
+    attributes : (n_records, n_attributes), integer
+        Categorical attributes as codes, -1 where missing (privacy mappings).
+    released : (n_records, n_features_released)
+        What a release holds for these records; only audits see it.
+    first_record
+        Number of the first record within its collection; -1 when rows were left out.
+    """
+
+    features: FloatArray
+    desired: FloatArray = field(default_factory=_no_columns)
+    confidential: FloatArray = field(default_factory=_no_columns)
+    attributes: IntArray = field(default_factory=lambda: np.empty((0, 0), np.int64))
+    released: FloatArray = field(default_factory=_no_columns)
+    first_record: int = 0
+
+    @property
+    def n_records(self) -> int:
+        return max(len(self.features), len(self.attributes))
+
+
+class Statistics(Protocol):
+    """A mergeable summary of records. Merging is associative, and commutative to rounding."""
+
+    def merge(self, other: Self) -> Self:
+        """Summary of the records of both, neither changed."""
+        ...
+
+
+S = TypeVar("S", bound=Statistics)
+P_contra = TypeVar("P_contra", contravariant=True)
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Oracle(Protocol[P_contra, R_co]):
+    """Answers one question about all records: parameters in, sums out."""
+
+    def __call__(self, parameters: P_contra, /) -> R_co: ...
+
+
+Sums = tuple[Any, ...]
+"""What a shard contributes to an oracle's answer: floats and arrays, added over the shards."""
+
+
+@runtime_checkable
+class Shards(Protocol):
+    """What a fit may ask of training data, wherever the records are.
+
+    `Records` answers in memory, a collection chunk by chunk, `privpipe.dist` on workers.
+    """
+
+    @property
+    def n_records(self) -> int: ...
+
+    @property
+    def schema(self) -> ShardSchema: ...
+
+    def reduce(self, summarise: Callable[[Shard], S]) -> S:
+        """Summarise every shard and merge the summaries; only they leave the shards.
+
+        `summarise` is a picklable function, usually ``SomeStatistics.of``.
+        """
+        ...
+
+    def oracle(self, function: Callable[..., Sums], **resident: Any) -> Oracle[Any, Sums]:
+        """Make a callable that sums ``function(shard, parameters, **resident)`` over shards.
+
+        `resident` is sent to the workers once, `parameters` at each call. `function` is
+        picklable and returns a tuple of floats and arrays; the tuples are added element by
+        element in the order of the shards, so that the answer does not depend on the number
+        of workers.
+        """
+        ...
+
+
+@runtime_checkable
+class RecordStream(Protocol):
+    """Random words for a run of consecutive records.
+
+    The words depend on the release key, the purpose, the partition and the number of the
+    record, never on chunking, worker, retry or the order of calls.
+    """
+
+    @property
+    def n_records(self) -> int: ...
+
+    def words(self, purpose: str, words_per_record: int) -> WordArray:
+        """Uniform 64-bit words, shape (n_records, words_per_record)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """What a fitted map promises, in a form a privacy officer can quote.
+
+    Parameters
+    ----------
+    kind
+        Short stable name: "utility_bound", "exact_up_to_rounding", "local_dp",
+        "information_bound", "none".
+    number
+        The promised number; None where the kind has none.
+    unit
+        Unit of the number.
+    scope
+        Whether the promise holds for every record or in expectation.
+    theorem
+        What it rests on, by paper and statement.
+    assumptions
+        What must be true for it to hold, in a sentence; empty when nothing.
+    """
+
+    kind: str
+    number: float | None
+    unit: str
+    scope: Literal["every record", "in expectation"]
+    theorem: str
+    assumptions: str = ""
+
+
+class RecordMap(Protocol):
+    """A fitted, frozen, small, storable map from records to released records, row by row.
+
+    Implementations are dataclasses (``frozen=True, eq=False``) whose fields are arrays,
+    numbers, strings, tuples of strings or a `Guarantee`; that is all an artifact stores.
+    `kind` names the class in artifacts and never changes.
+    """
+
+    kind: ClassVar[str]
+    reads: ClassVar[Role]
+    """Which part of a record goes in: "features" (floats) or "attributes" (codes)."""
+
+    @property
+    def n_features_in(self) -> int: ...
+
+    @property
+    def n_features_out(self) -> int: ...
+
+    @property
+    def guarantee(self) -> Guarantee: ...
+
+    def apply(self, x: Any, stream: RecordStream | None = None) -> npt.NDArray[Any]:
+        """Map (n_records, n_features_in) to (n_records, n_features_out).
+
+        A randomised map without a stream raises OptionError; a deterministic one ignores it.
+        """
+        ...
+
+
+O_contra = TypeVar("O_contra")
+
+
+@dataclass(frozen=True)
+class Method(Generic[O_contra]):
+    """One row of the table of methods: all that flows, contract tests and prose read.
+
+    Parameters
+    ----------
+    name
+        Name in a configuration, ``[method] name = ...``.
+    options
+        Frozen pydantic dataclass of the method's options.
+    needs
+        Roles that must be named in the configuration for a fit.
+    releases
+        "rows": one released record per record. "surrogate": records of its own.
+    fit
+        Learns the map from shards.
+    columns
+        Names of variables that the options themselves ask for, by role.
+    source
+        Paper and algorithm.
+    """
+
+    name: str
+    options: type[O_contra]
+    needs: frozenset[Role]
+    releases: Literal["rows", "surrogate"]
+    fit: Callable[[Shards, O_contra], RecordMap]
+    source: str
+    columns: Callable[[O_contra], Mapping[Role, tuple[str, ...]]] = lambda _: {}

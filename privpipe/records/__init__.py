@@ -1,0 +1,1 @@
+"""Names, dims, kinds and chunks of collections."""

@@ -1,0 +1,175 @@
+"""Records: training data held in memory, answering the questions of `Shards` itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce as fold
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from privpipe.errors import InputError, OptionError
+from privpipe.protocols import (
+    Column,
+    FloatArray,
+    IntArray,
+    Oracle,
+    Shard,
+    ShardSchema,
+    Statistics,
+    Sums,
+)
+
+__all__ = ["Records", "add_sums"]
+
+S = TypeVar("S", bound=Statistics)
+
+
+class Records:
+    """Records in memory, cut into shards of consecutive rows.
+
+    Parameters
+    ----------
+    features : (n_records, n_features)
+        Real features. Integers and booleans are turned into float64.
+    desired, confidential : (n_records,) or (n_records, n_columns), optional
+        Variables to keep and to hide. Numbers are numeric variables; booleans and strings
+        are categorical ones, whose codes follow the sorted order of their values.
+    attributes : (n_records, n_attributes), optional
+        Integer codes of categorical attributes, -1 where missing (privacy mappings).
+    n_shards
+        Number of shards; results do not depend on it but for rounding.
+
+    Raises
+    ------
+    InputError
+        If the arrays differ in their number of rows, or there are no records.
+
+    Examples
+    --------
+    >>> records = Records(np.eye(4), desired=[0.0, 1.0, 0.0, 1.0], n_shards=2)
+    >>> records.n_records, records.schema.desired[0].name
+    (4, 'desired_0')
+    """
+
+    def __init__(
+        self,
+        features: npt.ArrayLike,
+        *,
+        desired: npt.ArrayLike | None = None,
+        confidential: npt.ArrayLike | None = None,
+        attributes: npt.ArrayLike | None = None,
+        n_shards: int = 1,
+    ) -> None:
+        x = np.asarray(features)
+        if x.ndim != 2:
+            raise InputError(
+                f"features has {x.ndim} dimensions, not 2.",
+                remedy="Give an array of shape (n_records, n_features).",
+            )
+        x = x if np.issubdtype(x.dtype, np.floating) else x.astype(np.float64)
+        if len(x) == 0:
+            raise InputError("features has no records.", remedy="Give at least one record.")
+        if n_shards < 1:
+            raise OptionError(f"n_shards is {n_shards}.", remedy="Use 1 or more.")
+        d, d_columns = _as_columns(desired, "desired", len(x))
+        c, c_columns = _as_columns(confidential, "confidential", len(x))
+        a = _as_codes(attributes, len(x))
+        self._whole = Shard(x, d, c, a)
+        self._n_shards = min(n_shards, len(x))
+        self._schema = ShardSchema(
+            n_features=x.shape[1],
+            desired=d_columns,
+            confidential=c_columns,
+            attributes=tuple(
+                Column(f"attribute_{j}", int(a[:, j].max(initial=-1)) + 1)
+                for j in range(a.shape[1])
+            ),
+        )
+
+    @property
+    def n_records(self) -> int:
+        return self._whole.n_records
+
+    @property
+    def schema(self) -> ShardSchema:
+        return self._schema
+
+    def shards(self) -> Iterator[Shard]:
+        """Yield the shards in order."""
+        w, n = self._whole, self.n_records
+        edges = np.linspace(0, n, self._n_shards + 1).astype(int)
+        for start, stop in pairwise(edges):
+            rows = slice(start, stop)
+            yield Shard(
+                w.features[rows],
+                w.desired[rows],
+                w.confidential[rows],
+                w.attributes[rows],
+                first_record=int(start),
+            )
+
+    def reduce(self, summarise: Callable[[Shard], S]) -> S:
+        """Summarise every shard and merge the summaries; see `Shards.reduce`."""
+        return fold(lambda left, right: left.merge(right), map(summarise, self.shards()))
+
+    def oracle(self, function: Callable[..., Sums], **resident: Any) -> Oracle[Any, Sums]:
+        """Sum ``function(shard, parameters, **resident)`` over the shards at each call."""
+
+        def ask(parameters: Any, /) -> Sums:
+            return add_sums([function(shard, parameters, **resident) for shard in self.shards()])
+
+        return ask
+
+
+def add_sums(parts: Sequence[Sums]) -> Sums:
+    """Add tuples of floats and arrays element by element, in the order given.
+
+    >>> add_sums([(1.0, np.ones(2)), (2.0, np.ones(2))])
+    (3.0, array([2., 2.]))
+    """
+    return tuple(
+        fold(lambda left, right: left + right, column) for column in zip(*parts, strict=True)
+    )
+
+
+def _as_columns(
+    values: npt.ArrayLike | None, role: str, n_records: int
+) -> tuple[FloatArray, tuple[Column, ...]]:
+    if values is None:
+        return np.empty((n_records, 0)), ()
+    table = np.asarray(values)
+    table = table[:, None] if table.ndim == 1 else table
+    _check_rows(table, role, n_records)
+    names = [f"{role}_{j}" for j in range(table.shape[1])]
+    if np.issubdtype(table.dtype, np.number):
+        return table.astype(np.float64), tuple(Column(name) for name in names)
+    coded = [np.unique(table[:, j], return_inverse=True) for j in range(table.shape[1])]
+    codes = np.column_stack([inverse for _, inverse in coded]).astype(np.float64)
+    return codes, tuple(
+        Column(name, len(kinds)) for name, (kinds, _) in zip(names, coded, strict=True)
+    )
+
+
+def _as_codes(values: npt.ArrayLike | None, n_records: int) -> IntArray:
+    if values is None:
+        return np.empty((n_records, 0), np.int64)
+    codes = np.asarray(values)
+    codes = codes[:, None] if codes.ndim == 1 else codes
+    _check_rows(codes, "attributes", n_records)
+    if not np.issubdtype(codes.dtype, np.integer):
+        raise InputError(
+            f"attributes has dtype {codes.dtype}, not integer codes.",
+            remedy="Give the codes 0 .. n_categories - 1, and -1 where missing.",
+        )
+    return codes.astype(np.int64)
+
+
+def _check_rows(table: npt.NDArray[Any], role: str, n_records: int) -> None:
+    if table.ndim != 2 or len(table) != n_records:
+        raise InputError(
+            f"{role} has shape {table.shape}, but features has {n_records} rows.",
+            remedy=f"Give {role} one row per record.",
+        )

@@ -1,0 +1,1 @@
+"""Collections, models and releases as Zarr. See DESIGN.md."""
