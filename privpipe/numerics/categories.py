@@ -15,6 +15,7 @@ from privpipe.protocols import FloatArray, IntArray, WordArray
 __all__ = ["CategoryTable", "draw_categories", "tabulate_categories"]
 
 _SUM_TOLERANCE = 1e-9
+_RUN = 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,16 +157,30 @@ def _share_words(bounds: Any, p: Any, masses: Any, largest: Any) -> None:
 
 @compiled
 def _pick(words: Any, bounds: Any, codes: Any, starts: Any, laws: Any, out: Any) -> None:
-    """Per record the last entry of its law whose start is not beyond its word."""
-    for i in range(len(words)):
-        low, high = bounds[laws[i]], bounds[laws[i] + 1]
-        while high - low > 1:
-            middle = (low + high) // 2
-            if starts[middle] <= words[i]:
-                low = middle
-            else:
-                high = middle
-        out[i] = codes[low]
+    """Per record the last entry of its law whose start is not beyond its word.
+
+    One step of the binary searches of a run of records after another: a search alone waits for
+    memory and for its branches, and is four times slower.
+    """
+    low, left = np.empty(_RUN, np.uint64), np.empty(_RUN, np.uint64)
+    one = np.uint64(1)
+    for start in range(0, len(words), _RUN):
+        count = min(_RUN, len(words) - start)
+        widest = one
+        for i in range(count):
+            law = laws[start + i]
+            low[i] = np.uint64(bounds[law])
+            left[i] = np.uint64(bounds[law + 1] - bounds[law])
+            widest = max(widest, left[i])
+        while widest > one:
+            for i in range(count):
+                half = left[i] >> one
+                middle = low[i] + half
+                low[i] = middle if starts[middle] <= words[start + i] else low[i]
+                left[i] -= half
+            widest -= widest >> one
+        for i in range(count):
+            out[start + i] = codes[low[i]]
 
 
 def _check_laws(bounds: IntArray, codes: IntArray, p: FloatArray) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from scipy.special import gammainccinv, gammaincinv
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 _EIGHTH_TURN = math.pi / 4 * 2.0**-61
+_RUN = 2048
 
 
 @compiled
@@ -40,9 +42,14 @@ def _uniform(words: WordArray, out: FloatArray) -> None:
 
 
 @compiled
+def _exponential_of_word(word: Any) -> float:
+    return exponential_of(np.float64(word) + 0.5, np.float64(~word) + 0.5)
+
+
+@compiled
 def _exponential(words: WordArray, out: FloatArray) -> None:
     for i in range(words.size):
-        out[i] = exponential_of(np.float64(words[i]) + 0.5)
+        out[i] = _exponential_of_word(words[i])
 
 
 @compiled
@@ -50,14 +57,16 @@ def _laplace(words: WordArray, out: FloatArray) -> None:
     for i in range(words.size):
         sign = 1.0 - 2.0 * np.float64(np.int64(words[i] & np.uint64(1)))
         number = np.float64(np.int64(words[i] >> np.uint64(1))) * 2.0 + 1.0
-        out[i] = sign * exponential_of(number)
+        rest = np.float64(np.int64(~words[i] >> np.uint64(1))) * 2.0 + 1.0
+        out[i] = sign * exponential_of(number, rest)
 
 
 @compiled
 def _normal(words: WordArray, out: FloatArray) -> None:
     """Box and Muller in pairs: the first word is the radius, the second signs, swap and angle."""
-    for i in range(0, words.size, 2):
-        radius = math.sqrt(2.0 * exponential_of(np.float64(words[i]) + 0.5))
+    for pair in range(words.size // 2):
+        i = 2 * pair  # a step of 2 in the range itself costs the vector instructions: 7 times
+        radius = math.sqrt(2.0 * _exponential_of_word(words[i]))
         turn = words[i + 1]
         angle = (np.float64(np.int64(turn & np.uint64(2**61 - 1))) + 0.5) * _EIGHTH_TURN
         sine, cosine = sine_cosine_of(angle)
@@ -70,11 +79,19 @@ def _normal(words: WordArray, out: FloatArray) -> None:
 
 @compiled
 def _sums_of_exponentials(words: WordArray, shape: int, out: FloatArray) -> None:
-    for i in range(out.size):
-        total = 0.0
-        for j in range(shape):
-            total += exponential_of(np.float64(words[i * shape + j]) + 0.5)
-        out[i] = total
+    """Exponentials of a run of words, by vector instructions; then their sums, in order."""
+    held = np.empty(_RUN)
+    at, left, total = 0, shape, 0.0
+    for start in range(0, words.size, _RUN):
+        count = min(_RUN, words.size - start)
+        for k in range(count):
+            held[k] = _exponential_of_word(words[start + k])
+        for k in range(count):
+            total += held[k]
+            left -= 1
+            if left == 0:
+                out[at] = total
+                at, left, total = at + 1, shape, 0.0
 
 
 def draw_uniform(words: WordArray, out: FloatArray | None = None) -> FloatArray:
@@ -114,8 +131,8 @@ def draw_exponential(words: WordArray, out: FloatArray | None = None) -> FloatAr
     Returns
     -------
     exponential : (n_records, n_values)
-        ``-log((word + 1/2) 2**-64)``, mean 1, from 0 to 45.05; the error is below
-        ``2**-52 * (1 + value)``, the same bits on every processor.
+        ``-log((word + 1/2) 2**-64)`` within 3 ulp: mean 1, from 2.7e-20 to 45.05, the same
+        bits on every processor.
     """
     out = _output(words, words.shape, out)
     _exponential(words.reshape(-1), out.reshape(-1))
@@ -165,7 +182,7 @@ def draw_normal(
     Returns
     -------
     normal : (n_records, n_values)
-        Within 4 ulp of the exact transform of the words; at most 9.5 in size (true
+        Within 5 ulp of the exact transform of the words; at most 9.5 in size (true
         probability beyond: 2e-21); the same bits on every processor.
 
     Raises
@@ -218,8 +235,8 @@ def draw_gamma(
     Returns
     -------
     gamma : (n_records, n_values)
-        Whole shapes: relative error below ``(shape + 4) * 2**-52`` but for an absolute one of
-        ``shape * 2**-52``, the same bits on every processor. Others: relative error of the
+        Whole shapes: relative error below ``(shape + 3) * 2**-52``, the same bits on every
+        processor. Others: relative error of the
         tail probability below 1e-10 (scipy's inverse; its last bits may differ from one build
         of scipy to another); a value below the smallest number is 0.
 

@@ -25,22 +25,21 @@ def compiled(function: F) -> F:
 
 _LN2_HIGH = 6.93147180369123816490e-01
 _LN2_LOW = 1.90821492927058770002e-10
-_TWO_64 = 2.0**64
-_TWO_63 = 2.0**63
 
 
 @compiled
-def exponential_of(number: float) -> float:
-    """``-log(number * 2**-64)`` for a number from 1/2 to 2**64, within 2 ulp.
+def exponential_of(number: float, rest: float) -> float:
+    """``-log(number / 2**64)`` within 3 ulp, for number + rest = 2**64, both at least 1/2.
 
-    The number is cut into ``2**power * (1 + f)`` with 1 + f in [sqrt(1/2), sqrt(2)); from 2**64
-    downwards power is 64, so that small results come from log(1 + f) alone, without cancellation.
+    The number is cut into ``2**power * (1 + f)`` with 1 + f in [sqrt(1/2), sqrt(2)). From
+    sqrt(1/2) * 2**64 upwards power is 64, the result is small, and f is taken from `rest`,
+    which the caller knows exactly, where `number` is rounded to 53 bits.
     """
     bits = np.float64(number).view(np.int64)
     shifted = bits + (0x3FF0000000000000 - 0x3FE6A09E00000000)
     power = (shifted >> 52) - 1023
     mantissa = (shifted & 0x000FFFFFFFFFFFFF) + 0x3FE6A09E00000000
-    f = np.int64(mantissa).view(np.float64) - 1.0
+    f = -rest * 2.0**-64 if power == 64 else np.int64(mantissa).view(np.float64) - 1.0
     s = f / (2.0 + f)
     z = s * s
     w = z * z
@@ -53,9 +52,9 @@ def exponential_of(number: float) -> float:
         * (2.857142874366239149e-01 + w * (1.818357216161805012e-01 + w * 1.479819860511658591e-01))
     )
     half_square = 0.5 * f * f
-    rest = half_square - s * (half_square + (even + odd))  # f - rest is log(1 + f)
+    bent = half_square - s * (half_square + (even + odd))  # f - bent is log(1 + f)
     left = np.float64(64 - power)
-    return left * _LN2_HIGH + ((left * _LN2_LOW + rest) - f)
+    return left * _LN2_HIGH + ((left * _LN2_LOW + bent) - f)
 
 
 @compiled

@@ -96,6 +96,10 @@ class KeyFolder:
         for key_id in sorted({name.stem for name in named if name.suffix in (".json", ".key")}):
             yield cls(path, key_id)
 
+    def file(self, ending: Ending) -> Path:
+        """Path of a file, for messages."""
+        return self.path / self._name(ending)
+
     @contextmanager
     def opened(self) -> Iterator[int]:
         """Descriptor of the folder, once it is this user's alone."""
@@ -140,19 +144,19 @@ class KeyFolder:
                     self._name(ending), os.O_RDONLY | os.O_NONBLOCK | _OPEN, dir_fd=handle
                 )
             except OSError as error:
-                raise _refused(self.path / self._name(ending), error) from None
+                raise _refused(self.file(ending), error) from None
         with os.fdopen(file, "rb") as stream:
-            _check_private(self.path / self._name(ending), os.fstat(file), "600")
+            _check_private(self.file(ending), os.fstat(file), "600")
             return stream.read()
 
     def write_new(self, ending: Ending, content: bytes) -> None:
         """Make a file that does not exist, whole, on disk, never over another.
 
-        The caller holds the lock, so any leftover of this key is a dead process's and goes. The
-        link that gives the file its name fails if the name is taken, with or without a lock.
+        The link that gives the file its name fails if the name is taken, also on a file system
+        that does not lock. For its sake leftovers are swept by `destroy` alone: there they could
+        be another process's.
         """
         with self.opened() as handle:
-            self._sweep(handle)
             try:
                 temporary = _write(handle, f".{self.key_id}.{secrets.token_hex(8)}.new", content)
                 try:
@@ -162,7 +166,7 @@ class KeyFolder:
                     os.unlink(temporary, dir_fd=handle)
                 os.fsync(handle)
             except OSError as error:
-                raise _refused(self.path / self._name(ending), error) from None
+                raise _refused(self.file(ending), error) from None
 
     def replace(self, ending: Ending, content: bytes) -> None:
         """Write a file whole, in place of the one that may be there."""
@@ -172,7 +176,7 @@ class KeyFolder:
                 os.rename(temporary, self._name(ending), src_dir_fd=handle, dst_dir_fd=handle)
                 os.fsync(handle)
             except OSError as error:
-                raise _refused(self.path / self._name(ending), error) from None
+                raise _refused(self.file(ending), error) from None
 
     def destroy(self, ending: Ending) -> None:
         """Overwrite a file with zeros, best effort, and remove it with all leftovers."""
@@ -182,7 +186,7 @@ class KeyFolder:
                 self._sweep(handle)
                 os.fsync(handle)
             except OSError as error:
-                raise _refused(self.path / self._name(ending), error) from None
+                raise _refused(self.file(ending), error) from None
 
     def _name(self, ending: Ending) -> str:
         return f"{self.key_id}.{ending}"

@@ -1,27 +1,26 @@
 """Release keys: made by the operating system, bound to what they serve, kept apart, destroyable.
 
 A key folder holds, for each key, ``<id>.key`` (the secret and its binding) and ``<id>.json`` (the
-ledger entry: no secret, and it stays when the key is destroyed). `privpipe.store.keyfiles` is the
-careful reading and writing; what travels to workers is at the end of this module.
+ledger entry: no secret, and it stays when the key is destroyed). `privpipe.store.keyformat` is
+their content, `privpipe.store.keyfiles` their careful reading and writing.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from hashlib import sha256
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from privpipe.errors import FormatError, OptionError, StoreError
+from privpipe.errors import OptionError, StoreError
 from privpipe.numerics.streams import KEY_BYTES, KeyedStream
 from privpipe.store.keyfiles import KeyFolder
+from privpipe.store.keyformat import KeyBinding, KeyEntry, decode_key, encode_key
 
 __all__ = [
     "CarriedKey",
@@ -36,63 +35,7 @@ __all__ = [
     "receive_key",
 ]
 
-_FORMAT = "privpipe-key"
-_VERSION = 1
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_DIGEST = re.compile(r"[0-9a-f]{32,128}")
-
-
-@dataclass(frozen=True)
-class KeyBinding:
-    """What a key serves: one source, one model, one set of options, by their digests.
-
-    Parameters
-    ----------
-    source, model, options
-        Digests, 32 to 128 lower-case hexadecimal digits each.
-
-    Raises
-    ------
-    OptionError
-        If a digest is not of that form.
-    """
-
-    source: str
-    model: str
-    options: str
-
-    def __post_init__(self) -> None:
-        for part in fields(self):
-            if not _DIGEST.fullmatch(getattr(self, part.name)):
-                raise OptionError(
-                    f"The {part.name} digest of a key is not 32 to 128 lower-case hex digits.",
-                    remedy="Use the hexdigest of sha256.",
-                )
-
-    def differences(self, other: KeyBinding) -> tuple[str, ...]:
-        """Names of the parts that differ, in order."""
-        names = (part.name for part in fields(self))
-        return tuple(name for name in names if getattr(self, name) != getattr(other, name))
-
-
-@dataclass(frozen=True)
-class KeyEntry:
-    """What the ledger knows of a key; nothing of its bytes.
-
-    Parameters
-    ----------
-    key_id
-        Name of the key.
-    binding
-        What it serves.
-    created, forgotten
-        UTC times in ISO 8601; `forgotten` is None while the key exists.
-    """
-
-    key_id: str
-    binding: KeyBinding
-    created: str
-    forgotten: str | None = None
 
 
 class ReleaseKey:
@@ -234,8 +177,8 @@ def make_key(key_id: str, binding: KeyBinding, *, folder: str | Path | None = No
             raise _gone(entry, place)
         entry = KeyEntry(key_id, binding, _now())
         secret = secrets.token_bytes(KEY_BYTES)
-        place.write_new("key", _encode(entry, secret))
-        place.replace("json", _encode(entry))
+        place.write_new("key", encode_key(entry, secret))
+        place.replace("json", encode_key(entry))
     return ReleaseKey(entry, secret, str(place.path))
 
 
@@ -267,23 +210,24 @@ def forget_key(key_id: str, *, folder: str | Path | None = None) -> KeyEntry:
     OptionError
         If the id is not of the form of `make_key`.
     StoreError
-        If there is no such key, or the folder is not private to this user. A damaged key
-        without a ledger entry is destroyed and then reported as FormatError.
+        If there is no such key, or the folder is not private to this user.
+    FormatError
+        If the ledger entry is damaged; the key is destroyed before this is raised.
     """
     _received.pop(key_id, None)
     place = KeyFolder.existing(_check_id(key_id), folder)
     if place is None:
         raise _unknown(key_id)
     with place.locked():
-        found, entry = place.has("key"), _read_entry(place)
-        if not found and entry is None:
+        found, noted = place.has("key"), place.has("json")
+        if not found and not noted:
             raise _unknown(key_id)
-        content = place.read("key") if found and entry is None else b""
+        content = place.read("json") if noted else place.read("key")
         place.destroy("key")
-        entry = entry or _decode(content, place, "key")[0]
+        entry, _ = decode_key(content, place.file("json" if noted else "key"))
         if entry.forgotten is None:
             entry = KeyEntry(entry.key_id, entry.binding, entry.created, _now())
-            place.replace("json", _encode(entry))
+            place.replace("json", encode_key(entry))
     return entry
 
 
@@ -299,7 +243,7 @@ def list_keys(*, folder: str | Path | None = None) -> tuple[KeyEntry, ...]:
     """
     # A process killed between writing the key and its entry left the entry in the key alone.
     return tuple(
-        _read_entry(place) or _decode(place.read("key"), place, "key")[0]
+        _read_entry(place) or decode_key(place.read("key"), place.file("key"))[0]
         for place in KeyFolder.every(folder)
     )
 
@@ -307,12 +251,12 @@ def list_keys(*, folder: str | Path | None = None) -> tuple[KeyEntry, ...]:
 def _reopen(place: KeyFolder, entry: KeyEntry | None, binding: KeyBinding) -> ReleaseKey:
     key = _open(place, binding)
     if entry is None:  # killed between the key and its entry
-        place.replace("json", _encode(key.entry))
+        place.replace("json", encode_key(key.entry))
     return key
 
 
 def _open(place: KeyFolder, binding: KeyBinding) -> ReleaseKey:
-    entry, secret = _decode(place.read("key"), place, "key")
+    entry, secret = decode_key(place.read("key"), place.file("key"))
     different = entry.binding.differences(binding)
     if different:
         raise OptionError(
@@ -325,44 +269,7 @@ def _open(place: KeyFolder, binding: KeyBinding) -> ReleaseKey:
 
 
 def _read_entry(place: KeyFolder) -> KeyEntry | None:
-    return _decode(place.read("json"), place, "json")[0] if place.has("json") else None
-
-
-def _encode(entry: KeyEntry, secret: bytes = b"") -> bytes:
-    content: dict[str, Any] = {
-        "format": _FORMAT,
-        "version": _VERSION,
-        "id": entry.key_id,
-        **{part.name: getattr(entry.binding, part.name) for part in fields(KeyBinding)},
-        "created": entry.created,
-        "forgotten": entry.forgotten,
-        "secret": secret.hex(),
-    }
-    return json.dumps({**content, "check": _check_sum(content)}, indent=1).encode() + b"\n"
-
-
-def _decode(content: bytes, place: KeyFolder, ending: str) -> tuple[KeyEntry, bytes]:
-    """Entry and secret of a file, or FormatError without a word of what is in it."""
-    try:
-        table = json.loads(content)
-        sound = table.pop("check") == _check_sum(table) and table["format"] == _FORMAT
-        binding = KeyBinding(table["source"], table["model"], table["options"])
-        entry = KeyEntry(table["id"], binding, table["created"], table["forgotten"])
-        secret = bytes.fromhex(table["secret"])
-        sound = sound and table["version"] == _VERSION and entry.key_id == place.key_id
-        sound = sound and len(secret) == (KEY_BYTES if ending == "key" else 0)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        sound = False
-    if not sound:
-        raise FormatError(
-            f"File {place.key_id}.{ending} of the key folder {place.path} is damaged.",
-            remedy="Restore it, or destroy the key with `privpipe forget-key` and release anew.",
-        )
-    return entry, secret
-
-
-def _check_sum(content: dict[str, Any]) -> str:
-    return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return decode_key(place.read("json"), place.file("json"))[0] if place.has("json") else None
 
 
 def _info(binding: KeyBinding) -> bytes:
