@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 _HOME = {
     "Guarantee": "privpipe.protocols",
+    "KeyBinding": "privpipe.store.keys",
+    "KeyedStream": "privpipe.numerics.streams",
     "PrivpipeError": "privpipe.errors",
     "Records": "privpipe.records.memory",
+    "forget_key": "privpipe.store.keys",
+    "list_keys": "privpipe.store.keys",
+    "make_key": "privpipe.store.keys",
 }
 
 __version__ = "0.1.0"
@@ -30,5 +35,10 @@ def __dir__() -> list[str]:
 
 if TYPE_CHECKING:
     from privpipe.errors import PrivpipeError as PrivpipeError
+    from privpipe.numerics.streams import KeyedStream as KeyedStream
     from privpipe.protocols import Guarantee as Guarantee
     from privpipe.records.memory import Records as Records
+    from privpipe.store.keys import KeyBinding as KeyBinding
+    from privpipe.store.keys import forget_key as forget_key
+    from privpipe.store.keys import list_keys as list_keys
+    from privpipe.store.keys import make_key as make_key

@@ -82,13 +82,13 @@ class KeyFolder:
     @classmethod
     def existing(cls, key_id: str, folder: str | Path | None) -> KeyFolder | None:
         path = key_folder(folder)
-        return cls(path, key_id) if path.is_dir() else None
+        return cls(path, key_id) if os.path.isdir(path) else None
 
     @classmethod
     def every(cls, folder: str | Path | None) -> Iterator[KeyFolder]:
         """The keys with an entry or a secret in the folder, by id."""
         path = key_folder(folder)
-        if not path.is_dir():
+        if not os.path.isdir(path):
             return
         with cls(path, "").opened() as handle:
             names = {Path(name) for name in os.listdir(handle)}
@@ -122,7 +122,10 @@ class KeyFolder:
             except OSError as error:
                 raise _refused(self.path / ".lock", error) from None
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            except OSError as error:
+                raise _refused(self.path / ".lock", error) from None
             yield
         finally:
             os.close(lock)
@@ -134,6 +137,8 @@ class KeyFolder:
                 os.stat(self._name(ending), dir_fd=handle, follow_symlinks=False)
             except FileNotFoundError:
                 return False
+            except OSError as error:
+                raise _refused(self.file(ending), error) from None
         return True
 
     def read(self, ending: Ending) -> bytes:
