@@ -262,7 +262,8 @@ def _features_dtype(source: np.dtype[Any], wanted: str | None) -> np.dtype[Any]:
 def _encode(
     block: Block, coders: Sequence[_Coder], dtype: np.dtype[Any]
 ) -> dict[str, npt.NDArray[Any]]:
-    found: dict[str, npt.NDArray[Any]] = {FEATURES: block.features.astype(dtype)}
+    with np.errstate(over="ignore"):  # counted below
+        found: dict[str, npt.NDArray[Any]] = {FEATURES: block.features.astype(dtype)}
     if not np.isfinite(block.features).all() == np.isfinite(found[FEATURES]).all():
         raise InputError(
             f"Features overflow {dtype}.", remedy="Ingest with --dtype float64.", code="overflow"
@@ -282,7 +283,11 @@ def _digest(schema: CollectionSchema, receipts: Iterable[Receipt]) -> str:
 
 def _check_free(url: str) -> None:
     path = local_path(url)
-    taken = os.path.exists(path) if path is not None else bool(list_keys(open_store(url, read_only=True)))
+    taken = (
+        os.path.exists(path)
+        if path is not None
+        else bool(list_keys(open_store(url, read_only=True)))
+    )
     if taken:
         raise StoreError(
             f"{shown(url)} exists.", remedy="Choose another place, or remove it.", code="exists"

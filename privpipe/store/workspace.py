@@ -99,6 +99,7 @@ def hold_workspace(url: str) -> Iterator[None]:
         with hold_lease(workspace_url(url)):
             yield
         return
+    mask = os.umask(0o077)  # all that this process writes meanwhile is its owner's alone
     _make_private(path)
     lock = os.open(os.path.join(path, LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
@@ -111,6 +112,7 @@ def hold_workspace(url: str) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+        os.umask(mask)
 
 
 def is_held(url: str) -> bool:
