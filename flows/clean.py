@@ -27,7 +27,7 @@ from privpipe.store.release import (
     record_receipts,
 )
 
-__all__ = ["clean_stage", "plan_release"]
+__all__ = ["clean_stage", "plan_release", "read_progress"]
 
 
 def plan_release(run: Run, trained: Trained) -> ReleasePlan:
@@ -112,3 +112,9 @@ def _check_memory(trained: Trained, plan: ReleasePlan, client: Client) -> None:
         np.dtype(plan.arrays[0].dtype).itemsize,
     )
     check_memory(needed, memory.smallest, memory.threads)
+
+
+def read_progress(release_url: str, run_id: str) -> int:
+    """Chunks of a run that have a receipt so far."""
+    plan = ReleasePlan(run_id, release_url, ())
+    return len({receipt.chunk for receipt in read_ledger(plan) if receipt.run == run_id})

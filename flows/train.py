@@ -18,7 +18,7 @@ from privpipe.store.artifacts import digest_map, open_model, write_model
 from privpipe.store.predictors import read_predictor
 from privpipe.store.release import check_output_free, exists
 
-__all__ = ["Trained", "train_stage"]
+__all__ = ["Trained", "read_files", "train_stage"]
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def train_stage(run: Run, client: Client) -> Trained:
         return _describe(open_model(run.stored_model_url), run)
     check_output_free(run.model_url)
     shards = ShardedCollection(run.training.keeping(run.split, "fit"), client, run.run_id)
-    fitted = run.method.fit(shards, run.options.method, **_read_files(run))
+    fitted = run.method.fit(shards, run.options.method, **read_files(run))
     write_model(
         fitted,
         run.work_model_url,
@@ -75,6 +75,7 @@ def _describe(fitted: RecordMap, run: Run) -> Trained:
     return Trained(digest, fitted.n_features_in, fitted.n_features_out, fitted.guarantee)
 
 
-def _read_files(run: Run) -> Mapping[str, Mapping[str, npt.NDArray[np.floating[Any]]]]:
+def read_files(run: Run) -> Mapping[str, Mapping[str, npt.NDArray[np.floating[Any]]]]:
+    """The arrays of every file that the method's options name."""
     files = run.method.files(run.options.method)
     return {name: read_predictor(url) for name, url in files.items()}

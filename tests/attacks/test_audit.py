@@ -84,7 +84,8 @@ def test_audit__catches_too_much_removed(cleaner: NullSpaceCleaner) -> None:
 
 def test_audit__does_not_depend_on_shards(cleaner: NullSpaceCleaner) -> None:
     one, many = audit(cleaner.apply), audit(cleaner.apply, n_shards=11)
-    assert one["desired"]["desired_1"] == many["desired"]["desired_1"]
+    for view, figures in one["desired"]["desired_1"].items():
+        assert figures == pytest.approx(many["desired"]["desired_1"][view], rel=1e-9)
     assert one["privacy"]["released"]["e_privacy"] == pytest.approx(
         many["privacy"]["released"]["e_privacy"], rel=1e-9
     )
