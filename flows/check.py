@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 
 from flows.options import RunOptions
 from flows.run import Run, digest_options, make_run_id, now
@@ -14,7 +15,7 @@ from privpipe.records.splits import make_split
 from privpipe.sanitizers import METHODS
 from privpipe.store.collection import Collection, open_collection
 from privpipe.store.fingerprint import fingerprint
-from privpipe.store.layout import FEATURES
+from privpipe.store.layout import FEATURES, RELEASED
 from privpipe.store.location import local_path, shown
 from privpipe.store.workspace import RunState
 
@@ -42,6 +43,7 @@ def check_stage(options: RunOptions) -> Run:
     training = open_collection(
         options.training_path, desired=section.desired, confidential=section.confidential
     )
+    training = replace(training, only_finite=options.release.nonfinite != "fail")
     collection = training if options.training is None else open_collection(section.path)
     _check_schemas(collection.schema_of_records, training.schema_of_records)
     _check_include(options, collection.schema_of_records)
@@ -83,10 +85,11 @@ def _check_schemas(collection: CollectionSchema, training: CollectionSchema) -> 
 
 def _check_include(options: RunOptions, schema: CollectionSchema) -> None:
     for name in options.release.include:
-        if name == FEATURES:
+        if name in (FEATURES, RELEASED):
             raise OptionError(
-                "[release] include names the raw features.",
-                remedy="Released features are always in; name other variables only.",
+                f"[release] include names {name!r}, which is a part of every release: raw features "
+                "are never released.",
+                remedy="Name other variables only; rename the variable when you ingest it.",
             )
         schema.variable(name)
         if name in options.collection.confidential:

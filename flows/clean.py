@@ -17,7 +17,7 @@ from privpipe.dist.verify import find_damaged_chunks
 from privpipe.errors import IncompleteReleaseError
 from privpipe.records.chunks import check_memory, predict_chunk_memory
 from privpipe.store.blocks import Receipt, check_receipts
-from privpipe.store.layout import FEATURES, ArrayPlan
+from privpipe.store.layout import FEATURES, RELEASED, ArrayPlan
 from privpipe.store.release import (
     ReleasePlan,
     check_foreign,
@@ -50,6 +50,7 @@ def plan_release(run: Run, trained: Trained) -> ReleasePlan:
                 )
                 for variable in included
             ),
+            *([ArrayPlan(RELEASED, (n,), rows, "int8")] if run.may_withhold else []),
         ),
     )
 
@@ -67,6 +68,8 @@ def clean_stage(
         model_url=run.stored_model_url,
         model_digest=trained.model_digest,
         include=run.options.release.include,
+        nonfinite=run.options.release.nonfinite,
+        fill=trained.mean_record,
     )
     progress.start("clean", plan.chunks.n_records)
     try:

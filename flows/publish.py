@@ -31,7 +31,8 @@ def publish_stage(
     write_file(join(run.report_url, "audit.md"), write_audit_markdown(findings))
     if exists(run.work_model_url):  # otherwise a run died between this line and the next
         publish_model(run.work_model_url, run.model_url)
-    publish_release(plan, receipts, _header(run, trained, findings))
+    withheld = sum(receipt.withheld for receipt in receipts.values())
+    publish_release(plan, receipts, {**_header(run, trained, findings), "n_withheld": withheld})
 
 
 def _header(run: Run, trained: Trained, findings: Mapping[str, Any]) -> dict[str, Any]:

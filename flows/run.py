@@ -55,6 +55,15 @@ class Run:
         return self.state.run_id
 
     @property
+    def may_withhold(self) -> bool:
+        """Whether some records may keep their row but not be released."""
+        method = self.options.method
+        return (
+            self.options.release.nonfinite == "withhold"
+            or getattr(method, "on_unrepresentable", "fail") == "withhold"
+        )
+
+    @property
     def release_url(self) -> str:
         return self.options.release.path
 

@@ -69,6 +69,8 @@ class Receipt:
         What was stored, one per array.
     seconds
         Reading, mapping and writing.
+    withheld
+        Records whose row stays but holds nothing.
     """
 
     run: str
@@ -76,6 +78,7 @@ class Receipt:
     rows: int
     objects: tuple[Stored, ...]
     seconds: float
+    withheld: int = 0
 
 
 @lru_cache(maxsize=64)

@@ -54,6 +54,8 @@ class Collection:
         Whether shards hold the features.
     split, part
         Which records to keep; all when `split` is None.
+    only_finite
+        Leave out records with features that are not finite.
     released_url, released_run
         Release being written whose features become the shards' `released`, for audits.
     """
@@ -67,6 +69,7 @@ class Collection:
     reads_features: bool = True
     split: Split | None = None
     part: Part = "all"
+    only_finite: bool = False
     released_url: str | None = None
     released_run: str = ""
 
@@ -91,10 +94,12 @@ class Collection:
         """Read one chunk, without the records that the split leaves out."""
         start, stop = self.plan.rows(chunk)
         keep = self._keep(start, stop)
-        whole = keep.all()
         features = (
             self.read(FEATURES, start, stop) if self.reads_features else np.empty((stop - start, 0))
         )
+        if self.only_finite:
+            keep &= np.isfinite(features).all(axis=1)
+        whole = keep.all()
         released = (
             np.empty((stop - start, 0))
             if self.released_url is None

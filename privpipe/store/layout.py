@@ -21,6 +21,7 @@ from privpipe.store.location import list_keys, read_bytes
 
 __all__ = [
     "FEATURES",
+    "RELEASED",
     "ROOT_DOCUMENT",
     "ArrayPlan",
     "array_documents",
@@ -29,6 +30,8 @@ __all__ = [
 ]
 
 FEATURES = "features"
+RELEASED = "released"
+"""Variable of a release that may withhold records: 1 where the record was released, else 0."""
 ROOT_DOCUMENT = "zarr.json"
 
 

@@ -30,12 +30,14 @@ def configure(folder: Path, **changes: str) -> str:
         "include": '["person"]',
         "audit": "holdout = 0.3",
         "training": "",
+        "nonfinite": "fail",
     } | changes
     text = (
         f'[collection]\npath = "{values["path"]}"\ndesired = {values["desired"]}\n'
         f"confidential = {values['confidential']}\n{values['training']}\n"
         f'[method]\n{values["method"]}\n[release]\npath = "{values["release"]}"\n'
-        f"include = {values['include']}\n[audit]\n{values['audit']}\n"
+        f"include = {values['include']}\nnonfinite = '{values['nonfinite']}'\n"
+        f"[audit]\n{values['audit']}\n"
         '[cluster]\nworkers = 2\ndashboard = "127.0.0.1:0"\n'
     )
     path = folder / "run.toml"
@@ -87,6 +89,33 @@ def test_run_pipeline__keeps_everything_private(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("nonfinite", ["fail", "withhold", "impute"])
+def test_run_pipeline__treats_nonfinite_records_as_told(tmp_path: Path, nonfinite: str) -> None:
+    write_standard(str(tmp_path / "records.zarr"), 300, chunk_rows=40)
+    array = zarr.open_array(str(tmp_path / "records.zarr"), path="features", mode="r+")
+    array[7, 2], array[100, 0], array[100, 1] = np.nan, np.inf, np.nan
+    config = configure(tmp_path, nonfinite=nonfinite)
+    if nonfinite == "fail":
+        with pytest.raises(InputError, match="not finite"):
+            run_pipeline(config)
+        assert not (tmp_path / "release.zarr").exists()
+        return
+    run_pipeline(config)
+    release = open_release(str(tmp_path / "release.zarr"), verify=True)
+    empty = np.isnan(release.features.values).any(axis=1)
+    header = release.attrs["privpipe"]
+    if nonfinite == "impute":
+        assert not empty.any()
+        assert header["n_withheld"] == 0
+        return
+    assert np.flatnonzero(empty).tolist() == [7, 100]
+    assert np.array_equal(release.released.values, (~empty).astype(np.int8))
+    assert release.person.values[[7, 100]].tolist() == [-1, -1]
+    assert release.person.values[8] == 8
+    assert header["n_withheld"] == 2
+
+
+@pytest.mark.slow
 def test_run_pipeline__trains_on_another_collection(tmp_path: Path) -> None:
     write_standard(str(tmp_path / "training.zarr"), 500, chunk_rows=50, seed=1)
     write_standard(str(tmp_path / "records.zarr"), 300, chunk_rows=40, seed=2)
@@ -127,7 +156,7 @@ def test_run_pipeline__audits_repeats_as_the_originals(tmp_path: Path) -> None:
     ("changes", "kind", "expected"),
     [
         ({"include": '["income"]'}, OptionError, "confidential variable 'income'"),
-        ({"include": '["features"]'}, OptionError, "raw features"),
+        ({"include": '["features"]'}, OptionError, "raw features are never released"),
         ({"desired": '["heigth"]'}, InputError, "did you mean 'height'"),
         ({"desired": "[]"}, OptionError, "needs .collection. desired"),
         ({"audit": 'holdout = 0.1\ngroup = "famly"'}, InputError, "no variable 'famly'"),
@@ -180,4 +209,4 @@ def test_run_pipeline__reaches_the_milestone_on_scene(tmp_path: Path, paper_data
     assert found["privacy"]["released"]["complete_privacy"] == pytest.approx(0.818, abs=0.05)
     assert found["privacy"]["released"]["e_privacy"] == pytest.approx(0.796, rel=0.15)
     retrained = found["privacy"]["released, attack retrained"]["complete_privacy"]
-    assert retrained == pytest.approx(0.51, abs=0.07)
+    assert retrained == pytest.approx(0.51, abs=0.1)  # few records
