@@ -101,16 +101,17 @@ def _check_include(options: RunOptions, schema: CollectionSchema) -> None:
 
 
 def _check_outputs(options: RunOptions, collection: Collection) -> None:
+    for place in (collection.url, options.training_path):
+        if _same_or_inside(options.release.path, place):
+            raise OptionError(
+                f"The release {shown(options.release.path)} and the collection {shown(place)} "
+                "are the same place or one inside the other.",
+                remedy="Choose another place for the release.",
+                code="output-inside-input",
+            )
     path = local_path(options.release.path)
-    source = local_path(collection.url)
     if path is None:
         return
-    if source is not None and _same_or_inside(path, source):
-        raise OptionError(
-            f"The release {path} is equal to or inside the collection it is made from.",
-            remedy="Choose another place.",
-            code="output-inside-input",
-        )
     schema = collection.schema_of_records
     needed = schema.n_records * (schema.n_features + 1) * (8 if schema.dtype == "float64" else 4)
     free = shutil.disk_usage(_existing_parent(path)).free
@@ -123,9 +124,16 @@ def _check_outputs(options: RunOptions, collection: Collection) -> None:
         )
 
 
-def _same_or_inside(path: str, source: str) -> bool:
-    real, home = os.path.realpath(path), os.path.realpath(source)
-    return os.path.commonpath([real, home]) in (real, home)
+def _same_or_inside(url: str, source: str) -> bool:
+    """Whether one of two places holds the other; symbolic links are followed."""
+    path, home = local_path(url), local_path(source)
+    if path is not None and home is not None:
+        real, home = os.path.realpath(path), os.path.realpath(home)
+        return os.path.commonpath([real, home]) in (real, home)
+    if path is not None or home is not None:
+        return False
+    one, other = f"{shown(url).rstrip('/')}/", f"{shown(source).rstrip('/')}/"
+    return one.startswith(other) or other.startswith(one)
 
 
 def _existing_parent(path: str) -> str:

@@ -23,10 +23,17 @@ from privpipe.records.memory import add_sums
 from privpipe.records.schema import MISSING, CollectionSchema
 from privpipe.records.splits import Part, Split
 from privpipe.store.blocks import read_block
-from privpipe.store.layout import FEATURES, ROOT_DOCUMENT
+from privpipe.store.layout import FEATURES, ROOT_DOCUMENT, digest_documents, is_sealed
 from privpipe.store.location import list_keys, open_store, read_bytes, shown
 
-__all__ = ["FORMAT_VERSION", "Collection", "open_collection", "read_header", "read_kind"]
+__all__ = [
+    "FORMAT_VERSION",
+    "Collection",
+    "check_documents",
+    "open_collection",
+    "read_header",
+    "read_kind",
+]
 
 FORMAT_VERSION = 1
 
@@ -216,7 +223,7 @@ def open_collection(
         url, schema, digest, tuple(desired), tuple(confidential), tuple(attributes)
     )
     _ = collection.schema  # names are checked here
-    _check_chunks(collection)
+    _check_chunks(collection, str(header.get("documents_sha256")))
     return collection
 
 
@@ -230,7 +237,7 @@ def read_header(url: str, expected: str) -> Mapping[str, Any]:
     FormatError
         If it is not of the expected kind or format version.
     """
-    header = _read_attributes(url, expected)
+    header, sealed = _read_attributes(url, expected)
     kind, version = str(header.get("format", "something else")), header.get("format_version")
     if kind != expected:
         raise FormatError(
@@ -244,16 +251,35 @@ def read_header(url: str, expected: str) -> Mapping[str, Any]:
             f"{shown(url)} has format version {version}; this privpipe reads {FORMAT_VERSION}.",
             remedy="Use the privpipe that wrote it, or ingest again.",
         )
+    if not sealed:
+        raise FormatError(
+            f"The header of {shown(url)} is damaged: it differs from its own digest.",
+            remedy=f"Restore the {expected}'s zarr.json, or make the {expected} again.",
+            code="header-damaged",
+        )
     return header
+
+
+def check_documents(url: str, names: Sequence[str], digest: str) -> None:
+    """Raise FormatError if documents of a store of ours are not as they were written."""
+    store = open_store(url, read_only=True)
+    documents = {name: read_bytes(store, name) or b"" for name in names}
+    if digest_documents(documents) != digest:
+        raise FormatError(
+            f"The descriptions of the arrays in {shown(url)} are damaged.",
+            remedy="Restore it from where it came, or make it again.",
+            code="documents-damaged",
+        )
 
 
 def read_kind(url: str) -> str | None:
     """What a store of ours is ("collection", "model", "release"), or None for another's."""
-    kind = _read_attributes(url, "collection, model or release").get("format")
+    kind = _read_attributes(url, "collection, model or release")[0].get("format")
     return None if kind is None else str(kind)
 
 
-def _read_attributes(url: str, expected: str) -> Mapping[str, Any]:
+def _read_attributes(url: str, expected: str) -> tuple[Mapping[str, Any], bool]:
+    """The attributes, and whether the document that holds them is as it was written."""
     try:
         content = read_bytes(open_store(url, read_only=True), ROOT_DOCUMENT)
         problem = "" if content else "there is none"
@@ -269,14 +295,15 @@ def _read_attributes(url: str, expected: str) -> Mapping[str, Any]:
     try:
         attributes: Mapping[str, Any] = json.loads(content)["attributes"]["privpipe"]
     except (ValueError, KeyError, TypeError):
-        return {}
-    return attributes
+        return {}, False
+    return attributes, is_sealed(content)
 
 
-def _check_chunks(collection: Collection) -> None:
+def _check_chunks(collection: Collection, documents_sha256: str) -> None:
     """A missing chunk would read as fill values without an error."""
     store = open_store(collection.url, read_only=True)
     names = [FEATURES, *(variable.name for variable in collection.schema_of_records.variables)]
+    check_documents(collection.url, [f"{name}/{ROOT_DOCUMENT}" for name in names], documents_sha256)
     for name in names:
         found = len(list_keys(store, f"{name}/c/"))
         if found != collection.plan.n_chunks:

@@ -23,7 +23,14 @@ from privpipe.records.chunks import TARGET_CHUNK_BYTES, plan_chunk_rows
 from privpipe.records.schema import MISSING, CollectionSchema, Variable, suggest
 from privpipe.store.blocks import Receipt, write_block
 from privpipe.store.collection import FORMAT_VERSION
-from privpipe.store.layout import FEATURES, ROOT_DOCUMENT, ArrayPlan, array_documents, root_document
+from privpipe.store.layout import (
+    FEATURES,
+    ROOT_DOCUMENT,
+    ArrayPlan,
+    array_documents,
+    digest_documents,
+    root_document,
+)
 from privpipe.store.location import list_keys, local_path, open_store, shown, write_bytes
 from privpipe.store.sources import Block, RecordSource, SourceLayout, open_source
 
@@ -132,7 +139,8 @@ def write_collection(
     arrays = collection_arrays(schema)
     store = open_store(work)
     try:
-        for key, content in array_documents(arrays).items():
+        documents = array_documents(arrays)
+        for key, content in documents.items():
             write_bytes(store, key, content)
         receipts = [
             write_block(work, arrays, chunk, block, work) for chunk, block in enumerate(blocks)
@@ -143,6 +151,7 @@ def write_collection(
             "format_version": FORMAT_VERSION,
             "schema": asdict(schema),
             "digest": digest,
+            "documents_sha256": digest_documents(documents),
         }
         write_bytes(store, ROOT_DOCUMENT, root_document(header))
         if path is not None:

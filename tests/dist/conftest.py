@@ -1,4 +1,4 @@
-"""One local cluster for all tests of the distribution layer."""
+"""One small cluster for all tests of this room."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from privpipe.dist.cluster import ClusterOptions, connect
 
 @pytest.fixture(scope="session")
 def client() -> Iterator[Client]:
-    """A client of two workers."""
+    """Two workers on this machine, started as the pipeline starts them."""
     with connect(ClusterOptions(workers=2, dashboard="127.0.0.1:0")) as client:
         yield client

@@ -1,4 +1,4 @@
-"""One Prefect server for all tests of the flows, in a home of its own."""
+"""Prefect with a home and database of its own for all tests of this room."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from flows.prefect_home import prepare_prefect
+from flows.prefect_home import SETTINGS
 
 
 @pytest.fixture(scope="session", autouse=True)
-def prefect_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The home of a Prefect that lives as long as the tests."""
-    patch = pytest.MonkeyPatch()
-    home = tmp_path_factory.mktemp("prefect")
-    patch.setenv("PREFECT_HOME", str(home))
-    prepare_prefect()
-    from prefect.testing.utilities import prefect_test_harness
+def prefect_home() -> Iterator[None]:
+    """A temporary home and server; patient, because a busy machine starts it slowly."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in SETTINGS.items():
+            patch.setenv(name, value)
+        from prefect.testing.utilities import prefect_test_harness
 
-    with prefect_test_harness(server_startup_timeout=120):
-        yield str(home)
-    patch.undo()
+        with prefect_test_harness(server_startup_timeout=120):
+            yield
