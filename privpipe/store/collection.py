@@ -150,7 +150,9 @@ class Collection:
         return kept, len(groups[0]) if grouped else None
 
     def read(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
-        """Rows of one array, in its stored dtype."""
+        """Rows of one array, in its stored dtype; features of none are not stored."""
+        if name == FEATURES and self.schema_of_records.n_features == 0:
+            return np.empty((stop - start, 0), self.schema_of_records.dtype)
         return read_block(self.url, name, start, stop, self.digest)
 
     def _keep(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
@@ -302,7 +304,9 @@ def _read_attributes(url: str, expected: str) -> tuple[Mapping[str, Any], bool]:
 def _check_chunks(collection: Collection, documents_sha256: str) -> None:
     """A missing chunk would read as fill values without an error."""
     store = open_store(collection.url, read_only=True)
-    names = [FEATURES, *(variable.name for variable in collection.schema_of_records.variables)]
+    schema = collection.schema_of_records
+    names = [variable.name for variable in schema.variables]
+    names += [FEATURES] if schema.n_features else []
     check_documents(collection.url, [f"{name}/{ROOT_DOCUMENT}" for name in names], documents_sha256)
     for name in names:
         found = len(list_keys(store, f"{name}/c/"))

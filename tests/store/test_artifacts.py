@@ -62,7 +62,7 @@ def test_open_model__notices_changed_fields(tmp_path: Path, cleaner: NullSpaceCl
     document = json.loads((root / "zarr.json").read_text())
     document["attributes"]["privpipe"]["fields"]["utility_budget"] = 0.2
     (root / "zarr.json").write_text(json.dumps(document))
-    with pytest.raises(FormatError, match="digest does not match"):
+    with pytest.raises(FormatError, match="damaged"):
         open_model(str(root))
 
 
