@@ -23,7 +23,13 @@ from privpipe.attacks.linear_adversaries import (
 from privpipe.attacks.measures import Score, measure_class_scores, measure_number_scores
 from privpipe.attacks.nonlinear_adversaries import fit_boosting, fit_nearest_neighbours, fit_rbf
 from privpipe.attacks.options import AttackOptions
-from privpipe.attacks.outcomes import (Attack, AttackOutcome, AttackReport, count_compared, summarise_outcomes)
+from privpipe.attacks.outcomes import (
+    Attack,
+    AttackOutcome,
+    AttackReport,
+    count_compared,
+    summarise_outcomes,
+)
 from privpipe.attacks.problem import Fitted, Problem
 from privpipe.attacks.splits import Split, draw_split
 from privpipe.errors import ConvergenceError, PrivpipeError
