@@ -78,7 +78,7 @@ class WorkerMemory:
     threads: int
 
 
-class PrepareWorker(WorkerPlugin):  # type: ignore[misc]  # distributed is untyped
+class PrepareWorker(WorkerPlugin):
     """Private files, and one thread for each library below Dask's own."""
 
     name = "privpipe-prepare"

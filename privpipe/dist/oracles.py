@@ -37,7 +37,7 @@ class ResidentOracle:
     blocks
         Futures of the resident shards, several chunks each, in the order of the records.
     resident
-        Future[Any] of the keyword arguments that were sent once.
+        Future of the keyword arguments that were sent once.
     token
         Makes the keys of this oracle unique.
     """
@@ -45,7 +45,7 @@ class ResidentOracle:
     client: Client
     function: Callable[..., Sums]
     blocks: tuple[Future[Any], ...]
-    resident: Future
+    resident: Future[Any]
     token: str
     _rounds: Iterator[int] = field(default_factory=itertools.count, repr=False)
 

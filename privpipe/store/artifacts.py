@@ -35,7 +35,14 @@ from privpipe.store.location import (
 )
 from privpipe.store.release import check_output_free
 
-__all__ = ["digest_map", "open_model", "read_arrays", "read_model_header", "write_model"]
+__all__ = [
+    "digest_map",
+    "open_model",
+    "publish_model",
+    "read_arrays",
+    "read_model_header",
+    "write_model",
+]
 
 
 def write_model(fitted: RecordMap, url: str, header: Mapping[str, Any] | None = None) -> str:
@@ -118,6 +125,18 @@ def open_model(url: str) -> RecordMap:
             code="model-digest",
         )
     return fitted
+
+
+def publish_model(work_url: str, url: str) -> None:
+    """Make a model of a workspace visible at its own place, in one step."""
+    check_output_free(url)
+    work, path = local_path(work_url), local_path(url)
+    if work is not None and path is not None:
+        os.rename(work, path)
+        return
+    source, target = open_store(work_url, read_only=True), open_store(url)
+    for key in sorted(list_keys(source), key=lambda key: key == ROOT_DOCUMENT):
+        write_bytes(target, key, read_bytes(source, key) or b"")
 
 
 def read_model_header(url: str) -> Mapping[str, Any]:

@@ -26,7 +26,7 @@ from privpipe.store.blocks import read_block
 from privpipe.store.layout import FEATURES, ROOT_DOCUMENT
 from privpipe.store.location import list_keys, open_store, read_bytes, shown
 
-__all__ = ["FORMAT_VERSION", "Collection", "open_collection", "read_header"]
+__all__ = ["FORMAT_VERSION", "Collection", "open_collection", "read_header", "read_kind"]
 
 FORMAT_VERSION = 1
 
@@ -54,6 +54,8 @@ class Collection:
         Whether shards hold the features.
     split, part
         Which records to keep; all when `split` is None.
+    released_url, released_run
+        Release being written whose features become the shards' `released`, for audits.
     """
 
     url: str
@@ -65,6 +67,8 @@ class Collection:
     reads_features: bool = True
     split: Split | None = None
     part: Part = "all"
+    released_url: str | None = None
+    released_run: str = ""
 
     @property
     def n_records(self) -> int:
@@ -91,11 +95,17 @@ class Collection:
         features = (
             self.read(FEATURES, start, stop) if self.reads_features else np.empty((stop - start, 0))
         )
+        released = (
+            np.empty((stop - start, 0))
+            if self.released_url is None
+            else read_block(self.released_url, FEATURES, start, stop, self.released_run)
+        )
         return Shard(
             features if whole else features[keep],
             self._values(self.desired, start, stop)[keep],
             self._values(self.confidential, start, stop)[keep],
             self._codes(self.attributes, start, stop)[keep],
+            released[keep],
             first_record=start if whole else -1,
         )
 
@@ -115,6 +125,18 @@ class Collection:
 
         return ask
 
+    def count_kept(self) -> tuple[int, int | None]:
+        """Records of the part, and how many different groups they belong to (if grouped)."""
+        kept, groups = 0, [np.empty(0, np.int64)]
+        for chunk in range(self.plan.n_chunks):
+            start, stop = self.plan.rows(chunk)
+            keep = self._keep(start, stop)
+            kept += int(keep.sum())
+            if self.split is not None and self.split.group is not None:
+                groups = [np.unique(np.concatenate([*groups, self._identities(start, stop)[keep]]))]
+        grouped = self.split is not None and self.split.group is not None
+        return kept, len(groups[0]) if grouped else None
+
     def read(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
         """Rows of one array, in its stored dtype."""
         return read_block(self.url, name, start, stop, self.digest)
@@ -122,12 +144,16 @@ class Collection:
     def _keep(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
         if self.split is None or self.part == "all":
             return np.ones(stop - start, bool)
-        if self.split.group is None:
-            return self.split.keep(self.part, np.arange(start, stop))
+        return self.split.keep(self.part, self._identities(start, stop))
+
+    def _identities(self, start: int, stop: int) -> IntArray:
+        """What decides the side of each record: its number, or the value of its group."""
+        if self.split is None or self.split.group is None:
+            return np.arange(start, stop)
         values = self.read(self.split.group, start, stop)
         if np.issubdtype(values.dtype, np.floating):
             values = values.astype(np.float64).view(np.int64)
-        return self.split.keep(self.part, values.astype(np.int64))
+        return values.astype(np.int64)
 
     def _values(self, names: Sequence[str], start: int, stop: int) -> FloatArray:
         table = np.empty((stop - start, len(names)))
@@ -199,29 +225,8 @@ def read_header(url: str, expected: str) -> Mapping[str, Any]:
     FormatError
         If it is not of the expected kind or format version.
     """
-    try:
-        content = read_bytes(open_store(url, read_only=True), ROOT_DOCUMENT)
-    except OSError as error:
-        raise StoreError(
-            f"{shown(url)} cannot be read ({error.strerror or type(error).__name__}).",
-            remedy="Check the path and your rights to it.",
-        ) from None
-    if content is None:
-        raise StoreError(
-            f"There is no {expected} at {shown(url)}.",
-            remedy="Check the path"
-            + (
-                "; `privpipe ingest SOURCE DEST` makes a collection."
-                if expected == "collection"
-                else "."
-            ),
-            code="not-found",
-        )
-    try:
-        header = json.loads(content)["attributes"]["privpipe"]
-        kind, version = str(header["format"]), int(header["format_version"])
-    except (ValueError, KeyError, TypeError):
-        kind, version = "something else", FORMAT_VERSION
+    header = _read_attributes(url, expected)
+    kind, version = str(header.get("format", "something else")), header.get("format_version")
     if kind != expected:
         raise FormatError(
             f"{shown(url)} is not a privpipe {expected} but {kind}.",
@@ -234,8 +239,33 @@ def read_header(url: str, expected: str) -> Mapping[str, Any]:
             f"{shown(url)} has format version {version}; this privpipe reads {FORMAT_VERSION}.",
             remedy="Use the privpipe that wrote it, or ingest again.",
         )
-    found: Mapping[str, Any] = header
-    return found
+    return header
+
+
+def read_kind(url: str) -> str | None:
+    """What a store of ours is ("collection", "model", "release"), or None for another's."""
+    kind = _read_attributes(url, "collection, model or release").get("format")
+    return None if kind is None else str(kind)
+
+
+def _read_attributes(url: str, expected: str) -> Mapping[str, Any]:
+    try:
+        content = read_bytes(open_store(url, read_only=True), ROOT_DOCUMENT)
+        problem = "" if content else "there is none"
+    except OSError as error:
+        content, problem = None, error.strerror or type(error).__name__
+    if content is None:
+        ingest = "; `privpipe ingest SOURCE DEST` makes a collection"
+        raise StoreError(
+            f"No {expected} can be read at {shown(url)} ({problem}).",
+            remedy=f"Check the path{ingest if 'collection' in expected else ''}.",
+            code="not-found",
+        )
+    try:
+        attributes: Mapping[str, Any] = json.loads(content)["attributes"]["privpipe"]
+    except (ValueError, KeyError, TypeError):
+        return {}
+    return attributes
 
 
 def _check_chunks(collection: Collection) -> None:

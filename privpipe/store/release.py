@@ -45,12 +45,15 @@ __all__ = [
     "RECEIPTS",
     "ReleasePlan",
     "check_output_free",
+    "companion_url",
     "digest_receipts",
     "finalise_release",
+    "make_workspace",
     "prepare_release",
     "publish_release",
     "read_ledger",
     "record_receipts",
+    "remove_workspace",
     "workspace_url",
 ]
 
@@ -90,11 +93,6 @@ class ReleasePlan:
         """Where chunks are written: in the workspace, or in place where nothing can be renamed."""
         return self.url if local_path(self.url) is None else join(self.work_url, "release")
 
-    @property
-    def model_url(self) -> str:
-        """Where the fitted map is kept until the release is published."""
-        return join(self.work_url, "model.zarr")
-
 
 def workspace_url(url: str) -> str:
     """The private workspace of a release: a hidden neighbour.
@@ -105,6 +103,15 @@ def workspace_url(url: str) -> str:
     path = local_path(url)
     parent, _, name = (path if path is not None else url.rstrip("/")).rpartition("/")
     return f"{parent}/.{name}.privpipe"
+
+
+def companion_url(url: str, kind: str) -> str:
+    """Where what belongs to a release stands: beside it.
+
+    >>> companion_url("/data/release.zarr", "model.zarr")
+    '/data/release.model.zarr'
+    """
+    return f"{url.rstrip('/').removesuffix('.zarr')}.{kind}"
 
 
 def check_output_free(url: str) -> None:
@@ -123,33 +130,44 @@ def check_output_free(url: str) -> None:
         )
 
 
-def prepare_release(plan: ReleasePlan) -> None:
-    """Make the private workspace and the empty arrays.
+def make_workspace(url: str) -> None:
+    """Make the private workspace of a release, which then belongs to one run alone.
 
     Raises
     ------
     StoreError
         If the release or its workspace exists, or cannot be made.
     """
-    check_output_free(plan.url)
-    path = local_path(plan.work_url)
+    check_output_free(url)
+    path = local_path(workspace_url(url))
+    if path is None:
+        return
     try:
-        if path is not None:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            os.mkdir(path, mode=0o700)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.mkdir(path, mode=0o700)
+        return
     except FileExistsError:
-        raise StoreError(
-            f"{path} exists: another run is writing this release, or one was interrupted.",
-            remedy="Wait for it, or remove the folder.",
-            code="workspace",
-        ) from None
+        problem, remedy = "exists", "Another run is writing this release, or one was interrupted: "
+        remedy += "wait for it, or remove the folder."
     except OSError as error:
-        raise StoreError(
-            f"{path} cannot be made ({error.strerror}).", remedy="Check your rights."
-        ) from None
+        problem, remedy = f"cannot be made ({error.strerror})", "Check your rights."
+    raise StoreError(f"{path} {problem}.", remedy=remedy, code="workspace")
+
+
+def prepare_release(plan: ReleasePlan) -> None:
+    """Write the empty arrays; the root document comes last, when the release is published."""
     store = open_store(plan.data_url)
     for key, content in array_documents(plan.arrays).items():
         write_bytes(store, key, content)
+
+
+def remove_workspace(url: str) -> None:
+    """Remove the workspace of a release with all that is in it."""
+    path = local_path(workspace_url(url))
+    if path is None:
+        delete_tree(open_store(workspace_url(url)))
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def record_receipts(plan: ReleasePlan, receipts: Sequence[Receipt]) -> None:
@@ -237,12 +255,10 @@ def publish_release(
     )
     check_output_free(plan.url)
     write_bytes(store, ROOT_DOCUMENT, document)
-    path, work = local_path(plan.url), local_path(plan.work_url)
-    if path is None or work is None:
-        delete_tree(open_store(plan.work_url))
-        return
-    os.rename(os.path.join(work, "release"), path)
-    shutil.rmtree(work, ignore_errors=True)
+    path, data = local_path(plan.url), local_path(plan.data_url)
+    if path is not None and data is not None:
+        os.rename(data, path)
+    remove_workspace(plan.url)
 
 
 def digest_receipts(receipts: Iterable[Receipt]) -> str:
