@@ -53,7 +53,7 @@ def check_stage(options: RunOptions) -> Run:
         method=method,
         collection=collection,
         training=training,
-        split=make_split(training.digest, options.audit.holdout, options.audit.group),
+        split=make_split(options.audit.holdout, options.audit.group),
         started=now(),
     )
 

@@ -78,3 +78,17 @@ def inspect(
     from flows.command.inspect import inspect_command
 
     inspect_command(path, verify=verify, as_json=as_json)
+
+
+@app.command()
+def demo(
+    records: Annotated[
+        int, typer.Option(help="Records: whole repeats of 1,797 scans.")
+    ] = 8_388_396,
+    out: Annotated[str, typer.Option(help="Folder of the demo.")] = "privpipe-demo",
+    workers: Annotated[int, typer.Option(help="Worker processes.")] = 2,
+) -> None:
+    """Run the main job on real records that come with the installation."""
+    from flows.command.demo import demo_command
+
+    demo_command(out, records, workers)
