@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from privpipe.attacks.codes import code_column, code_targets, expand_codes
 from privpipe.attacks.coordinates import Coordinates, measure_coordinates
 from privpipe.attacks.options import AttackOptions
 from privpipe.errors import InputError
@@ -67,6 +69,7 @@ def prepare_evidence(
     raw: npt.ArrayLike | None = None,
     noise: npt.ArrayLike | None = None,
     columns: Sequence[Column] | None = None,
+    features: Sequence[Column] | None = None,
     groups: npt.ArrayLike | None = None,
     seen: npt.ArrayLike | None = None,
     options: AttackOptions | None = None,
@@ -86,6 +89,9 @@ def prepare_evidence(
         The records with noise of equal utility, for comparison.
     columns
         Name and kind of each confidential column; codes -1 and NaN are missing.
+    features
+        Name and kind of each column of the released, raw and noisy records, where some are
+        categorical; these are attacked by indicators of their categories.
     groups : (n_records,), optional
         Subject of each record, where records share one.
     seen : (n_records,), optional
@@ -100,83 +106,60 @@ def prepare_evidence(
         small to judge, or no records are left.
     """
     options = options or AttackOptions()
-    table = np.asarray(released)
-    names, kinds, truth = _code_targets(confidential, columns)
-    arrays = {"released": table}
-    arrays |= {} if raw is None else {"raw": np.asarray(raw)}
-    arrays |= {} if noise is None else {"noise": np.asarray(noise)}
-    extra = {"groups": groups, "seen": seen, "confidential": truth}
-    for name, array in (
-        arrays | {k: np.asarray(v) for k, v in extra.items() if v is not None}
-    ).items():
-        if array.ndim == 0 or len(array) != len(table):
-            raise InputError(
-                f"{name} has shape {array.shape}, but released has {len(table)} rows.",
-                remedy=f"Give {name} one row per record.",
-            )
-    withheld = _find_withheld(table)
-    left_out = np.zeros(len(table), np.bool_) if seen is None else np.asarray(seen, np.bool_)
+    given = {"released": released, "raw": raw, "noise": noise}
+    arrays = {name: np.asarray(array) for name, array in given.items() if array is not None}
+    names, kinds, truth = code_targets(confidential, columns)
+    _check_rows(arrays | {"confidential": truth}, {"groups": groups, "seen": seen})
+    withheld = _find_withheld(arrays["released"])
+    learned = np.zeros(len(truth), np.bool_) if seen is None else np.asarray(seen, np.bool_)
     keeps_seen = options.seen_records == "train"
-    usable = np.flatnonzero(~withheld & (keeps_seen | ~left_out) & ~np.isnan(truth).all(axis=1))
-    rows = _draw_rows(usable, max(a.shape[-1] for a in arrays.values()), options)
+    usable = np.flatnonzero(~withheld & (keeps_seen | ~learned) & ~np.isnan(truth).all(axis=1))
+    width = len(features or ()) or max(array.shape[-1] for array in arrays.values())
+    rows = _draw_rows(usable, width, options)
     kept = [
-        _code_column(truth[rows, j], n, k, options)
-        for j, (n, k) in enumerate(zip(names, kinds, strict=True))
+        code_column(truth[rows, j], name, kind, options)
+        for j, (name, kind) in enumerate(zip(names, kinds, strict=True))
     ]
+    subject = None if groups is None else np.asarray(groups)[rows]
     return Evidence(
         sources={
-            name: measure_coordinates(array[rows], name=name, seed=options.seed)
+            name: _prepare_source(array[rows], name, features, options)
             for name, array in arrays.items()
         },
         columns=tuple(column for column, _ in kept),
         truth=np.column_stack([codes for _, codes in kept]),
-        groups=None
-        if groups is None
-        else np.unique(np.asarray(groups)[rows], return_inverse=True)[1],
-        train_only=left_out[rows] if keeps_seen and seen is not None else None,
-        n_given=len(table),
+        groups=None if subject is None else np.unique(subject, return_inverse=True)[1],
+        train_only=learned[rows] if keeps_seen and seen is not None else None,
+        n_given=len(truth),
         n_withheld=int(withheld.sum()),
-        n_seen=int(left_out.sum()),
+        n_seen=int(learned.sum()),
     )
 
 
-def _code_targets(
-    confidential: npt.ArrayLike, columns: Sequence[Column] | None
-) -> tuple[list[str], list[bool], FloatArray]:
-    """Names, whether categorical, and float64 values or codes of the confidential columns."""
-    table = np.asarray(confidential)
-    table = table[:, None] if table.ndim == 1 else table
-    if table.ndim != 2 or table.shape[1] == 0:
-        raise InputError(
-            f"confidential has shape {table.shape}.", remedy="Give one column or several."
-        )
-    width = table.shape[1]
-    if columns is not None and len(columns) != width:
-        raise InputError(
-            f"{len(columns)} columns are named, but confidential has {width}.",
-            remedy="Name each column once.",
-        )
-    if np.issubdtype(table.dtype, np.number):
-        discrete = np.issubdtype(table.dtype, np.integer)
-        kinds = [discrete] * width if columns is None else [c.is_categorical for c in columns]
-        truth = table.astype(np.float64)
-    else:
-        coded = [np.unique(table[:, j].astype(str), return_inverse=True)[1] for j in range(width)]
-        kinds, truth = [True] * width, np.column_stack(coded).astype(np.float64)
-    given = [c.name for c in columns] if columns else [f"confidential_{j}" for j in range(width)]
-    names = ["confidential"] if columns is None and width == 1 else given
-    if len(set(names)) < width:
-        raise InputError(
-            f"{width} confidential columns have {len(set(names))} distinct names.",
-            remedy="Give each its own name.",
-        )
-    truth[:, kinds] = np.where(truth[:, kinds] < 0, np.nan, truth[:, kinds])
-    if np.isinf(truth).any():
-        raise InputError(
-            f"confidential holds {np.count_nonzero(np.isinf(truth))} infinite values.",
-            remedy="Code missing values as NaN.",
-        )
-    return names, kinds, truth
+def _check_rows(
+    arrays: dict[str, npt.NDArray[Any]], optional: dict[str, npt.ArrayLike | None]
+) -> None:
+    more = {name: np.asarray(array) for name, array in optional.items() if array is not None}
+    n_records = len(arrays["released"])
+    for name, array in (arrays | more).items():
+        if array.ndim == 0 or len(array) != n_records:
+            raise InputError(
+                f"{name} has shape {array.shape}, but released has {n_records} rows.",
+                remedy=f"Give {name} one row per record.",
+            )
+
+
+def _prepare_source(
+    table: npt.NDArray[Any],
+    name: str,
+    features: Sequence[Column] | None,
+    options: AttackOptions,
+) -> Coordinates:
+    if features is not None:
+        table = expand_codes(table, features, name)
+    return measure_coordinates(
+        table, name=name, max_bytes=options.max_bytes // 4, seed=options.seed
+    )
 
 
 def _find_withheld(table: npt.NDArray[np.generic]) -> BoolArray:
@@ -202,40 +185,3 @@ def _draw_rows(usable: IntArray, n_features: int, options: AttackOptions) -> Int
         return usable
     chosen = np.random.default_rng(options.seed).choice(len(usable), size, replace=False)
     return np.asarray(np.sort(usable[chosen]))
-
-
-def _code_column(
-    values: FloatArray, name: str, categorical: bool, options: AttackOptions
-) -> tuple[Column, FloatArray]:
-    """Numbers as they are; classes as codes 0 .. n_classes - 1 without gaps."""
-    present = np.flatnonzero(~np.isnan(values))
-    if not categorical:
-        if len(present) == 0 or np.ptp(values[present]) == 0:
-            raise InputError(
-                f"The confidential variable {name!r} does not vary in {len(present)} records.",
-                remedy="Leave it out of the audit, or audit more records.",
-                code="single_class",
-            )
-        return Column(name), values
-    codes, sizes = np.unique(values[present], return_inverse=True, return_counts=True)[1:]
-    rare = sizes < options.min_class_records
-    if rare.any() and options.rare_classes == "merge":
-        new = np.where(rare, 0, np.cumsum(~rare))
-        codes, sizes = np.unique(new[codes], return_inverse=True, return_counts=True)[1:]
-        rare = sizes < options.min_class_records
-    if len(sizes) < 2:
-        raise InputError(
-            f"The confidential variable {name!r} has a single class in {len(present)} records.",
-            remedy="Leave it out of the audit, or audit records of several classes.",
-            code="single_class",
-        )
-    if rare.any():
-        raise InputError(
-            f"{int(rare.sum())} of the {len(sizes)} classes of the confidential variable "
-            f"{name!r} have fewer than {options.min_class_records} records.",
-            remedy='Audit more records, or set rare_classes = "merge".',
-            code="small_class",
-        )
-    coded = np.full(len(values), np.nan)
-    coded[present] = codes
-    return Column(name, len(sizes)), coded

@@ -23,15 +23,10 @@ from privpipe.attacks.linear_adversaries import (
 from privpipe.attacks.measures import Score, measure_class_scores, measure_number_scores
 from privpipe.attacks.nonlinear_adversaries import fit_boosting, fit_nearest_neighbours, fit_rbf
 from privpipe.attacks.options import AttackOptions
-from privpipe.attacks.outcomes import (
-    Attack,
-    AttackOutcome,
-    AttackReport,
-    count_compared,
-    summarise_outcomes,
-)
+from privpipe.attacks.outcomes import Attack, AttackOutcome
 from privpipe.attacks.problem import Fitted, Problem
 from privpipe.attacks.splits import Split, draw_split
+from privpipe.attacks.verdicts import AttackReport, count_compared, summarise_outcomes
 from privpipe.errors import ConvergenceError, PrivpipeError
 from privpipe.protocols import Column, FloatArray, IntArray
 
@@ -84,6 +79,7 @@ def measure_attacks(
     raw: npt.ArrayLike | None = None,
     noise: npt.ArrayLike | None = None,
     columns: Sequence[Column] | None = None,
+    features: Sequence[Column] | None = None,
     groups: npt.ArrayLike | None = None,
     seen: npt.ArrayLike | None = None,
     options: AttackOptions | None = None,
@@ -104,6 +100,8 @@ def measure_attacks(
         The records with noise of equal utility; see `privpipe.attacks.noise`.
     columns
         Name and kind of each confidential column.
+    features
+        Name and kind of each column of the sources, where some are categorical.
     groups : (n_records,), optional
         Subject of each record; splits and intervals then go by subject.
     seen : (n_records,), optional
@@ -151,6 +149,7 @@ def measure_attacks(
         raw=raw,
         noise=noise,
         columns=columns,
+        features=features,
         groups=groups,
         seen=seen,
         options=options,

@@ -13,10 +13,9 @@ from functools import partial
 import numpy as np
 from scipy import sparse
 
+from privpipe.attacks.bootstrap import Link, measure_bootstrap_interval
 from privpipe.attacks.intervals import (
     Interval,
-    Link,
-    measure_bootstrap_interval,
     measure_grouped_wilson_interval,
     measure_wilson_interval,
 )

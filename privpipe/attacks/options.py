@@ -103,7 +103,8 @@ class AttackOptions:
 
     def plan_sample(self, n_records: int, n_features: int) -> int:
         """How many of the records an audit of this width can use."""
-        fits = self.max_bytes // (8 * max(n_features, 1))
+        # Matrices above a quarter of the bound are held in single precision.
+        fits = self.max_bytes // (4 * max(n_features, 1))
         return min(n_records, self.max_records, max(fits, 50))
 
     def plan_level(self, n_compared: int) -> float:

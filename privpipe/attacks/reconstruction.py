@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.kernel_approximation import Nystroem
 
+from privpipe.attacks.bootstrap import measure_bootstrap_interval
 from privpipe.attacks.coordinates import measure_coordinates
-from privpipe.attacks.intervals import Interval, measure_bootstrap_interval
+from privpipe.attacks.intervals import Interval
 from privpipe.attacks.linear_adversaries import solve_ridges
 from privpipe.attacks.nonlinear_adversaries import LANDMARKS, WIDTHS, measure_width
 from privpipe.attacks.splits import Split, draw_split

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn import metrics
 
-from privpipe.attacks.intervals import Interval, measure_bootstrap_interval
+from privpipe.attacks.bootstrap import measure_bootstrap_interval
+from privpipe.attacks.intervals import Interval
 from privpipe.attacks.measures import weigh_areas
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray, IntArray

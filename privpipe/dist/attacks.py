@@ -14,7 +14,8 @@ from distributed import Client, Future, as_completed
 from privpipe.attacks.evidence import Evidence
 from privpipe.attacks.inference import plan_attacks, run_attack
 from privpipe.attacks.options import AttackOptions
-from privpipe.attacks.outcomes import Attack, AttackOutcome, AttackReport, summarise_outcomes
+from privpipe.attacks.outcomes import (Attack, AttackOutcome)
+from privpipe.attacks.verdicts import (AttackReport, summarise_outcomes)
 from privpipe.dist.boundary import run_sealed
 from privpipe.errors import PrivpipeError
 

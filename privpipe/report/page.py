@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, StrictUndefined
 from matplotlib.figure import Figure
 
-from privpipe.report.figures import plot_attacks
+from privpipe.report.attack_figure import plot_attacks
 from privpipe.report.style import ThemeName, render_svg
 from privpipe.report.tables import format_number, summarise_attack_table
 

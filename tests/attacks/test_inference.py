@@ -12,14 +12,14 @@ from privpipe.attacks import inference
 from privpipe.attacks.evidence import prepare_evidence
 from privpipe.attacks.inference import ADVERSARIES, measure_attacks, plan_attacks, run_attack
 from privpipe.attacks.options import AttackOptions
-from privpipe.attacks.outcomes import (
+from privpipe.attacks.outcomes import TABLE_SCHEMA, Attack
+from privpipe.attacks.verdicts import (
     DECISION_SCHEMA,
-    TABLE_SCHEMA,
-    Attack,
     AttackReport,
+    check_attacks,
     summarise_outcomes,
 )
-from privpipe.errors import InputError
+from privpipe.errors import GateError, InputError
 from privpipe.protocols import Column
 
 FAST = AttackOptions(
@@ -150,7 +150,7 @@ def test_measure_attacks__bounds_the_sample_by_records_and_bytes() -> None:
     face = Face(1500, p=100)
     few = measure_attacks(face.x, face.secret, options=replace(FAST, max_records=200))
     assert few.n_records == 200
-    assert replace(FAST, max_bytes=1 << 20).plan_sample(5000, 1000) == 131
+    assert replace(FAST, max_bytes=1 << 20).plan_sample(5000, 1000) == 262
     assert replace(FAST, max_test=20).plan_sample(10, 1) == 10
 
 
@@ -219,6 +219,30 @@ def test_attack_report__is_unproven_where_the_sample_is_too_small_to_show_safety
     decision = report.decide()[0]
     assert decision.verdict == "unproven"
     assert decision.advantage <= 0.3 < decision.advantage_upper
+
+
+def test_check_attacks__lets_only_safe_releases_pass() -> None:
+    face = Face(6000)
+    check_attacks(measure_attacks(face.release(), face.secret, options=FAST))
+    with pytest.raises(GateError, match=r"'confidential' leaks .* allowed 0\.200") as caught:
+        check_attacks(measure_attacks(face.x, face.secret, options=FAST))
+    assert (caught.value.code, caught.value.exit_code) == ("leaks", 6)
+    with pytest.raises(GateError, match="nothing was attacked"):
+        check_attacks(AttackReport((), FAST, 0, 0))
+    plan = (Attack("a", "classes", "released", "logistic"),)
+    with pytest.raises(GateError, match=r"'a' is unknown \(1 attacks failed\)"):
+        check_attacks(summarise_outcomes([], plan, FAST, n_records=1, n_given=1))
+
+
+def test_strongest__is_found_by_score_and_source() -> None:
+    face = Face(600)
+    report = measure_attacks(face.x, face.secret, raw=face.x, options=FAST)
+    rows = report.table.query("source == 'raw' and score == 'accuracy'").set_index("adversary")
+    name, score = report.strongest("confidential", "accuracy", "raw")
+    assert rows["upper"].idxmax() == name
+    assert score.interval.upper == rows["upper"].max()
+    with pytest.raises(InputError, match="No attack on noise measured accuracy"):
+        report.strongest("confidential", "accuracy", "noise")
 
 
 def test_attack_report__of_nothing_is_unknown() -> None:
@@ -296,6 +320,23 @@ def test_prepare_evidence__takes_strings_and_booleans_as_classes() -> None:
     for values in (np.arange(60) % 2 == 0, np.where(np.arange(60) % 2, "yes", "no")):
         assert prepare_evidence(x, values).columns[0].n_categories == 2
     assert prepare_evidence(x, x[:, 0]).columns[0].n_categories is None
+
+
+def test_measure_attacks__reads_categories_as_such() -> None:
+    """A secret that is whether a code is odd: no order of the codes tells, indicators do."""
+    random = np.random.default_rng(9)
+    codes = random.integers(-1, 6, (800, 2))
+    options = replace(FAST, adversaries=("logistic",))
+    secret = codes[:, 0] % 2
+    features = (Column("kind", 6), Column("place", 6))
+    seen = measure_attacks(codes, secret, features=features, options=options).decide()[0]
+    blind = measure_attacks(codes, secret, options=options).decide()[0]
+    assert seen.advantage > 0.99
+    assert blind.advantage < 0.6
+    with pytest.raises(InputError, match="1 features are named"):
+        measure_attacks(codes, secret, features=features[:1], options=options)
+    with pytest.raises(InputError, match=r"\d+ records of released have no code of 'kind' below 3"):
+        measure_attacks(codes, secret, features=(Column("kind", 3), features[1]))
 
 
 def test_attack_options__refuse_what_they_do_not_know() -> None:

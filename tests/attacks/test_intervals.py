@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from privpipe.attacks.bootstrap import draw_weights, measure_bootstrap_interval
 from privpipe.attacks.intervals import (
     Interval,
-    draw_weights,
-    measure_bootstrap_interval,
     measure_exact_interval,
     measure_grouped_wilson_interval,
     measure_wilson_interval,

@@ -12,12 +12,12 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from privpipe.errors import InputError
+from privpipe.report.attack_figure import plot_attacks
 from privpipe.report.figures import (
     BarPair,
     Estimate,
     Line,
     Point,
-    plot_attacks,
     plot_bars,
     plot_lines,
     plot_points,

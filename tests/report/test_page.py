@@ -13,7 +13,7 @@ import pytest
 
 from privpipe.attacks.inference import measure_attacks
 from privpipe.attacks.options import AttackOptions
-from privpipe.attacks.outcomes import AttackReport
+from privpipe.attacks.verdicts import AttackReport
 from privpipe.report.page import Section, page_of_attacks, render_page
 from privpipe.report.tables import (
     format_limits,

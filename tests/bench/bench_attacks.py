@@ -1,0 +1,90 @@
+"""Seconds and memory of an audit with all adversaries on raw, released and noisy records.
+
+``python -m tests.bench.bench_attacks [records] [features] [workers]``
+
+Without workers the attacks run in this process, and the peak is its own; with workers they run
+on a local cluster of single-threaded processes.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+
+import numpy as np
+from distributed import Client, LocalCluster
+
+from privpipe.attacks.evidence import Evidence, prepare_evidence
+from privpipe.attacks.inference import plan_attacks, run_attack
+from privpipe.attacks.options import AttackOptions
+from privpipe.attacks.outcomes import AttackOutcome
+from privpipe.attacks.verdicts import AttackReport, summarise_outcomes
+from privpipe.dist.attacks import distribute_attacks
+
+
+def draw_records(n_records: int, n_features: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Correlated records, their release without one direction, and a secret along it."""
+    random = np.random.default_rng(0)
+    hidden = random.normal(size=(n_records, 40))
+    x = hidden @ random.normal(size=(40, n_features)) / 6
+    x += 0.5 * random.normal(size=x.shape)
+    direction = random.normal(size=n_features)
+    direction /= np.linalg.norm(direction)
+    along = x @ direction
+    secret = (along + random.normal(size=n_records) > 0).astype(np.int64)
+    return x, x - np.outer(along, direction), secret
+
+
+def peak_bytes() -> int:
+    """Largest resident memory of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def audit(evidence: Evidence, options: AttackOptions, workers: int) -> AttackReport:
+    """All attacks, here or on workers, each told as it ends."""
+
+    def tell(done: int, planned: int, outcome: AttackOutcome) -> None:
+        advantage = max((score.advantage for score in outcome.scores), default=float("nan"))
+        print(
+            f"{done:3d}/{planned} {outcome.attack.name:45s} {outcome.seconds:6.1f} s  "
+            f"advantage {advantage:5.2f}  peak {peak_bytes() / 2**20:6.0f} MiB",
+            flush=True,
+        )
+
+    if workers:
+        with (
+            LocalCluster(
+                n_workers=workers, threads_per_worker=1, dashboard_address="127.0.0.1:0"
+            ) as cluster,
+            Client(cluster) as client,
+        ):
+            return distribute_attacks(client, evidence, options=options, progress=tell)
+    plan, outcomes = plan_attacks(evidence, options), []
+    for attack in plan:
+        outcomes.append(run_attack(evidence, attack, options))
+        tell(len(outcomes), len(plan), outcomes[-1])
+    return summarise_outcomes(outcomes, plan, options, **evidence.counts())
+
+
+def main(n_records: int = 100_000, n_features: int = 300, workers: int = 0) -> AttackReport:
+    """Audit, and print seconds and memory beside those of the records themselves."""
+    x, released, secret = draw_records(n_records, n_features)
+    noisy = x + np.random.default_rng(1).laplace(size=x.shape)
+    given, options = peak_bytes(), AttackOptions()
+    started = time.perf_counter()
+    evidence = prepare_evidence(released, secret, raw=x, noise=noisy, options=options)
+    del x, released, noisy
+    prepared = time.perf_counter() - started
+    report = audit(evidence, options, workers)
+    total = time.perf_counter() - started
+    print(
+        f"{n_records} records, {n_features} features: {total:.0f} s, of them {prepared:.1f} s to "
+        f"prepare; peak {peak_bytes() / 2**20:.0f} MiB, {given / 2**20:.0f} before the audit"
+    )
+    print(report.decisions.T.to_string())
+    return report
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
