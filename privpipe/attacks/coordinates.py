@@ -14,7 +14,7 @@ import numpy.typing as npt
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray
 
-__all__ = ["Coordinates", "measure_coordinates"]
+__all__ = ["Coordinates", "bound_rows", "measure_coordinates"]
 
 _SAMPLE = 4096
 """Records whose singular values decide the rank."""
@@ -110,6 +110,21 @@ def measure_coordinates(
     for rows in _blocks(len(table)):
         values[rows] = (table[rows][:, varies] - mean[varies]) / scale[varies]
     return Coordinates(values, table.shape[1], None, n_constant)
+
+
+def bound_rows(
+    raw: npt.NDArray[np.generic],
+    released: npt.NDArray[np.generic],
+    max_records: int,
+    max_bytes: int,
+) -> int:
+    """Rows of two matrices that fit both bounds in double precision, at least 20.
+
+    >>> bound_rows(np.zeros((500, 4)), np.zeros((500, 16)), 1000, 12_800)
+    100
+    """
+    width = max(int(raw.shape[-1]), int(released.shape[-1]), 1)
+    return min(len(raw), max_records, max(max_bytes // (8 * width), 20))
 
 
 def _check_matrix(x: npt.ArrayLike, name: str) -> FloatArray:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.attacks.coordinates import measure_coordinates
+from privpipe.attacks.coordinates import bound_rows, measure_coordinates
 from privpipe.attacks.distances import measure_ranks
 from privpipe.attacks.intervals import (
     Interval,
@@ -79,6 +79,7 @@ def measure_linkage(
     *,
     groups: IntArray | None = None,
     max_records: int = 20_000,
+    max_bytes: int = 1 << 28,
     max_probes: int = 5_000,
     level: float = 0.95,
     seed: int = 0,
@@ -99,6 +100,8 @@ def measure_linkage(
         Subject of each record, for the intervals.
     max_records, max_probes
         Size of the gallery and number of probes at most.
+    max_bytes
+        Bytes of one matrix of the sample, which shrinks until it fits.
     level
         Confidence of both intervals of all methods together (Bonferroni).
     seed
@@ -122,7 +125,7 @@ def measure_linkage(
             remedy="Give at least 20 pairs, row by row.",
         )
     random = np.random.default_rng(seed)
-    rows = random.permutation(len(x))[:max_records]
+    rows = random.permutation(len(x))[: bound_rows(x, z, max_records, max_bytes)]
     half = len(rows) // 2
     probes = rows[half:][:max_probes]
     own = np.arange(half, half + len(probes))

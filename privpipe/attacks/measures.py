@@ -64,29 +64,25 @@ class Score:
 
     @property
     def advantage_upper(self) -> float:
-        """Largest advantage within the limits.
-
-        An area under one half is information read with the wrong sign, so the lower limit
-        counts as well.
-        """
+        """Largest advantage at either limit: of an area both count, of an error the lower."""
         ends = (self.interval.lower, self.interval.upper)
-        found = [measure_advantage(self.name, end, self.baseline) for end in ends]
-        if self.name == "auc":
-            found += [-value for value in found]
-        return max(found)
+        return max(measure_advantage(self.name, end, self.baseline) for end in ends)
 
 
 def measure_advantage(name: str, value: float, baseline: float) -> float:
     """Share of the way from the baseline to a perfect prediction; 0 is guessing, 1 knowing.
 
-    For an accuracy ``(value - baseline) / (1 - baseline)``, for an area ``2 value - 1``, for
-    R squared and errors the share of the baseline's squared error that is gone.
+    For an accuracy ``(value - baseline) / (1 - baseline)``, for an area ``|2 value - 1|``,
+    since one under a half is information read with the wrong sign, and for R squared and
+    errors the share of the baseline's squared error that is gone.
 
     >>> measure_advantage("accuracy", 0.75, 0.5), measure_advantage("rmse", 1.0, 2.0)
     (0.5, 0.75)
     """
     if name == "rmse":
         return 1 - (value / baseline) ** 2 if baseline > 0 else 0.0
+    if name == "auc":
+        return abs(2 * value - 1)
     return (value - baseline) / (1 - baseline) if baseline < 1 else 0.0
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from sklearn.kernel_approximation import Nystroem
 
 from privpipe.attacks.bootstrap import measure_bootstrap_interval
-from privpipe.attacks.coordinates import measure_coordinates
+from privpipe.attacks.coordinates import bound_rows, measure_coordinates
 from privpipe.attacks.intervals import Interval
 from privpipe.attacks.linear_adversaries import solve_ridges
 from privpipe.attacks.nonlinear_adversaries import LANDMARKS, WIDTHS, measure_width
@@ -72,6 +72,7 @@ def measure_reconstruction(
     *,
     groups: npt.ArrayLike | None = None,
     max_records: int = 20_000,
+    max_bytes: int = 1 << 28,
     level: float = 0.95,
     seed: int = 0,
 ) -> ReconstructionReport:
@@ -85,8 +86,8 @@ def measure_reconstruction(
         Their releases, row by row.
     groups : (n_records,), optional
         Subject of each record, for split and intervals.
-    max_records
-        Records drawn at most.
+    max_records, max_bytes
+        Records drawn at most, and bytes of one matrix of them.
     level
         Confidence of the intervals of both adversaries together (Bonferroni).
     seed
@@ -110,7 +111,8 @@ def measure_reconstruction(
             f"raw has {len(x)} records, released {len(z)}.",
             remedy="Give at least 20 pairs, row by row.",
         )
-    rows = np.sort(np.random.default_rng(seed).permutation(len(x))[:max_records])
+    size = bound_rows(x, z, max_records, max_bytes)
+    rows = np.sort(np.random.default_rng(seed).permutation(len(x))[:size])
     subject = (
         None if groups is None else np.unique(np.asarray(groups)[rows], return_inverse=True)[1]
     )

@@ -73,6 +73,7 @@ def test_measure_linkage__states_its_report(raw) -> None:
     assert [attack.method for attack in report.attacks] == ["learned"]
     assert report.attacks[0].top_1.method == "grouped_wilson"
     assert (report.n_gallery, report.n_probes) == (400, 200)
+    assert measure_linkage(raw, raw, max_bytes=8 * 8 * 100).n_gallery == 100
     assert json.loads(report.to_json())["strongest"] == "learned"
     with pytest.raises(InputError, match="raw has 600 records, released 3"):
         measure_linkage(raw, raw[:3])
@@ -103,6 +104,8 @@ def test_measure_reconstruction__sees_more_than_linear(raw) -> None:
 def test_measure_reconstruction__goes_by_group_and_refuses(raw) -> None:
     report = measure_reconstruction(raw, raw, groups=np.arange(600) // 10, max_records=500)
     assert report.attacks[0].r2.method == "grouped_bootstrap"
+    small = measure_reconstruction(raw, raw, max_bytes=8 * 8 * 100)
+    assert small.n_train + small.n_test == pytest.approx(80, abs=2)
     with pytest.raises(InputError, match="released 3"):
         measure_reconstruction(raw, raw[:3])
     with pytest.raises(InputError, match="not finite"):

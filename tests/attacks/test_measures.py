@@ -98,6 +98,7 @@ def test_measure_advantage__runs_from_guessing_to_knowing() -> None:
 
 def test_score__counts_an_area_below_one_half_as_information() -> None:
     inverted = Score("auc", Interval(0.1, 0.05, 0.2, 0.95, "bootstrap"), 0.5)
+    assert inverted.advantage == pytest.approx(0.8)
     assert inverted.advantage_upper == pytest.approx(0.9)
     low = Score("accuracy", Interval(0.1, 0.05, 0.2, 0.95, "wilson"), 0.5)
     assert low.advantage_upper < 0

@@ -8,9 +8,10 @@ on a local cluster of single-threaded processes.
 
 from __future__ import annotations
 
-import resource
+import re
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 from distributed import Client, LocalCluster
@@ -36,9 +37,15 @@ def draw_records(n_records: int, n_features: int) -> tuple[np.ndarray, np.ndarra
     return x, x - np.outer(along, direction), secret
 
 
+def forget_peak() -> None:
+    """Let Linux count the largest resident memory of this process from now."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
 def peak_bytes() -> int:
-    """Largest resident memory of this process so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """Largest resident memory of this process since `forget_peak`."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return int(found.group(1)) * 1024 if found else 0
 
 
 def audit(evidence: Evidence, options: AttackOptions, workers: int) -> AttackReport:
@@ -71,16 +78,22 @@ def main(n_records: int = 100_000, n_features: int = 300, workers: int = 0) -> A
     """Audit, and print seconds and memory beside those of the records themselves."""
     x, released, secret = draw_records(n_records, n_features)
     noisy = x + np.random.default_rng(1).laplace(size=x.shape)
-    given, options = peak_bytes(), AttackOptions()
+    options = AttackOptions()
+    forget_peak()
+    given = peak_bytes()
     started = time.perf_counter()
     evidence = prepare_evidence(released, secret, raw=x, noise=noisy, options=options)
+    prepared, preparing = time.perf_counter() - started, peak_bytes()
     del x, released, noisy
-    prepared = time.perf_counter() - started
+    forget_peak()
     report = audit(evidence, options, workers)
     total = time.perf_counter() - started
+    held = sum(source.values.nbytes for source in evidence.sources.values())
     print(
         f"{n_records} records, {n_features} features: {total:.0f} s, of them {prepared:.1f} s to "
-        f"prepare; peak {peak_bytes() / 2**20:.0f} MiB, {given / 2**20:.0f} before the audit"
+        f"prepare. MiB: {given / 2**20:.0f} before, {preparing / 2**20:.0f} at most while "
+        f"preparing, {held / 2**20:.0f} held as evidence, {peak_bytes() / 2**20:.0f} at most "
+        "in the attacks"
     )
     print(report.decisions.T.to_string())
     return report
