@@ -8,12 +8,12 @@ weak regularisation is weaker than an early stopped one.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from scipy import linalg
+from scipy import linalg, special
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
@@ -108,7 +108,8 @@ def _train_logistic(problem: Problem) -> Iterator[Fitted]:
             model.set_params(max_iter=stop - done)
             _fit_quietly(model, problem)
             settings = f"ridge {ridge:g}, {stop} iterations"
-            yield _freeze(model.coef_.T, model.intercept_, settings, problem.n_classes)
+            linear = _freeze(model.coef_.T, model.intercept_, settings, problem.n_classes)
+            yield Fitted(_rank_by_probability(linear.decide), settings)
             if model.n_iter_[0] < stop - done:
                 break
             done = stop
@@ -142,7 +143,9 @@ def fit_naive_bayes(problem: Problem) -> Fitted:
             # Inputs have variance 1, so that this is relative; scikit-learn's own smoothing is
             # relative to the largest variance, which is 0 for a constant release.
             model.var_ = model.var_ + smoothing
-            yield Fitted(model.predict_joint_log_proba, f"smoothing {smoothing:g}")
+            yield Fitted(
+                _rank_by_probability(model.predict_joint_log_proba), f"smoothing {smoothing:g}"
+            )
 
     return choose_best(problem, candidates())
 
@@ -152,6 +155,11 @@ def _fit_quietly(model: Any, problem: Problem) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(problem.x_train, problem.y_train)
+
+
+def _rank_by_probability(decide: Callable[[FloatArray], FloatArray]) -> Callable[..., FloatArray]:
+    """Log-probabilities of classes: what a record adds to all classes alike ranks no record."""
+    return lambda x: np.asarray(special.log_softmax(decide(x), axis=1))
 
 
 def _freeze(slope: FloatArray, offset: FloatArray, settings: str, n_classes: int | None) -> Fitted:

@@ -33,7 +33,8 @@ def format_limits(value: float, lower: float, upper: float) -> str:
     if not all(map(math.isfinite, (value, lower, upper))):
         return format_number(value)
     width = upper - lower
-    decimals = min(6, max(0, 1 - math.floor(math.log10(width)))) if width > 0 else 3
+    apart = width > 1e-9 * max(abs(value), 1e-300)  # otherwise they differ by rounding only
+    decimals = min(6, max(0, 1 - math.floor(math.log10(width)))) if apart else 3
     return f"{value:.{decimals}f} ({lower:.{decimals}f} to {upper:.{decimals}f})"
 
 
@@ -61,7 +62,8 @@ def summarise_attack_table(table: pd.DataFrame) -> pd.DataFrame:
 
     rows = []
     keys = ["target", "source", "adversary"]
-    for (target, source, adversary), part in table.groupby(keys, sort=False):
+    by_target = pd.concat([part for _, part in table.groupby("target", sort=False)])
+    for (target, source, adversary), part in by_target.groupby(keys, sort=False):
         row = {"variable": target, "source": source, "adversary": str(adversary).replace("_", " ")}
         for cell in part.to_dict("records"):
             if cell["status"] == "unknown":

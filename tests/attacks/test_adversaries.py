@@ -7,6 +7,7 @@ import pytest
 
 from privpipe.attacks.inference import ADVERSARIES
 from privpipe.attacks.linear_adversaries import LOGISTIC_RIDGES, fit_logistic, solve_ridges
+from privpipe.attacks.measures import weigh_areas
 from privpipe.attacks.problem import Fitted, Problem, choose_best, measure_tuning
 from privpipe.errors import ConvergenceError
 
@@ -31,6 +32,19 @@ def test_adversaries__learn_classes_with_different_means(name: str, n_classes: i
     assert decision.shape == (300, n_classes)
     assert np.mean(decision.argmax(axis=1) == fresh) > 0.85
     assert fitted.settings
+
+
+@pytest.mark.parametrize("name", ADVERSARIES)
+def test_adversaries__rank_records_by_class_and_not_by_their_size(name: str) -> None:
+    """Records of very different size, of which only the direction tells the class."""
+    random = np.random.default_rng(7)
+    y = random.integers(0, 3, 1500)
+    size = np.exp(1.5 * random.normal(size=(1500, 1)))
+    x = size * (np.eye(3)[y] + 0.2 * random.normal(size=(1500, 3)))
+    x = np.sign(x) * np.log1p(np.abs(x))
+    fitted = ADVERSARIES[name].fit(make_problem(x[:1000], y[:1000].astype(float), 3))
+    area = weigh_areas(y[1000:], fitted.decide(x[1000:]))(np.ones((1, 500)))[0]
+    assert area > 0.95
 
 
 @pytest.mark.parametrize("name", NUMBERS)
