@@ -6,16 +6,17 @@ import os
 import shutil
 
 from flows.options import RunOptions
-from flows.run import Run, make_run_id, now
+from flows.run import Run, digest_options, make_run_id, now
 from privpipe.dist.cluster import check_address
 from privpipe.errors import InputError, OptionError, StoreError
 from privpipe.records.schema import CollectionSchema
 from privpipe.records.splits import make_split
 from privpipe.sanitizers import METHODS
 from privpipe.store.collection import Collection, open_collection
+from privpipe.store.fingerprint import fingerprint
 from privpipe.store.layout import FEATURES
 from privpipe.store.location import local_path, shown
-from privpipe.store.release import check_output_free, companion_url
+from privpipe.store.workspace import RunState
 
 __all__ = ["check_stage"]
 
@@ -48,13 +49,19 @@ def check_stage(options: RunOptions) -> Run:
         training.schema_of_records.variable(options.audit.group)
     _check_outputs(options, collection)
     return Run(
-        run_id=make_run_id(),
         options=options,
         method=method,
         collection=collection,
         training=training,
         split=make_split(options.audit.holdout, options.audit.group),
-        started=now(),
+        state=RunState(
+            run_id=make_run_id(),
+            options_sha256=digest_options(options),
+            source_digest=collection.digest,
+            source_fingerprint=fingerprint(collection.url),
+            training_fingerprint=fingerprint(training.url),
+            started=now(),
+        ),
     )
 
 
@@ -91,8 +98,6 @@ def _check_include(options: RunOptions, schema: CollectionSchema) -> None:
 
 
 def _check_outputs(options: RunOptions, collection: Collection) -> None:
-    check_output_free(options.release.path)
-    check_output_free(companion_url(options.release.path, "model.zarr"))
     path = local_path(options.release.path)
     source = local_path(collection.url)
     if path is None:

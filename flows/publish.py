@@ -13,7 +13,7 @@ from privpipe.report.audit import write_audit_markdown
 from privpipe.store.artifacts import publish_model
 from privpipe.store.blocks import Receipt
 from privpipe.store.location import join
-from privpipe.store.release import ReleasePlan, publish_release
+from privpipe.store.release import ReleasePlan, exists, publish_release
 from privpipe.store.text import write_file
 
 __all__ = ["publish_stage"]
@@ -29,7 +29,8 @@ def publish_stage(
     """Make everything visible; the release itself last, in one step."""
     write_file(join(run.report_url, "audit.json"), json.dumps(findings, indent=1))
     write_file(join(run.report_url, "audit.md"), write_audit_markdown(findings))
-    publish_model(run.work_model_url, run.model_url)
+    if exists(run.work_model_url):  # otherwise a run died between this line and the next
+        publish_model(run.work_model_url, run.model_url)
     publish_release(plan, receipts, _header(run, trained, findings))
 
 
@@ -44,7 +45,7 @@ def _header(run: Run, trained: Trained, findings: Mapping[str, Any]) -> dict[str
         "training_digest": run.training.digest,
         "model_digest": trained.model_digest,
         "versions": list_versions(),
-        "started": run.started,
+        "started": run.state.started,
         "published": now(),
         "audit": dict(findings),
     }

@@ -17,8 +17,9 @@ from privpipe.dist.cluster import ClusterOptions
 from privpipe.protocols import Method
 from privpipe.records.splits import Split
 from privpipe.store.collection import Collection
-from privpipe.store.location import join
-from privpipe.store.release import companion_url, workspace_url
+from privpipe.store.location import join, local_path
+from privpipe.store.release import companion_url, exists
+from privpipe.store.workspace import RunState, workspace_url
 
 __all__ = ["Run", "cluster_options", "digest_options", "list_versions", "make_run_id", "now"]
 
@@ -29,8 +30,6 @@ class Run:
 
     Parameters
     ----------
-    run_id
-        8 hexadecimal digits; in every Dask key and receipt.
     options
         The configuration.
     method
@@ -39,17 +38,21 @@ class Run:
         Opened, with the variables they are read for; often the same.
     split
         Which training records are held out.
-    started
-        UTC.
+    state
+        Identifier of the run and how far it has come; stored in the workspace.
     """
 
-    run_id: str
     options: RunOptions
     method: Method[Any]
     collection: Collection
     training: Collection
     split: Split
-    started: str
+    state: RunState
+
+    @property
+    def run_id(self) -> str:
+        """8 hexadecimal digits; in every Dask key and receipt."""
+        return self.state.run_id
 
     @property
     def release_url(self) -> str:
@@ -59,6 +62,12 @@ class Run:
     def work_model_url(self) -> str:
         """Where the model is kept until the release is published."""
         return join(workspace_url(self.release_url), "model.zarr")
+
+    @property
+    def stored_model_url(self) -> str:
+        """Where the model is now: in the workspace, or at its place if a run died publishing."""
+        moved = self.state.model_digest is not None and not exists(self.work_model_url)
+        return self.model_url if moved else self.work_model_url
 
     @property
     def model_url(self) -> str:
@@ -99,14 +108,16 @@ def digest_options(options: RunOptions) -> str:
 
 
 def cluster_options(options: RunOptions) -> ClusterOptions:
-    """The ``[cluster]`` section as `privpipe.dist` takes it."""
+    """The ``[cluster]`` section as `privpipe.dist` takes it; scratch files in the workspace."""
     section = options.cluster
+    workspace = local_path(workspace_url(options.release.path))
     return ClusterOptions(
         address=section.address,
         workers=section.workers,
         memory_limit=section.memory_limit,
         dashboard=section.dashboard,
         wait_seconds=section.wait_seconds,
+        scratch=None if workspace is None else f"{workspace}/dask",
     )
 
 

@@ -12,9 +12,11 @@ from distributed import Client
 
 from flows.run import Run, list_versions, now
 from privpipe.dist.reduce import ShardedCollection
-from privpipe.protocols import Guarantee
-from privpipe.store.artifacts import write_model
+from privpipe.errors import StoreError
+from privpipe.protocols import Guarantee, RecordMap
+from privpipe.store.artifacts import digest_map, open_model, write_model
 from privpipe.store.predictors import read_predictor
+from privpipe.store.release import check_output_free, exists
 
 __all__ = ["Trained", "train_stage"]
 
@@ -40,10 +42,13 @@ class Trained:
 
 
 def train_stage(run: Run, client: Client) -> Trained:
-    """Fit on the training records that are not held out."""
+    """Fit on the training records that are not held out; a stored model is never fitted again."""
+    if exists(run.stored_model_url):
+        return _describe(open_model(run.stored_model_url), run)
+    check_output_free(run.model_url)
     shards = ShardedCollection(run.training.keeping(run.split, "fit"), client, run.run_id)
     fitted = run.method.fit(shards, run.options.method, **_read_files(run))
-    digest = write_model(
+    write_model(
         fitted,
         run.work_model_url,
         {
@@ -56,6 +61,17 @@ def train_stage(run: Run, client: Client) -> Trained:
             "trained": now(),
         },
     )
+    return _describe(fitted, run)
+
+
+def _describe(fitted: RecordMap, run: Run) -> Trained:
+    digest = digest_map(fitted)
+    if run.state.model_digest not in (None, digest):
+        raise StoreError(
+            "The stored model is not the one of the interrupted run.",
+            remedy="`privpipe purge`, then run again.",
+            code="other-model",
+        )
     return Trained(digest, fitted.n_features_in, fitted.n_features_out, fitted.guarantee)
 
 

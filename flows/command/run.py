@@ -12,7 +12,10 @@ def run_command(config: str) -> None:
     prepare_prefect()
     from flows.options import read_options
 
-    read_options(config)  # fails in a moment, before Prefect starts
+    # Whatever the metadata tells is told in a moment, before Prefect and a cluster start.
+    from flows.check import check_stage
+
+    check_stage(read_options(config))
     from flows.pipeline import run_pipeline
 
     run_pipeline(config)

@@ -8,7 +8,6 @@ system has (a rename, a private folder) are asked for by name and answered by `l
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from urllib.parse import unquote, urlsplit
 
 import numcodecs.blosc
@@ -28,7 +27,6 @@ __all__ = [
     "open_store",
     "read_bytes",
     "shown",
-    "sizes",
     "use_one_thread",
     "write_bytes",
 ]
@@ -70,7 +68,11 @@ def shown(url: str) -> str:
 
 
 def open_store(url: str, *, read_only: bool = False) -> Store:
-    """Open the Zarr store of a place, without checking that anything is there."""
+    """Open the Zarr store of a place, without checking that anything is there.
+
+    A store opened to be written makes its folder when it is first asked anything: open it
+    `read_only` unless it shall exist.
+    """
     path = local_path(url)
     if path is not None:
         return LocalStore(path, read_only=read_only)
@@ -85,8 +87,11 @@ def open_store(url: str, *, read_only: bool = False) -> Store:
 
 
 def read_bytes(store: Store, key: str) -> bytes | None:
-    """The object of a key, or None."""
-    found = sync(store.get(key, default_buffer_prototype()))
+    """The object of a key, or None where there is none (or no store at all)."""
+    try:
+        found = sync(store.get(key, default_buffer_prototype()))
+    except FileNotFoundError:
+        return None
     return None if found is None else found.to_bytes()
 
 
@@ -105,12 +110,6 @@ def list_keys(store: Store, prefix: str = "") -> list[str]:
         return sorted(sync(collect()))
     except FileNotFoundError:
         return []
-
-
-def sizes(store: Store, keys: list[str]) -> Iterator[tuple[str, int]]:
-    """Size in bytes of each object."""
-    for key in keys:
-        yield key, sync(store.getsize(key))
 
 
 def delete_tree(store: Store) -> None:

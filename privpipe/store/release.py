@@ -9,52 +9,51 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import zarr
+from zarr.abc.store import Store
 from zarr.storage import MemoryStore
 
 from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.records.chunks import ChunkPlan
-from privpipe.store.blocks import Receipt, Stored, check_receipts
+from privpipe.store.blocks import Receipt, Stored, measure_object
+from privpipe.store.durability import flush_folder, flush_tree
 from privpipe.store.layout import (
     ROOT_DOCUMENT,
     ArrayPlan,
     array_documents,
-    chunk_key,
     root_document,
 )
 from privpipe.store.location import (
-    delete_tree,
     join,
     list_keys,
     local_path,
     open_store,
     read_bytes,
     shown,
-    sizes,
     write_bytes,
 )
+from privpipe.store.workspace import workspace_url
 
 __all__ = [
     "RECEIPTS",
     "ReleasePlan",
+    "check_foreign",
     "check_output_free",
     "companion_url",
     "digest_receipts",
-    "finalise_release",
-    "make_workspace",
+    "drop_receipts",
+    "exists",
+    "find_damaged",
     "prepare_release",
     "publish_release",
     "read_ledger",
     "record_receipts",
-    "remove_workspace",
-    "workspace_url",
 ]
 
 RECEIPTS = "receipts"
@@ -94,17 +93,6 @@ class ReleasePlan:
         return self.url if local_path(self.url) is None else join(self.work_url, "release")
 
 
-def workspace_url(url: str) -> str:
-    """The private workspace of a release: a hidden neighbour.
-
-    >>> workspace_url("s3://bucket/release.zarr")
-    's3://bucket/.release.zarr.privpipe'
-    """
-    path = local_path(url)
-    parent, _, name = (path if path is not None else url.rstrip("/")).rpartition("/")
-    return f"{parent}/.{name}.privpipe"
-
-
 def companion_url(url: str, kind: str) -> str:
     """Where what belongs to a release stands: beside it.
 
@@ -114,44 +102,22 @@ def companion_url(url: str, kind: str) -> str:
     return f"{url.rstrip('/').removesuffix('.zarr')}.{kind}"
 
 
+def exists(url: str) -> bool:
+    """Whether a release, model or anything else stands at a place."""
+    path = local_path(url)
+    if path is not None:
+        return os.path.lexists(path)
+    return read_bytes(open_store(url, read_only=True), ROOT_DOCUMENT) is not None
+
+
 def check_output_free(url: str) -> None:
     """Raise StoreError if something stands where a release or model shall go."""
-    path = local_path(url)
-    taken = (
-        os.path.lexists(path)
-        if path is not None
-        else read_bytes(open_store(url), ROOT_DOCUMENT) is not None
-    )
-    if taken:
+    if exists(url):
         raise StoreError(
-            f"{shown(url)} exists; a release is never overwritten.",
+            f"{shown(url)} exists; nothing is ever overwritten.",
             remedy="Choose another place, or remove it.",
             code="exists",
         )
-
-
-def make_workspace(url: str) -> None:
-    """Make the private workspace of a release, which then belongs to one run alone.
-
-    Raises
-    ------
-    StoreError
-        If the release or its workspace exists, or cannot be made.
-    """
-    check_output_free(url)
-    path = local_path(workspace_url(url))
-    if path is None:
-        return
-    try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        os.mkdir(path, mode=0o700)
-        return
-    except FileExistsError:
-        problem, remedy = "exists", "Another run is writing this release, or one was interrupted: "
-        remedy += "wait for it, or remove the folder."
-    except OSError as error:
-        problem, remedy = f"cannot be made ({error.strerror})", "Check your rights."
-    raise StoreError(f"{path} {problem}.", remedy=remedy, code="workspace")
 
 
 def prepare_release(plan: ReleasePlan) -> None:
@@ -159,15 +125,6 @@ def prepare_release(plan: ReleasePlan) -> None:
     store = open_store(plan.data_url)
     for key, content in array_documents(plan.arrays).items():
         write_bytes(store, key, content)
-
-
-def remove_workspace(url: str) -> None:
-    """Remove the workspace of a release with all that is in it."""
-    path = local_path(workspace_url(url))
-    if path is None:
-        delete_tree(open_store(workspace_url(url)))
-    else:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def record_receipts(plan: ReleasePlan, receipts: Sequence[Receipt]) -> None:
@@ -179,7 +136,7 @@ def record_receipts(plan: ReleasePlan, receipts: Sequence[Receipt]) -> None:
 
 def read_ledger(plan: ReleasePlan) -> list[Receipt]:
     """All receipts recorded so far."""
-    store = open_store(plan.work_url)
+    store = open_store(plan.work_url, read_only=True)
     found: list[Receipt] = []
     for key in list_keys(store, "ledger/"):
         for item in json.loads(read_bytes(store, key) or b"[]"):
@@ -188,35 +145,47 @@ def read_ledger(plan: ReleasePlan) -> list[Receipt]:
     return found
 
 
-def finalise_release(plan: ReleasePlan) -> dict[int, Receipt]:
-    """Prove that every chunk has its receipt and that every object is there at its length.
+def drop_receipts(plan: ReleasePlan, chunks: Collection[int]) -> None:
+    """Forget the receipts of chunks that have to be written again."""
+    store = open_store(plan.work_url)
+    for key in list_keys(store, "ledger/"):
+        items = json.loads(read_bytes(store, key) or b"[]")
+        kept = [item for item in items if item["chunk"] not in chunks]
+        if len(kept) < len(items):
+            write_bytes(store, key, json.dumps(kept).encode())
 
-    Returns
-    -------
-    by_chunk
-        The receipts by chunk number.
 
-    Raises
-    ------
-    IncompleteReleaseError
-        With what is missing.
-    """
-    by_chunk = check_receipts(read_ledger(plan), plan.arrays, plan.run)
+def find_damaged(plan: ReleasePlan, receipts: Iterable[Receipt]) -> list[int]:
+    """Chunks whose stored objects are missing or differ from their receipt; reads every byte."""
     store = open_store(plan.data_url, read_only=True)
-    for number, array in enumerate(plan.arrays):
-        expected = {
-            chunk_key(array, chunk): receipt.objects[number].length
-            for chunk, receipt in by_chunk.items()
-        }
-        found = dict(sizes(store, list_keys(store, f"{array.name}/c/")))
-        wrong = sum(found.get(key) != length for key, length in expected.items())
-        if wrong or len(found) != len(expected):
+    return [
+        receipt.chunk
+        for receipt in receipts
+        if any(
+            _measure_or_none(store, array, receipt.chunk) != stored
+            for array, stored in zip(plan.arrays, receipt.objects, strict=True)
+        )
+    ]
+
+
+def check_foreign(plan: ReleasePlan) -> None:
+    """Raise IncompleteReleaseError if the workspace holds chunks that the plan does not know."""
+    store = open_store(plan.data_url, read_only=True)
+    for array in plan.arrays:
+        found = len(list_keys(store, f"{array.name}/c/"))
+        if found != array.n_chunks:
             raise IncompleteReleaseError(
-                f"{wrong} chunks of {array.name!r} are missing or differ from their receipts, "
-                f"{max(0, len(found) - len(expected))} are foreign.",
-                remedy="Something else wrote into the workspace: remove it and run again.",
+                f"The workspace holds {found} chunks of {array.name!r}; the plan has "
+                f"{array.n_chunks}.",
+                remedy="Something else wrote there: `privpipe purge`, then run again.",
             )
-    return by_chunk
+
+
+def _measure_or_none(store: Store, array: ArrayPlan, chunk: int) -> Stored | None:
+    try:
+        return measure_object(store, array, chunk)
+    except (IncompleteReleaseError, OSError):
+        return None
 
 
 def publish_release(
@@ -225,14 +194,14 @@ def publish_release(
     """Write receipts and header, then make the release visible in one step.
 
     On a file system that step is a rename of the finished tree; elsewhere it is the root
-    document, written last and only if none is there. The workspace goes when it has happened.
+    document, written last and only if none is there.
 
     Parameters
     ----------
     plan
         The release.
     receipts
-        What `finalise_release` returned.
+        Proven receipts by chunk number; see `check_receipts`.
     header
         Attributes of the release, without those that this function adds: format, version,
         run, arrays, chunks and the digest of the receipts.
@@ -257,8 +226,9 @@ def publish_release(
     write_bytes(store, ROOT_DOCUMENT, document)
     path, data = local_path(plan.url), local_path(plan.data_url)
     if path is not None and data is not None:
+        flush_tree(data)
         os.rename(data, path)
-    remove_workspace(plan.url)
+        flush_folder(os.path.dirname(path))
 
 
 def digest_receipts(receipts: Iterable[Receipt]) -> str:
