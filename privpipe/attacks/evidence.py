@@ -52,6 +52,11 @@ class Evidence:
     def n_records(self) -> int:
         return len(self.truth)
 
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the arrays."""
+        return self.truth.nbytes + sum(source.values.nbytes for source in self.sources.values())
+
     def counts(self) -> dict[str, int]:
         """The numbers of records, by the names an `AttackReport` gives them."""
         return {

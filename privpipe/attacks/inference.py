@@ -8,68 +8,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
+from privpipe.attacks.adversaries import ADVERSARIES
 from privpipe.attacks.evidence import Evidence, prepare_evidence
-from privpipe.attacks.linear_adversaries import (
-    fit_least_squares,
-    fit_linear_svm,
-    fit_logistic,
-    fit_naive_bayes,
-)
 from privpipe.attacks.measures import Score, measure_class_scores, measure_number_scores
-from privpipe.attacks.nonlinear_adversaries import fit_boosting, fit_nearest_neighbours, fit_rbf
 from privpipe.attacks.options import AttackOptions
 from privpipe.attacks.outcomes import Attack, AttackOutcome
-from privpipe.attacks.problem import Fitted, Problem
+from privpipe.attacks.problem import Problem
 from privpipe.attacks.splits import Split, draw_split
 from privpipe.attacks.verdicts import AttackReport, count_compared, summarise_outcomes
 from privpipe.errors import ConvergenceError, PrivpipeError
 from privpipe.protocols import Column, FloatArray, IntArray
 
 __all__ = [
-    "ADVERSARIES",
-    "Adversary",
     "measure_attacks",
     "plan_attacks",
     "run_attack",
 ]
-
-
-@dataclass(frozen=True)
-class Adversary:
-    """How one kind of adversary is trained, and on how much.
-
-    Parameters
-    ----------
-    fit
-        Trains it on a problem.
-    max_train, max_tune, max_test
-        Most records used; they bound the time and the memory of one attack.
-    numbers
-        Whether it can predict numbers as well as classes.
-    """
-
-    fit: Callable[[Problem], Fitted]
-    max_train: int
-    max_tune: int = 10_000
-    max_test: int = 20_000
-    numbers: bool = True
-
-
-ADVERSARIES: dict[str, Adversary] = {
-    "least_squares": Adversary(fit_least_squares, 100_000),
-    "logistic": Adversary(fit_logistic, 50_000, numbers=False),
-    "linear_svm": Adversary(fit_linear_svm, 20_000),
-    "naive_bayes": Adversary(fit_naive_bayes, 100_000, numbers=False),
-    "nearest_neighbours": Adversary(fit_nearest_neighbours, 20_000, 2_000, 5_000),
-    "rbf": Adversary(fit_rbf, 30_000, 5_000),
-    "boosting": Adversary(fit_boosting, 50_000),
-}
-"""The adversaries by name. Their bounds were chosen on 100,000 records of 300 features."""
 
 
 def measure_attacks(

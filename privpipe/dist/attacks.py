@@ -6,20 +6,43 @@ Outcomes are numbers about records; no record and no library's message travels w
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from distributed import Client, Future, as_completed
 
+from privpipe.attacks.adversaries import plan_attack_bytes
 from privpipe.attacks.evidence import Evidence
 from privpipe.attacks.inference import plan_attacks, run_attack
 from privpipe.attacks.options import AttackOptions
 from privpipe.attacks.outcomes import (Attack, AttackOutcome)
 from privpipe.attacks.verdicts import (AttackReport, summarise_outcomes)
 from privpipe.dist.boundary import run_sealed
-from privpipe.errors import PrivpipeError
+from privpipe.dist.cluster import WorkerMemory, measure_workers
+from privpipe.errors import MemoryBudgetError, PrivpipeError
 
-__all__ = ["distribute_attacks"]
+__all__ = ["EvidenceSummary", "check_worker_memory", "distribute_attacks"]
+
+
+@dataclass(frozen=True)
+class EvidenceSummary:
+    """What the driver must know of evidence that stays on workers.
+
+    Parameters
+    ----------
+    plan
+        The attacks to run.
+    counts
+        Numbers of records, as `Evidence.counts` names them.
+    held_bytes, attack_bytes
+        Bytes of the evidence, and of one attack beside it.
+    """
+
+    plan: tuple[Attack, ...]
+    counts: dict[str, int]
+    held_bytes: int
+    attack_bytes: int
 
 
 def distribute_attacks(
@@ -59,6 +82,8 @@ def distribute_attacks(
 
     Raises
     ------
+    MemoryBudgetError
+        If a worker cannot hold the evidence and one attack per thread.
     PrivpipeError
         What preparing the evidence raised.
 
@@ -71,7 +96,8 @@ def distribute_attacks(
     run_id = run_id or uuid.uuid4().hex[:8]
     held = _place(client, evidence, run_id)
     try:
-        plan, counts = _describe(client, held, options, run_id)
+        summary = _describe(client, held, options, run_id)
+        check_worker_memory(summary, measure_workers(client))
         tasks = {
             client.submit(
                 run_sealed,
@@ -83,12 +109,12 @@ def distribute_attacks(
                 pure=False,
                 retries=retries,
             ): attack
-            for attack in plan
+            for attack in summary.plan
         }
         outcomes = _collect(tasks, progress)
     finally:
         held.release()
-    return summarise_outcomes(outcomes, plan, options, **counts)
+    return summarise_outcomes(outcomes, summary.plan, options, **summary.counts)
 
 
 def _place(
@@ -105,12 +131,12 @@ def _place(
 
 def _describe(
     client: Client, held: Future[Evidence], options: AttackOptions, run_id: str
-) -> tuple[tuple[Attack, ...], dict[str, int]]:
-    """The plan and the counts, made where the evidence is."""
+) -> EvidenceSummary:
+    """The plan, the counts and the bytes, found where the evidence is."""
     task = client.submit(
         run_sealed, describe_evidence, held, options, key=f"plan_attacks-{run_id}", pure=False
     )
-    found: tuple[tuple[Attack, ...], dict[str, int]] | PrivpipeError
+    found: EvidenceSummary | PrivpipeError
     try:
         found = task.result()
     except PrivpipeError as error:
@@ -120,11 +146,27 @@ def _describe(
     return found
 
 
-def describe_evidence(
-    evidence: Evidence, options: AttackOptions
-) -> tuple[tuple[Attack, ...], dict[str, int]]:
-    """Worker side: the plan, and how many records there are, were withheld and were seen."""
-    return plan_attacks(evidence, options), evidence.counts()
+def describe_evidence(evidence: Evidence, options: AttackOptions) -> EvidenceSummary:
+    """Worker side: what the driver must know of the evidence; no record is in it."""
+    return EvidenceSummary(
+        plan=plan_attacks(evidence, options),
+        counts=evidence.counts(),
+        held_bytes=evidence.n_bytes,
+        attack_bytes=plan_attack_bytes(evidence),
+    )
+
+
+def check_worker_memory(summary: EvidenceSummary, workers: WorkerMemory) -> None:
+    """Raise MemoryBudgetError where a worker cannot hold the evidence and its attacks."""
+    # A worker that gets the evidence holds its message and its arrays for a moment.
+    needed = 2 * summary.held_bytes + workers.threads * summary.attack_bytes
+    if workers.smallest and needed > workers.smallest:
+        raise MemoryBudgetError(
+            f"Attacks need {needed / 2**20:.0f} MiB on a worker of {workers.threads} threads, "
+            f"the smallest has {workers.smallest / 2**20:.0f} MiB.",
+            remedy="Lower max_records or max_bytes of the attacks, or use fewer threads or "
+            "larger workers.",
+        )
 
 
 def _collect(

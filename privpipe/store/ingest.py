@@ -282,7 +282,11 @@ def _digest(schema: CollectionSchema, receipts: Iterable[Receipt]) -> str:
 
 def _check_free(url: str) -> None:
     path = local_path(url)
-    taken = os.path.exists(path) if path is not None else bool(list_keys(open_store(url, read_only=True)))
+    taken = (
+        os.path.exists(path)
+        if path is not None
+        else bool(list_keys(open_store(url, read_only=True)))
+    )
     if taken:
         raise StoreError(
             f"{shown(url)} exists.", remedy="Choose another place, or remove it.", code="exists"

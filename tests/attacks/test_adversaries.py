@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from privpipe.attacks.inference import ADVERSARIES
+from privpipe.attacks.adversaries import ADVERSARIES
 from privpipe.attacks.linear_adversaries import LOGISTIC_RIDGES, fit_logistic, solve_ridges
 from privpipe.attacks.measures import weigh_areas
 from privpipe.attacks.problem import Fitted, Problem, choose_best, measure_tuning

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from privpipe.attacks import inference
+from privpipe.attacks.adversaries import ADVERSARIES, plan_attack_bytes
 from privpipe.attacks.evidence import prepare_evidence
-from privpipe.attacks.inference import ADVERSARIES, measure_attacks, plan_attacks, run_attack
+from privpipe.attacks.inference import measure_attacks, plan_attacks, run_attack
 from privpipe.attacks.options import AttackOptions
 from privpipe.attacks.outcomes import TABLE_SCHEMA, Attack
+from privpipe.attacks.problem import Fitted
 from privpipe.attacks.verdicts import (
     DECISION_SCHEMA,
     AttackReport,
@@ -154,6 +156,16 @@ def test_measure_attacks__bounds_the_sample_by_records_and_bytes() -> None:
     assert replace(FAST, max_test=20).plan_sample(10, 1) == 10
 
 
+def test_plan_attack_bytes__grows_with_what_is_trained_on_up_to_a_bound() -> None:
+    def plan(n: int) -> int:
+        x = np.random.default_rng(0).normal(size=(n, 50)).astype(np.float32)
+        return plan_attack_bytes(prepare_evidence(x, np.arange(n) % 2))
+
+    fixed = 256 << 20
+    assert plan(1000) - fixed == 1000 * 50 * 16
+    assert plan(2000) - fixed == 2000 * 50 * 16
+
+
 def test_measure_attacks__gives_the_same_table_again_but_for_the_seconds() -> None:
     face = Face(400)
     first, again = (
@@ -200,7 +212,7 @@ def test_run_attack__turns_any_failure_into_unknown_without_its_text(monkeypatch
 
 def test_run_attack__that_cannot_decide_is_unknown(monkeypatch) -> None:
     face = Face(300)
-    nan = inference.Fitted(lambda x: np.full((len(x), 2), np.nan), "")
+    nan = Fitted(lambda x: np.full((len(x), 2), np.nan), "")
     broken = {"logistic": replace(ADVERSARIES["logistic"], fit=lambda problem: nan)}
     monkeypatch.setattr(inference, "ADVERSARIES", broken)
     options = replace(FAST, adversaries=("logistic",))

@@ -19,8 +19,9 @@ from privpipe.attacks.evidence import Evidence, prepare_evidence
 from privpipe.attacks.inference import measure_attacks
 from privpipe.attacks.options import AttackOptions
 from privpipe.dist import attacks
-from privpipe.dist.attacks import distribute_attacks
-from privpipe.errors import InputError
+from privpipe.dist.attacks import EvidenceSummary, check_worker_memory, distribute_attacks
+from privpipe.dist.cluster import WorkerMemory
+from privpipe.errors import InputError, MemoryBudgetError
 
 OPTIONS = AttackOptions(
     adversaries=("least_squares", "logistic", "naive_bayes"), n_replicates=60
@@ -105,6 +106,16 @@ def test_distribute_attacks__calls_a_lost_task_unknown_and_tells_no_text(
     assert list(lost["adversary"]) == ["logistic"]
     assert "12345" not in report.to_json()
     assert "worker failed" in lost["reason"].item()
+
+
+def test_check_worker_memory__refuses_before_any_attack_runs() -> None:
+    mib = 1 << 20
+    workers = WorkerMemory(n_workers=2, n_threads=4, smallest=1000 * mib, total=2000 * mib, threads=2)
+    check_worker_memory(EvidenceSummary((), {}, 100 * mib, 400 * mib), workers)
+    with pytest.raises(MemoryBudgetError, match=r"need 1002 MiB on a worker of 2 threads"):
+        check_worker_memory(EvidenceSummary((), {}, 101 * mib, 400 * mib), workers)
+    unlimited = replace(workers, smallest=0)
+    check_worker_memory(EvidenceSummary((), {}, 10**15, 0), unlimited)
 
 
 @pytest.mark.slow
