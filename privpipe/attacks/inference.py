@@ -19,7 +19,7 @@ from privpipe.attacks.measures import Score, measure_class_scores, measure_numbe
 from privpipe.attacks.options import AttackOptions
 from privpipe.attacks.outcomes import Attack, AttackOutcome
 from privpipe.attacks.problem import Problem
-from privpipe.attacks.splits import Split, draw_split
+from privpipe.attacks.splits import Split, draw_rows, draw_split
 from privpipe.attacks.verdicts import AttackReport, count_compared, summarise_outcomes
 from privpipe.errors import ConvergenceError, PrivpipeError
 from privpipe.protocols import Column, FloatArray, IntArray
@@ -186,10 +186,13 @@ def _attack(
         seed=options.seed,
     ).sample(adversary.max_train, adversary.max_tune)
     fitted = adversary.fit(problem)
-    test = _draw_test(split.test, min(adversary.max_test, options.max_test), options.seed)
+    classes = truth[split.test].astype(np.int64) if n_classes else None
+    most = min(adversary.max_test, options.max_test)
+    test = draw_rows(split.test, classes, most, options.seed)
     decision = np.asarray(fitted.decide(x[test]), np.float64)
-    if not np.isfinite(decision).all():
-        raise ConvergenceError("The adversary's decisions are not finite.")
+    expected = (len(test), n_classes) if n_classes else (len(test),)
+    if decision.shape != expected or not np.isfinite(decision).all():
+        raise ConvergenceError("The adversary's decisions are not finite, or too few.")
     guess = _guess(truth[split.train], n_classes)
     return replace(
         outcome,
@@ -260,9 +263,3 @@ def _guess(truth: FloatArray, n_classes: int | None) -> float:
     if n_classes is None:
         return float(truth.mean())
     return float(np.argmax(np.bincount(truth.astype(np.int64), minlength=n_classes)))
-
-
-def _draw_test(test: IntArray, most: int, seed: int) -> IntArray:
-    if len(test) <= most:
-        return test
-    return np.asarray(np.sort(np.random.default_rng(seed).choice(test, most, replace=False)))

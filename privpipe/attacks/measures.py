@@ -66,7 +66,8 @@ class Score:
     def advantage_upper(self) -> float:
         """Largest advantage at either limit: of an area both count, of an error the lower."""
         ends = (self.interval.lower, self.interval.upper)
-        return max(measure_advantage(self.name, end, self.baseline) for end in ends)
+        # NumPy's maximum of a limit that is no number is no number either.
+        return float(np.max([measure_advantage(self.name, end, self.baseline) for end in ends]))
 
 
 def measure_advantage(name: str, value: float, baseline: float) -> float:

@@ -86,7 +86,7 @@ class AttackOptions:
     max_records: Annotated[int, Field(ge=50)] = 100_000
     max_bytes: Annotated[int, Field(ge=1 << 20)] = 1 << 28
     max_test: Annotated[int, Field(ge=20)] = 20_000
-    tune_share: Share = 0.2
+    tune_share: Share = 0.15
     test_share: Share = 0.3
     min_class_records: Annotated[int, Field(ge=4)] = 10
     rare_classes: Literal["refuse", "merge"] = "refuse"

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from privpipe.attacks.measures import weigh_areas
+from privpipe.attacks.splits import draw_rows
 from privpipe.errors import ConvergenceError
-from privpipe.protocols import FloatArray
+from privpipe.protocols import FloatArray, IntArray
 
 __all__ = ["Fitted", "Problem", "choose_best", "measure_tuning", "one_hot"]
 
@@ -38,10 +39,8 @@ class Problem:
     seed: int = 0
 
     def sample(self, max_train: int, max_tune: int) -> Problem:
-        """The same problem on a bounded sample, drawn without replacement."""
-        random = np.random.default_rng(self.seed)
-        train = _draw(random, len(self.x_train), max_train)
-        tune = _draw(random, len(self.x_tune), max_tune)
+        """The same problem on a bounded sample; every class keeps its share, and a record."""
+        train, tune = self._draw(self.y_train, max_train), self._draw(self.y_tune, max_tune)
         return replace(
             self,
             x_train=self.x_train[train],
@@ -49,6 +48,12 @@ class Problem:
             x_tune=self.x_tune[tune],
             y_tune=self.y_tune[tune],
         )
+
+    def _draw(self, y: FloatArray, most: int) -> slice | IntArray:
+        if len(y) <= most:
+            return slice(None)  # no copy
+        classes = None if self.n_classes is None else y.astype(np.int64)
+        return draw_rows(np.arange(len(y)), classes, most, self.seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +113,3 @@ def one_hot(codes: FloatArray, n_classes: int) -> FloatArray:
     array([[0., 1.], [1., 0.]])
     """
     return np.asarray(np.eye(n_classes)[codes.astype(np.int64)])
-
-
-def _draw(random: np.random.Generator, n: int, most: int) -> slice | np.ndarray:
-    return slice(None) if n <= most else np.sort(random.choice(n, most, replace=False))

@@ -9,7 +9,7 @@ import numpy as np
 from privpipe.errors import InputError
 from privpipe.protocols import BoolArray, IntArray
 
-__all__ = ["Split", "draw_split"]
+__all__ = ["Split", "draw_rows", "draw_split"]
 
 _TRIALS = 50
 """Orders of the groups tried before a split by group is given up."""
@@ -95,8 +95,35 @@ def draw_split(
     )
 
 
+def draw_rows(rows: IntArray, classes: IntArray | None, most: int, seed: int) -> IntArray:
+    """At most so many of the rows, each class in proportion and none of them left out.
+
+    Parameters
+    ----------
+    rows : (n_records,)
+        Row numbers.
+    classes : (n_records,), optional
+        Class of each row; none for numbers.
+    most
+        Rows to keep; at least as many as there are classes.
+    seed
+        Seed of the draw.
+
+    Examples
+    --------
+    >>> rare = np.arange(1000) == 7
+    >>> 7 in draw_rows(np.arange(1000), rare.astype(int), 10, seed=0)
+    True
+    """
+    if len(rows) <= most:
+        return rows
+    position = _place_records(classes, len(rows), np.random.default_rng(seed), middle=0.0)
+    # The first record of every class is at 0, before all others.
+    return np.asarray(np.sort(rows[np.argsort(position, kind="stable")[:most]]))
+
+
 def _place_records(
-    classes: IntArray | None, n_records: int, random: np.random.Generator
+    classes: IntArray | None, n_records: int, random: np.random.Generator, middle: float = 0.5
 ) -> np.ndarray:
     """Position in 0..1 of each record, evenly spread within each class."""
     order = random.permutation(n_records)
@@ -104,7 +131,7 @@ def _place_records(
         classes = np.zeros(n_records, np.int64)
     order = order[np.argsort(classes[order], kind="stable")]
     sizes = np.unique(classes, return_counts=True)[1]
-    rank = np.concatenate([(np.arange(size) + 0.5) / size for size in sizes])
+    rank = np.concatenate([(np.arange(size) + middle) / size for size in sizes])
     position = np.empty(n_records)
     position[order] = rank
     return position

@@ -153,8 +153,9 @@ class AttackReport:
         n_unknown = sum(o.status == "unknown" for o in on_release)
         judged = self._judged(on_release)
         n_compared = count_compared(len(on_release), mine[0].attack.kind, self.options)
-        best = max(judged, key=lambda pair: pair[1].advantage_upper, default=None)
-        largest = max((score.advantage for _, score in judged), default=math.nan)
+        # A score that is no number comes first: it must not hide behind the others.
+        best = max(judged, key=lambda pair: _or_largest(pair[1].advantage_upper), default=None)
+        largest = _largest(score.advantage for _, score in judged)
         score = best[1] if best else None
         return Decision(
             target=target,
@@ -188,7 +189,7 @@ class AttackReport:
 
     def _best_advantage(self, outcomes: list[AttackOutcome], source: str) -> float:
         judged = self._judged([o for o in outcomes if o.attack.source == source])
-        return max((score.advantage for _, score in judged), default=math.nan)
+        return _largest(score.advantage for _, score in judged)
 
     def to_json(self) -> str:
         """The report as JSON: format version, options, counts, decisions and table.
@@ -207,6 +208,15 @@ class AttackReport:
             "table": [row for outcome in self.outcomes for row in outcome.rows()],
         }
         return json.dumps(_without_nan(document), allow_nan=False, indent=1)
+
+
+def _largest(values: Iterable[float]) -> float:
+    """The largest of those that are numbers; NaN where none is."""
+    return max((value for value in values if math.isfinite(value)), default=math.nan)
+
+
+def _or_largest(value: float) -> float:
+    return value if math.isfinite(value) else math.inf
 
 
 def check_attacks(report: AttackReport) -> None:

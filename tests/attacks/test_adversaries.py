@@ -139,3 +139,15 @@ def test_sample__bounds_and_keeps_pairs_together() -> None:
     assert (len(small.x_train), len(small.x_tune)) == (10, 5)
     np.testing.assert_array_equal(small.x_train[:, 0], small.y_train)
     np.testing.assert_array_equal(small.x_tune[:, 0], small.y_tune)
+
+
+@pytest.mark.parametrize("name", ADVERSARIES)
+def test_adversaries__keep_a_class_that_is_rare_in_a_bounded_sample(name: str) -> None:
+    """The columns of the decision are the classes, also when a sample could lose one."""
+    random = np.random.default_rng(8)
+    y = random.choice(4, 3000, p=[0.5, 0.003, 0.297, 0.2]).astype(float)
+    x = random.normal(size=(3000, 4)) + 6 * np.eye(4)[y.astype(int)]
+    small = make_problem(x, y, 4).sample(100, 60)
+    decision = ADVERSARIES[name].fit(small).decide(x)
+    assert decision.shape == (3000, 4)
+    assert np.mean(decision.argmax(axis=1)[y == 3] == 3) > 0.9

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privpipe.attacks.splits import Split, draw_split
+from privpipe.attacks.splits import Split, draw_rows, draw_split
 from privpipe.errors import InputError
 
 
@@ -16,6 +16,7 @@ def check_partition(split: Split, rows: np.ndarray) -> None:
     np.testing.assert_array_equal(np.sort(joined), rows)
 
 
+@settings(deadline=None)  # shared machines are slow now and then
 @given(n=st.integers(20, 300), n_classes=st.integers(1, 4), seed=st.integers(0, 99))
 def test_draw_split__divides_every_class_in_the_shares(n: int, n_classes: int, seed: int) -> None:
     classes = np.random.default_rng(seed).integers(0, n_classes, n)
@@ -28,6 +29,7 @@ def test_draw_split__divides_every_class_in_the_shares(n: int, n_classes: int, s
         assert abs(np.count_nonzero(classes[split.train - 1000] == k) - 0.5 * size) <= 1
 
 
+@settings(deadline=None)  # shared machines are slow now and then
 @given(n_groups=st.integers(12, 40), seed=st.integers(0, 99))
 def test_draw_split__keeps_groups_whole(n_groups: int, seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -62,3 +64,13 @@ def test_draw_split__refuses() -> None:
         draw_split(np.arange(40), classes=np.arange(40) // 36, groups=np.arange(40) // 4)
     with pytest.raises(InputError, match="both sides"):
         draw_split(np.arange(40), groups=np.arange(40) // 10, train_only=np.arange(40) < 15)
+
+
+def test_draw_rows__keeps_shares_and_every_class() -> None:
+    classes = np.repeat([0, 1, 2], [700, 299, 1])
+    drawn = draw_rows(np.arange(1000), classes, 100, seed=3)
+    assert len(np.unique(drawn)) == 100
+    assert np.bincount(classes[drawn])[2] == 1
+    assert abs(np.bincount(classes[drawn])[0] - 70) <= 1
+    np.testing.assert_array_equal(draw_rows(np.arange(9), None, 9, seed=0), np.arange(9))
+    assert len(draw_rows(np.arange(9), None, 4, seed=0)) == 4

@@ -81,19 +81,24 @@ def main(n_records: int = 100_000, n_features: int = 300, workers: int = 0) -> A
     options = AttackOptions()
     forget_peak()
     given = peak_bytes()
-    started = time.perf_counter()
+    started, used = time.perf_counter(), time.process_time()
     evidence = prepare_evidence(released, secret, raw=x, noise=noisy, options=options)
     prepared, preparing = time.perf_counter() - started, peak_bytes()
     del x, released, noisy
     forget_peak()
     report = audit(evidence, options, workers)
     total = time.perf_counter() - started
-    held = sum(source.values.nbytes for source in evidence.sources.values())
+    processor = time.process_time() - used
+    memory = {
+        "before": given,
+        "at most while preparing": preparing,
+        "held as evidence": evidence.n_bytes,
+        "at most in the attacks": peak_bytes(),
+    }
     print(
-        f"{n_records} records, {n_features} features: {total:.0f} s, of them {prepared:.1f} s to "
-        f"prepare. MiB: {given / 2**20:.0f} before, {preparing / 2**20:.0f} at most while "
-        f"preparing, {held / 2**20:.0f} held as evidence, {peak_bytes() / 2**20:.0f} at most "
-        "in the attacks"
+        f"{n_records} records, {n_features} features: {total:.0f} s ({processor:.0f} s of "
+        f"processor here), of them {prepared:.1f} s to prepare. MiB: "
+        + ", ".join(f"{size / 2**20:.0f} {name}" for name, size in memory.items())
     )
     print(report.decisions.T.to_string())
     return report
