@@ -9,6 +9,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 _HOME = {
+    "AttackOptions": "privpipe.attacks.options",
+    "AttackReport": "privpipe.attacks.verdicts",
+    "measure_attacks": "privpipe.attacks.inference",
+    "measure_information": "privpipe.attacks.information",
+    "measure_linkage": "privpipe.attacks.linkage",
+    "measure_membership": "privpipe.attacks.membership",
+    "measure_reconstruction": "privpipe.attacks.reconstruction",
+    "measure_roc": "privpipe.attacks.roc",
     "Guarantee": "privpipe.protocols",
     "KeyBinding": "privpipe.store.keys",
     "KeyedStream": "privpipe.numerics.streams",
@@ -41,6 +49,14 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    from privpipe.attacks.inference import measure_attacks as measure_attacks
+    from privpipe.attacks.information import measure_information as measure_information
+    from privpipe.attacks.linkage import measure_linkage as measure_linkage
+    from privpipe.attacks.membership import measure_membership as measure_membership
+    from privpipe.attacks.options import AttackOptions as AttackOptions
+    from privpipe.attacks.reconstruction import measure_reconstruction as measure_reconstruction
+    from privpipe.attacks.roc import measure_roc as measure_roc
+    from privpipe.attacks.verdicts import AttackReport as AttackReport
     from privpipe.errors import PrivpipeError as PrivpipeError
     from privpipe.numerics.knapsack import solve_augmented_knapsack as solve_augmented_knapsack
     from privpipe.numerics.streams import KeyedStream as KeyedStream
