@@ -12,10 +12,12 @@ _HOME = {
     "Guarantee": "privpipe.protocols",
     "KeyBinding": "privpipe.store.keys",
     "KeyedStream": "privpipe.numerics.streams",
-    "NullSpaceCleaner": "privpipe.sanitizers.nullspace",
+    "NullSpaceCleaner": "privpipe.sanitizers.cleaner",
     "PrivpipeError": "privpipe.errors",
     "Records": "privpipe.records.memory",
+    "TargetedCleaner": "privpipe.sanitizers.targeted",
     "fit_null_space_cleaner": "privpipe.sanitizers.nullspace",
+    "fit_targeted_cleaner": "privpipe.sanitizers.targeted_fit",
     "forget_key": "privpipe.store.keys",
     "list_keys": "privpipe.store.keys",
     "make_key": "privpipe.store.keys",
@@ -46,8 +48,10 @@ if TYPE_CHECKING:
     from privpipe.numerics.streams import KeyedStream as KeyedStream
     from privpipe.protocols import Guarantee as Guarantee
     from privpipe.records.memory import Records as Records
-    from privpipe.sanitizers.nullspace import NullSpaceCleaner as NullSpaceCleaner
+    from privpipe.sanitizers.cleaner import NullSpaceCleaner as NullSpaceCleaner
     from privpipe.sanitizers.nullspace import fit_null_space_cleaner as fit_null_space_cleaner
+    from privpipe.sanitizers.targeted import TargetedCleaner as TargetedCleaner
+    from privpipe.sanitizers.targeted_fit import fit_targeted_cleaner as fit_targeted_cleaner
     from privpipe.store.artifacts import open_model as open_model
     from privpipe.store.artifacts import write_model as write_model
     from privpipe.store.collection import open_collection as open_collection
