@@ -21,7 +21,7 @@ from privpipe.protocols import Column, FloatArray, IntArray, Shard
 
 __all__ = ["AuditPlan", "AuditSums", "PairMoments", "measure_pairs", "summarise_pairs"]
 
-AT_BUDGET = 1e-6
+AT_BUDGET = 1e-3
 """A record counts as at its budget when it spent all but this share of it."""
 
 

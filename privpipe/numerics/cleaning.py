@@ -18,7 +18,14 @@ from privpipe.numerics.margin import RoundingMargin
 from privpipe.numerics.shrinkage import shrink_by_rule
 from privpipe.protocols import BoolArray, FloatArray
 
-__all__ = ["Cleaned", "LinearForm", "clean_block", "clean_with_kernel", "clean_with_numpy"]
+__all__ = [
+    "Cleaned",
+    "LinearForm",
+    "clean_block",
+    "clean_with_kernel",
+    "clean_with_numpy",
+    "reconstruct_records",
+]
 
 KERNEL_VALUES = 2**18
 """From this many values in a block on compiling pays."""
@@ -155,6 +162,30 @@ def clean_with_numpy(
             released[rows] = form.centre + kept @ form.lift.T if lifted else kept
     released[withheld] = np.nan
     return Cleaned(released, spent, withheld)
+
+
+def reconstruct_records(
+    coordinates: FloatArray, lift: FloatArray, centre: FloatArray, dtype: npt.DTypeLike
+) -> FloatArray:
+    """Records of kept coordinates: ``centre + lift @ b``, summed in float64, stored in `dtype`.
+
+    Parameters
+    ----------
+    coordinates : (n_records, rank), float64
+        NaN rows stay NaN.
+    lift : (n_features_out, rank)
+    centre : (n_features_out,)
+    dtype
+        Floating dtype of the records.
+
+    Returns
+    -------
+    released : (n_records, n_features_out)
+    """
+    released = np.empty((len(coordinates), len(lift)), dtype)
+    for rows in _tiles(*released.shape):
+        released[rows] = (centre + 0.0) + coordinates[rows] @ lift.T
+    return released
 
 
 def _clean_tile(

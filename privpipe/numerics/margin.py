@@ -81,8 +81,8 @@ def measure_defects(
 ) -> Defects:
     """Measure what an encoder and a lift of a predictor miss.
 
-    ``W`` is the matrix with orthonormal columns closest to ``A^T D``; in exact arithmetic
-    ``A = E W^T`` and ``A^T D = W``.
+    ``W`` is a matrix with orthonormal columns for which ``A = E W^T`` and ``A^T D = W`` in exact
+    arithmetic; any will do for the bound, a good one keeps it narrow.
 
     Parameters
     ----------
@@ -94,8 +94,7 @@ def measure_defects(
         Zero point of the coordinates.
     """
     turned = predictor.T @ lift
-    u, _, vt = np.linalg.svd(turned, full_matrices=False)
-    w = u @ vt
+    w = _find_turn(predictor, encoder)
     return Defects(
         predictor_norm=float(np.linalg.norm(predictor)),
         encoder=float(np.linalg.norm(predictor - encoder @ w.T)),
@@ -104,6 +103,14 @@ def measure_defects(
         centre_norm=float(np.linalg.norm(centre)),
         length=sum(predictor.shape) + encoder.shape[1] + 8,
     )
+
+
+def _find_turn(predictor: FloatArray, encoder: FloatArray) -> FloatArray:
+    """``W`` from ``A = E W^T``, the largest directions first: errors in small ones stay there."""
+    u, _, vt = np.linalg.svd(encoder, full_matrices=False)
+    q, r = np.linalg.qr(predictor.T @ u)
+    turn: FloatArray = (q * np.where(np.diag(r) < 0, -1.0, 1.0)) @ vt
+    return turn
 
 
 def plan_margin(defects: Defects, root: float, released_dtype: np.dtype[Any]) -> RoundingMargin:

@@ -8,12 +8,14 @@ on the whole of it breaks even the bound on utility.
 from __future__ import annotations
 
 import numpy as np
-import scipy.linalg
 
 from privpipe.numerics.lowrank import make_unique
 from privpipe.protocols import FloatArray
 
 __all__ = ["diagonalise_printed", "order_by_gain", "tilt_lift"]
+
+SAME_RANGE = 1e-10
+"""Directions smaller than this, relative to the largest, are rounding."""
 
 
 def order_by_gain(
@@ -102,22 +104,22 @@ def diagonalise_printed(
     desired, confidential : (q,)
         ``|A_d^T v_j|**2`` (0 in its null space) and ``|A_c^T v_j|**2``.
     """
-    both = np.hstack([predictor, confidential])
-    basis = _range_basis(both)
-    inner = basis.T @ both
-    d = basis.T @ predictor
-    shares, w = scipy.linalg.eigh(d @ d.T, inner @ inner.T)
-    vectors = basis @ w
-    cost = np.where(shares > 1e-12, np.sum((predictor.T @ vectors) ** 2, axis=0), 0.0)
-    gain = np.sum((confidential.T @ vectors) ** 2, axis=0)
-    return vectors, basis @ np.linalg.inv(w).T, cost, gain
+    u, s, zt = np.linalg.svd(np.hstack([predictor, confidential]), full_matrices=False)
+    rank = int(np.count_nonzero(s > SAME_RANGE * s[0]))
+    u, s, zt = u[:, :rank], s[:rank], zt[:rank]
+    # In the whitened range both sums of squares add up to one: one SVD diagonalises both.
+    _, shares, right = np.linalg.svd(zt[:, : predictor.shape[1]].T, full_matrices=True)
+    shares = np.pad(shares, (0, rank - len(shares)))[::-1] ** 2
+    turn = right[::-1].T
+    cost = np.where(shares > 1e-12, shares, 0.0)
+    return u @ (turn / s[:, None]), u @ (turn * s[:, None]), cost, np.maximum(1.0 - shares, 0.0)
 
 
 def _range_basis(matrix: FloatArray) -> FloatArray:
     """Orthonormal basis of the columns' span, at the rank of the data's own precision."""
     scale = np.linalg.norm(matrix, axis=0)
     u, s, _ = np.linalg.svd(matrix / np.where(scale > 0, scale, 1.0), full_matrices=False)
-    basis: FloatArray = u[:, s > 1e-10 * s[0]]
+    basis: FloatArray = u[:, s > SAME_RANGE * s[0]]
     return basis
 
 
@@ -131,5 +133,5 @@ def _null_basis(predictor: FloatArray, confidential: FloatArray) -> FloatArray:
     if rest.size == 0:
         return np.empty((len(predictor), 0))
     left, s, _ = np.linalg.svd(rest, full_matrices=False)
-    basis: FloatArray = left[:, s > 1e-10]
+    basis: FloatArray = left[:, s > SAME_RANGE]
     return basis

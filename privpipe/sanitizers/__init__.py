@@ -10,6 +10,7 @@ from typing import Any
 
 from privpipe.protocols import Method, RecordMap, Role
 from privpipe.sanitizers.cleaner import NullSpaceCleaner
+from privpipe.sanitizers.factored import FactoredCleaner
 from privpipe.sanitizers.nullspace import NullSpaceOptions, fit_null_space
 from privpipe.sanitizers.printed import PrintedCleaner
 from privpipe.sanitizers.targeted import TargetedCleaner
@@ -61,6 +62,6 @@ METHODS: dict[str, Method[Any]] = {
 """Every method by its name in a configuration."""
 
 RECORD_MAPS: dict[str, type[RecordMap]] = {
-    kind.kind: kind for kind in (NullSpaceCleaner, TargetedCleaner, PrintedCleaner)
+    kind.kind: kind for kind in (NullSpaceCleaner, TargetedCleaner, PrintedCleaner, FactoredCleaner)
 }
 """Every fitted map by the kind that artifacts store."""

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import numpy.typing as npt
 
 from privpipe.sanitizers.arrays import as_finite, as_predictor
-from privpipe.sanitizers.linear import (
+from privpipe.sanitizers.lowrank import (
     BudgetScope,
     LinearCleaner,
     OnUnrepresentable,

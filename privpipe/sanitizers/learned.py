@@ -26,7 +26,7 @@ from privpipe.sanitizers.design import (
     fit_predictor,
     summarise_design,
 )
-from privpipe.sanitizers.linear import BudgetScope, OnUnrepresentable, Representative
+from privpipe.sanitizers.lowrank import BudgetScope, OnUnrepresentable, Representative
 
 __all__ = ["CleanerOptions", "Given", "Intercept", "Learned", "learn_predictors"]
 

@@ -18,7 +18,7 @@ from privpipe.numerics.labels import Coding
 from privpipe.protocols import FloatArray, Shards
 from privpipe.sanitizers.cleaner import NullSpaceCleaner
 from privpipe.sanitizers.learned import CleanerOptions, Given, Intercept, learn_predictors
-from privpipe.sanitizers.linear import (
+from privpipe.sanitizers.lowrank import (
     BudgetScope,
     OnUnrepresentable,
     Representative,

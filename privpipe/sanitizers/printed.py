@@ -22,7 +22,7 @@ from privpipe.numerics.margin import UNIT
 from privpipe.numerics.pencil import diagonalise_printed
 from privpipe.protocols import FloatArray, Guarantee
 from privpipe.sanitizers.arrays import as_finite, as_predictor
-from privpipe.sanitizers.linear import (
+from privpipe.sanitizers.lowrank import (
     BudgetScope,
     LinearCleaner,
     OnUnrepresentable,

@@ -21,7 +21,7 @@ class UtilitySummary:
     total, largest
         Sum and largest value of e_utility over the other records.
     n_at_budget
-        Records that spent the whole budget but for a millionth and the rounding margin.
+        Records that spent the whole budget but for a thousandth.
     """
 
     n_records: int

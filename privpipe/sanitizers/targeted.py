@@ -17,7 +17,7 @@ from privpipe.errors import InputError, OptionError, PrivacyWarning
 from privpipe.numerics.pencil import order_by_gain, tilt_lift
 from privpipe.protocols import FloatArray
 from privpipe.sanitizers.arrays import as_finite, as_predictor
-from privpipe.sanitizers.linear import (
+from privpipe.sanitizers.lowrank import (
     BudgetScope,
     LinearCleaner,
     OnUnrepresentable,

@@ -13,7 +13,7 @@ from privpipe.numerics.knapsack import check_budget
 from privpipe.numerics.labels import Coding
 from privpipe.protocols import FloatArray, Shards
 from privpipe.sanitizers.learned import CleanerOptions, Given, Intercept, learn_predictors
-from privpipe.sanitizers.linear import (
+from privpipe.sanitizers.lowrank import (
     BudgetScope,
     LinearCleaner,
     OnUnrepresentable,

@@ -6,6 +6,7 @@ does not need. `NullSpaceCleaner` is algorithm 1, `TargetedCleaner` algorithm 2.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
@@ -13,7 +14,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.errors import GuaranteeError, InputError, OptionError
+from privpipe.errors import GuaranteeError, InputError, OptionError, PrivacyWarning
 from privpipe.numerics.cleaning import Cleaned, LinearForm, clean_block
 from privpipe.numerics.knapsack import check_budget
 from privpipe.numerics.lowrank import factor_predictor, lift_likely
@@ -35,7 +36,7 @@ BudgetScope = Literal["total", "per_label"]
 OnUnrepresentable = Literal["fail", "withhold"]
 Representative = Literal["closest", "likely"]
 
-AT_BUDGET = 1e-6
+AT_BUDGET = 1e-3
 """A record counts as at its budget when it spent all but this share of it."""
 
 
@@ -228,7 +229,7 @@ class LinearCleaner:
     def _summarise(self, cleaned: Cleaned) -> UtilitySummary:
         kept = ~cleaned.withheld
         spent = cleaned.spent[kept]
-        # The margin is not spent; what is left of the budget of a typical record is tiny.
+        # The rounding margin is not spent; of a record within range it is far below a thousandth.
         at_budget = spent >= self.utility_budget * (1 - AT_BUDGET)
         return UtilitySummary(
             n_records=len(kept),
@@ -244,6 +245,13 @@ def factor_lift(
 ) -> tuple[FloatArray, FloatArray]:
     """Encoder and lift of a predictor for the record that shall carry its coordinates."""
     encoder, lift = factor_predictor(predictor)
+    if encoder.shape[0] == encoder.shape[1] > 1:
+        warnings.warn(
+            "The desired predictions determine the whole record: nothing can be removed but what "
+            "the utility budget buys.",
+            PrivacyWarning,
+            stacklevel=3,
+        )
     if representative == "closest":
         return encoder, lift
     if covariance is None:
