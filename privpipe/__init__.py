@@ -12,15 +12,18 @@ _HOME = {
     "Guarantee": "privpipe.protocols",
     "KeyBinding": "privpipe.store.keys",
     "KeyedStream": "privpipe.numerics.streams",
+    "LaplaceMechanism": "privpipe.sanitizers.laplace",
     "NullSpaceCleaner": "privpipe.sanitizers.cleaner",
     "PrivpipeError": "privpipe.errors",
     "Records": "privpipe.records.memory",
     "TargetedCleaner": "privpipe.sanitizers.targeted",
     "fit_null_space_cleaner": "privpipe.sanitizers.nullspace",
     "fit_targeted_cleaner": "privpipe.sanitizers.targeted_fit",
+    "fit_leace_eraser": "privpipe.sanitizers.leace",
     "forget_key": "privpipe.store.keys",
     "list_keys": "privpipe.store.keys",
     "make_key": "privpipe.store.keys",
+    "measure_null_space_privacy": "privpipe.attacks.nullspace",
     "open_collection": "privpipe.store.collection",
     "open_model": "privpipe.store.artifacts",
     "open_release": "privpipe.store.published",
@@ -43,12 +46,17 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    from privpipe.attacks.nullspace import (
+        measure_null_space_privacy as measure_null_space_privacy,
+    )
     from privpipe.errors import PrivpipeError as PrivpipeError
     from privpipe.numerics.knapsack import solve_augmented_knapsack as solve_augmented_knapsack
     from privpipe.numerics.streams import KeyedStream as KeyedStream
     from privpipe.protocols import Guarantee as Guarantee
     from privpipe.records.memory import Records as Records
     from privpipe.sanitizers.cleaner import NullSpaceCleaner as NullSpaceCleaner
+    from privpipe.sanitizers.laplace import LaplaceMechanism as LaplaceMechanism
+    from privpipe.sanitizers.leace import fit_leace_eraser as fit_leace_eraser
     from privpipe.sanitizers.nullspace import fit_null_space_cleaner as fit_null_space_cleaner
     from privpipe.sanitizers.targeted import TargetedCleaner as TargetedCleaner
     from privpipe.sanitizers.targeted_fit import fit_targeted_cleaner as fit_targeted_cleaner

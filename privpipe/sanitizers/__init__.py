@@ -11,6 +11,8 @@ from typing import Any
 from privpipe.protocols import Method, RecordMap, Role
 from privpipe.sanitizers.cleaner import NullSpaceCleaner
 from privpipe.sanitizers.factored import FactoredCleaner
+from privpipe.sanitizers.laplace import LaplaceMechanism
+from privpipe.sanitizers.leace import LeaceEraser, LeaceOptions, fit_leace
 from privpipe.sanitizers.nullspace import NullSpaceOptions, fit_null_space
 from privpipe.sanitizers.printed import PrintedCleaner
 from privpipe.sanitizers.targeted import TargetedCleaner
@@ -57,11 +59,27 @@ METHODS: dict[str, Method[Any]] = {
             source="Xu et al. 2017, Cleaning the Null Space, algorithm 2",
             files=_files_of_targeted,
         ),
+        Method(
+            name="leace",
+            options=LeaceOptions,
+            needs=lambda _: frozenset({"confidential"}),
+            releases="rows",
+            fit=fit_leace,
+            source="Belrose et al. 2023, LEACE: Perfect linear concept erasure in closed form",
+        ),
     )
 }
 """Every method by its name in a configuration."""
 
 RECORD_MAPS: dict[str, type[RecordMap]] = {
-    kind.kind: kind for kind in (NullSpaceCleaner, TargetedCleaner, PrintedCleaner, FactoredCleaner)
+    kind.kind: kind
+    for kind in (
+        NullSpaceCleaner,
+        TargetedCleaner,
+        PrintedCleaner,
+        FactoredCleaner,
+        LeaceEraser,
+        LaplaceMechanism,
+    )
 }
 """Every fitted map by the kind that artifacts store."""

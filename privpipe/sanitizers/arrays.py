@@ -10,7 +10,7 @@ import numpy.typing as npt
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray
 
-__all__ = ["as_finite", "as_predictor", "as_records"]
+__all__ = ["as_finite", "as_predictor", "as_records", "check_finite_records"]
 
 
 def as_predictor(values: npt.ArrayLike, name: str = "predictor") -> FloatArray:
@@ -61,3 +61,14 @@ def as_records(x: npt.ArrayLike, n_features: int) -> tuple[FloatArray, np.dtype[
     if not np.issubdtype(records.dtype, np.floating):
         records = records.astype(np.float64)
     return records, records.dtype
+
+
+def check_finite_records(records: FloatArray) -> None:
+    """Raise InputError, with a count, if records hold values that are not finite."""
+    bad = int(np.count_nonzero(~np.isfinite(records).all(axis=1)))
+    if bad:
+        raise InputError(
+            f"{bad} of {len(records)} records hold values that are not finite.",
+            remedy="Remove or impute them before sanitising.",
+            code="nonfinite",
+        )

@@ -14,13 +14,13 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.errors import GuaranteeError, InputError, OptionError, PrivacyWarning
+from privpipe.errors import GuaranteeError, OptionError, PrivacyWarning
 from privpipe.numerics.cleaning import Cleaned, LinearForm, clean_block
 from privpipe.numerics.knapsack import check_budget
 from privpipe.numerics.lowrank import factor_predictor, lift_likely
 from privpipe.numerics.margin import Defects, measure_defects, plan_margin
 from privpipe.protocols import FloatArray, Guarantee, RecordStream, Role
-from privpipe.sanitizers.arrays import as_finite, as_records
+from privpipe.sanitizers.arrays import as_finite, as_records, check_finite_records
 from privpipe.sanitizers.summary import UtilitySummary
 
 __all__ = [
@@ -187,7 +187,7 @@ class LinearCleaner:
         cleaned = self._clean(records, dtype, lifted=lifted)
         lost = int(np.count_nonzero(cleaned.withheld))
         if lost:
-            _check_finite(records, cleaned)
+            check_finite_records(records)
         if lost and self.on_unrepresentable == "fail":
             raise GuaranteeError(
                 f"Rounding to {dtype} alone may cost {lost} of {len(records)} records more than "
@@ -268,13 +268,3 @@ def scale_budget(utility_budget: float, budget: BudgetScope, n_desired: int) -> 
     if budget not in ("total", "per_label"):
         raise OptionError(f"budget is {budget!r}.", remedy='Use "total" or "per_label".')
     return float(utility_budget) * (n_desired if budget == "per_label" else 1)
-
-
-def _check_finite(records: FloatArray, cleaned: Cleaned) -> None:
-    bad = int(np.count_nonzero(~np.isfinite(records[cleaned.withheld]).all(axis=1)))
-    if bad:
-        raise InputError(
-            f"{bad} of {len(records)} records hold values that are not finite.",
-            remedy="Remove or impute them before cleaning.",
-            code="nonfinite",
-        )

@@ -11,11 +11,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from privpipe.errors import InputError, PrivpipeError
+from privpipe.errors import InputError, OptionError
+from privpipe.numerics.streams import KeyedStream
 from privpipe.protocols import Guarantee, RecordMap
 from privpipe.sanitizers import METHODS, RECORD_MAPS
-from privpipe.sanitizers.cleaner import NullSpaceCleaner
 from privpipe.sanitizers.factored import FactoredCleaner
+from privpipe.sanitizers.laplace import LaplaceMechanism
+from privpipe.sanitizers.leace import fit_leace_eraser
 from privpipe.sanitizers.nullspace import fit_null_space_cleaner
 from privpipe.sanitizers.targeted_fit import fit_targeted_cleaner
 from privpipe.store.artifacts import digest_map, open_model, write_model
@@ -30,8 +32,21 @@ EXAMPLES: dict[str, Callable[[], RecordMap]] = {
     "factored_cleaner": lambda: FactoredCleaner.of(
         fit_null_space_cleaner(make_records(), utility_budget=0.1), "float32"
     ),
+    "leace_eraser": lambda: fit_leace_eraser(make_records()),
+    "laplace_mechanism": lambda: LaplaceMechanism.from_predictor(
+        np.eye(7)[:, :2], utility_budget=0.1
+    ),
 }
 """One fitted map of each kind, from the records of `xu_records`."""
+
+RANDOMISED = {"laplace_mechanism"}
+"""Kinds that draw: they need a stream, and the same one gives the same release."""
+
+
+def apply(fitted: RecordMap, x: np.ndarray, first_record: int = 0) -> np.ndarray:
+    """Apply with a stream that starts at a record's number; deterministic maps ignore it."""
+    stream = KeyedStream(bytes(32), partition="p", first_record=first_record, n_records=len(x))
+    return fitted.apply(x, stream)
 
 
 @pytest.fixture(params=sorted(EXAMPLES))
@@ -72,55 +87,57 @@ def test_map__has_a_guarantee_that_can_be_quoted(example):
 def test_apply__maps_rows_to_rows_without_touching_its_input(example):
     x = draw_inputs(example)
     before = x.copy()
-    released = example.apply(x)
+    released = apply(example, x)
     assert released.shape == (len(x), example.n_features_out)
     np.testing.assert_array_equal(x, before)
     x.setflags(write=False)
-    np.testing.assert_array_equal(example.apply(x), released)
+    np.testing.assert_array_equal(apply(example, x), released)
 
 
 def test_apply__treats_each_record_alone(example):
     x = draw_inputs(example)
-    whole = example.apply(x)
-    parts = np.concatenate([example.apply(part) for part in np.array_split(x, 7)])
+    whole = apply(example, x)
+    starts = range(0, len(x), 37)
+    parts = np.concatenate([apply(example, x[start : start + 37], start) for start in starts])
     np.testing.assert_allclose(parts, whole, rtol=1e-6, atol=1e-9)
-    order = np.random.default_rng(0).permutation(len(x))
-    np.testing.assert_allclose(example.apply(x[order]), whole[order], rtol=1e-6, atol=1e-9)
+    if example.kind not in RANDOMISED:
+        order = np.random.default_rng(0).permutation(len(x))
+        np.testing.assert_allclose(example.apply(x[order]), whole[order], rtol=1e-6, atol=1e-9)
 
 
 def test_apply__takes_memory_laid_out_in_any_way(example):
     x = draw_inputs(example)
-    expected = example.apply(x)
+    expected = apply(example, x)
     wide = np.repeat(x, 2, axis=1)[:, ::2]
     for other in (np.asfortranarray(x), wide, x.astype(">f8")):
-        np.testing.assert_allclose(example.apply(other), expected, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(apply(example, other), expected, rtol=1e-9, atol=1e-9)
 
 
 def test_apply__takes_no_record_at_all(example):
-    released = example.apply(draw_inputs(example)[:0])
+    released = apply(example, draw_inputs(example)[:0])
     assert released.shape == (0, example.n_features_out)
 
 
 def test_apply__refuses_other_features_and_what_is_not_finite(example):
     x = draw_inputs(example).copy()
     with pytest.raises(InputError, match="shape"):
-        example.apply(x[:, 1:])
+        apply(example, x[:, 1:])
     x[3, 1] = np.nan
     with pytest.raises(InputError, match="1 of 240 records") as caught:
-        example.apply(x)
+        apply(example, x)
     assert not any(character in str(caught.value) for character in ("nan", "["))
 
 
 def test_map__travels_whole(example, tmp_path):
     x = draw_inputs(example)
-    expected = example.apply(x)
-    np.testing.assert_array_equal(pickle.loads(pickle.dumps(example)).apply(x), expected)
+    expected = apply(example, x)
+    np.testing.assert_array_equal(apply(pickle.loads(pickle.dumps(example)), x), expected)
     url = str(tmp_path / "map.zarr")
     digest = write_model(example, url)
     again = open_model(url)
     assert digest_map(again) == digest
     assert again.guarantee == example.guarantee
-    np.testing.assert_array_equal(again.apply(x), expected)
+    np.testing.assert_array_equal(apply(again, x), expected)
 
 
 def test_kinds__are_all_in_this_suite():
@@ -134,6 +151,12 @@ def test_method__refuses_unknown_options_without_showing_values(name):
     assert "secret value" not in str(caught.value)
 
 
-def test_errors__are_ours():
-    assert issubclass(InputError, PrivpipeError)
-    assert NullSpaceCleaner.kind in RECORD_MAPS
+def test_apply__needs_a_stream_only_where_it_draws(example):
+    x = draw_inputs(example)
+    if example.kind not in RANDOMISED:
+        np.testing.assert_array_equal(example.apply(x), apply(example, x))
+        return
+    with pytest.raises(OptionError, match="stream"):
+        example.apply(x)
+    np.testing.assert_array_equal(apply(example, x), apply(example, x))
+    assert not np.array_equal(apply(example, x), apply(example, x, first_record=1))
