@@ -131,7 +131,7 @@ class InputScaling:
 
     Parameters
     ----------
-    transform : (n_features_in, n_directions)
+    transform : (n_features_in, n_features_in)
         T, or shape (0, 0) for no change.
     width
         Number of columns of the leading block.
@@ -149,8 +149,10 @@ class InputScaling:
         return self._change(gradient, self.transform.T)
 
     def invert(self, parameters: FloatArray) -> FloatArray:
-        """Optimiser's parameters nearest to the filter's."""
-        return self._change(parameters, np.linalg.pinv(self.transform))
+        """Optimiser's parameters of the filter's; the transform must not be singular."""
+        if self.transform.size == 0:
+            return parameters
+        return self._change(parameters, np.linalg.inv(self.transform))
 
     def _change(self, vector: FloatArray, matrix: FloatArray) -> FloatArray:
         if matrix.size == 0:

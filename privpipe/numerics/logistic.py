@@ -7,6 +7,8 @@ curvature is not singular; a ridge on V is the ridge on the K columns of the usu
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
 from privpipe.protocols import FloatArray, IntArray
@@ -23,6 +25,7 @@ __all__ = [
 ]
 
 
+@cache
 def make_class_basis(n_classes: int) -> FloatArray:
     """Orthonormal basis of the score vectors that sum to zero (Helmert's, so it is fixed).
 
@@ -47,6 +50,7 @@ def make_class_basis(n_classes: int) -> FloatArray:
         basis[:j, j - 1] = 1.0
         basis[j, j - 1] = -float(j)
         basis[:, j - 1] /= np.sqrt(j * (j + 1.0))
+    basis.flags.writeable = False  # it is shared by all callers
     return basis
 
 

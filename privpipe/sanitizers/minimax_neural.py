@@ -39,7 +39,7 @@ __all__ = [
     "fit_minimax_neural_filter",
 ]
 
-WHITENING = 0.1
+WHITENING = 1.0
 """Ridge of the whitening, relative to the mean eigenvalue: weak directions stay weak."""
 UNCHANGED = InputScaling(np.empty((0, 0)), 0)
 
@@ -55,7 +55,7 @@ class FamilyOptions(TaskOptions):
             allow_inf_nan=False,
             description="Ridge of every predictor, and half of it of the filter.",
         ),
-    ] = 1e-6
+    ] = 1e-4
     with_intercept: Annotated[bool, Field(description="Predictors have an intercept.")] = True
     max_iterations: Annotated[int, Field(ge=0, description="Most outer iterations.")] = 100
     tolerance: Annotated[
@@ -82,7 +82,7 @@ class FamilyOptions(TaskOptions):
     patience: Annotated[
         int,
         Field(ge=1, description="Iterations without a better held-out Phi before stopping."),
-    ] = 5
+    ] = 8
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)

@@ -28,7 +28,7 @@ from privpipe.sanitizers.tasks import Task
 
 __all__ = ["ask_shard", "count_held_out", "make_objective"]
 
-BLOCK_BYTES = 1 << 22
+BLOCK_BYTES = 1 << 23
 NOTHING = np.empty(0)
 
 
