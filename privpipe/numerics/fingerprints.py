@@ -39,18 +39,21 @@ def choose_share(x: FloatArray, share: float, *, seed: int = 0) -> BoolArray:
     return np.asarray(_mix(_digest(x) + np.uint64(2 * seed + 1)) < _threshold(share))
 
 
-def choose_mask(x: FloatArray, share: float, *, seed: int = 0) -> BoolArray:
-    """Choose about `share` of the entries of each record, as if by a coin for each.
+def choose_mask(x: FloatArray, n_columns: int, share: float, *, seed: int = 0) -> BoolArray:
+    """Choose about `share` of the entries of a table of records, as if by a coin for each.
 
     Parameters
     ----------
     x : (n_records, n_features), float64
+        The records as they were read: values computed from them may differ by rounding.
+    n_columns
+        Columns of the table, which may be another one about the same records.
 
     Returns
     -------
-    chosen : (n_records, n_features)
+    chosen : (n_records, n_columns)
     """
-    columns = np.arange(x.shape[1], dtype=np.uint64) * GOLDEN
+    columns = np.arange(n_columns, dtype=np.uint64) * GOLDEN
     words = _mix(_digest(x)[:, None] + columns + np.uint64(2 * seed + 1))
     return np.asarray(words < _threshold(share))
 

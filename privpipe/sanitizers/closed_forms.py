@@ -85,7 +85,8 @@ def find_least_squares_directions(
     Parameters
     ----------
     n_filtered
-        Number of directions; 0 takes the informative ones.
+        Number of directions; 0 takes the informative ones. Beyond those, principal directions
+        that are uncorrelated with them and with the private variables.
     ridge
         Of the features' covariance, relative to its mean eigenvalue.
 
@@ -106,7 +107,16 @@ def find_least_squares_directions(
         matrix -= task.weight * (cross @ cross.T)
     values, vectors = solve_generalised(matrix, moments.covariance, ridge)
     n_informative = int((values < -INFORMATIVE * np.abs(values).max(initial=1e-300)).sum())
-    return vectors[:, : n_filtered or max(n_informative, 1)], n_informative
+    taken = vectors[:, : min(max(n_informative, 1), n_filtered or len(values))]
+    missing = max(n_filtered - taken.shape[1], 0)
+    if not missing:
+        return taken, n_informative
+    hide = [t for t in tasks if t.weight < 0]
+    closed = np.column_stack([cross_moments(t, moments, n_desired) for t in hide])
+    rest = _guard(moments, closed, moments.covariance @ taken, missing, n_filtered)
+    variance = np.einsum("ij,ij->j", rest, moments.covariance @ rest)
+    rest = rest / np.sqrt(np.maximum(variance, 1e-300))
+    return np.column_stack([taken, rest]), n_informative
 
 
 def find_privacy_lds(
@@ -137,15 +147,23 @@ def find_privacy_lds(
     missing = (n_filtered or n_informative) - n_taken
     if not missing:
         return taken, n_informative
-    room = len(moments.mean) - unwanted.shape[1] - n_taken
-    if missing > room:
-        raise OptionError(
-            f"n_filtered is {n_filtered}, but only {n_taken + max(room, 0)} directions avoid the "
-            "confidential classes.",
-            remedy=f"Use at most {n_taken + max(room, 0)}.",
-        )
-    rest = guard_directions(moments.covariance, unwanted, taken, missing)
+    rest = _guard(moments, unwanted, taken, missing, n_filtered)
     return np.column_stack([taken, rest]), n_informative
+
+
+def _guard(
+    moments: LabelledMoments, closed: FloatArray, taken: FloatArray, missing: int, n_filtered: int
+) -> FloatArray:
+    """Principal directions that a linear adversary cannot use, or OptionError if too few."""
+    room = len(moments.mean) - np.linalg.matrix_rank(np.column_stack([closed, taken]))
+    if missing > room:
+        most = n_filtered - missing + int(room)
+        raise OptionError(
+            f"n_filtered is {n_filtered}, but only {most} directions avoid the confidential "
+            "variables.",
+            remedy=f"Use at most {most}.",
+        )
+    return guard_directions(moments.covariance, closed, taken, missing)
 
 
 def _stack(tasks: Sequence[Task], moments: LabelledMoments, n_desired: int) -> FloatArray:

@@ -119,8 +119,7 @@ def _ask_autoencoder(
             width = len(layer) // (values.shape[1] + 1)
             weights = layer[:-width].reshape(values.shape[1], width)
             values = expit(values @ weights + layer[-width:])
-        part, slope = measure_autoencoder(
-            parameters, values, choose_mask(values, erase, seed=seed), n_hidden
-        )
+        erased = choose_mask(x, values.shape[1], erase, seed=seed)
+        part, slope = measure_autoencoder(parameters, values, erased, n_hidden)
         loss, gradient = loss + part, gradient + slope
     return loss, gradient
