@@ -20,6 +20,7 @@ from privpipe.protocols import FloatArray
 
 __all__ = [
     "Answer",
+    "Descent",
     "Evaluation",
     "MinimaxObjective",
     "Question",
@@ -69,6 +70,8 @@ class Evaluation:
         Phi of the same heads on the records held out; NaN without any.
     gap
         Largest loss of optimality of an inner problem, by its Newton decrement.
+    heads
+        Solved heads, None where fixed.
     """
 
     value: float
@@ -76,6 +79,7 @@ class Evaluation:
     losses: FloatArray
     held_out: float
     gap: float
+    heads: tuple[FloatArray | None, ...]
 
 
 @dataclass(eq=False)
@@ -176,7 +180,8 @@ class MinimaxObjective:
         head = parameters[: self.n_penalised]
         gradient[: self.n_penalised] += self.ridge * head
         value = float(self.weights @ losses + 0.5 * self.ridge * (head @ head))
-        return Evaluation(value, gradient, losses, held, gap)
+        heads = tuple(None if s is None else s.head for s in self.solvers)
+        return Evaluation(value, gradient, losses, held, gap, heads)
 
     def _count(self, question: Sequence[Any], answer: Answer) -> None:
         parts = [*question, answer.losses, *answer.slopes, *answer.curvatures, answer.gradient]
@@ -198,11 +203,14 @@ class Descent:
         rounds, bytes, largest_round_bytes. The first row is the starting point.
     stopped
         "gradient", "progress", "iterations", "held_out" or "line_search".
+    heads
+        Solved heads at the end, None where fixed.
     """
 
     parameters: FloatArray
     history: FloatArray
     stopped: str
+    heads: tuple[FloatArray | None, ...]
 
 
 def descend_quasi_newton(
@@ -286,7 +294,7 @@ class _Recorder:
         self.rows: list[list[float]] = []
         self.latest: Evaluation
         self._seen: dict[bytes, Evaluation] = {}
-        self._accepted: list[tuple[float, FloatArray]] = []
+        self._accepted: list[tuple[float, FloatArray, Evaluation]] = []
 
     def evaluate(self, x: FloatArray) -> Evaluation:
         key = x.tobytes()
@@ -312,7 +320,7 @@ class _Recorder:
         norm = float(np.abs(self.scaling.to_optimiser(found.gradient)).max(initial=0.0))
         self.latest = found
         judged = found.held_out if self.patience else found.value
-        self._accepted.append((judged, x))
+        self._accepted.append((judged, x, found))
         self.rows.append(
             [
                 *(float(len(self.rows)), found.value, *found.losses.tolist(), found.held_out),
@@ -321,14 +329,14 @@ class _Recorder:
         )
 
     def _since_best(self) -> int:
-        values = [value for value, _ in self._accepted]
+        values = [judged for judged, _, _ in self._accepted]
         return len(values) - 1 - int(np.argmin(values))
 
     def finish(self, stopped: str, *, keep_last: bool = False) -> Descent:
-        judged = [value for value, _ in self._accepted]
+        judged = [value for value, _, _ in self._accepted]
         best = len(judged) - 1 if keep_last else int(np.argmin(judged))
-        x = self._accepted[best][1]
-        return Descent(self.scaling.to_filter(x), np.array(self.rows), stopped)
+        _, x, found = self._accepted[best]
+        return Descent(self.scaling.to_filter(x), np.array(self.rows), stopped, found.heads)
 
 
 def _explain(result: so.OptimizeResult) -> str:

@@ -48,6 +48,10 @@ class LinearFilter:
     baselines : (n_tasks,)
         Loss of the best constant guess of each task: entropy in nats for classes, 1 for
         numbers. A private loss that reaches it says that the trained adversary learned nothing.
+    generalisation_bound
+        Bound on the expected rise of Phi on new records, in nats, for predictors no larger than
+        the fitted ones; see `bound_generalisation_gap` for what it assumes. NaN where none is
+        stated (numbers as targets, closed forms).
 
     Examples
     --------
@@ -67,6 +71,7 @@ class LinearFilter:
     history_columns: tuple[str, ...] = ()
     task_names: tuple[str, ...] = ()
     baselines: FloatArray = field(default_factory=lambda: np.empty(0))
+    generalisation_bound: float = np.nan
 
     @property
     def n_features_in(self) -> int:

@@ -16,6 +16,7 @@ from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.errors import OptionError
 from privpipe.numerics.families import InputScaling, LinearFamily
+from privpipe.numerics.generalisation import bound_generalisation_gap
 from privpipe.numerics.minimax import (
     Descent,
     MinimaxObjective,
@@ -213,6 +214,7 @@ def fit_minimax_filter(shards: Shards, options: MinimaxOptions | None = None) ->
         history_columns=name_history(tasks),
         task_names=tuple(f"{task.role}:{task.name}" for task in tasks),
         baselines=np.array([task.baseline for task in tasks]),
+        generalisation_bound=_bound_gap(found, tasks, moments, weights, offset, centre),
     )
 
 
@@ -221,6 +223,37 @@ def name_history(tasks: Sequence[Task]) -> tuple[str, ...]:
     losses = [f"loss_{task.role}:{task.name}" for task in tasks]
     tail = ["held_out_phi", "gradient_norm", "inner_gap", "rounds", "bytes", "largest_round_bytes"]
     return ("iteration", "phi", *losses, *tail)
+
+
+def _bound_gap(
+    found: Descent,
+    tasks: Sequence[Task],
+    moments: LabelledMoments,
+    weights: FloatArray,
+    offset: FloatArray,
+    centre: FloatArray,
+) -> float:
+    """Generalisation bound at the norms of the fitted predictors; NaN unless all are softmax."""
+    if not all(task.is_classification for task in tasks):
+        return np.nan
+    affine = np.vstack([weights, offset])
+    norms = []
+    for task, head in zip(tasks, found.heads, strict=True):
+        if head is None:
+            product = affine[:, slice(*task.columns)]
+        else:
+            product = affine @ head[: weights.shape[1]]
+            if task.with_intercept:
+                product[-1] += head[-1]
+        norms.append(float(np.linalg.norm(product)))
+    radius = float(np.hypot(moments.radius + np.linalg.norm(centre), 1.0))
+    return bound_generalisation_gap(
+        np.array([task.weight for task in tasks]),
+        np.array(norms),
+        np.array([task.n_scores for task in tasks]),
+        radius,
+        moments.count,
+    )
 
 
 def _plan_width(
