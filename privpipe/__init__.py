@@ -10,8 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 _HOME = {
     "Guarantee": "privpipe.protocols",
+    "KeyBinding": "privpipe.store.keys",
+    "KeyedStream": "privpipe.numerics.streams",
+    "NullSpaceCleaner": "privpipe.sanitizers.nullspace",
     "PrivpipeError": "privpipe.errors",
     "Records": "privpipe.records.memory",
+    "fit_null_space_cleaner": "privpipe.sanitizers.nullspace",
+    "forget_key": "privpipe.store.keys",
+    "list_keys": "privpipe.store.keys",
+    "make_key": "privpipe.store.keys",
+    "open_collection": "privpipe.store.collection",
+    "open_model": "privpipe.store.artifacts",
+    "open_release": "privpipe.store.published",
+    "solve_augmented_knapsack": "privpipe.numerics.knapsack",
+    "write_model": "privpipe.store.artifacts",
 }
 
 __version__ = "0.1.0"
@@ -30,5 +42,17 @@ def __dir__() -> list[str]:
 
 if TYPE_CHECKING:
     from privpipe.errors import PrivpipeError as PrivpipeError
+    from privpipe.numerics.knapsack import solve_augmented_knapsack as solve_augmented_knapsack
+    from privpipe.numerics.streams import KeyedStream as KeyedStream
     from privpipe.protocols import Guarantee as Guarantee
     from privpipe.records.memory import Records as Records
+    from privpipe.sanitizers.nullspace import NullSpaceCleaner as NullSpaceCleaner
+    from privpipe.sanitizers.nullspace import fit_null_space_cleaner as fit_null_space_cleaner
+    from privpipe.store.artifacts import open_model as open_model
+    from privpipe.store.artifacts import write_model as write_model
+    from privpipe.store.collection import open_collection as open_collection
+    from privpipe.store.keys import KeyBinding as KeyBinding
+    from privpipe.store.keys import forget_key as forget_key
+    from privpipe.store.keys import list_keys as list_keys
+    from privpipe.store.keys import make_key as make_key
+    from privpipe.store.published import open_release as open_release

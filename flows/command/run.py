@@ -1,0 +1,18 @@
+"""``privpipe run``: the main job from a configuration file."""
+
+from __future__ import annotations
+
+from flows.prefect_home import prepare_prefect
+
+__all__ = ["run_command"]
+
+
+def run_command(config: str) -> None:
+    """Check the file, then run the flow with an in-process Prefect unless a server is set."""
+    prepare_prefect()
+    from flows.options import read_options
+
+    read_options(config)  # fails in a moment, before Prefect starts
+    from flows.pipeline import run_pipeline
+
+    run_pipeline(config)

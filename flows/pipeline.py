@@ -1,0 +1,105 @@
+"""The main job as a Prefect flow: check, train, clean, audit, publish.
+
+Stages are plain functions wrapped as tasks and called directly; inside them chunks are Dask
+futures, never Prefect tasks. Parameters are paths, results are receipts, exceptions are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+from distributed import Client, span
+from prefect import flow, task
+from prefect.artifacts import create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
+
+from flows.audit import audit_stage
+from flows.check import check_stage
+from flows.clean import clean_stage, plan_release
+from flows.options import RunOptions, read_options
+from flows.publish import publish_stage
+from flows.run import Run, cluster_options
+from flows.train import train_stage
+from flows.watch import Watch
+from privpipe.dist.boundary import run_sealed
+from privpipe.dist.cluster import connect
+from privpipe.report.audit import write_audit_markdown
+from privpipe.store.release import make_workspace, remove_workspace
+
+__all__ = ["release_collection", "run_pipeline"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Held:
+    """Keeps a value out of sight: Prefect neither walks through nor stores what it holds."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return "Held(...)"
+
+
+def _as_task(function: Callable[..., R], name: str) -> Callable[..., R]:
+    """A stage as a Prefect task: no cache, no stored result, sealed errors."""
+
+    def stage(*held: Held) -> Held:
+        return Held(run_sealed(function, *(item.value for item in held)))
+
+    wrapped = task(name=name, cache_policy=NO_CACHE, persist_result=False)(stage)
+
+    def call(*args: Any) -> R:
+        result: R = wrapped(*map(Held, args)).value
+        return result
+
+    return call
+
+
+check_task = _as_task(check_stage, "check")
+train_task = _as_task(train_stage, "train")
+clean_task = _as_task(clean_stage, "clean")
+audit_task = _as_task(audit_stage, "audit")
+publish_task = _as_task(publish_stage, "publish")
+
+
+@flow(name="privpipe", log_prints=False, persist_result=False, validate_parameters=False)
+def run_pipeline(config_path: str) -> str:
+    """Sanitise the collection of a configuration file; returns the path of the release."""
+    return run_sealed(release_collection, read_options(config_path), Watch())
+
+
+def release_collection(options: RunOptions, watch: Watch) -> str:
+    """The stages in order; the workspace goes if a stage fails."""
+    with watch.stage("check", f"{options.collection.path}, method {options.method.name}"):
+        run = check_task(options)
+    with connect(cluster_options(options)) as client:
+        watch.say(f"cluster  dashboard at {client.dashboard_link}")
+        make_workspace(run.release_url)
+        try:
+            findings = _work(run, client, watch)
+        except BaseException:
+            remove_workspace(run.release_url)
+            raise
+    create_markdown_artifact(write_audit_markdown(findings), key="privpipe-summary")
+    watch.say(f"done     release {run.release_url}")
+    watch.say(f"         model   {run.model_url}")
+    watch.say(f"         report  {run.report_url}")
+    return run.release_url
+
+
+def _work(run: Run, client: Client, watch: Watch) -> dict[str, Any]:
+    """Train, clean, audit and publish within the workspace."""
+    with watch.stage("train", f"{run.training.n_records:,} records"), span("train"):
+        trained = train_task(run, client)
+    plan = plan_release(run, trained)
+    what = f"{plan.chunks.n_records:,} records in {plan.chunks.n_chunks} chunks"
+    with watch.stage("clean", what), span("clean"):
+        receipts = clean_task(run, trained, plan, client, watch)
+    with watch.stage("audit", "held-out records, attack retrained"), span("audit"):
+        findings = audit_task(run, trained, plan, client)
+    with watch.stage("publish", run.release_url):
+        publish_task(run, trained, plan, receipts, findings)
+    return findings
