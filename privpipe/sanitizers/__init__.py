@@ -9,6 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from privpipe.protocols import Method, RecordMap
+from privpipe.sanitizers import baselines, ddd, minimax, minimax_neural, ppls
+from privpipe.sanitizers.ddd import MaskFilter
+from privpipe.sanitizers.linear import LinearFilter, MinimaxFilter
+from privpipe.sanitizers.minimax_neural import NeuralFilter
 from privpipe.sanitizers.nullspace import NullSpaceCleaner, NullSpaceOptions, fit_null_space
 
 __all__ = ["METHODS", "RECORD_MAPS"]
@@ -25,9 +29,17 @@ METHODS: dict[str, Method[Any]] = {
             source="Xu et al. 2017, Cleaning the Null Space, algorithm 1",
             files=lambda options: {"predictor": options.predictor} if options.predictor else {},
         ),
+        *minimax.METHODS,
+        *minimax_neural.METHODS,
+        *baselines.METHODS,
+        *ppls.METHODS,
+        *ddd.METHODS,
     )
 }
 """Every method by its name in a configuration."""
 
-RECORD_MAPS: dict[str, type[RecordMap]] = {kind.kind: kind for kind in (NullSpaceCleaner,)}
+RECORD_MAPS: dict[str, type[RecordMap]] = {
+    kind.kind: kind
+    for kind in (NullSpaceCleaner, LinearFilter, MinimaxFilter, NeuralFilter, MaskFilter)
+}
 """Every fitted map by the kind that artifacts store."""

@@ -21,9 +21,10 @@ from privpipe.sanitizers.closed_forms import (
     find_privacy_lds,
     warn_of_width,
 )
-from privpipe.sanitizers.labelled import LabelledMoments, summarise_labelled
+from privpipe.sanitizers.labelled import LabelledMoments, measure_moments
 from privpipe.sanitizers.linear import LinearFilter
-from privpipe.sanitizers.tasks import Task, TaskOptions, plan_tasks
+from privpipe.sanitizers.planning import plan_tasks
+from privpipe.sanitizers.tasks import Task, TaskOptions, find_needs
 
 __all__ = [
     "METHODS",
@@ -51,7 +52,7 @@ Ridge = Annotated[
         description="Added to the metric of the eigenproblem, relative to its mean eigenvalue.",
     ),
 ]
-Find = Callable[[Sequence[Task], LabelledMoments, int, int, float], tuple[FloatArray, int]]
+Find = Callable[[Sequence[Task], LabelledMoments, int, float], tuple[FloatArray, int]]
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
@@ -159,13 +160,11 @@ def fit_privacy_lds_filter(
 def _fit_directions(
     shards: Shards, options: LeastSquaresOptions | PrivacyLdsOptions, find: Find
 ) -> LinearFilter:
-    moments = shards.reduce(summarise_labelled)
+    moments = measure_moments(shards)
     tasks = plan_tasks(options, shards.schema, moments)
     if options.n_filtered is not None:
         check_width(options.n_filtered, len(moments.mean))
-    directions, n_informative = find(
-        tasks, moments, len(shards.schema.desired), options.n_filtered or 0, options.ridge
-    )
+    directions, n_informative = find(tasks, moments, options.n_filtered or 0, options.ridge)
     warn_of_width(directions.shape[1], max(n_informative, 1))
     return make_centred_filter(options.name, directions, moments.mean)
 
@@ -178,7 +177,7 @@ def fit_pca_filter(shards: Shards, options: PcaOptions) -> LinearFilter:
     OptionError
         If `n_filtered` exceeds the features.
     """
-    moments = shards.reduce(summarise_labelled)
+    moments = measure_moments(shards)
     n_features = len(moments.mean)
     check_width(options.n_filtered, n_features)
     mean = moments.mean if options.centre else np.zeros(n_features)
@@ -213,7 +212,7 @@ METHODS = (
     Method(
         name="minimax_least_squares",
         options=LeastSquaresOptions,
-        needs=frozenset({"confidential"}),
+        needs=find_needs,
         releases="rows",
         fit=fit_least_squares_filter,
         source="Hamm 2017, Minimax Filter, JMLR 18, equations (47)-(58)",
@@ -221,7 +220,7 @@ METHODS = (
     Method(
         name="privacy_lds",
         options=PrivacyLdsOptions,
-        needs=frozenset({"desired", "confidential"}),
+        needs=find_needs,
         releases="rows",
         fit=fit_privacy_lds_filter,
         source="Hamm 2017, Minimax Filter, JMLR 18, equations (59)-(62)",
@@ -229,7 +228,7 @@ METHODS = (
     Method(
         name="pca",
         options=PcaOptions,
-        needs=frozenset(),
+        needs=lambda _: frozenset(),
         releases="rows",
         fit=fit_pca_filter,
         source="Hamm 2017, Minimax Filter, JMLR 18, section 6.1",
@@ -237,7 +236,7 @@ METHODS = (
     Method(
         name="rand",
         options=RandOptions,
-        needs=frozenset(),
+        needs=lambda _: frozenset(),
         releases="rows",
         fit=fit_rand_filter,
         source="Hamm 2017, Minimax Filter, JMLR 18, section 6.1",

@@ -30,7 +30,7 @@ INFORMATIVE = 1e-10
 """An eigenvalue of at most so much of the largest says nothing about the target."""
 
 
-def cross_moments(task: Task, moments: LabelledMoments, n_desired: int) -> FloatArray:
+def cross_moments(task: Task, moments: LabelledMoments) -> FloatArray:
     """Covariance of the features with a task's targets, ``E[x y^T]``, centred.
 
     Classes are coded one column each, 0 or 1; a number is standardised.
@@ -41,20 +41,20 @@ def cross_moments(task: Task, moments: LabelledMoments, n_desired: int) -> Float
     """
     if task.role == "features":
         return np.asarray(moments.covariance / task.scale)
-    label = moments.labels[task.column + (n_desired if task.role == "confidential" else 0)]
+    label = moments.labels[task.column]
     if not task.is_classification:
         return np.asarray((label.cross / moments.count / task.scale)[:, None])
     return _class_moments(task, label, moments)[0].T
 
 
-def between_classes(task: Task, moments: LabelledMoments, n_desired: int) -> FloatArray:
+def between_classes(task: Task, moments: LabelledMoments) -> FloatArray:
     """Columns B with ``B B^T`` the scatter between the classes of a task, per record (60).
 
     For a number, the part of the features' covariance that it explains.
     """
     if not task.is_classification:
-        return cross_moments(task, moments, n_desired)
-    label = moments.labels[task.column + (n_desired if task.role == "confidential" else 0)]
+        return cross_moments(task, moments)
+    label = moments.labels[task.column]
     cross, share = _class_moments(task, label, moments)
     return np.asarray((cross / np.sqrt(share)[:, None]).T)
 
@@ -74,7 +74,7 @@ def _class_moments(
 
 
 def find_least_squares_directions(
-    tasks: Sequence[Task], moments: LabelledMoments, n_desired: int, n_filtered: int, ridge: float
+    tasks: Sequence[Task], moments: LabelledMoments, n_filtered: int, ridge: float
 ) -> tuple[FloatArray, int]:
     """Minimise Phi with least squares tasks exactly: an eigenproblem.
 
@@ -103,7 +103,7 @@ def find_least_squares_directions(
     """
     matrix = np.zeros_like(moments.scatter)
     for task in tasks:
-        cross = cross_moments(task, moments, n_desired)
+        cross = cross_moments(task, moments)
         matrix -= task.weight * (cross @ cross.T)
     values, vectors = solve_generalised(matrix, moments.covariance, ridge)
     n_informative = int((values < -INFORMATIVE * np.abs(values).max(initial=1e-300)).sum())
@@ -112,7 +112,7 @@ def find_least_squares_directions(
     if not missing:
         return taken, n_informative
     hide = [t for t in tasks if t.weight < 0]
-    closed = np.column_stack([cross_moments(t, moments, n_desired) for t in hide])
+    closed = np.column_stack([cross_moments(t, moments) for t in hide])
     rest = _guard(moments, closed, moments.covariance @ taken, missing, n_filtered)
     variance = np.einsum("ij,ij->j", rest, moments.covariance @ rest)
     rest = rest / np.sqrt(np.maximum(variance, 1e-300))
@@ -120,7 +120,7 @@ def find_least_squares_directions(
 
 
 def find_privacy_lds(
-    tasks: Sequence[Task], moments: LabelledMoments, n_desired: int, n_filtered: int, ridge: float
+    tasks: Sequence[Task], moments: LabelledMoments, n_filtered: int, ridge: float
 ) -> tuple[FloatArray, int]:
     """Directions that separate target classes and not the private ones.
 
@@ -137,8 +137,8 @@ def find_privacy_lds(
     """
     keep = [t for t in tasks if t.weight > 0]
     hide = [t for t in tasks if t.weight < 0]
-    wanted = _stack(keep, moments, n_desired)
-    unwanted = _stack(hide, moments, n_desired)
+    wanted = _stack(keep, moments)
+    unwanted = _stack(hide, moments)
     values, vectors = solve_generalised(wanted @ wanted.T, unwanted @ unwanted.T, ridge)
     n_informative = int((values > INFORMATIVE * max(values[-1], 1e-300)).sum())
     n_taken = min(n_informative, n_filtered or n_informative)
@@ -166,8 +166,8 @@ def _guard(
     return guard_directions(moments.covariance, closed, taken, missing)
 
 
-def _stack(tasks: Sequence[Task], moments: LabelledMoments, n_desired: int) -> FloatArray:
-    parts = [np.sqrt(abs(t.weight)) * between_classes(t, moments, n_desired) for t in tasks]
+def _stack(tasks: Sequence[Task], moments: LabelledMoments) -> FloatArray:
+    parts = [np.sqrt(abs(t.weight)) * between_classes(t, moments) for t in tasks]
     return np.column_stack(parts)
 
 

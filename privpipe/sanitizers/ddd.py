@@ -19,9 +19,10 @@ from privpipe.errors import InputError
 from privpipe.protocols import FloatArray, Guarantee, Method, RecordStream, Role, Shards
 from privpipe.sanitizers.baselines import FORBID, Ridge
 from privpipe.sanitizers.closed_forms import between_classes
-from privpipe.sanitizers.labelled import LabelledMoments, summarise_labelled
+from privpipe.sanitizers.labelled import LabelledMoments, measure_moments
 from privpipe.sanitizers.linear import EMPIRICAL, check_records
-from privpipe.sanitizers.tasks import Task, TaskOptions, plan_tasks
+from privpipe.sanitizers.planning import plan_tasks
+from privpipe.sanitizers.tasks import Task, TaskOptions, find_needs
 
 __all__ = ["METHODS", "DddOptions", "MaskFilter", "fit_ddd_filter", "measure_fisher"]
 
@@ -137,15 +138,14 @@ def fit_ddd_filter(shards: Shards, options: DddOptions | None = None) -> MaskFil
     filters.
     """
     options = options or DddOptions()
-    moments = shards.reduce(summarise_labelled)
+    moments = measure_moments(shards)
     tasks = plan_tasks(options, shards.schema, moments)
     if any(task.n_scores != 1 or not task.is_classification for task in tasks):
         raise InputError(
             "ddd weighs variables of two classes only.",
             remedy="Choose binary variables, or another method such as minimax or ppls.",
         )
-    n_desired = len(shards.schema.desired)
-    parts = [(task.weight, *_scatters(task, moments, n_desired)) for task in tasks]
+    parts = [(task.weight, *_scatters(task, moments)) for task in tasks]
     floor = options.ridge * float(np.trace(moments.covariance)) / len(moments.mean)
 
     def cost(mask: FloatArray) -> tuple[float, FloatArray]:
@@ -168,11 +168,9 @@ def fit_ddd_filter(shards: Shards, options: DddOptions | None = None) -> MaskFil
     return MaskFilter(np.asarray(found.x, np.float64), stopped)
 
 
-def _scatters(
-    task: Task, moments: LabelledMoments, n_desired: int
-) -> tuple[FloatArray, FloatArray]:
+def _scatters(task: Task, moments: LabelledMoments) -> tuple[FloatArray, FloatArray]:
     """Difference of the two class means, up to scale, and covariance within classes."""
-    columns = between_classes(task, moments, n_desired)
+    columns = between_classes(task, moments)
     return columns[:, 1], moments.covariance - columns @ columns.T
 
 
@@ -180,7 +178,7 @@ METHODS = (
     Method(
         name="ddd",
         options=DddOptions,
-        needs=frozenset({"desired", "confidential"}),
+        needs=find_needs,
         releases="rows",
         fit=fit_ddd_filter,
         source="Whitehill and Movellan 2012, mask-type filter",

@@ -6,15 +6,24 @@ updates are Chan, Golub and LeVeque's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import scipy.sparse as sp
 
 from privpipe.errors import InputError
-from privpipe.protocols import FloatArray, IntArray, Shard
+from privpipe.numerics.moments import CoMoments
+from privpipe.protocols import BoolArray, FloatArray, IntArray, Shard, Shards, ShardSchema
 
-__all__ = ["MAX_CLASSES", "LabelMoments", "LabelledMoments", "summarise_labelled"]
+__all__ = [
+    "MAX_CLASSES",
+    "LabelMoments",
+    "LabelledMoments",
+    "measure_moments",
+    "read_labels",
+    "summarise_labelled",
+]
 
 MAX_CLASSES = 1024
 """Most distinct values of a variable that one pass collects; more make it a number."""
@@ -34,8 +43,6 @@ class LabelMoments:
         Mean of the features of the records with each value.
     overflowed
         Whether there were more values than are collected.
-    n_missing
-        Records without the variable (NaN, or a negative code).
     mean, spread
         Mean of the variable and sum of its squared deviations.
     cross : (n_features,), float64
@@ -46,7 +53,6 @@ class LabelMoments:
     counts: IntArray
     means: FloatArray
     overflowed: bool
-    n_missing: int
     mean: float
     spread: float
     cross: FloatArray
@@ -66,7 +72,7 @@ class LabelMoments:
         mean = float(y.mean())
         deviation = y - mean
         cross = deviation @ (x - x.mean(axis=0))
-        return cls(values, counts, means, overflowed, 0, mean, float(deviation @ deviation), cross)
+        return cls(values, counts, means, overflowed, mean, float(deviation @ deviation), cross)
 
     def merge(self, other: LabelMoments, n: int, m: int, step: FloatArray) -> LabelMoments:
         """Both, where self has `n` records, other `m`, and their feature means differ by `step`."""
@@ -84,7 +90,6 @@ class LabelMoments:
             counts,
             means,
             overflowed,
-            self.n_missing + other.n_missing,
             self.mean + rise * (m / (n + m)),
             self.spread + other.spread + weight * rise**2,
             self.cross + other.cross + weight * rise * step,
@@ -98,7 +103,9 @@ class LabelledMoments:
     Parameters
     ----------
     count
-        Number of records.
+        Number of complete records.
+    n_incomplete
+        Records left out because a variable is missing.
     mean : (n_features,), float64
     scatter : (n_features, n_features), float64
         Sum over records of the outer products of deviations from the mean.
@@ -109,6 +116,7 @@ class LabelledMoments:
     """
 
     count: int
+    n_incomplete: int
     mean: FloatArray
     scatter: FloatArray
     radius: float
@@ -121,14 +129,16 @@ class LabelledMoments:
 
     def merge(self, other: LabelledMoments) -> LabelledMoments:
         """Summary of the records of both."""
+        n_incomplete = self.n_incomplete + other.n_incomplete
         if self.count == 0 or other.count == 0:
-            return other if self.count == 0 else self
+            return replace(other if self.count == 0 else self, n_incomplete=n_incomplete)
         n, m = self.count, other.count
         step = other.mean - self.mean
         scatter = self.scatter + other.scatter
         scatter += n * (m / (n + m)) * np.outer(step, step)
         return LabelledMoments(
             n + m,
+            n_incomplete,
             self.mean + step * (m / (n + m)),
             scatter,
             max(self.radius, other.radius),
@@ -136,51 +146,79 @@ class LabelledMoments:
         )
 
 
-def summarise_labelled(shard: Shard) -> LabelledMoments:
-    """Summarise a shard block by block, in float64.
+def measure_moments(shards: Shards) -> LabelledMoments:
+    """Moments of the complete records of all shards, in one pass.
 
     Raises
     ------
     InputError
-        If a feature is not finite or a variable is missing; the message counts records.
+        If no record is complete, or features are not finite.
     """
-    labels = np.concatenate([shard.desired, shard.confidential], axis=1)
-    n, width = shard.features.shape
-    if n == 0:
-        empty = LabelMoments(*_nothing(width), False, 0, 0.0, 0.0, np.zeros(width))
-        return LabelledMoments(
-            0, np.zeros(width), np.zeros((width, width)), 0.0, (empty,) * labels.shape[1]
-        )
-    rows = max(256, BLOCK_BYTES // (8 * width))
-    whole: LabelledMoments | None = None
-    for first in range(0, n, rows):
-        part = _summarise_block(shard.features[first : first + rows], labels[first : first + rows])
-        whole = part if whole is None else whole.merge(part)
-    assert whole is not None
-    return whole
-
-
-def _summarise_block(features: FloatArray, labels: FloatArray) -> LabelledMoments:
-    x = np.array(features, np.float64)
-    bad = int(np.count_nonzero(~np.isfinite(x).all(axis=1)))
-    if bad:
+    moments = shards.reduce(partial(summarise_labelled, schema=shards.schema))
+    if moments.count == 0:
         raise InputError(
-            f"At least {bad} training records hold features that are not finite.",
-            remedy="Remove or impute them before training.",
-            code="nonfinite",
-        )
-    missing = int(np.count_nonzero(~np.isfinite(labels).all(axis=1)))
-    if missing:
-        raise InputError(
-            f"At least {missing} training records lack a desired or confidential variable.",
+            f"All {moments.n_incomplete} training records lack a desired or confidential variable.",
             remedy="Train on records whose variables are known.",
             code="missing_labels",
         )
+    return moments
+
+
+def summarise_labelled(shard: Shard, schema: ShardSchema) -> LabelledMoments:
+    """Summarise the complete records of a shard block by block, in float64.
+
+    Raises
+    ------
+    InputError
+        If a feature is not finite; the message counts records.
+    """
+    n, width = shard.features.shape
+    rows = max(256, BLOCK_BYTES // (8 * width))
+    whole = _summarise_nothing(width, len(schema.desired) + len(schema.confidential))
+    for first in range(0, n, rows):
+        labels, complete = read_labels(shard, slice(first, first + rows), schema)
+        x = np.array(shard.features[first : first + rows], np.float64)
+        bad = int(np.count_nonzero(~np.isfinite(x).all(axis=1)))
+        if bad:
+            raise InputError(
+                f"At least {bad} training records hold features that are not finite.",
+                remedy="Remove or impute them before training.",
+                code="nonfinite",
+            )
+        whole = whole.merge(_summarise_block(x[complete], labels[complete], len(x)))
+    return whole
+
+
+def read_labels(shard: Shard, rows: slice, schema: ShardSchema) -> tuple[FloatArray, BoolArray]:
+    """Variables of some records, desired ones first, and which records have all of them.
+
+    Returns
+    -------
+    labels : (n_rows, n_desired + n_confidential)
+    complete : (n_rows,)
+        False where a variable is NaN, or the code of a categorical one is negative.
+    """
+    labels = np.concatenate([shard.desired[rows], shard.confidential[rows]], axis=1)
+    coded = np.array([c.is_categorical for c in (*schema.desired, *schema.confidential)], np.bool_)
+    missing = ~np.isfinite(labels)
+    missing[:, coded] |= labels[:, coded] < 0
+    return labels, ~missing.any(axis=1)
+
+
+def _summarise_nothing(width: int, n_labels: int) -> LabelledMoments:
+    empty = LabelMoments(*_nothing(width), False, 0.0, 0.0, np.zeros(width))
+    zeros = np.zeros((width, width))
+    return LabelledMoments(0, 0, np.zeros(width), zeros, 0.0, (empty,) * n_labels)
+
+
+def _summarise_block(x: FloatArray, labels: FloatArray, n_read: int) -> LabelledMoments:
+    if len(x) == 0:
+        nothing = _summarise_nothing(x.shape[1], labels.shape[1])
+        return replace(nothing, n_incomplete=n_read)
     found = tuple(LabelMoments.of(x, labels[:, j]) for j in range(labels.shape[1]))
     radius = float(np.sqrt(np.einsum("ij,ij->i", x, x).max()))
-    mean = x.mean(axis=0)
-    x -= mean
-    return LabelledMoments(len(x), mean, x.T @ x, radius, found)
+    moments = CoMoments.of(x)
+    return LabelledMoments(len(x), n_read - len(x), moments.mean, moments.scatter, radius, found)
 
 
 def _nothing(width: int) -> tuple[FloatArray, IntArray, FloatArray]:

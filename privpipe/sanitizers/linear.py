@@ -1,8 +1,8 @@
-"""LinearFilter: the frozen map of every linear filter, learned or drawn."""
+"""The frozen maps of linear filters: drawn, from a closed form, or learned in rounds."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray, Guarantee, RecordStream, Role
 
-__all__ = ["EMPIRICAL", "LinearFilter", "check_records"]
+__all__ = ["EMPIRICAL", "LinearFilter", "MinimaxFilter", "check_records"]
 
 EMPIRICAL = Guarantee(
     kind="none",
@@ -35,23 +35,6 @@ class LinearFilter:
     weights : (n_features_in, n_features_out)
         U.
     offset : (n_features_out,)
-    stopped
-        Why the fit ended: "gradient", "progress", "iterations", "held_out", "line_search", or
-        "closed_form".
-    history : (n_iterations + 1, n_columns)
-        How the fit went, one row per iteration; no rows for closed forms.
-    history_columns
-        Names of its columns: iteration, phi, a loss per task, held_out_phi, gradient_norm,
-        inner_gap, rounds, bytes, largest_round_bytes.
-    task_names
-        Tasks in the order of `baselines`, as ``role:variable``.
-    baselines : (n_tasks,)
-        Loss of the best constant guess of each task: entropy in nats for classes, 1 for
-        numbers. A private loss that reaches it says that the trained adversary learned nothing.
-    generalisation_bound
-        Bound on the expected rise of Phi on new records, in nats, for predictors no larger than
-        the fitted ones; see `bound_generalisation_gap` for what it assumes. NaN where none is
-        stated (numbers as targets, closed forms).
 
     Examples
     --------
@@ -66,12 +49,6 @@ class LinearFilter:
     method: str
     weights: FloatArray
     offset: FloatArray
-    stopped: str = "closed_form"
-    history: FloatArray = field(default_factory=lambda: np.empty((0, 0)))
-    history_columns: tuple[str, ...] = ()
-    task_names: tuple[str, ...] = ()
-    baselines: FloatArray = field(default_factory=lambda: np.empty(0))
-    generalisation_bound: float = np.nan
 
     @property
     def n_features_in(self) -> int:
@@ -108,6 +85,42 @@ class LinearFilter:
         records, dtype = check_records(x, self.n_features_in)
         released: FloatArray = (records @ self.weights + self.offset).astype(dtype)
         return released
+
+
+@dataclass(frozen=True, eq=False)
+class MinimaxFilter(LinearFilter):
+    """A linear filter learned in rounds, and how learning went.
+
+    Parameters
+    ----------
+    method, weights, offset
+        As of `LinearFilter`.
+    stopped
+        Why the fit ended: "gradient", "progress", "iterations", "held_out" or "line_search".
+    history : (n_iterations + 1, n_columns)
+        How the fit went, one row per iteration, the starting point first.
+    history_columns
+        Names of its columns: iteration, phi, ``loss_role:variable`` per task, held_out_phi where
+        records are held out, gradient_norm, inner_gap, rounds, bytes, largest_round_bytes.
+    task_names
+        Tasks in the order of `baselines`, as ``role:variable``.
+    baselines : (n_tasks,)
+        Loss of the best constant guess of each task: entropy in nats for classes, 1 for
+        numbers. A private loss that reaches it says that the trained adversary learned nothing.
+    generalisation_bound
+        Bound on the expected rise of Phi on new records, in nats, for predictors no larger than
+        the fitted ones; see `bound_generalisation_gap` for what it assumes. None where it cannot
+        be stated, because some task is a number.
+    """
+
+    kind: ClassVar[str] = "minimax_filter"
+
+    stopped: str
+    history: FloatArray
+    history_columns: tuple[str, ...]
+    task_names: tuple[str, ...]
+    baselines: FloatArray
+    generalisation_bound: float | None
 
 
 def check_records(x: npt.ArrayLike, n_features: int) -> tuple[FloatArray, np.dtype[Any]]:

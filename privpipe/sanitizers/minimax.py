@@ -15,14 +15,10 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.errors import OptionError
+from privpipe.numerics.descent import Descent, descend_alternating, descend_quasi_newton
 from privpipe.numerics.families import InputScaling, LinearFamily
 from privpipe.numerics.generalisation import bound_generalisation_gap
-from privpipe.numerics.minimax import (
-    Descent,
-    MinimaxObjective,
-    descend_alternating,
-    descend_quasi_newton,
-)
+from privpipe.numerics.minimax import MinimaxObjective
 from privpipe.numerics.spectra import whiten
 from privpipe.protocols import FloatArray, Method, Shards
 from privpipe.sanitizers.closed_forms import (
@@ -31,12 +27,13 @@ from privpipe.sanitizers.closed_forms import (
     find_privacy_lds,
     warn_of_width,
 )
-from privpipe.sanitizers.labelled import LabelledMoments, summarise_labelled
-from privpipe.sanitizers.linear import LinearFilter
+from privpipe.sanitizers.labelled import LabelledMoments, measure_moments
+from privpipe.sanitizers.linear import MinimaxFilter
+from privpipe.sanitizers.planning import plan_tasks
 from privpipe.sanitizers.rounds import make_objective
-from privpipe.sanitizers.tasks import Task, TaskOptions, plan_tasks
+from privpipe.sanitizers.tasks import Task, TaskOptions, find_needs, name_history
 
-__all__ = ["METHODS", "MinimaxOptions", "fit_minimax_filter", "name_history"]
+__all__ = ["METHODS", "MinimaxOptions", "fit_minimax_filter"]
 
 Start = Literal["auto", "zero", "least_squares", "privacy_lds", "rand"]
 WHITENING = 1e-3
@@ -127,7 +124,7 @@ class MinimaxOptions(TaskOptions):
     seed: Annotated[int, Field(ge=0, description='Of the start "rand".')] = 0
 
 
-def fit_minimax_filter(shards: Shards, options: MinimaxOptions | None = None) -> LinearFilter:
+def fit_minimax_filter(shards: Shards, options: MinimaxOptions | None = None) -> MinimaxFilter:
     """Learn a linear filter that keeps the target tasks and spoils the private ones.
 
     One pass collects moments; then every evaluation of Phi takes two rounds or a few more: the
@@ -142,7 +139,7 @@ def fit_minimax_filter(shards: Shards, options: MinimaxOptions | None = None) ->
 
     Returns
     -------
-    LinearFilter
+    MinimaxFilter
         With the history of the fit. In the reduced form its outputs are the scores of the target
         classes in a zero-sum basis (for a number, its standardised prediction).
 
@@ -182,7 +179,7 @@ def fit_minimax_filter(shards: Shards, options: MinimaxOptions | None = None) ->
     ((3, 1), True)
     """
     options = options or MinimaxOptions()
-    moments = shards.reduce(summarise_labelled)
+    moments = measure_moments(shards)
     tasks = plan_tasks(
         options,
         shards.schema,
@@ -202,27 +199,20 @@ def fit_minimax_filter(shards: Shards, options: MinimaxOptions | None = None) ->
         n_penalised=family.n_weights,
         inner_tolerance=options.inner_tolerance,
     )
-    start = _find_start(options, tasks, moments, len(shards.schema.desired), width, reduced)
+    start = _find_start(options, tasks, moments, width, reduced)
     found = _descend(options, objective, family, moments, start)
     weights, offset = family.split(found.parameters)
-    return LinearFilter(
+    return MinimaxFilter(
         method=options.name,
         weights=weights.copy(),
         offset=offset - centre @ weights,
         stopped=found.stopped,
         history=found.history,
         history_columns=name_history(tasks),
-        task_names=tuple(f"{task.role}:{task.name}" for task in tasks),
+        task_names=tuple(task.label for task in tasks),
         baselines=np.array([task.baseline for task in tasks]),
         generalisation_bound=_bound_gap(found, tasks, moments, weights, offset, centre),
     )
-
-
-def name_history(tasks: Sequence[Task]) -> tuple[str, ...]:
-    """Names of the columns of a fit's history."""
-    losses = [f"loss_{task.role}:{task.name}" for task in tasks]
-    tail = ["held_out_phi", "gradient_norm", "inner_gap", "rounds", "bytes", "largest_round_bytes"]
-    return ("iteration", "phi", *losses, *tail)
 
 
 def _bound_gap(
@@ -232,10 +222,10 @@ def _bound_gap(
     weights: FloatArray,
     offset: FloatArray,
     centre: FloatArray,
-) -> float:
-    """Generalisation bound at the norms of the fitted predictors; NaN unless all are softmax."""
+) -> float | None:
+    """Generalisation bound at the norms of the fitted predictors; None unless all are softmax."""
     if not all(task.is_classification for task in tasks):
-        return np.nan
+        return None
     affine = np.vstack([weights, offset])
     norms = []
     for task, head in zip(tasks, found.heads, strict=True):
@@ -287,7 +277,6 @@ def _find_start(
     options: MinimaxOptions,
     tasks: Sequence[Task],
     moments: LabelledMoments,
-    n_desired: int,
     width: int,
     reduced: bool,
 ) -> FloatArray:
@@ -307,9 +296,9 @@ def _find_start(
     if start == "rand":
         u = np.random.default_rng(options.seed).standard_normal((n_features, width))
     elif start == "least_squares":
-        u, _ = find_least_squares_directions(tasks, moments, n_desired, width, START_RIDGE)
+        u, _ = find_least_squares_directions(tasks, moments, width, START_RIDGE)
     else:
-        u, _ = find_privacy_lds(tasks, moments, n_desired, width, START_RIDGE)
+        u, _ = find_privacy_lds(tasks, moments, width, START_RIDGE)
     variance = np.einsum("ij,ij->j", u, moments.covariance @ u)
     return np.asarray(u / np.sqrt(np.maximum(variance, 1e-300))).ravel()
 
@@ -342,7 +331,7 @@ METHODS = (
     Method(
         name="minimax",
         options=MinimaxOptions,
-        needs=frozenset({"confidential"}),
+        needs=find_needs,
         releases="rows",
         fit=fit_minimax_filter,
         source="Hamm 2017, Minimax Filter, JMLR 18, Algorithm 1 and section 4",

@@ -15,74 +15,32 @@ import numpy.typing as npt
 from pydantic import Field
 from pydantic.dataclasses import dataclass as options_dataclass
 
-from privpipe.errors import InputError, OptionError
-from privpipe.numerics.families import DifferentiableFilter, InputScaling
-from privpipe.numerics.minimax import Descent, descend_quasi_newton
+from privpipe.errors import OptionError
+from privpipe.numerics.families import InputScaling
 from privpipe.numerics.network import SigmoidFamily, draw_layers
 from privpipe.numerics.spectra import whiten
 from privpipe.protocols import FloatArray, Guarantee, IntArray, Method, RecordStream, Role, Shards
 from privpipe.sanitizers.baselines import FORBID
-from privpipe.sanitizers.labelled import LabelledMoments, summarise_labelled
+from privpipe.sanitizers.labelled import LabelledMoments, measure_moments
 from privpipe.sanitizers.linear import EMPIRICAL, check_records
-from privpipe.sanitizers.minimax import name_history
+from privpipe.sanitizers.minimax_family import (
+    FamilyOptions,
+    freeze_descent,
+    plan_family_tasks,
+    train_family,
+)
 from privpipe.sanitizers.pretraining import pretrain_layers
-from privpipe.sanitizers.rounds import count_held_out, make_objective
-from privpipe.sanitizers.tasks import Task, TaskOptions, plan_tasks
+from privpipe.sanitizers.tasks import Task, find_needs
 
 __all__ = [
     "METHODS",
-    "FamilyFit",
-    "FamilyOptions",
     "MinimaxNeuralOptions",
     "NeuralFilter",
-    "fit_minimax_family",
     "fit_minimax_neural_filter",
 ]
 
 WHITENING = 1.0
 """Ridge of the whitening, relative to the mean eigenvalue: weak directions stay weak."""
-UNCHANGED = InputScaling(np.empty((0, 0)), 0)
-
-
-@options_dataclass(frozen=True, kw_only=True, config=FORBID)
-class FamilyOptions(TaskOptions):
-    """What training needs beside the tasks, whatever the family of filters."""
-
-    regularisation: Annotated[
-        float,
-        Field(
-            ge=0,
-            allow_inf_nan=False,
-            description="Ridge of every predictor, and half of it of the filter.",
-        ),
-    ] = 1e-4
-    with_intercept: Annotated[bool, Field(description="Predictors have an intercept.")] = True
-    max_iterations: Annotated[int, Field(ge=0, description="Most outer iterations.")] = 100
-    tolerance: Annotated[
-        float,
-        Field(
-            ge=0,
-            allow_inf_nan=False,
-            description="Stop when an iteration lowers Phi by less than this share.",
-        ),
-    ] = 1e-5
-    inner_tolerance: Annotated[
-        float,
-        Field(gt=0, allow_inf_nan=False, description="Accuracy of the inner problems, in nats."),
-    ] = 1e-6
-    held_out: Annotated[
-        float,
-        Field(
-            ge=0,
-            le=0.5,
-            description="Share of the training records that only judge when to stop; 0 stops "
-            "on the training Phi.",
-        ),
-    ] = 0.2
-    patience: Annotated[
-        int,
-        Field(ge=1, description="Iterations without a better held-out Phi before stopping."),
-    ] = 8
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
@@ -161,25 +119,6 @@ class NeuralFilter:
         return released
 
 
-@dataclass(frozen=True, eq=False)
-class FamilyFit:
-    """Parameters of a trained filter of any family, and how training went.
-
-    Parameters
-    ----------
-    parameters : (n_parameters,)
-    stopped, history, history_columns, task_names, baselines
-        As of `LinearFilter`.
-    """
-
-    parameters: FloatArray
-    stopped: str
-    history: FloatArray
-    history_columns: tuple[str, ...]
-    task_names: tuple[str, ...]
-    baselines: FloatArray
-
-
 def fit_minimax_neural_filter(
     shards: Shards, options: MinimaxNeuralOptions | None = None
 ) -> NeuralFilter:
@@ -214,62 +153,17 @@ def fit_minimax_neural_filter(
         raise OptionError(
             "n_hidden has a layer without outputs.", remedy="Use widths of 1 or more."
         )
-    moments = shards.reduce(summarise_labelled)
+    moments = measure_moments(shards)
     family = SigmoidFamily(moments.mean, options.n_hidden)
     scaling = InputScaling(whiten(moments.covariance, WHITENING), options.n_hidden[0])
-    tasks = _plan(shards, moments, options)
+    tasks = plan_family_tasks(shards, moments, options)
     start = _find_start(shards, moments, tasks, family, scaling, options)
-    found = _train(shards, family, tasks, scaling, start, options)
+    found = train_family(shards, family, tasks, scaling, start, options)
     parameters = found.parameters.copy()
     weights, bias = family.split(parameters)[0]
     bias -= moments.mean @ weights  # the frozen map takes records as they are
-    fit = _freeze(found, parameters, tasks)
+    fit = freeze_descent(found, parameters, tasks, options)
     return NeuralFilter(widths=np.array([family.n_features_in, *options.n_hidden]), **vars(fit))
-
-
-def fit_minimax_family(
-    shards: Shards,
-    family: DifferentiableFilter,
-    start: FloatArray,
-    options: FamilyOptions | None = None,
-) -> FamilyFit:
-    """Learn a filter of any differentiable family; see `DifferentiableFilter`.
-
-    Parameters
-    ----------
-    family
-        Picklable, for it travels to the workers.
-    start : (family.n_parameters,)
-        Where the descent starts. Its own conditioning is the family's business.
-
-    Raises
-    ------
-    InputError
-        If labels or features cannot be used, or the family does not fit them.
-    ConvergenceError
-        If an inner problem cannot be solved.
-    """
-    options = options or FamilyOptions()
-    if family.n_features_in != shards.schema.n_features or len(start) != family.n_parameters:
-        raise InputError(
-            f"A family of {family.n_features_in} features and {family.n_parameters} parameters "
-            f"got records of {shards.schema.n_features} features and {len(start)} parameters.",
-            remedy="Give a family made for these records and a start of its size.",
-            code="shape",
-        )
-    tasks = _plan(shards, shards.reduce(summarise_labelled), options)
-    found = _train(shards, family, tasks, UNCHANGED, np.asarray(start, np.float64), options)
-    return _freeze(found, found.parameters, tasks)
-
-
-def _plan(shards: Shards, moments: LabelledMoments, options: FamilyOptions) -> tuple[Task, ...]:
-    return plan_tasks(
-        options,
-        shards.schema,
-        moments,
-        ridge=options.regularisation,
-        with_intercept=options.with_intercept,
-    )
 
 
 def _find_start(
@@ -293,60 +187,14 @@ def _find_start(
     )
     targets = tuple(task for task in tasks if task.weight > 0)
     supervised = replace(options, max_iterations=options.supervised_iterations)
-    return _train(shards, family, targets, scaling, start, supervised).parameters
-
-
-def _train(
-    shards: Shards,
-    family: DifferentiableFilter,
-    tasks: tuple[Task, ...],
-    scaling: InputScaling,
-    start: FloatArray,
-    options: FamilyOptions,
-) -> Descent:
-    n_held_out = count_held_out(shards, options.held_out) if options.held_out else 0
-    if n_held_out >= shards.n_records:
-        raise InputError(
-            f"All {shards.n_records} records would be held out.",
-            remedy="Train on more records, or set held_out = 0.",
-            code="too_few_records",
-        )
-    objective = make_objective(
-        shards,
-        family,
-        tasks,
-        n_held_out=n_held_out,
-        held_out=options.held_out if n_held_out else 0.0,
-        ridge=options.regularisation,
-        n_penalised=family.n_parameters,
-        inner_tolerance=options.inner_tolerance,
-    )
-    return descend_quasi_newton(
-        objective,
-        scaling,
-        start,
-        max_iterations=options.max_iterations,
-        tolerance=options.tolerance,
-        patience=options.patience if n_held_out else 0,
-    )
-
-
-def _freeze(found: Descent, parameters: FloatArray, tasks: Sequence[Task]) -> FamilyFit:
-    return FamilyFit(
-        parameters=parameters,
-        stopped=found.stopped,
-        history=found.history,
-        history_columns=name_history(tasks),
-        task_names=tuple(f"{task.role}:{task.name}" for task in tasks),
-        baselines=np.array([task.baseline for task in tasks]),
-    )
+    return train_family(shards, family, targets, scaling, start, supervised).parameters
 
 
 METHODS = (
     Method(
         name="minimax_neural",
         options=MinimaxNeuralOptions,
-        needs=frozenset({"confidential"}),
+        needs=find_needs,
         releases="rows",
         fit=fit_minimax_neural_filter,
         source="Hamm 2017, Minimax Filter, JMLR 18, section 6.1 (Minimax 2)",

@@ -16,9 +16,10 @@ from privpipe.numerics.spectra import fix_signs
 from privpipe.protocols import FloatArray, Method, Shards
 from privpipe.sanitizers.baselines import FORBID, Width, make_centred_filter
 from privpipe.sanitizers.closed_forms import check_width, cross_moments
-from privpipe.sanitizers.labelled import summarise_labelled
+from privpipe.sanitizers.labelled import measure_moments
 from privpipe.sanitizers.linear import LinearFilter
-from privpipe.sanitizers.tasks import TaskOptions, plan_tasks
+from privpipe.sanitizers.planning import plan_tasks
+from privpipe.sanitizers.tasks import TaskOptions, find_needs
 
 __all__ = ["METHODS", "PplsOptions", "find_ppls_directions", "fit_ppls_filter"]
 
@@ -106,11 +107,10 @@ def fit_ppls_filter(shards: Shards, options: PplsOptions) -> LinearFilter:
     ----------
     Enev et al. 2012, SensorSift, Algorithm 1.
     """
-    moments = shards.reduce(summarise_labelled)
+    moments = measure_moments(shards)
     check_width(options.n_filtered, len(moments.mean))
     tasks = plan_tasks(options, shards.schema, moments)
-    n_desired = len(shards.schema.desired)
-    scaled = [(t, np.sqrt(abs(t.weight)) * cross_moments(t, moments, n_desired)) for t in tasks]
+    scaled = [(t, np.sqrt(abs(t.weight)) * cross_moments(t, moments)) for t in tasks]
     directions = find_ppls_directions(
         np.column_stack([cross for t, cross in scaled if t.role != "confidential"]),
         np.column_stack([cross for t, cross in scaled if t.role == "confidential"]),
@@ -124,7 +124,7 @@ METHODS = (
     Method(
         name="ppls",
         options=PplsOptions,
-        needs=frozenset({"confidential"}),
+        needs=find_needs,
         releases="rows",
         fit=fit_ppls_filter,
         source="Enev et al. 2012, SensorSift, Algorithm 1",

@@ -23,10 +23,20 @@ from privpipe.numerics.logistic import (
 )
 from privpipe.numerics.minimax import Answer, MinimaxObjective, Question
 from privpipe.numerics.newton import HeadSolver
-from privpipe.protocols import BoolArray, FloatArray, IntArray, Oracle, Shard, Shards, Sums
+from privpipe.protocols import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Oracle,
+    Shard,
+    Shards,
+    ShardSchema,
+    Sums,
+)
+from privpipe.sanitizers.labelled import read_labels
 from privpipe.sanitizers.tasks import Task
 
-__all__ = ["ask_shard", "count_held_out", "make_objective"]
+__all__ = ["ask_shard", "make_objective"]
 
 BLOCK_BYTES = 1 << 23
 NOTHING = np.empty(0)
@@ -36,6 +46,7 @@ def ask_shard(
     shard: Shard,
     question: Question,
     *,
+    schema: ShardSchema,
     family: DifferentiableFilter,
     tasks: tuple[Task, ...],
     held_out: float,
@@ -46,6 +57,8 @@ def ask_shard(
     ----------
     question
         Parameters of the filter, heads, and what is wanted.
+    schema
+        What the variables are.
     family
         Filters under training.
     tasks
@@ -56,27 +69,30 @@ def ask_shard(
     Returns
     -------
     sums
-        ``(losses (n_tasks, 2), gradient, slope and curvature of each task ...)``; what was not
-        asked is an empty array.
+        ``(counts (2,), losses (n_tasks, 2), gradient, slope and curvature of each task ...)``;
+        what was not asked is an empty array.
     """
-    losses = np.zeros((len(tasks), 2))
+    counts, losses = np.zeros(2), np.zeros((len(tasks), 2))
     sums = [_Sums.start(task, head, question.want) for task, head in _pair(tasks, question)]
     gradient = np.zeros(family.n_parameters) if question.want == "gradient" else NOTHING
     rows_at_once = max(256, BLOCK_BYTES // (8 * max(family.n_features_in, 32)))
     for first in range(0, len(shard.features), rows_at_once):
         rows = slice(first, first + rows_at_once)
-        x = np.array(shard.features[rows], np.float64)
+        labels, complete = read_labels(shard, rows, schema)
+        # A copy of our own: arrays that came over the network are not aligned.
+        x, labels = np.array(shard.features[rows], np.float64)[complete], labels[complete]
         fitted = ~choose_share(x, held_out) if held_out else np.ones(len(x), np.bool_)
+        counts += np.count_nonzero(fitted), np.count_nonzero(~fitted)
         z, pullback = family.map_records(question.parameters, x)
         dz = np.zeros_like(z)
         for t, (task, head) in enumerate(_pair(tasks, question)):
-            per_record, pulled = sums[t].add(task, head, z, _read(task, shard, rows), fitted)
+            per_record, pulled = sums[t].add(task, head, z, _read(task, x, labels), fitted)
             losses[t] += per_record[fitted].sum(), per_record[~fitted].sum()
             if gradient.size:
                 pulled(dz)
         if gradient.size:
             gradient += pullback(dz)
-    flat: list[FloatArray] = [losses, gradient]
+    flat: list[FloatArray] = [counts, losses, gradient]
     for part in sums:
         flat += [part.slope, part.packed()]
     return tuple(flat)
@@ -144,10 +160,8 @@ def _pair(tasks: Sequence[Task], question: Question) -> list[tuple[Task, FloatAr
     return list(zip(tasks, question.heads, strict=True))
 
 
-def _read(task: Task, shard: Shard, rows: slice) -> FloatArray | IntArray:
-    return (
-        task.read_classes(shard, rows) if task.is_classification else task.read_numbers(shard, rows)
-    )
+def _read(task: Task, x: FloatArray, labels: FloatArray) -> FloatArray | IntArray:
+    return task.read_classes(labels) if task.is_classification else task.read_numbers(x, labels)
 
 
 def make_objective(
@@ -155,14 +169,15 @@ def make_objective(
     family: DifferentiableFilter,
     tasks: tuple[Task, ...],
     *,
-    n_held_out: int = 0,
     held_out: float = 0.0,
     ridge: float = 0.0,
     n_penalised: int = 0,
     inner_tolerance: float = 1e-6,
 ) -> MinimaxObjective:
     """Phi over sharded records; see `MinimaxObjective`."""
-    oracle = shards.oracle(ask_shard, family=family, tasks=tasks, held_out=held_out)
+    oracle = shards.oracle(
+        ask_shard, schema=shards.schema, family=family, tasks=tasks, held_out=held_out
+    )
     d = family.n_features_out
     solvers = [
         None
@@ -179,8 +194,6 @@ def make_objective(
         partial(_ask, oracle),
         solvers,
         np.array([task.weight for task in tasks]),
-        n_records=shards.n_records - n_held_out,
-        n_held_out=n_held_out,
         ridge=ridge,
         n_penalised=n_penalised,
         inner_tolerance=inner_tolerance,
@@ -188,16 +201,5 @@ def make_objective(
 
 
 def _ask(oracle: Oracle[Question, Sums], question: Question) -> Answer:
-    losses, gradient, *rest = oracle(question)
-    return Answer(losses, tuple(rest[::2]), tuple(rest[1::2]), gradient)
-
-
-def count_held_out(shards: Shards, share: float) -> int:
-    """How many records fall into the held-out share; one round."""
-    (count,) = shards.oracle(_count_share)(share)
-    return int(count)
-
-
-def _count_share(shard: Shard, share: float) -> Sums:
-    x = np.array(shard.features, np.float64)
-    return (float(np.count_nonzero(choose_share(x, share))),)
+    counts, losses, gradient, *rest = oracle(question)
+    return Answer(counts, losses, tuple(rest[::2]), tuple(rest[1::2]), gradient)

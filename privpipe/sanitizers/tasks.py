@@ -7,19 +7,18 @@ is to stay, negative for what is to go (Hamm, JMLR 2017, equations 10-13).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as options_dataclass
 
-from privpipe.errors import InputError, OptionError
-from privpipe.numerics.logistic import make_class_basis, measure_entropy
-from privpipe.protocols import Column, FloatArray, IntArray, Shard, ShardSchema
-from privpipe.sanitizers.labelled import LabelledMoments, LabelMoments
+from privpipe.numerics.descent import HISTORY_TAIL
+from privpipe.numerics.logistic import make_class_basis
+from privpipe.protocols import FloatArray, IntArray, Role
 
-__all__ = ["Task", "TaskKind", "TaskOptions", "plan_tasks"]
+__all__ = ["Task", "TaskKind", "TaskOptions", "find_needs", "name_history"]
 
 TaskKind = Literal["auto", "classification", "regression"]
 MAX_AUTO_CLASSES = 64
@@ -88,7 +87,7 @@ class Task:
     role
         "desired", "confidential" or "features".
     column
-        Column of the variable within its role.
+        Number of the variable, desired ones first.
     weight
         Signed weight in Phi.
     classes : (n_classes,)
@@ -121,6 +120,11 @@ class Task:
     columns: tuple[int, int] = (0, 0)
 
     @property
+    def label(self) -> str:
+        """Role and name."""
+        return f"{self.role}:{self.name}"
+
+    @property
     def is_classification(self) -> bool:
         return len(self.classes) > 0
 
@@ -151,195 +155,27 @@ class Task:
         size = self.n_inputs(n_filtered) * self.n_scores
         return self.is_classification and size > NEWTON_PARAMETERS
 
-    def read_classes(self, shard: Shard, rows: slice) -> IntArray:
-        """Class numbers of some records of a shard, (n_rows,)."""
-        y = self._values(shard)[rows, self.column]
+    def read_classes(self, labels: FloatArray) -> IntArray:
+        """Class numbers of records from all their variables, (n_records,)."""
+        y = labels[:, self.column]
         if not np.isnan(self.singled_out):
             return np.asarray(y == self.singled_out, np.int64)
         return np.asarray(np.searchsorted(self.classes, y), np.int64)
 
-    def read_numbers(self, shard: Shard, rows: slice) -> FloatArray:
-        """Standardised targets of some records, (n_rows, n_outputs)."""
-        if self.role == "features":
-            return np.asarray((shard.features[rows] - self.centre) / self.scale)
-        y = self._values(shard)[rows, self.column : self.column + 1]
+    def read_numbers(self, x: FloatArray, labels: FloatArray) -> FloatArray:
+        """Standardised targets of records, (n_records, n_outputs)."""
+        y = x if self.role == "features" else labels[:, self.column : self.column + 1]
         return np.asarray((y - self.centre) / self.scale)
 
-    def _values(self, shard: Shard) -> FloatArray:
-        return shard.desired if self.role == "desired" else shard.confidential
 
-
-def plan_tasks(
-    options: TaskOptions,
-    schema: ShardSchema,
-    moments: LabelledMoments,
-    *,
-    ridge: float = 0.0,
-    with_intercept: bool = True,
-) -> tuple[Task, ...]:
-    """Turn named variables into tasks, desired ones first.
-
-    Raises
-    ------
-    InputError
-        If there is nothing to keep or nothing to hide, a variable has one class or codes out of
-        range, or there are fewer records than classes.
-    OptionError
-        If weights do not match the variables, or the class to single out does not exist.
-    """
-    n_desired = len(schema.desired)
-    if not schema.confidential:
-        raise InputError(
-            "There is no confidential variable.", remedy="Name at least one in confidential."
-        )
-    if not n_desired and not options.reconstruction_weight:
-        raise InputError(
-            "There is no desired variable.",
-            remedy="Name one in desired, or set reconstruction_weight.",
-        )
-    single_out = options.single_out
-    if single_out is not None and len(schema.confidential) != 1:
-        raise OptionError(
-            f"single_out asks for one confidential variable; there are {len(schema.confidential)}.",
-            remedy="Name one confidential variable, or leave single_out unset.",
-        )
-    keep = _spread_weights(options.desired_weights, n_desired, "desired_weights")
-    hide = _spread_weights(
-        options.confidential_weights, len(schema.confidential), "confidential_weights"
-    )
-    n, labels = moments.count, moments.labels
-    tasks = [
-        _plan_one("desired", j, c, labels[j], options.desired_task, n, None)
-        for j, c in enumerate(schema.desired)
-    ] + [
-        _plan_one(
-            "confidential", j, c, labels[n_desired + j], options.confidential_task, n, single_out
-        )
-        for j, c in enumerate(schema.confidential)
-    ]
-    weights = [options.tradeoff * a for a in keep] + [-b for b in hide]
-    tasks = [replace(t, weight=w) for t, w in zip(tasks, weights, strict=True)]
+def find_needs(options: TaskOptions) -> frozenset[Role]:
+    """Roles that must be named for a fit: the desired one unless features are reconstructed."""
     if options.reconstruction_weight:
-        tasks.append(_plan_reconstruction(moments, options))
-    return tuple(replace(t, ridge=ridge, with_intercept=with_intercept) for t in tasks)
+        return frozenset({"confidential"})
+    return frozenset({"desired", "confidential"})
 
 
-def _spread_weights(given: Sequence[float], count: int, name: str) -> list[float]:
-    if not given:
-        return [1.0 / count] * count if count else []
-    if len(given) != count or not all(np.isfinite(w) and w > 0 for w in given):
-        raise OptionError(
-            f"{name} has {len(given)} entries for {count} variables, or one is not positive.",
-            remedy="Give one positive weight per variable, or leave it empty.",
-        )
-    return [float(w) for w in given]
-
-
-def _plan_one(
-    role: str,
-    j: int,
-    column: Column,
-    label: LabelMoments,
-    kind: TaskKind,
-    n_records: int,
-    single_out: float | None,
-) -> Task:
-    if _read_kind(column, label, kind):
-        _check_classes(role, column, label, n_records)
-        counts = label.counts
-        if single_out is not None:
-            own = counts[_find_class(column, label, single_out)]
-            counts = np.array([own, n_records - own])
-        return Task(
-            name=column.name,
-            role=role,
-            column=j,
-            classes=label.values,
-            singled_out=np.nan if single_out is None else single_out,
-            baseline=measure_entropy(counts),
-        )
-    if single_out is not None:
-        raise OptionError(
-            f"single_out is set, but {column.name!r} is read as a number.",
-            remedy='Set confidential_task = "classification", or leave single_out unset.',
-        )
-    spread = np.sqrt(label.spread / n_records)
-    if not spread > 1e-12 * abs(label.mean):
-        raise InputError(
-            f"The {role} variable {column.name!r} is constant in the training records.",
-            remedy="Train on records in which it varies, or leave it out.",
-            code="single_class",
-        )
-    return Task(
-        name=column.name,
-        role=role,
-        column=j,
-        centre=np.array([label.mean]),
-        scale=np.array([spread]),
-    )
-
-
-def _find_class(column: Column, label: LabelMoments, value: float) -> int:
-    found = np.flatnonzero(label.values == value)
-    if not len(found):
-        raise OptionError(
-            f"single_out is {value}, no class of {column.name!r} in the training records.",
-            remedy="Give the value, or for a categorical variable the code, of one of its classes.",
-        )
-    return int(found[0])
-
-
-def _read_kind(column: Column, label: LabelMoments, kind: TaskKind) -> bool:
-    """Whether the variable is read as classes."""
-    if column.is_categorical:
-        return True
-    if kind == "auto":
-        whole = bool((label.values == np.round(label.values)).all())
-        return not label.overflowed and whole and len(label.values) <= MAX_AUTO_CLASSES
-    if kind == "classification" and label.overflowed:
-        raise InputError(
-            f"The variable {column.name!r} has too many distinct values for classes.",
-            remedy='Bin it, or set the task to "regression".',
-        )
-    return kind == "classification"
-
-
-def _check_classes(role: str, column: Column, label: LabelMoments, n_records: int) -> None:
-    k = column.n_categories
-    if k is not None and (label.overflowed or _out_of_range(label.values, k)):
-        raise InputError(
-            f"The {role} variable {column.name!r} has codes outside 0 .. {k - 1} (-1 is missing).",
-            remedy="Leave those records out, or correct codes or number of categories.",
-            code="labels_out_of_range",
-        )
-    if len(label.values) < 2:
-        raise InputError(
-            f"The {role} variable {column.name!r} has a single class in the training records.",
-            remedy="Train on records of at least two classes, or leave the variable out.",
-            code="single_class",
-        )
-    if n_records <= len(label.values):
-        raise InputError(
-            f"{n_records} training records are too few for the {len(label.values)} classes of "
-            f"the {role} variable {column.name!r}.",
-            remedy="Train on more records than classes.",
-            code="too_few_records",
-        )
-
-
-def _out_of_range(values: FloatArray, n_categories: int) -> bool:
-    wrong = (values < 0) | (values >= n_categories) | (values != np.round(values))
-    return bool(wrong.any())
-
-
-def _plan_reconstruction(moments: LabelledMoments, options: TaskOptions) -> Task:
-    total = float(np.trace(moments.covariance))
-    width = len(moments.mean)
-    return Task(
-        name="features",
-        role="features",
-        column=0,
-        weight=options.tradeoff * options.reconstruction_weight,
-        centre=moments.mean,
-        scale=np.full(width, np.sqrt(max(total, 1e-300))),
-    )
+def name_history(tasks: Sequence[Task], *, held_out: bool = False) -> tuple[str, ...]:
+    """Names of the columns of a descent's history."""
+    losses = [f"loss_{task.label}" for task in tasks]
+    return ("iteration", "phi", *losses, *(["held_out_phi"] if held_out else []), *HISTORY_TAIL)

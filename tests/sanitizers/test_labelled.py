@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from privpipe import Records
 from privpipe.sanitizers import labelled
-from privpipe.sanitizers.labelled import LabelledMoments, summarise_labelled
+from privpipe.sanitizers.labelled import LabelledMoments, measure_moments, summarise_labelled
 
 RNG = np.random.default_rng(0)
 X = 1e4 + RNG.normal(size=(60, 4))
@@ -37,7 +37,7 @@ def _check(moments: LabelledMoments) -> None:
 @given(st.integers(1, 60), st.randoms(use_true_random=False))
 def test_summarise_labelled__does_not_depend_on_cut_or_order(n_shards: int, order: object) -> None:
     records = Records(X, desired=DESIRED, confidential=NUMBER, n_shards=n_shards)
-    parts = [summarise_labelled(shard) for shard in records.shards()]
+    parts = [summarise_labelled(shard, records.schema) for shard in records.shards()]
     order.shuffle(parts)  # type: ignore[attr-defined]
     while len(parts) > 1:
         parts = [a.merge(b) for a, b in zip(parts[::2], parts[1::2], strict=False)] + (
@@ -50,7 +50,7 @@ def test_summarise_labelled__blocks_are_merged(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(labelled, "BLOCK_BYTES", 0)
     x = np.vstack([X] * 10)
     records = Records(x, desired=np.tile(DESIRED, 10), confidential=np.tile(NUMBER, 10))
-    moments = records.reduce(summarise_labelled)  # 256 rows a block
+    moments = measure_moments(records)  # 256 rows a block
     assert moments.count == 600
     np.testing.assert_allclose(moments.covariance, np.cov(X.T, bias=True), rtol=1e-9)
 
@@ -60,7 +60,7 @@ def test_summarise_labelled__gives_up_classes_beyond_the_bound(
 ) -> None:
     monkeypatch.setattr(labelled, "MAX_CLASSES", 20)
     records = Records(X, desired=DESIRED, confidential=np.arange(60.0), n_shards=6)
-    moments = records.reduce(summarise_labelled)
+    moments = measure_moments(records)
     assert not moments.labels[0].overflowed
     assert moments.labels[1].overflowed
     assert moments.labels[1].means.shape == (0, 4)

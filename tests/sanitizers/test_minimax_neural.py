@@ -14,12 +14,11 @@ from privpipe.errors import InputError, OptionError
 from privpipe.numerics.families import Pullback
 from privpipe.numerics.network import SigmoidFamily
 from privpipe.protocols import FloatArray
-from privpipe.sanitizers.labelled import summarise_labelled
+from privpipe.sanitizers.labelled import measure_moments
+from privpipe.sanitizers.minimax_family import FamilyOptions, fit_minimax_family
 from privpipe.sanitizers.minimax_neural import (
     METHODS,
-    FamilyOptions,
     MinimaxNeuralOptions,
-    fit_minimax_family,
     fit_minimax_neural_filter,
 )
 from privpipe.sanitizers.pretraining import pretrain_layers
@@ -88,7 +87,7 @@ def test_fit_minimax_neural_filter__does_not_depend_on_the_sharding(pretraining:
 
 def test_pretrain_layers__restores_better_than_the_mean() -> None:
     records = _records()
-    moments = records.reduce(summarise_labelled)
+    moments = measure_moments(records)
     family = SigmoidFamily(moments.mean, (6, 3))
     x = draw_labelled(300)[0]
     codes = []

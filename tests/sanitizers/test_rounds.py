@@ -12,9 +12,10 @@ from privpipe import Records
 from privpipe.numerics.families import LinearFamily
 from privpipe.numerics.network import SigmoidFamily, draw_layers
 from privpipe.sanitizers import tasks as tasks_module
-from privpipe.sanitizers.labelled import summarise_labelled
-from privpipe.sanitizers.rounds import count_held_out, make_objective
-from privpipe.sanitizers.tasks import TaskOptions, plan_tasks
+from privpipe.sanitizers.labelled import measure_moments
+from privpipe.sanitizers.planning import plan_tasks
+from privpipe.sanitizers.rounds import make_objective
+from privpipe.sanitizers.tasks import TaskOptions
 from tests.sanitizers.labelled_data import draw_labelled
 
 RIDGE = 1e-3
@@ -27,7 +28,7 @@ def _records(n_shards: int = 3, **more: Any) -> Records:
 
 
 def _objective(records: Records, family: Any, options: TaskOptions, **more: Any):
-    moments = records.reduce(summarise_labelled)
+    moments = measure_moments(records)
     tasks = plan_tasks(
         options,
         records.schema,
@@ -115,7 +116,7 @@ def test_objective__fixed_heads_have_the_same_gradient_rule() -> None:
     from dataclasses import replace
 
     records = _records()
-    tasks = plan_tasks(TaskOptions(), records.schema, records.reduce(summarise_labelled))
+    tasks = plan_tasks(TaskOptions(), records.schema, measure_moments(records))
     tasks = tuple(replace(t, ridge=RIDGE) for t in tasks)
     tasks = (replace(tasks[0], columns=(0, 1)), tasks[1])
     family = LinearFamily(np.zeros(9), 1, with_offset=True)
@@ -137,10 +138,8 @@ def test_objective__curvature_bound_finds_the_same_value(monkeypatch: pytest.Mon
 
 def test_objective__held_out_records_take_no_part() -> None:
     records = _records()
-    n = count_held_out(records, 0.3)
-    assert 20 < n < 70
     u = 0.3 * np.random.default_rng(4).normal(size=27)
-    phi = _objective(records, FAMILIES["linear"], TaskOptions(), held_out=0.3, n_held_out=n)
+    phi = _objective(records, FAMILIES["linear"], TaskOptions(), held_out=0.3)
     part = phi(u)
     assert np.isfinite(part.held_out)
     assert part.held_out != pytest.approx(part.value, abs=1e-3)
@@ -149,6 +148,7 @@ def test_objective__held_out_records_take_no_part() -> None:
 
     x, target, private = draw_labelled(150)
     kept = ~choose_share(x, 0.3)
+    assert 80 < kept.sum() < 130
     alone = Records(x[kept], desired=target[kept], confidential=private[kept])
     assert _objective(alone, FAMILIES["linear"], TaskOptions())(u).value == pytest.approx(
         part.value, abs=1e-10
@@ -159,7 +159,7 @@ def test_objective__counts_rounds_and_bytes() -> None:
     phi = _objective(_records(), FAMILIES["linear"], TaskOptions())
     phi(np.ones(27))
     assert phi.n_rounds >= 2
-    # Down: filter and heads; up: two losses per task, slopes, and one packed curvature of each.
+    # Down: filter and heads. Up: counts, two losses per task, slopes, packed curvatures.
     down = 27 + 4 * 1 + 4 * 2
-    curvature = down + 4 + (4 + 8) + (4 * 5 // 2 + 8 * 9 // 2)
-    assert phi.largest_round == 8 * max(curvature, down + 4 + 12 + 27)
+    curvature = down + 2 + 4 + (4 + 8) + (4 * 5 // 2 + 8 * 9 // 2)
+    assert phi.largest_round == 8 * max(curvature, down + 2 + 4 + 12 + 27)
