@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from privpipe.errors import ConvergenceError, InputError
-from privpipe.numerics.newton import HeadSolver
+from privpipe.numerics.newton import Curvature, HeadSolver
 from privpipe.protocols import FloatArray
 
 __all__ = [
@@ -48,7 +48,7 @@ class Answer(NamedTuple):
     losses: FloatArray
     """(n_tasks, 2): over the records fitted to, and over those held out."""
     slopes: tuple[FloatArray, ...]
-    curvatures: tuple[FloatArray, ...]
+    curvatures: tuple[Curvature, ...]
     gradient: FloatArray
 
 
@@ -161,7 +161,7 @@ class MinimaxObjective:
                 solver.receive(
                     float(answer.losses[t, 0]) / n,
                     answer.slopes[t] / n,
-                    answer.curvatures[t] / n if want == "curvature" else None,
+                    _divide(answer.curvatures[t], n) if want == "curvature" else None,
                 )
         self._count((parameters, *heads), answer)
         return answer
@@ -183,15 +183,15 @@ class MinimaxObjective:
         return Evaluation(value, gradient, losses, held, gap, heads)
 
     def _count(self, question: Sequence[Any], answer: Answer) -> None:
-        parts = [
-            *question,
-            answer.counts,
-            answer.losses,
-            *answer.slopes,
-            *answer.curvatures,
-            answer.gradient,
-        ]
+        bent = [part for pair in answer.curvatures for part in pair]
+        up = [answer.counts, answer.losses, *answer.slopes, *bent, answer.gradient]
+        parts = [*question, *up]
         size = sum(part.nbytes for part in parts if part is not None)
         self.n_rounds += 1
         self.n_bytes += size
         self.largest_round = max(self.largest_round, size)
+
+
+def _divide(curvature: Curvature, n: float) -> Curvature:
+    hessian, block = curvature
+    return hessian / n, block / n

@@ -1,8 +1,8 @@
 """Convex inner problems solved in rounds: damped Newton steps for a head, warm from call to call.
 
 One `HeadSolver` holds what is known about one head between rounds: its best parameters, loss,
-slope and curvature. It proposes a trial, is told what the records answered, and accepts or
-shortens the step. It never sees a record.
+slope and curvature. It proposes a trial, is told what the records answered, and accepts it or
+retreats. It never sees a record.
 """
 
 from __future__ import annotations
@@ -15,21 +15,29 @@ import scipy.linalg as sl
 from privpipe.numerics.logistic import unpack_symmetric
 from privpipe.protocols import FloatArray
 
-__all__ = ["HeadSolver"]
+__all__ = ["Curvature", "HeadSolver"]
 
 ARMIJO = 1e-4
 MEMORY = 10
 SLOW = 0.03
 """A step with an old curvature should shrink the gap at least by this factor."""
+FIRST_DAMPING = 1e-3
+MORE_DAMPING = 30.0
+
+Curvature = tuple[FloatArray, FloatArray]
+"""Packed Hessian (empty where a bound replaces it) and packed block of its upper bound."""
 
 
 class HeadSolver:
     """Damped Newton for ``min_V f(V)``, f convex, asked for in rounds.
 
-    With the full Hessian (of all q entries) the steps are Newton's; with one block shared by all
-    scores (least squares, where it is exact, or a bound on a softmax curvature) it starts
-    quasi-Newton steps. The loss of optimality is judged by the Newton decrement
-    ``gap = g^T H^-1 g / 2``, which is the distance to the minimum in the quadratic model.
+    Steps solve ``(H + m B) d = -g``, H the Hessian and B the same bounding block for every score.
+    The damping m starts at zero (Newton) and grows when a step is refused; at one the step
+    minimises a majorant of f and cannot fail. Without a Hessian (heads too large for one) the
+    bound starts quasi-Newton steps, and for least squares the bound *is* the Hessian.
+
+    The loss of optimality is judged by the Newton decrement ``gap = g^T H^-1 g / 2``, the
+    distance to the minimum in the quadratic model.
 
     Parameters
     ----------
@@ -40,59 +48,56 @@ class HeadSolver:
     n_free
         Number of unpenalised rows at the end.
     quasi
-        Keep pairs of steps and slopes: for a curvature that is a bound rather than a Hessian.
+        Without Hessian: keep pairs of steps and slopes.
     """
 
     def __init__(self, head: FloatArray, *, ridge: float, n_free: int, quasi: bool) -> None:
         self.head = head
-        self.trial = head
-        self.value = np.inf
-        self.gap = np.inf
-        self.stalled = False
-        self.is_slow = False
         self.quasi = quasi
         self._penalty = np.full(len(head), 2.0 * ridge)
         self._penalty[len(head) - n_free :] = 0.0
-        self._slope = np.zeros_like(head)
-        self._direction = np.zeros_like(head)
-        self._step = 1.0
-        self._factor: tuple[FloatArray, bool] | None = None
         self._pairs: deque[tuple[FloatArray, FloatArray]] = deque(maxlen=MEMORY)
+        self.restart()
 
     def restart(self) -> None:
         """Forget values and curvature, for they belong to another filter; keep the head."""
         self.trial = self.head
-        self.value, self.gap, self.stalled, self.is_slow = np.inf, np.inf, False, False
-        self._factor = None
+        self.value, self.gap = np.inf, np.inf
+        self.stalled = self.is_slow = False
+        self._slope = np.zeros_like(self.head)
+        self._direction = np.zeros_like(self.head)
+        self._step, self._damping = 1.0, 0.0
+        self._hessian: FloatArray = np.empty((0, 0))
+        self._block: FloatArray = self._hessian
         self._pairs.clear()
 
     def penalty(self, head: FloatArray) -> float:
         """Ridge term of the loss at a head."""
         return float(0.5 * (self._penalty[:, None] * head**2).sum())
 
-    def receive(self, loss: float, slope: FloatArray, curvature: FloatArray | None) -> None:
-        """Take the records' answer at `trial`: mean loss, its slope, packed curvature or None.
+    def receive(self, loss: float, slope: FloatArray, curvature: Curvature | None) -> None:
+        """Take the records' answer at `trial`: mean loss, its slope, and curvature or None.
 
-        A trial that does not lower the loss enough is refused and the step shortened by the
-        secant rule; below 1e-12 of a step rounding rules, and the head stays, ``stalled``.
+        A trial that does not lower the loss enough is refused, and the next one is more careful;
+        where even the most careful one is refused, rounding rules, and the head is ``stalled``.
         """
         value = loss + self.penalty(self.trial)
         slope = slope + self._penalty[:, None] * self.trial
         expected = ARMIJO * self._step * float((self._direction * self._slope).sum())
         if np.isfinite(self.value) and value > self.value + expected + 1e-13 * (1 + abs(value)):
-            self._step *= self._shorten(slope)
-            self.stalled = self._step < 2.0**-40
-            self.trial = self.head if self.stalled else self.head + self._step * self._direction
+            self._retreat(slope)
             return
         if curvature is not None:
-            self._factor = self._factorise(curvature, slope.shape[1])
+            self._keep(curvature, slope.shape[1])
         if self.quasi and np.isfinite(self.value):
             self._remember(self.trial - self.head, slope - self._slope)
         self.head, self.value, self._slope = self.trial, value, slope
-        self._direction = -self._solve(slope)
-        before, self.gap = self.gap, float(-0.5 * (self._direction * slope).sum())
+        self._damping = self._damping / 10 if self._damping > FIRST_DAMPING / 100 else 0.0
+        self._direct()
+        before = self.gap
+        newton = self._direction if self._damping == 0 else -self._divide(slope, 0.0)
+        self.gap = float(-0.5 * (newton * slope).sum())
         self.is_slow = curvature is None and self.gap > SLOW * before
-        self._step = 1.0
 
     def propose(self) -> None:
         """Move the trial one full step from an accepted head; a refused one is left as it is."""
@@ -104,32 +109,47 @@ class HeadSolver:
         """Whether the last answer was for the head itself."""
         return self.trial is self.head
 
-    def _shorten(self, slope: FloatArray) -> float:
-        """Share of the refused step at which the slope along it should vanish (secant)."""
-        before = float((self._direction * self._slope).sum())
-        after = float((self._direction * slope).sum())
-        share = before / (before - after) if after > 0 else 0.5
-        return float(np.clip(share, 1e-3, 0.5))
+    def _direct(self) -> None:
+        """Choose the direction of the next step from an accepted head."""
+        slope = self._slope
+        found = self._two_loops(slope) if self.quasi else self._divide(slope, self._damping)
+        self._direction, self._step = -found, 1.0
 
-    def _factorise(self, packed: FloatArray, n_scores: int) -> tuple[FloatArray, bool]:
-        matrix = unpack_symmetric(packed)
-        shared = len(matrix) == len(self.head)
-        penalty = self._penalty if shared else np.tile(self._penalty, n_scores)
+    def _retreat(self, slope: FloatArray) -> None:
+        """Refuse the trial: more damping, or for quasi-Newton steps the secant rule."""
+        if self.quasi:
+            before = float((self._direction * self._slope).sum())
+            after = float((self._direction * slope).sum())
+            share = before / (before - after) if after > 0 else 0.5
+            self._step *= float(np.clip(share, 1e-3, 0.5))
+            self.stalled = self._step < 2.0**-40
+        else:
+            self.stalled = self._damping >= 1.0
+            grown = max(FIRST_DAMPING, MORE_DAMPING * self._damping)
+            self._damping = min(1.0, grown)
+            self._direct()
+        self.trial = self.head if self.stalled else self.head + self._step * self._direction
+
+    def _keep(self, curvature: Curvature, n_scores: int) -> None:
+        hessian, block = (unpack_symmetric(part) for part in curvature)
         # A constant filter output has no curvature: the jitter keeps the step finite there.
-        jitter = 1e-12 * np.trace(matrix) / len(matrix) + 1e-300
-        matrix[np.diag_indices_from(matrix)] += penalty + jitter
-        factor: tuple[FloatArray, bool] = sl.cho_factor(matrix, lower=True, check_finite=False)
-        return factor
+        block[np.diag_indices_from(block)] += 1e-12 * np.trace(block) / len(block) + 1e-300
+        if len(hessian):
+            jitter = 1e-12 * np.trace(hessian) / len(hessian) + 1e-300
+            hessian[np.diag_indices_from(hessian)] += np.tile(self._penalty, n_scores) + jitter
+        block[np.diag_indices_from(block)] += self._penalty
+        self._hessian, self._block = hessian, block
 
-    def _solve(self, slope: FloatArray) -> FloatArray:
-        return self._two_loops(slope) if self.quasi else self._divide(slope)
-
-    def _divide(self, slope: FloatArray) -> FloatArray:
-        assert self._factor is not None
-        shared = len(self._factor[0]) == len(slope)
-        right = slope if shared else slope.T.ravel()
-        solution = sl.cho_solve(self._factor, right, check_finite=False)
-        return np.asarray(solution if shared else solution.reshape(slope.T.shape).T)
+    def _divide(self, slope: FloatArray, damping: float) -> FloatArray:
+        """Solve with the damped Hessian, or with the block where there is none."""
+        if len(self._hessian) == 0:
+            return np.asarray(sl.solve(self._block, slope, assume_a="pos", check_finite=False))
+        matrix = self._hessian
+        if damping > 0:
+            matrix = matrix + damping * np.kron(np.eye(slope.shape[1]), self._block)
+        factor = sl.cho_factor(matrix, lower=True, check_finite=False)
+        solution = sl.cho_solve(factor, slope.T.ravel(), check_finite=False)
+        return np.asarray(solution.reshape(slope.T.shape).T)
 
     def _two_loops(self, slope: FloatArray) -> FloatArray:
         """L-BFGS direction, with the curvature bound as its first matrix."""
@@ -138,7 +158,7 @@ class HeadSolver:
             a = float((s * q).sum() / (s * y).sum())
             q -= a * y
             back.append(a)
-        q = self._divide(q)
+        q = self._divide(q, 0.0)
         for (s, y), a in zip(self._pairs, reversed(back), strict=True):
             q += (a - float((y * q).sum() / (s * y).sum())) * s
         return q

@@ -69,11 +69,11 @@ def ask_shard(
     Returns
     -------
     sums
-        ``(counts (2,), losses (n_tasks, 2), gradient, slope and curvature of each task ...)``;
-        what was not asked is an empty array.
+        ``(counts (2,), losses (n_tasks, 2), gradient)``, then slope, packed Hessian and packed
+        bounding block of each task; what was not asked is an empty array.
     """
     counts, losses = np.zeros(2), np.zeros((len(tasks), 2))
-    sums = [_Sums.start(task, head, question.want) for task, head in _pair(tasks, question)]
+    sums = [_Sums(task, head, question.want) for task, head in _pair(tasks, question)]
     gradient = np.zeros(family.n_parameters) if question.want == "gradient" else NOTHING
     rows_at_once = max(256, BLOCK_BYTES // (8 * max(family.n_features_in, 32)))
     for first in range(0, len(shard.features), rows_at_once):
@@ -94,27 +94,23 @@ def ask_shard(
             gradient += pullback(dz)
     flat: list[FloatArray] = [counts, losses, gradient]
     for part in sums:
-        flat += [part.slope, part.packed()]
+        flat += [part.slope, *part.packed()]
     return tuple(flat)
 
 
 class _Sums:
     """What one task sums over the blocks of a shard."""
 
-    def __init__(self, slope: FloatArray, curvature: FloatArray) -> None:
-        self.slope = slope
-        self.curvature = curvature
+    def __init__(self, task: Task, head: FloatArray | None, want: str) -> None:
+        self.slope = np.zeros(() if head is None else head.shape)
+        self.hessian = self.block = NOTHING
+        if head is not None and want == "curvature":
+            self.block = np.zeros((len(head), len(head)))
+            if task.uses_hessian(len(head)):
+                self.hessian = np.zeros((head.size, head.size))
 
-    @classmethod
-    def start(cls, task: Task, head: FloatArray | None, want: str) -> _Sums:
-        if head is None:
-            return cls(NOTHING, NOTHING)
-        full = task.is_classification and not task.uses_bound(len(head) - task.with_intercept)
-        size = head.size if full else len(head)
-        return cls(np.zeros(head.shape), np.zeros((size, size)) if want == "curvature" else NOTHING)
-
-    def packed(self) -> FloatArray:
-        return pack_symmetric(self.curvature) if self.curvature.size else NOTHING
+    def packed(self) -> list[FloatArray]:
+        return [pack_symmetric(m) if m.size else NOTHING for m in (self.hessian, self.block)]
 
     def add(
         self,
@@ -135,17 +131,16 @@ class _Sums:
         slopes *= fitted[:, None]
         if head is not None:
             self.slope += inputs.T @ slopes
-        if head is not None and self.curvature.size:
+        if self.block.size:
             self._bend(task, inputs[fitted], p[fitted] if p.size else p)
         return per_record, partial(_pull, task=task, head=head, slopes=slopes)
 
     def _bend(self, task: Task, inputs: FloatArray, probabilities: FloatArray) -> None:
-        if not task.is_classification:
-            self.curvature += 2.0 * (inputs.T @ inputs)
-        elif len(self.curvature) == inputs.shape[1] and task.n_scores > 1:
-            self.curvature += bound_softmax_curvature(inputs.T @ inputs)
-        else:
-            self.curvature += sum_softmax_curvature(inputs, probabilities, task.basis)
+        moments = inputs.T @ inputs
+        # The Hessian of squared errors is the same block for every output.
+        self.block += bound_softmax_curvature(moments) if task.is_classification else 2 * moments
+        if self.hessian.size:
+            self.hessian += sum_softmax_curvature(inputs, probabilities, task.basis)
 
 
 def _pull(dz: FloatArray, *, task: Task, head: FloatArray | None, slopes: FloatArray) -> None:
@@ -186,7 +181,7 @@ def make_objective(
             np.zeros((task.n_inputs(d), task.n_scores)),
             ridge=task.ridge,
             n_free=int(task.with_intercept),
-            quasi=task.uses_bound(d),
+            quasi=task.is_classification and not task.uses_hessian(task.n_inputs(d)),
         )
         for task in tasks
     ]
@@ -202,4 +197,5 @@ def make_objective(
 
 def _ask(oracle: Oracle[Question, Sums], question: Question) -> Answer:
     counts, losses, gradient, *rest = oracle(question)
-    return Answer(counts, losses, tuple(rest[::2]), tuple(rest[1::2]), gradient)
+    pairs = tuple(zip(rest[1::3], rest[2::3], strict=True))
+    return Answer(counts, losses, tuple(rest[::3]), pairs, gradient)

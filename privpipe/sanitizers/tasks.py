@@ -150,10 +150,9 @@ class Task:
         """Rows of the head."""
         return n_filtered + self.with_intercept
 
-    def uses_bound(self, n_filtered: int) -> bool:
-        """Whether the head is too large for a full Hessian."""
-        size = self.n_inputs(n_filtered) * self.n_scores
-        return self.is_classification and size > NEWTON_PARAMETERS
+    def uses_hessian(self, n_inputs: int) -> bool:
+        """Whether the head has a Hessian of its own, small enough to send."""
+        return self.is_classification and n_inputs * self.n_scores <= NEWTON_PARAMETERS
 
     def read_classes(self, labels: FloatArray) -> IntArray:
         """Class numbers of records from all their variables, (n_records,)."""

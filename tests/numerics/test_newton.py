@@ -40,7 +40,11 @@ def _drive(solver: HeadSolver, inputs, classes, basis, n_rounds: int) -> int:
         losses, slopes, p = measure_softmax(inputs @ solver.trial, classes, basis)
         full = sum_softmax_curvature(inputs, p, basis)
         block = bound_softmax_curvature(inputs.T @ inputs)
-        packed = pack_symmetric(block if solver.quasi else full) / 300
+        nothing = np.empty(0)
+        packed = (
+            nothing if solver.quasi else pack_symmetric(full) / 300,
+            pack_symmetric(block) / 300,
+        )
         fresh = not solver.quasi or n == 0
         solver.receive(losses.mean(), inputs.T @ slopes / 300, packed if fresh else None)
         if solver.accepted and (solver.gap < 1e-14 or solver.stalled):
@@ -77,7 +81,10 @@ def test_head_solver__refuses_a_step_that_overshoots() -> None:
     values = []
     for _ in range(40):
         losses, slopes, p = measure_softmax(inputs @ solver.trial, classes, basis)
-        packed = pack_symmetric(sum_softmax_curvature(inputs, p, basis)) / 300
+        packed = (
+            pack_symmetric(sum_softmax_curvature(inputs, p, basis)) / 300,
+            pack_symmetric(bound_softmax_curvature(inputs.T @ inputs)) / 300,
+        )
         solver.receive(losses.mean(), inputs.T @ slopes / 300, packed)
         values.append(solver.value)
         solver.propose()

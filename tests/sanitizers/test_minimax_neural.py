@@ -138,7 +138,7 @@ def test_fit_minimax_family__trains_a_users_own_filter() -> None:
     records = Records(x, desired=target, confidential=private, n_shards=3)
     family = Rectified(4, 8)
     start = np.random.default_rng(0).normal(size=32)
-    fit = fit_minimax_family(records, family, start, FamilyOptions(max_iterations=60))
+    fit = fit_minimax_family(records, family, start, FamilyOptions(tradeoff=1.0))
     z = family.map_records(fit.parameters, x)[0]
     assert _accuracy(z, target) > 0.8
     assert _accuracy(z, private) < 0.6

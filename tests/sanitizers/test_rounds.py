@@ -161,5 +161,5 @@ def test_objective__counts_rounds_and_bytes() -> None:
     assert phi.n_rounds >= 2
     # Down: filter and heads. Up: counts, two losses per task, slopes, packed curvatures.
     down = 27 + 4 * 1 + 4 * 2
-    curvature = down + 2 + 4 + (4 + 8) + (4 * 5 // 2 + 8 * 9 // 2)
+    curvature = down + 2 + 4 + (4 + 8) + (4 * 5 // 2 + 8 * 9 // 2 + 2 * 4 * 5 // 2)
     assert phi.largest_round == 8 * max(curvature, down + 2 + 4 + 12 + 27)
