@@ -16,7 +16,7 @@ import numpy as np
 from scipy import stats
 
 from flows.reproduce.adversaries import measure_accuracy, measure_papers_accuracy
-from privpipe.errors import FormatError, StoreError
+from privpipe.errors import FormatError, OptionError, StoreError
 from privpipe.protocols import BoolArray, FloatArray, IntArray, RecordMap
 from privpipe.records.memory import Records
 from privpipe.sanitizers.baselines import (
@@ -74,7 +74,8 @@ class FilterResult:
     accuracies
         One per trial.
     mean, lower, upper
-        Mean and 95 % limits: Student's over trials, Wilson's over test records for one trial.
+        Mean over trials and 95 % limits. Trials that share their test records add the error
+        of that sample to the spread between them.
     """
 
     filter_name: str
@@ -134,6 +135,7 @@ def reproduce_hamm_genki(
     widths: Sequence[int] = (10, 20, 50, 100),
     n_trials: int = 4,
     adversaries: Sequence[str] = ALL,
+    filters: Sequence[str] | None = None,
 ) -> Reproduction:
     """Figure 4: hide gender, keep expression. The split is the authors'; trials change seeds.
 
@@ -147,6 +149,8 @@ def reproduce_hamm_genki(
         Trials of the filters and adversaries that draw.
     adversaries
         Besides the authors' own, called "papers".
+    filters
+        Names of those to run; all by default.
 
     Raises
     ------
@@ -157,9 +161,9 @@ def reproduce_hamm_genki(
     """
     trial, stored = read_genki_trial(folder)
     everywhere = "the authors' stored results, mean over their widths"
-    fits = _list_fits(widths, n_reduced=1, binary=True)
+    fits = _choose(_list_fits(widths, n_reduced=1, binary=True), filters)
     names = (*adversaries, "papers")
-    results = _measure([trial] * n_trials, fits, names)
+    results = _measure([trial] * n_trials, fits, names, shared_test=True)
     paper = (
         PaperFigure("raw", 256, 0.90, 0.90, "section 6.3"),
         PaperFigure("pca", 10, 0.840, 0.665, "readme of the original code; adversary: papers"),
@@ -174,6 +178,7 @@ def reproduce_hamm_har(
     widths: Sequence[int] = (10, 20, 50),
     seeds: Sequence[int] = (0, 1, 2, 3),
     adversaries: Sequence[str] = ALL,
+    filters: Sequence[str] | None = None,
 ) -> Reproduction:
     """Figure 6: hide who moves, keep how. Each seed draws 15 subjects and halves their records.
 
@@ -189,6 +194,9 @@ def reproduce_hamm_har(
     seeds
         One trial each.
     adversaries
+        Names of `ADVERSARIES`.
+    filters
+        Names of those to run; all by default.
 
     Raises
     ------
@@ -198,8 +206,8 @@ def reproduce_hamm_har(
         If it does not hold what it should.
     """
     trials = [draw_har_trial(folder, seed) for seed in seeds]
-    fits = _list_fits(widths, n_reduced=5, binary=False)
-    results = _measure(trials, fits, tuple(adversaries))
+    fits = _choose(_list_fits(widths, n_reduced=5, binary=False), filters)
+    results = _measure(trials, fits, tuple(adversaries), shared_test=False)
     paper = (PaperFigure("raw", 561, 0.97, 0.70, "section 6.3"),)
     return Reproduction("hamm-har", results, paper, _chance(trials[0]), len(trials))
 
@@ -302,8 +310,23 @@ def _list_fits(widths: Sequence[int], *, n_reduced: int, binary: bool) -> list[t
     return fits
 
 
+def _choose(fits: list[tuple[str, Fit]], filters: Sequence[str] | None) -> list[tuple[str, Fit]]:
+    known = {name for name, _ in fits}
+    unknown = set(filters or ()) - known
+    if unknown:
+        raise OptionError(
+            f"{', '.join(sorted(unknown))} is no filter of this experiment.",
+            remedy=f"Use some of: {', '.join(sorted(known))}.",
+        )
+    return [(name, fit) for name, fit in fits if filters is None or name in filters]
+
+
 def _measure(
-    trials: Sequence[Trial], fits: Sequence[tuple[str, Fit]], adversaries: Sequence[str]
+    trials: Sequence[Trial],
+    fits: Sequence[tuple[str, Fit]],
+    adversaries: Sequence[str],
+    *,
+    shared_test: bool,
 ) -> tuple[FilterResult, ...]:
     found: dict[tuple[str, int, str, str], list[float]] = {}
     for seed, trial in enumerate(trials):
@@ -318,7 +341,7 @@ def _measure(
                 for adversary in adversaries:
                     key = (name, released[0].shape[1], task, adversary)
                     found.setdefault(key, []).append(_judge(adversary, released, labels, seed))
-    n_test = len(trials[0].target[1])
+    n_test = len(trials[0].target[1]) if shared_test else None
     return tuple(FilterResult(*key, *_summarise(values, n_test)) for key, values in found.items())
 
 
@@ -345,13 +368,15 @@ def _judge(
 
 
 def _summarise(
-    values: Sequence[float], n_test: int
+    values: Sequence[float], n_test: int | None
 ) -> tuple[tuple[float, ...], float, float, float]:
-    mean = float(np.mean(values))
-    error = float(np.std(values, ddof=1)) / np.sqrt(len(values)) if len(values) > 1 else 0.0
-    if error == 0.0:
-        hits = round(mean * n_test)
-        low, high = stats.binomtest(hits, n_test).proportion_ci(method="wilson")
-        return tuple(values), mean, float(low), float(high)
-    half = float(stats.t.ppf(0.975, len(values) - 1)) * error
-    return tuple(values), mean, mean - half, mean + half
+    """Accuracies, mean and limits; `n_test` is the size of a shared test sample."""
+    mean, n = float(np.mean(values)), len(values)
+    low = high = 0.0
+    if n_test is not None:
+        limits = stats.binomtest(round(mean * n_test), n_test).proportion_ci(method="wilson")
+        low, high = mean - float(limits.low), float(limits.high) - mean
+    if n > 1:
+        half = float(stats.t.ppf(0.975, n - 1) * np.std(values, ddof=1) / np.sqrt(n))
+        low, high = float(np.hypot(low, half)), float(np.hypot(high, half))
+    return tuple(values), mean, max(0.0, mean - low), min(1.0, mean + high)

@@ -66,7 +66,7 @@ def draw_accuracies(found: Reproduction, path: str | Path, *, adversary: str = "
     axes.set(
         xlabel=f"private accuracy ({adversary} adversary; line: chance)",
         ylabel="target accuracy",
-        xlim=(0, 1),
+        xlim=(max(0.0, min(r.mean for r in shown if r.task == "private") - 0.1), 1),
         ylim=(max(0.0, lowest - 0.1), 1),
         title=f"{found.name}: upper left is best",
     )
