@@ -7,7 +7,7 @@ updates are Chan, Golub and LeVeque's.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 
 import numpy as np
 import scipy.sparse as sp
@@ -202,7 +202,7 @@ def read_labels(shard: Shard, rows: slice, schema: ShardSchema) -> tuple[FloatAr
     coded = np.array([c.is_categorical for c in (*schema.desired, *schema.confidential)], np.bool_)
     missing = ~np.isfinite(labels)
     missing[:, coded] |= labels[:, coded] < 0
-    return labels, ~missing.any(axis=1)
+    return labels, ~reduce(np.logical_or, missing.T, np.zeros(len(labels), np.bool_))
 
 
 def _summarise_nothing(width: int, n_labels: int) -> LabelledMoments:
