@@ -18,6 +18,9 @@ __all__ = [
     "whiten",
 ]
 
+RANK = 1e-9
+"""Singular values below this share of the largest are rounding."""
+
 
 def fix_signs(vectors: FloatArray) -> FloatArray:
     """Turn every column so that its entry of largest size is positive (the first of equals).
@@ -55,27 +58,42 @@ def whiten(covariance: FloatArray, ridge: float) -> FloatArray:
 
 
 def solve_generalised(
-    matrix: FloatArray, metric: FloatArray, ridge: float
+    columns: FloatArray, signs: FloatArray, metric: FloatArray, ridge: float
 ) -> tuple[FloatArray, FloatArray]:
-    """All generalised eigenpairs of ``matrix v = w (metric + ridge I) v``, w ascending.
+    """Generalised eigenpairs of ``F diag(signs) F^T v = w (metric + ridge I) v``, w not zero.
+
+    F has few columns, so there are few such pairs: they are found in its range, with a
+    Cholesky factor of the metric and a small eigenproblem. A solver for square matrices would
+    return rounding errors of the zero eigenvalues as if they were small ones.
 
     Parameters
     ----------
-    matrix, metric : (n, n)
-        Symmetric; the metric positive semidefinite.
+    columns : (n, k)
+        F.
+    signs : (k,)
+        Weights of its columns.
+    metric : (n, n)
+        Symmetric, positive semidefinite.
     ridge
         Relative to the mean eigenvalue of the metric; positive.
 
     Returns
     -------
-    values : (n,)
-        Ascending.
-    vectors : (n, n)
+    values : (r,)
+        Ascending, r at most the rank of F.
+    vectors : (n, r)
         ``V^T (metric + ridge I) V = I``.
     """
     n = len(metric)
     lifted = metric + (ridge * np.trace(metric) / n + 1e-300) * np.eye(n)
-    values, vectors = sl.eigh(matrix, lifted, check_finite=False)
+    lower = sl.cholesky(lifted, lower=True, check_finite=False)
+    whitened = sl.solve_triangular(lower, columns, lower=True, check_finite=False)
+    left, sizes, right = sl.svd(whitened, full_matrices=False, check_finite=False)
+    kept = sizes > RANK * sizes.max(initial=1e-300)
+    coupled = sizes[:, None] * right
+    inner = (coupled * signs) @ coupled.T
+    values, turned = sl.eigh(inner[np.ix_(kept, kept)], check_finite=False)
+    vectors = sl.solve_triangular(lower, left[:, kept] @ turned, lower=True, trans="T")
     return values, fix_signs(vectors)
 
 

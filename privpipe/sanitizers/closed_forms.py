@@ -101,11 +101,11 @@ def find_least_squares_directions(
     ----------
     Hamm, JMLR 2017, equations (47)-(58).
     """
-    matrix = np.zeros_like(moments.scatter)
-    for task in tasks:
-        cross = cross_moments(task, moments)
-        matrix -= task.weight * (cross @ cross.T)
-    values, vectors = solve_generalised(matrix, moments.covariance, ridge)
+    crosses = [cross_moments(task, moments) for task in tasks]
+    signs = np.concatenate(
+        [np.full(c.shape[1], -t.weight) for t, c in zip(tasks, crosses, strict=True)]
+    )
+    values, vectors = solve_generalised(np.column_stack(crosses), signs, moments.covariance, ridge)
     n_informative = int((values < -INFORMATIVE * np.abs(values).max(initial=1e-300)).sum())
     taken = vectors[:, : min(max(n_informative, 1), n_filtered or len(values))]
     missing = max(n_filtered - taken.shape[1], 0)
@@ -139,8 +139,9 @@ def find_privacy_lds(
     hide = [t for t in tasks if t.weight < 0]
     wanted = _stack(keep, moments)
     unwanted = _stack(hide, moments)
-    values, vectors = solve_generalised(wanted @ wanted.T, unwanted @ unwanted.T, ridge)
-    n_informative = int((values > INFORMATIVE * max(values[-1], 1e-300)).sum())
+    ones = np.ones(wanted.shape[1])
+    values, vectors = solve_generalised(wanted, ones, unwanted @ unwanted.T, ridge)
+    n_informative = len(values)
     n_taken = min(n_informative, n_filtered or n_informative)
     taken = vectors[:, ::-1][:, :n_taken]
     taken = taken / np.linalg.norm(taken, axis=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import scipy.linalg as sl
 
 from privpipe.numerics.spectra import fix_signs, guard_directions, solve_generalised, whiten
 
@@ -24,11 +25,18 @@ def test_whiten__of_nothing_is_finite() -> None:
 
 
 def test_solve_generalised__satisfies_the_equation_in_order() -> None:
-    a, c = _covariance(5, 2, 1) - _covariance(5, 2, 2), _covariance(5, 5, 3)
-    values, v = solve_generalised(a, c, 1e-6)
-    metric = c + 1e-6 * np.trace(c) / 5 * np.eye(5)
-    np.testing.assert_allclose(a @ v, metric @ v * values, atol=1e-9)
+    rng = np.random.default_rng(1)
+    columns, signs = rng.normal(size=(7, 4)), np.array([1.0, 1.0, -2.0, 1.0])
+    columns[:, 3] = columns[:, 0]
+    c = _covariance(7, 3, 3)
+    values, v = solve_generalised(columns, signs, c, 1e-3)
+    metric = c + 1e-3 * np.trace(c) / 7 * np.eye(7)
+    matrix = (columns * signs) @ columns.T
+    np.testing.assert_allclose(matrix @ v, metric @ v * values, atol=1e-9)
+    np.testing.assert_allclose(v.T @ metric @ v, np.eye(3), atol=1e-9)
     assert (np.diff(values) >= 0).all()
+    expected = sl.eigh(matrix, metric, eigvals_only=True)
+    np.testing.assert_allclose(values, expected[np.abs(expected) > 1e-8], rtol=1e-8)
 
 
 def test_guard_directions__avoids_what_is_closed_and_takes_the_most_variance() -> None:
