@@ -73,7 +73,7 @@ def _released(
     """Raw and released records together: read from the release, or cleaned where they are read."""
     shards = _shards(run, client, part, label)
     if not run.trains_on_itself:
-        return CleanedShards(shards, run.work_model_url, trained.model_digest)
+        return CleanedShards(shards, run.stored_model_url, trained.model_digest)
     paired = replace(shards.collection, released_url=plan.data_url, released_run=plan.run)
     return replace(shards, collection=paired)
 
@@ -93,11 +93,11 @@ def _count_judged(run: Run, held_out: bool) -> tuple[int, int | None]:
 
 def _read_promise(run: Run, trained: Trained) -> Promise | None:
     """The promised predictor, read from the stored model as an outsider would read it."""
-    header = read_model_header(run.work_model_url)
+    header = read_model_header(run.stored_model_url)
     budget = header["fields"].get("utility_budget")
     if budget is None or "predictor" not in header["arrays"]:
         return None
-    predictor = read_arrays(run.work_model_url, ["predictor"])["predictor"]
+    predictor = read_arrays(run.stored_model_url, ["predictor"])["predictor"]
     return Promise(predictor, float(budget))
 
 

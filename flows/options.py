@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from flows.toml_places import find_place
+from privpipe.dist.apply import Nonfinite
 from privpipe.errors import OptionError
 from privpipe.records.schema import suggest
 from privpipe.sanitizers import METHODS
@@ -55,6 +56,13 @@ class ReleaseOptions(BaseModel):
         tuple[str, ...],
         Field(description="Further variables to release by name; a confidential one is refused."),
     ] = ()
+    nonfinite: Annotated[
+        Nonfinite,
+        Field(
+            description="Records with NaN or infinity: fail the run, withhold them (the row stays "
+            "and holds nothing, `released` is 0), or impute the training mean."
+        ),
+    ] = "fail"
 
 
 class ClusterSection(BaseModel):

@@ -9,6 +9,22 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 _HOME = {
+    "LinearFilter": "privpipe.sanitizers.linear",
+    "MinimaxFilter": "privpipe.sanitizers.linear",
+    "MinimaxNeuralOptions": "privpipe.sanitizers.minimax_neural",
+    "MinimaxOptions": "privpipe.sanitizers.minimax",
+    "NeuralFilter": "privpipe.sanitizers.minimax_neural",
+    "fit_minimax_family": "privpipe.sanitizers.minimax_family",
+    "fit_minimax_filter": "privpipe.sanitizers.minimax",
+    "fit_minimax_neural_filter": "privpipe.sanitizers.minimax_neural",
+    "AttackOptions": "privpipe.attacks.options",
+    "AttackReport": "privpipe.attacks.verdicts",
+    "measure_attacks": "privpipe.attacks.inference",
+    "measure_information": "privpipe.attacks.information",
+    "measure_linkage": "privpipe.attacks.linkage",
+    "measure_membership": "privpipe.attacks.membership",
+    "measure_reconstruction": "privpipe.attacks.reconstruction",
+    "measure_roc": "privpipe.attacks.roc",
     "Guarantee": "privpipe.protocols",
     "KeyBinding": "privpipe.store.keys",
     "KeyedStream": "privpipe.numerics.streams",
@@ -41,11 +57,29 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    from privpipe.attacks.inference import measure_attacks as measure_attacks
+    from privpipe.attacks.information import measure_information as measure_information
+    from privpipe.attacks.linkage import measure_linkage as measure_linkage
+    from privpipe.attacks.membership import measure_membership as measure_membership
+    from privpipe.attacks.options import AttackOptions as AttackOptions
+    from privpipe.attacks.reconstruction import measure_reconstruction as measure_reconstruction
+    from privpipe.attacks.roc import measure_roc as measure_roc
+    from privpipe.attacks.verdicts import AttackReport as AttackReport
     from privpipe.errors import PrivpipeError as PrivpipeError
     from privpipe.numerics.knapsack import solve_augmented_knapsack as solve_augmented_knapsack
     from privpipe.numerics.streams import KeyedStream as KeyedStream
     from privpipe.protocols import Guarantee as Guarantee
     from privpipe.records.memory import Records as Records
+    from privpipe.sanitizers.linear import LinearFilter as LinearFilter
+    from privpipe.sanitizers.linear import MinimaxFilter as MinimaxFilter
+    from privpipe.sanitizers.minimax import MinimaxOptions as MinimaxOptions
+    from privpipe.sanitizers.minimax import fit_minimax_filter as fit_minimax_filter
+    from privpipe.sanitizers.minimax_family import fit_minimax_family as fit_minimax_family
+    from privpipe.sanitizers.minimax_neural import MinimaxNeuralOptions as MinimaxNeuralOptions
+    from privpipe.sanitizers.minimax_neural import NeuralFilter as NeuralFilter
+    from privpipe.sanitizers.minimax_neural import (
+        fit_minimax_neural_filter as fit_minimax_neural_filter,
+    )
     from privpipe.sanitizers.nullspace import NullSpaceCleaner as NullSpaceCleaner
     from privpipe.sanitizers.nullspace import fit_null_space_cleaner as fit_null_space_cleaner
     from privpipe.store.artifacts import open_model as open_model

@@ -1,1 +1,5 @@
-"""Each paper's experiments again: tables, intervals and figures beside the printed ones."""
+"""The papers' figures and tables, ours beside theirs, with a verdict for every number.
+
+`registry` lists what can be reproduced and runs it; `result` is what a reproduction returns; a
+module per paper holds one function per figure.
+"""

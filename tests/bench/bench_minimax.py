@@ -1,11 +1,10 @@
 """Fitting minimax filters: against libraries combined naively, on workers, and as data grow.
 
-``python -m tests.bench.bench_minimax [number of records]``
+``python -m tests.bench minimax``; ratios below one are ours, or what two workers save.
 """
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import time
 import warnings
@@ -29,10 +28,11 @@ from privpipe.sanitizers.minimax import MinimaxOptions, fit_minimax_filter
 from privpipe.sanitizers.planning import plan_tasks
 from privpipe.sanitizers.rounds import make_objective
 from privpipe.sanitizers.tasks import TaskOptions
-from privpipe.store.collection import open_collection
+from privpipe.store.collection import Collection, open_collection
 from privpipe.store.ingest import write_collection
 
 RIDGE = 1e-6
+Row = tuple[str, float, str, str, float, float]
 
 
 def draw_records(
@@ -92,37 +92,55 @@ def fit_naively(
     return best[0], calls[0]
 
 
-def compare_fit(n: int, width: int) -> None:
-    """Phi and seconds of both ways of fitting."""
+def compare_fit(n: int, width: int, max_evaluations: int) -> list[Row]:
+    """Both ways of fitting, and what our rounds cost."""
     data = draw_records(n, width)
     start = time.perf_counter()
     ours = fit_minimax_filter(as_records(*data))
-    ours_seconds = time.perf_counter() - start
+    seconds = time.perf_counter() - start
     last = dict(zip(ours.history_columns, ours.history[-1], strict=True))
     start = time.perf_counter()
-    theirs, calls = fit_naively(*data, 5, max_evaluations=15)
-    seconds = time.perf_counter() - start
-    print(f"fit, {n} records of {width} features, 6 target and 15 private classes, width 5")
-    print(f"  privpipe              Phi {last['phi']:9.4f}  {ours_seconds:8.2f} s")
-    print(f"  scipy + scikit-learn  Phi {theirs:9.4f}  {seconds:8.2f} s, {calls} evaluations")
-    largest, total = last["largest_round_bytes"] / 1000, last["bytes"] / 1e6
-    print(f"  one Gram of {8 * width**2 / 1024:.0f} KiB, {last['rounds']:.0f} rounds, down and up")
-    print(f"  together {largest:.1f} KB at most, {total:.2f} MB in all")
+    phi, calls = fit_naively(*data, 5, max_evaluations)
+    naive = time.perf_counter() - start
+    libraries = f"scipy and scikit-learn, {calls} evaluations"
+    kilobytes, gram = last["largest_round_bytes"] / 1000, 8 * width**2 / 1000
+    return [
+        ("fit, 6 and 15 classes, width 5", seconds, "s", libraries, naive, seconds / naive),
+        # Shifted by its lower limit, minus the entropy of the private classes, to be a ratio.
+        ("Phi above its limit", *_above(last["phi"], phi, float(ours.baselines[1]))),
+        ("rounds", last["rounds"], "rounds", "forty", 40, last["rounds"] / 40),
+        ("largest round, down and up", kilobytes, "kB", "one Gram", gram, kilobytes / gram),
+    ]
 
 
-def compare_inner(n: int, rounds: int) -> dict[str, float]:
-    """Inner Newton against scikit-learn's newton-cg on the same filtered records."""
-    ratios: dict[str, float] = {}
-    print("inner problem, ridge 1e-6: seconds of ours / newton-cg's, difference of the mean loss")
+def _above(ours: float, theirs: float, limit: float) -> tuple[float, str, str, float, float]:
+    return (
+        ours + limit,
+        "nats",
+        "scipy and scikit-learn",
+        theirs + limit,
+        (ours + limit) / (theirs + limit),
+    )
+
+
+def compare_inner(n: int, rounds: int) -> list[Row]:
+    """Inner Newton against scikit-learn's newton-cg on the same records, ridge 1e-6.
+
+    Raises
+    ------
+    AssertionError
+        If the two losses differ by more than 1e-5.
+    """
+    rows: list[Row] = []
     for width, k in ((1, 2), (10, 2), (5, 15), (10, 15)):
         x, _, private = draw_records(n, width, n_private=k)
         actions = _solve_inner(x.astype(np.float64), private)
         times = interleave(actions, rounds)
-        ratio = times["ours"] / times["theirs"]
-        ratios[f"{width} x {k}"] = ratio
-        difference = actions["ours"]() - actions["theirs"]()
-        print(f"  {n} records, {width:2d} inputs, {k:2d} classes: {ratio:6.2f}  {difference:+.1e}")
-    return ratios
+        assert abs(actions["ours"]() - actions["theirs"]()) < 1e-5
+        ours, theirs = 1000 * times["ours"], 1000 * times["theirs"]
+        name = f"inner problem, {width} inputs, {k} classes"
+        rows.append((name, ours, "ms", "newton-cg", theirs, ours / theirs))
+    return rows
 
 
 def _solve_inner(z: Any, private: Any) -> dict[str, Callable[[], Any]]:
@@ -150,8 +168,33 @@ def _solve_inner(z: Any, private: Any) -> dict[str, Callable[[], Any]]:
     return {"ours": ours, "theirs": theirs}
 
 
-def compare_workers(n: int, width: int) -> None:
-    """Processor seconds of the slowest worker of one and of two, the same Phi from both."""
+def compare_workers(n: int, width: int) -> list[Row]:
+    """Processor seconds of the slowest of two workers against one, the same Phi from both.
+
+    Raises
+    ------
+    AssertionError
+        If Phi differs by more than 1e-9.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        collection = _write_records(str(Path(folder) / "records.zarr"), n, width)
+        phi, slowest = [], []
+        for workers in (1, 2):
+            options = ClusterOptions(workers=workers, dashboard="127.0.0.1:0")
+            with connect(options) as client:
+                for turn in range(2):  # the first one warms the workers up
+                    before = client.run(time.process_time)
+                    shards = ShardedCollection(collection, client, f"bench-{workers}-{turn}")
+                    fitted = fit_minimax_filter(shards)
+                    after = client.run(time.process_time)
+            phi.append(fitted.history[-1, 1])
+            slowest.append(max(after[key] - before[key] for key in after))
+    assert abs(phi[1] - phi[0]) < 1e-9
+    one, two = slowest
+    return [("processor time, slowest of two workers", two, "s", "one worker", one, two / one)]
+
+
+def _write_records(url: str, n: int, width: int) -> Collection:
     x, target, private = draw_records(n, width)
     rows = max(256, n // 16)
     schema = CollectionSchema(
@@ -172,58 +215,33 @@ def compare_workers(n: int, width: int) -> None:
         }
         for i in range(0, n, rows)
     )
-    print(f"workers, {n} records of {width} features in {-(-n // rows)} chunks")
-    with tempfile.TemporaryDirectory() as folder:
-        url = str(Path(folder) / "records.zarr")
-        write_collection(url, schema, blocks)
-        collection = open_collection(url, desired=["target"], confidential=["private"])
-        phi, slowest = [], []
-        for workers in (1, 2):
-            options = ClusterOptions(workers=workers, dashboard="127.0.0.1:0")
-            with connect(options) as client:
-                for turn in range(2):  # the first one warms the workers up
-                    before = client.run(time.process_time)
-                    start = time.perf_counter()
-                    shards = ShardedCollection(collection, client, f"bench-{workers}-{turn}")
-                    fitted = fit_minimax_filter(shards)
-                    wall = time.perf_counter() - start
-                    after = client.run(time.process_time)
-                busy = [after[key] - before[key] for key in after]
-            phi.append(fitted.history[-1, 1])
-            slowest.append(max(busy))
-            print(
-                f"  {workers}: slowest worker {max(busy):6.2f} s of processor, wall {wall:6.2f} s"
-            )
-    print(f"  ratio {slowest[1] / slowest[0]:.2f}, difference of Phi {abs(phi[1] - phi[0]):.1e}")
+    write_collection(url, schema, blocks)
+    return open_collection(url, desired=["target"], confidential=["private"])
 
 
-def measure_growth(n: int) -> None:
-    """Seconds of a fit as records, features and classes double."""
-    print("growth, ten outer iterations: seconds (rounds)")
-    options = MinimaxOptions(tolerance=0.0)
-    for what, sizes in (
-        ("records", [(n, 64, 15), (2 * n, 64, 15), (4 * n, 64, 15)]),
-        ("features", [(n, 64, 15), (n, 128, 15), (n, 256, 15)]),
-        ("private classes", [(n, 64, 15), (n, 64, 30), (n, 64, 60)]),
+def measure_growth(n: int) -> list[Row]:
+    """Seconds of ten outer iterations as records, features and classes grow fourfold."""
+    options, rows = MinimaxOptions(tolerance=0.0), []
+    for what, small, large in (
+        ("records", (n, 64, 15), (4 * n, 64, 15)),
+        ("features", (n, 64, 15), (n, 256, 15)),
+        ("private classes", (n, 64, 15), (n, 64, 60)),
     ):
-        cells = []
-        for records, width, k in sizes:
+        seconds = []
+        for records, width, k in (small, large):
             data = as_records(*draw_records(records, width, n_private=k))
             start = time.perf_counter()
-            history = fit_minimax_filter(data, options).history
-            cells.append(f"{time.perf_counter() - start:7.2f} ({history[-1, -3]:.0f})")
-        print(f"  {what:16s}" + "  ".join(cells))
+            fit_minimax_filter(data, options)
+            seconds.append(time.perf_counter() - start)
+        ratio = seconds[1] / seconds[0]
+        rows.append((f"fit, four times the {what}", seconds[1], "s", "once", seconds[0], ratio))
+    return rows
 
 
-def main(n: int = 20_000, *, rounds: int = 5, workers: bool = True) -> dict[str, float]:
-    """Print everything; return the ratios of the inner problems."""
-    compare_fit(max(200, n // 5), 128)
-    ratios = compare_inner(max(200, n // 5), rounds)
-    measure_growth(max(400, n // 4))
-    if workers:
-        compare_workers(8 * n, 128)
-    return ratios
-
-
-if __name__ == "__main__":
-    main(*(int(argument) for argument in sys.argv[1:2]))
+def run(small: bool) -> list[Row]:
+    """All comparisons as rows of `make bench`; the workers only at full size."""
+    n = 500 if small else 4000
+    rows = compare_fit(n, 32 if small else 128, 3 if small else 15)
+    rows += compare_inner(n, 1 if small else 9)
+    rows += measure_growth(n)
+    return rows if small else rows + compare_workers(160_000, 128)

@@ -1,26 +1,26 @@
-"""The picture of a descent is written from what a filter keeps."""
+"""The pictures of a descent show what a filter keeps."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from privpipe import Records
-from privpipe.report.descent import draw_descent
+from privpipe.report.descent import plot_losses, plot_phi
+from privpipe.report.style import render_svg
 from privpipe.sanitizers.minimax import MinimaxOptions, fit_minimax_filter
 from privpipe.sanitizers.minimax_neural import MinimaxNeuralOptions, fit_minimax_neural_filter
 from tests.sanitizers.labelled_data import draw_labelled
 
 
-def test_draw_descent__shows_every_task(tmp_path: Path) -> None:
+def test_plot_phi__and_losses_show_every_series() -> None:
     x, target, private = draw_labelled(200)
     records = Records(x, desired=target, confidential=private)
-    fits = {
-        "linear": fit_minimax_filter(records, MinimaxOptions(max_iterations=3)),
-        "neural": fit_minimax_neural_filter(records, MinimaxNeuralOptions(max_iterations=3)),
-    }
-    for name, fit in fits.items():
-        path = tmp_path / f"{name}.svg"
-        draw_descent(str(path), fit.history, fit.history_columns, fit.task_names, fit.baselines)
-        text = path.read_text()
-        assert text.count("<path") > 20
-        assert ("held_out_phi" in fit.history_columns) == (name == "neural")
+    for fit, held_out in (
+        (fit_minimax_filter(records, MinimaxOptions(max_iterations=3)), False),
+        (fit_minimax_neural_filter(records, MinimaxNeuralOptions(max_iterations=3)), True),
+    ):
+        phi = plot_phi(fit.history, fit.history_columns, title="Descent")
+        assert ("held-out records" in render_svg(phi)) == held_out
+        assert len(phi.axes[0].get_lines()) == 1 + held_out
+        losses = plot_losses(fit.history, fit.history_columns, fit.task_names, fit.baselines)
+        shares = [line.get_ydata()[-1] for line in losses.axes[0].get_lines()]
+        assert shares[0] < 0.9
+        assert 0.9 < shares[1] < 1.01
