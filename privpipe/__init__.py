@@ -15,11 +15,19 @@ _HOME = {
     "KeyBinding": "privpipe.store.keys",
     "KeyedStream": "privpipe.numerics.streams",
     "LaplaceMechanism": "privpipe.sanitizers.laplace",
+    "LinearFilter": "privpipe.sanitizers.linear",
+    "MinimaxFilter": "privpipe.sanitizers.linear",
+    "MinimaxNeuralOptions": "privpipe.sanitizers.minimax_neural",
+    "MinimaxOptions": "privpipe.sanitizers.minimax",
+    "NeuralFilter": "privpipe.sanitizers.minimax_neural",
     "NullSpaceCleaner": "privpipe.sanitizers.cleaner",
     "PrivpipeError": "privpipe.errors",
     "Records": "privpipe.records.memory",
     "TargetedCleaner": "privpipe.sanitizers.targeted",
     "fit_leace_eraser": "privpipe.sanitizers.leace",
+    "fit_minimax_family": "privpipe.sanitizers.minimax_family",
+    "fit_minimax_filter": "privpipe.sanitizers.minimax",
+    "fit_minimax_neural_filter": "privpipe.sanitizers.minimax_neural",
     "fit_null_space_cleaner": "privpipe.sanitizers.nullspace",
     "fit_targeted_cleaner": "privpipe.sanitizers.targeted_fit",
     "forget_key": "privpipe.store.keys",
@@ -71,6 +79,16 @@ if TYPE_CHECKING:
     from privpipe.sanitizers.cleaner import NullSpaceCleaner as NullSpaceCleaner
     from privpipe.sanitizers.laplace import LaplaceMechanism as LaplaceMechanism
     from privpipe.sanitizers.leace import fit_leace_eraser as fit_leace_eraser
+    from privpipe.sanitizers.linear import LinearFilter as LinearFilter
+    from privpipe.sanitizers.linear import MinimaxFilter as MinimaxFilter
+    from privpipe.sanitizers.minimax import MinimaxOptions as MinimaxOptions
+    from privpipe.sanitizers.minimax import fit_minimax_filter as fit_minimax_filter
+    from privpipe.sanitizers.minimax_family import fit_minimax_family as fit_minimax_family
+    from privpipe.sanitizers.minimax_neural import MinimaxNeuralOptions as MinimaxNeuralOptions
+    from privpipe.sanitizers.minimax_neural import NeuralFilter as NeuralFilter
+    from privpipe.sanitizers.minimax_neural import (
+        fit_minimax_neural_filter as fit_minimax_neural_filter,
+    )
     from privpipe.sanitizers.nullspace import fit_null_space_cleaner as fit_null_space_cleaner
     from privpipe.sanitizers.targeted import TargetedCleaner as TargetedCleaner
     from privpipe.sanitizers.targeted_fit import fit_targeted_cleaner as fit_targeted_cleaner

@@ -55,6 +55,20 @@ FIGURES: dict[str, PaperFigure] = {
         files=("genki.npz", "har.npz"),
         runs=5,
     ),
+    "hamm-genki": PaperFigure(
+        title="Filters on faces: expression kept, gender hidden",
+        paper="Hamm, JMLR 2017, figure 4",
+        function="flows.reproduce.hamm:reproduce_genki",
+        files=("genki.npz",),
+        runs=4,
+    ),
+    "hamm-har": PaperFigure(
+        title="Filters on motion: activity kept, subject hidden",
+        paper="Hamm, JMLR 2017, figure 6",
+        function="flows.reproduce.hamm:reproduce_har",
+        files=("har.npz",),
+        runs=4,
+    ),
 }
 """Reproductions by name; a new one is a function in its paper's module and a row here."""
 
