@@ -12,6 +12,9 @@ _HOME = {
     "Guarantee": "privpipe.protocols",
     "PrivpipeError": "privpipe.errors",
     "Records": "privpipe.records.memory",
+    "SparseMapping": "privpipe.sanitizers.mapping",
+    "certify_mapping": "privpipe.numerics.certify",
+    "solve_privacy_mapping": "privpipe.sanitizers.mapping_solve",
 }
 
 __version__ = "0.1.0"
@@ -30,5 +33,8 @@ def __dir__() -> list[str]:
 
 if TYPE_CHECKING:
     from privpipe.errors import PrivpipeError as PrivpipeError
+    from privpipe.numerics.certify import certify_mapping as certify_mapping
     from privpipe.protocols import Guarantee as Guarantee
     from privpipe.records.memory import Records as Records
+    from privpipe.sanitizers.mapping import SparseMapping as SparseMapping
+    from privpipe.sanitizers.mapping_solve import solve_privacy_mapping as solve_privacy_mapping
