@@ -20,6 +20,8 @@ from privpipe.numerics.mapping_problem import Duals, MappingProblem
 from privpipe.numerics.pricing import PriceOracle, Prices, Question, measure_bound
 from privpipe.protocols import FloatArray, IntArray
 
+_FEW_BINS = 8  # with more, every symbol has partners enough
+
 __all__ = ["Explorer", "Found", "LineExplorer", "OracleExplorer", "repair_potentials"]
 
 
@@ -146,6 +148,7 @@ class LineExplorer:
     ) -> tuple[IntArray, IntArray]:
         """Cheapest symbols and best partners, each with neighbours; columns stay in order."""
         width = prices.best.shape[1]
+        reach = self.width if prices.partner.shape[1] <= _FEW_BINS else 0
         symbols = [prices.best.ravel()]
         columns = [np.repeat(np.arange(problem.n_columns), width)]
         place = np.empty(problem.n_columns, np.int64)
@@ -153,7 +156,7 @@ class LineExplorer:
             inside = np.flatnonzero(bins.bin == b)
             place[inside] = np.arange(len(inside))
             ok = np.flatnonzero(prices.slack[:, b] <= near)
-            for shift in range(-self.width, self.width + 1):
+            for shift in range(-reach, reach + 1):
                 to = np.clip(place[prices.partner[ok, b]] + shift, 0, len(inside) - 1)
                 symbols.append(ok)
                 columns.append(inside[to])

@@ -29,7 +29,7 @@ __all__ = ["search_line"]
 _COARSEST = 256
 _REFINEMENT = 4
 _FINE_BINS = 128
-_LEVEL_BINS = 64
+_LEVEL_BINS = 32
 _COLUMN_BINS = 8
 _START_GAP = 5e-3
 
@@ -88,7 +88,7 @@ def _staircases(problem: MappingProblem, explore: Explorer, start: Duals | None)
     else:
         logits, multiplier = logits_of(start.potentials, problem.prior), start.multiplier
     duals = Duals(potentials_of(logits, problem.prior), multiplier)
-    found = explore(problem, duals, None, 1.0)
+    found = explore(problem, duals, None, 0.02)
     pairs = Pairs.of(
         problem,
         np.concatenate([found.symbols, problem.stay]),

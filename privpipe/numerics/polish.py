@@ -14,6 +14,7 @@ from privpipe.protocols import FloatArray
 
 __all__ = ["MOST_DENSE", "polish"]
 
+_NEAR = 0.02  # nats of slack of a pair worth adding
 MOST_DENSE = 2600
 """Unknowns over symbols up to which the dense factorisation is taken for any alphabet."""
 
@@ -49,6 +50,7 @@ def polish(
     problem, gap = progress.problem, progress.gap
     anchor = np.tile(problem.prior, (problem.n_symbols, 1)) * (1e-2 * gap / problem.n_symbols)
     pairs, logits, multiplier = state.pairs, state.logits, state.multiplier
+    idle = False
     for _ in range(max_rounds):
         solved = _solve(problem, pairs, logits, multiplier, anchor, start_gap, gap, sparse)
         if solved is None:
@@ -57,16 +59,19 @@ def polish(
             start_gap = min(30 * start_gap, 1.0)
             continue
         duals = Duals(potentials_of(solved.logits, problem.prior), solved.multiplier)
-        found = explore(problem, duals, solved.column_potentials, np.inf)
+        found = explore(problem, duals, solved.column_potentials, _NEAR)
         plan = make_feasible(problem, pairs, solved.weights, 1e-9)
         progress.offer(plan, found.duals, found.bound, len(pairs), "interior")
         if progress.stop:
             break
-        pairs = Pairs.of(
+        grown = Pairs.of(
             problem,
             np.concatenate([pairs.symbols, found.symbols]),
             np.concatenate([pairs.columns, found.columns]),
         )
+        if len(grown) == len(pairs) and idle:
+            break
+        pairs, idle = grown, len(grown) == len(pairs)
         here = plan.information - found.bound
         if here < 0.05:
             logits, multiplier = logits_of(found.duals.potentials, problem.prior), duals.multiplier
