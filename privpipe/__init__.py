@@ -9,18 +9,30 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 _HOME = {
-    "Guarantee": "privpipe.protocols",
-    "PrivpipeError": "privpipe.errors",
     "ClusterPricing": "privpipe.dist.pricing",
+    "Guarantee": "privpipe.protocols",
+    "KeyBinding": "privpipe.store.keys",
+    "KeyedStream": "privpipe.numerics.streams",
+    "NullSpaceCleaner": "privpipe.sanitizers.nullspace",
     "PrivacyMappingOptions": "privpipe.sanitizers.mapping_fit",
+    "PrivpipeError": "privpipe.errors",
     "Records": "privpipe.records.memory",
     "SparseMapping": "privpipe.sanitizers.mapping",
     "certify_mapping": "privpipe.numerics.certify",
-    "fit_privacy_mapping": "privpipe.sanitizers.mapping_fit",
     "fit_exponential_mechanism": "privpipe.sanitizers.exponential",
+    "fit_null_space_cleaner": "privpipe.sanitizers.nullspace",
+    "fit_privacy_mapping": "privpipe.sanitizers.mapping_fit",
+    "forget_key": "privpipe.store.keys",
+    "list_keys": "privpipe.store.keys",
+    "make_key": "privpipe.store.keys",
+    "open_collection": "privpipe.store.collection",
+    "open_model": "privpipe.store.artifacts",
+    "open_release": "privpipe.store.published",
+    "solve_augmented_knapsack": "privpipe.numerics.knapsack",
     "solve_least_distortion": "privpipe.sanitizers.tradeoff",
     "solve_privacy_mapping": "privpipe.sanitizers.mapping_solve",
     "solve_tradeoff": "privpipe.sanitizers.tradeoff",
+    "write_model": "privpipe.store.artifacts",
 }
 
 __version__ = "0.1.0"
@@ -41,6 +53,8 @@ if TYPE_CHECKING:
     from privpipe.dist.pricing import ClusterPricing as ClusterPricing
     from privpipe.errors import PrivpipeError as PrivpipeError
     from privpipe.numerics.certify import certify_mapping as certify_mapping
+    from privpipe.numerics.knapsack import solve_augmented_knapsack as solve_augmented_knapsack
+    from privpipe.numerics.streams import KeyedStream as KeyedStream
     from privpipe.protocols import Guarantee as Guarantee
     from privpipe.records.memory import Records as Records
     from privpipe.sanitizers.exponential import (
@@ -50,5 +64,15 @@ if TYPE_CHECKING:
     from privpipe.sanitizers.mapping_fit import PrivacyMappingOptions as PrivacyMappingOptions
     from privpipe.sanitizers.mapping_fit import fit_privacy_mapping as fit_privacy_mapping
     from privpipe.sanitizers.mapping_solve import solve_privacy_mapping as solve_privacy_mapping
+    from privpipe.sanitizers.nullspace import NullSpaceCleaner as NullSpaceCleaner
+    from privpipe.sanitizers.nullspace import fit_null_space_cleaner as fit_null_space_cleaner
     from privpipe.sanitizers.tradeoff import solve_least_distortion as solve_least_distortion
     from privpipe.sanitizers.tradeoff import solve_tradeoff as solve_tradeoff
+    from privpipe.store.artifacts import open_model as open_model
+    from privpipe.store.artifacts import write_model as write_model
+    from privpipe.store.collection import open_collection as open_collection
+    from privpipe.store.keys import KeyBinding as KeyBinding
+    from privpipe.store.keys import forget_key as forget_key
+    from privpipe.store.keys import list_keys as list_keys
+    from privpipe.store.keys import make_key as make_key
+    from privpipe.store.published import open_release as open_release

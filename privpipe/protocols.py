@@ -258,21 +258,25 @@ class Method(Generic[O_contra]):
     options
         Frozen pydantic dataclass of the method's options.
     needs
-        Roles that must be named in the configuration for a fit.
+        Roles that must be named in the configuration for a fit with these options.
     releases
         "rows": one released record per record. "surrogate": records of its own.
     fit
-        Learns the map from shards.
+        Learns the map: ``fit(shards, options, **files)``, where `files` holds the arrays of each
+        file that the options name.
     columns
         Names of variables that the options themselves ask for, by role.
     source
         Paper and algorithm.
+    files
+        URLs of files of arrays that the options name, by argument of `fit`.
     """
 
     name: str
     options: type[O_contra]
-    needs: frozenset[Role]
+    needs: Callable[[O_contra], frozenset[Role]]
     releases: Literal["rows", "surrogate"]
-    fit: Callable[[Shards, O_contra], RecordMap]
+    fit: Callable[..., RecordMap]
     source: str
+    files: Callable[[O_contra], Mapping[str, str]] = lambda _: {}
     columns: Callable[[O_contra], Mapping[Role, tuple[str, ...]]] = lambda _: {}

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from distributed import Client, Future, wait
 
+from privpipe.dist.boundary import run_sealed
 from privpipe.numerics.mapping_problem import MappingProblem
 from privpipe.numerics.pricing import (
     Prices,
@@ -102,6 +103,7 @@ class ClusterPricing:
             [sent] = self.client.scatter([(part, groups[a:b])], hash=False)
             self._blocks.append(
                 self.client.submit(
+                    run_sealed,
                     keep_columns,
                     sent,
                     key=f"keep_columns-{self.run_id}-{load:03d}-{number:04d}",
@@ -117,6 +119,7 @@ class ClusterPricing:
         duals = self.client.scatter(plain, hash=False, broadcast=True)
         tasks = [
             self.client.submit(
+                run_sealed,
                 price_columns,
                 block,
                 duals,

@@ -184,7 +184,7 @@ def _columns(options: PrivacyMappingOptions) -> Mapping[Role, tuple[str, ...]]:
 PRIVACY_MAPPING = Method(
     name="privacy_mapping",
     options=PrivacyMappingOptions,
-    needs=frozenset[Role](),
+    needs=lambda _: frozenset(),
     releases="rows",
     fit=fit_privacy_mapping,
     source="Salamatian et al., SPPM, Algorithms 1 and 2; certified search",

@@ -1,0 +1,112 @@
+"""The audit stage: judge the finished release on labelled records its map has never seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from distributed import Client
+
+from flows.run import Run
+from flows.train import Trained
+from privpipe.attacks.rounds import Promise, audit_release
+from privpipe.dist.cleaned import CleanedShards
+from privpipe.dist.reduce import ShardedCollection
+from privpipe.errors import GuaranteeError, InputError
+from privpipe.protocols import Shards
+from privpipe.records.splits import Part
+from privpipe.store.artifacts import read_arrays, read_model_header
+from privpipe.store.release import ReleasePlan
+
+__all__ = ["audit_stage"]
+
+
+def audit_stage(run: Run, trained: Trained, plan: ReleasePlan, client: Client) -> dict[str, Any]:
+    """Audit the release that is about to be published.
+
+    Returns
+    -------
+    findings
+        JSON-ready; see `audit_release`, with the basis of the figures in words.
+
+    Raises
+    ------
+    GuaranteeError
+        If a judged record lost more utility than was promised: nothing is published.
+    """
+    held_out = run.options.audit.holdout > 0
+    n_judged, n_groups = _count_judged(run, held_out)
+    findings = audit_release(
+        _shards(run, client, "fit" if held_out else "all", "audit_raw"),
+        _released(run, trained, plan, client, "attack" if held_out else "all", "audit_attack"),
+        _released(run, trained, plan, client, "test" if held_out else "all", "audit_judge"),
+        n_released=trained.n_features_out,
+        unit_roundoff=float(np.finfo(np.dtype(plan.arrays[0].dtype)).eps) / 2,
+        coding=getattr(run.options.method, "label_coding", "zero_one"),
+        promise=_read_promise(run, trained),
+    )
+    utility = findings["e_utility"]
+    if utility is not None and utility["budget"] and utility["n_above_budget"]:
+        raise GuaranteeError(
+            f"{utility['n_above_budget']} of {n_judged} judged records lost more utility than the "
+            "budget allows.",
+            remedy="Nothing was published. This is a fault of privpipe: report it.",
+            code="budget-exceeded",
+        )
+    return {
+        "basis": _describe_basis(run, held_out),
+        **findings,
+        "n_groups": n_groups,
+        "attacks": "least squares, retrained on released records in the coordinates they show "
+        "(Xu et al. 2017, algorithm 3). Non-linear attacks may find more.",
+    }
+
+
+def _shards(run: Run, client: Client, part: Part, label: str) -> ShardedCollection:
+    return ShardedCollection(run.training.keeping(run.split, part), client, run.run_id, label)
+
+
+def _released(
+    run: Run, trained: Trained, plan: ReleasePlan, client: Client, part: Part, label: str
+) -> Shards:
+    """Raw and released records together: read from the release, or cleaned where they are read."""
+    shards = _shards(run, client, part, label)
+    if not run.trains_on_itself:
+        return CleanedShards(shards, run.stored_model_url, trained.model_digest)
+    paired = replace(shards.collection, released_url=plan.data_url, released_run=plan.run)
+    return replace(shards, collection=paired)
+
+
+def _count_judged(run: Run, held_out: bool) -> tuple[int, int | None]:
+    parts: tuple[Part, ...] = ("fit", "attack", "test") if held_out else ("all",)
+    counts = [run.training.keeping(run.split, part).count_kept() for part in parts]
+    if min(kept for kept, _ in counts) < 2:
+        raise InputError(
+            f"Holding out {run.options.audit.holdout:g} of the training records leaves too few "
+            f"to {' / '.join(parts)}: {' / '.join(str(kept) for kept, _ in counts)}.",
+            remedy="Change [audit] holdout, or train on more records.",
+            code="audit-too-small",
+        )
+    return counts[-1]
+
+
+def _read_promise(run: Run, trained: Trained) -> Promise | None:
+    """The promised predictor, read from the stored model as an outsider would read it."""
+    header = read_model_header(run.stored_model_url)
+    budget = header["fields"].get("utility_budget")
+    if budget is None or "predictor" not in header["arrays"]:
+        return None
+    predictor = read_arrays(run.stored_model_url, ["predictor"])["predictor"]
+    return Promise(predictor, float(budget))
+
+
+def _describe_basis(run: Run, held_out: bool) -> str:
+    which = "the released records" if run.trains_on_itself else "training records cleaned alike"
+    if held_out:
+        grouped = f", whole groups of {run.split.group!r}" if run.split.group else ""
+        return (
+            f"Judged on {which} that the fit never saw ({run.options.audit.holdout:.0%} held "
+            f"out{grouped}; half trains the attack, half is judged)."
+        )
+    return f"Judged on {which} the map was fitted to: optimistic for both sides."

@@ -1,0 +1,117 @@
+"""The main job as a Prefect flow: check, train, clean, audit, publish.
+
+Stages are plain functions wrapped as tasks and called directly; inside them chunks are Dask
+futures, never Prefect tasks. Parameters are paths, results are receipts, exceptions are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+from distributed import Client, span
+from prefect import flow, task
+from prefect.artifacts import create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
+
+from flows.audit import audit_stage
+from flows.check import check_stage
+from flows.clean import clean_stage, plan_release
+from flows.options import RunOptions, read_options
+from flows.publish import publish_stage
+from flows.resume import begin_or_resume, is_published, reach_stage
+from flows.run import Run, cluster_options
+from flows.train import train_stage
+from flows.watch import Watch
+from privpipe.dist.boundary import run_sealed
+from privpipe.dist.cluster import connect
+from privpipe.report.audit import write_audit_markdown
+from privpipe.store.workspace import hold_workspace, read_state, remove_workspace
+
+__all__ = ["release_collection", "run_pipeline"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Held:
+    """Keeps a value out of sight: Prefect neither walks through nor stores what it holds."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return "Held(...)"
+
+
+def _as_task(function: Callable[..., R], name: str) -> Callable[..., R]:
+    """A stage as a Prefect task: no cache, no stored result, sealed errors."""
+
+    def stage(*held: Held) -> Held:
+        return Held(run_sealed(function, *(item.value for item in held)))
+
+    wrapped = task(name=name, cache_policy=NO_CACHE, persist_result=False)(stage)
+
+    def call(*args: Any) -> R:
+        result: R = wrapped(*map(Held, args)).value
+        return result
+
+    return call
+
+
+check_task = _as_task(check_stage, "check")
+train_task = _as_task(train_stage, "train")
+clean_task = _as_task(clean_stage, "clean")
+audit_task = _as_task(audit_stage, "audit")
+publish_task = _as_task(publish_stage, "publish")
+
+
+@flow(name="privpipe", log_prints=False, persist_result=False, validate_parameters=False)
+def run_pipeline(config_path: str) -> str:
+    """Sanitise the collection of a configuration file; returns the path of the release."""
+    return run_sealed(release_collection, read_options(config_path), Watch())
+
+
+def release_collection(options: RunOptions, watch: Watch) -> str:
+    """The stages in order. What a stopped run leaves is kept in its workspace, for the next."""
+    url = options.release.path
+    with watch.stage("check", f"{options.collection.path}, method {options.method.name}"):
+        checked = check_task(options)
+    if is_published(options, checked.collection) and read_state(url) is None:
+        watch.say(f"done     {url} is already published; nothing to do")
+        return url
+    with hold_workspace(url):
+        if is_published(options, checked.collection):  # a run that died while it tidied up
+            remove_workspace(url)
+            return url
+        run, resumed = begin_or_resume(checked)
+        if resumed:
+            watch.say(f"resume   run {run.run_id} of {run.state.started}, stage {run.state.stage}")
+        with connect(cluster_options(options)) as client:
+            watch.say(f"cluster  dashboard at {client.dashboard_link}")
+            findings = _work(run, client, watch)
+        remove_workspace(url)
+    create_markdown_artifact(write_audit_markdown(findings), key="privpipe-summary")
+    watch.say(f"done     release {run.release_url}")
+    watch.say(f"         model   {run.model_url}")
+    watch.say(f"         report  {run.report_url}")
+    return url
+
+
+def _work(run: Run, client: Client, watch: Watch) -> dict[str, Any]:
+    """Train, clean, audit and publish within the workspace."""
+    with watch.stage("train", f"{run.training.n_records:,} records"), span("train"):
+        trained = train_task(run, client)
+    plan = plan_release(run, trained)
+    n_chunks = plan.chunks.n_chunks
+    run = reach_stage(run, "clean", model_digest=trained.model_digest, n_chunks=n_chunks)
+    what = f"{plan.chunks.n_records:,} records in {n_chunks} chunks"
+    with watch.stage("clean", what), span("clean"):
+        receipts = clean_task(run, trained, plan, client, watch)
+    run = reach_stage(run, "audit")
+    with watch.stage("audit", "held-out records, attack retrained"), span("audit"):
+        findings = audit_task(run, trained, plan, client)
+    run = reach_stage(run, "publish")
+    with watch.stage("publish", run.release_url):
+        publish_task(run, trained, plan, receipts, findings)
+    return findings

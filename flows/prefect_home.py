@@ -1,0 +1,33 @@
+"""Settings that Prefect must find before it is imported: private, silent, patient.
+
+Called by the command before any flow is loaded; whoever has set a variable keeps it.
+"""
+
+from __future__ import annotations
+
+import os
+
+from platformdirs import user_data_path
+
+__all__ = ["prepare_prefect"]
+
+SETTINGS = {
+    # The in-process server needs up to a minute on a small or busy machine; 20 s is the default.
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+    "PREFECT_LOGGING_LEVEL": "WARNING",
+    "PREFECT_LOGGING_SERVER_LEVEL": "ERROR",
+    "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
+    "DO_NOT_TRACK": "1",
+}
+
+
+def prepare_prefect() -> None:
+    """Set what is not set yet; Prefect's home becomes a private folder of privpipe's own."""
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
+    if "PREFECT_HOME" not in os.environ:
+        home = user_data_path("privpipe") / "prefect"
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.environ["PREFECT_HOME"] = str(home)

@@ -1,0 +1,296 @@
+"""The first audit of a release, in one pass over pairs of raw and released records.
+
+Every figure is a sum over records, so the audit is a mergeable statistic: exact, of flat memory,
+the same for any chunking, and the same for a collection and for its whole repeats.
+
+The definitions are those of Xu et al. 2017, section "Experimental results": e_utility is the
+squared change of the desired prediction, e_privacy that of the confidential one, and a record is
+completely private when its confidential label is predicted no better than from the mean record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from privpipe.numerics.labels import Coding, code_targets, count_targets
+from privpipe.numerics.moments import CoMoments, LeastSquares
+from privpipe.protocols import Column, FloatArray, IntArray, Shard
+
+__all__ = ["AuditPlan", "AuditSums", "PairMoments", "measure_pairs", "summarise_pairs"]
+
+AT_BUDGET = 1e-6
+"""A record counts as at its budget when it spent all but this share of it."""
+
+
+@dataclass(frozen=True, eq=False)
+class PairMoments:
+    """What an adversary learns from released records with known labels.
+
+    Parameters
+    ----------
+    moments
+        Of ``[released features, targets]``, over records without missing targets.
+    joint
+        Per confidential categorical variable: how often each class comes with each desired
+        answer, (n_answers, n_classes); None for a numeric variable.
+    """
+
+    moments: CoMoments
+    joint: tuple[IntArray | None, ...]
+
+    def merge(self, other: PairMoments) -> PairMoments:
+        """Summary of the records of both."""
+        return PairMoments(
+            self.moments.merge(other.moments),
+            tuple(
+                None if mine is None or theirs is None else mine + theirs
+                for mine, theirs in zip(self.joint, other.joint, strict=True)
+            ),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class AuditPlan:
+    """All that judging a shard of raw and released records needs.
+
+    Parameters
+    ----------
+    desired, confidential
+        The variables, in the order of the shard's columns.
+    coding
+        Values of categorical targets.
+    raw
+        Predictors of all targets, desired first, fitted on raw records.
+    attack
+        Predictors of all targets, retrained on released records.
+    mean : (n_features,)
+        Mean raw training record.
+    joint
+        See `PairMoments`.
+    predictor : (n_released, n_predictions), optional
+        The desired predictor that the release promises to preserve.
+    utility_budget
+        The promise per record, in squared units of the desired prediction.
+    """
+
+    desired: tuple[Column, ...]
+    confidential: tuple[Column, ...]
+    coding: Coding
+    raw: LeastSquares
+    attack: LeastSquares
+    mean: FloatArray
+    joint: tuple[IntArray | None, ...]
+    predictor: FloatArray | None = None
+    utility_budget: float | None = None
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Desired, then confidential variables."""
+        return self.desired + self.confidential
+
+
+@dataclass(frozen=True, eq=False)
+class AuditSums:
+    """Sums over judged records.
+
+    Parameters
+    ----------
+    count
+        Records.
+    added
+        Arrays that add, by name.
+    largest
+        Numbers of which the largest counts, by name.
+    """
+
+    count: int
+    added: dict[str, FloatArray] = field(default_factory=dict)
+    largest: dict[str, float] = field(default_factory=dict)
+
+    def merge(self, other: AuditSums) -> AuditSums:
+        """Sums over the records of both."""
+        return AuditSums(
+            self.count + other.count,
+            {name: value + other.added[name] for name, value in self.added.items()},
+            {name: max(value, other.largest[name]) for name, value in self.largest.items()},
+        )
+
+
+def summarise_pairs(
+    shard: Shard,
+    *,
+    desired: Sequence[Column],
+    confidential: Sequence[Column],
+    coding: Coding,
+) -> PairMoments:
+    """What a shard of released records with labels teaches the adversary."""
+    values = np.hstack([shard.desired, shard.confidential])
+    complete = ~np.isnan(values).any(axis=1) & np.isfinite(shard.released).all(axis=1)
+    targets = code_targets(values, [*desired, *confidential], coding)
+    rows = np.hstack([shard.released.astype(np.float64), targets])[complete]
+    answers = encode_answers(shard.desired, desired)[complete]
+    n_answers = count_answers(desired)
+    joint: list[IntArray | None] = []
+    for j, column in enumerate(confidential):
+        if column.n_categories is None:
+            joint.append(None)
+            continue
+        codes = shard.confidential[complete, j].astype(np.int64)
+        flat = np.bincount(
+            answers * column.n_categories + codes, minlength=n_answers * column.n_categories
+        )
+        joint.append(flat.reshape(n_answers, column.n_categories))
+    return PairMoments(CoMoments.of(rows), tuple(joint))
+
+
+def measure_pairs(shard: Shard, *, plan: AuditPlan) -> AuditSums:
+    """Judge the records of a shard: raw features, released features, true labels."""
+    shard = _only_released(shard)
+    x = shard.features.astype(np.float64)
+    released = shard.released.astype(np.float64)
+    values = np.hstack([shard.desired, shard.confidential])
+    targets = code_targets(values, plan.columns, plan.coding)
+    added: dict[str, FloatArray] = {}
+    largest: dict[str, float] = {}
+    _add_utility(added, largest, x, released, plan)
+    scores = {"raw": plan.raw.predict(x), "retrained": plan.attack.predict(released)}
+    direct = _widen(plan.raw, released.shape[1])
+    if direct is not None:
+        scores["released"] = direct.predict(released)
+    _add_privacy(added, scores, targets, plan)
+    for name, score in scores.items():
+        _add_predictions(added, name, score, values, targets, plan)
+    _add_floors(added, shard, plan)
+    return AuditSums(len(x), added, largest)
+
+
+def _only_released(shard: Shard) -> Shard:
+    """Leave out withheld records, whose row holds nothing."""
+    kept = np.isfinite(shard.released).all(axis=1)
+    if kept.all():
+        return shard
+    return replace(
+        shard,
+        features=shard.features[kept],
+        desired=shard.desired[kept],
+        confidential=shard.confidential[kept],
+        released=shard.released[kept],
+    )
+
+
+def encode_answers(desired: FloatArray, columns: Sequence[Column]) -> IntArray:
+    """Number the combinations of desired categorical answers; numeric ones count as one."""
+    answers = np.zeros(len(desired), np.int64)
+    for j, column in enumerate(columns):
+        if column.n_categories:
+            answers = answers * column.n_categories + np.nan_to_num(desired[:, j]).astype(np.int64)
+    return answers
+
+
+def count_answers(columns: Sequence[Column]) -> int:
+    """Number of combinations of desired categorical answers."""
+    return int(np.prod([column.n_categories or 1 for column in columns], dtype=np.int64))
+
+
+def _add_utility(
+    added: dict[str, FloatArray],
+    largest: dict[str, float],
+    x: FloatArray,
+    released: FloatArray,
+    plan: AuditPlan,
+) -> None:
+    """e_utility, from the difference of the records: no digit is lost to large predictions."""
+    if plan.predictor is None:
+        return
+    width = released.shape[1]
+    raw = x if x.shape[1] == width else np.hstack([x, np.ones((len(x), 1))])
+    loss = (((released - raw) @ plan.predictor) ** 2).sum(axis=1)
+    budget = plan.utility_budget or 0.0
+    added["e_utility"] = np.array(
+        [loss.sum(), np.sum(loss >= budget * (1 - AT_BUDGET)), np.sum(loss > budget)]
+    )
+    largest["e_utility"] = float(loss.max(initial=0.0))
+
+
+def _add_privacy(
+    added: dict[str, FloatArray],
+    scores: dict[str, FloatArray],
+    targets: FloatArray,
+    plan: AuditPlan,
+) -> None:
+    """e_privacy and complete privacy per confidential target, against raw prediction and truth."""
+    first = count_targets(plan.desired)
+    truth = targets[:, first:]
+    from_mean = (plan.raw.predict(plan.mean[None, :])[:, first:] - truth) ** 2
+    known = ~np.isnan(truth)
+    for name in scores.keys() - {"raw"}:
+        score = scores[name][:, first:]
+        changed = (score - scores["raw"][:, first:]) ** 2
+        private = ((score - truth) ** 2 > from_mean) & known
+        added[f"e_privacy/{name}"] = changed.sum(axis=0)
+        added[f"complete_privacy/{name}"] = np.vstack([private.sum(axis=0), known.sum(axis=0)])
+
+
+def _add_predictions(
+    added: dict[str, FloatArray],
+    view: str,
+    scores: FloatArray,
+    values: FloatArray,
+    targets: FloatArray,
+    plan: AuditPlan,
+) -> None:
+    """Confusion matrices of categorical variables, error sums of numeric ones."""
+    start = 0
+    for j, column in enumerate(plan.columns):
+        width = count_targets([column])
+        score, target = scores[:, start : start + width], targets[:, start : start + width]
+        start += width
+        known = ~np.isnan(values[:, j])
+        if column.n_categories is None:
+            y, error = target[known, 0], target[known, 0] - score[known, 0]
+            added[f"{view}/{column.name}"] = np.array([known.sum(), y.sum(), y @ y, error @ error])
+        else:
+            guess = _classify(score, plan.coding)
+            added[f"{view}/{column.name}"] = _confusion(values[:, j], guess, known, column)
+
+
+def _add_floors(added: dict[str, FloatArray], shard: Shard, plan: AuditPlan) -> None:
+    """What guessing, and knowing only the desired answer, already tells of a confidential class."""
+    answers = encode_answers(shard.desired, plan.desired)
+    for j, (column, joint) in enumerate(zip(plan.confidential, plan.joint, strict=True)):
+        if joint is None:
+            continue
+        truth = shard.confidential[:, j]
+        known = ~np.isnan(truth)
+        overall = np.full(len(truth), joint.sum(axis=0).argmax())
+        added[f"guessing/{column.name}"] = _confusion(truth, overall, known, column)
+        best = joint.argmax(axis=1)[answers]
+        added[f"answer_only/{column.name}"] = _confusion(truth, best, known, column)
+
+
+def _classify(score: FloatArray, coding: Coding) -> IntArray:
+    if score.shape[1] == 1:
+        return (score[:, 0] > (0.5 if coding == "zero_one" else 0.0)).astype(np.int64)
+    best: IntArray = score.argmax(axis=1)
+    return best
+
+
+def _confusion(truth: FloatArray, guess: IntArray, known: FloatArray, column: Column) -> FloatArray:
+    """Counts of (true class, predicted class)."""
+    k = max(column.n_categories or 0, 2)
+    flat = truth[known].astype(np.int64) * k + guess[known]
+    return np.bincount(flat, minlength=k * k).reshape(k, k).astype(np.float64)
+
+
+def _widen(fitted: LeastSquares, n_released: int) -> LeastSquares | None:
+    """The raw predictor on released records: as it is, with the ones column, or not at all."""
+    n = len(fitted.coefficients)
+    if n == n_released:
+        return fitted
+    if n + 1 == n_released:
+        rows = np.vstack([fitted.coefficients, fitted.intercept])
+        return LeastSquares(rows, np.zeros_like(fitted.intercept), fitted.condition)
+    return None

@@ -1,0 +1,248 @@
+"""Cleaning on the workers: store, worker, store; only receipts travel.
+
+One task owns whole chunks. A bounded number of tasks is in flight, futures are released as they
+complete, and each task's receipts are recorded before the next is submitted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from distributed import Client, Future, wait
+from distributed import TimeoutError as DaskTimeoutError
+
+from privpipe.dist.boundary import run_sealed
+from privpipe.dist.cluster import measure_workers
+from privpipe.dist.progress import Progress, Silent
+from privpipe.errors import ClusterError, FormatError, InputError, PrivpipeError
+from privpipe.protocols import BoolArray, FloatArray, RecordMap
+from privpipe.records.schema import MISSING
+from privpipe.store.artifacts import digest_map, open_model
+from privpipe.store.blocks import Receipt, write_block
+from privpipe.store.collection import Collection
+from privpipe.store.layout import FEATURES, RELEASED
+from privpipe.store.release import ReleasePlan
+
+__all__ = ["CleaningJob", "Nonfinite", "clean_chunks", "clean_collection", "treat_nonfinite"]
+
+Nonfinite = Literal["fail", "withhold", "impute"]
+
+IN_FLIGHT_PER_THREAD = 3
+"""Tasks submitted per worker thread: one at work, two waiting close by."""
+
+REPORT_AFTER = 60.0
+"""Seconds without a finished task after which the watchdog reports."""
+
+GIVE_UP_AFTER = 600.0
+"""Seconds without a finished task *and* without any worker after which the stage fails."""
+
+
+@dataclass(frozen=True)
+class CleaningJob:
+    """All that a worker must know to clean chunks; no values of records.
+
+    Parameters
+    ----------
+    collection
+        Source of the records.
+    plan
+        The release being written.
+    model_url, model_digest
+        The fitted map, and what it must be.
+    include
+        Variables released by name.
+    nonfinite
+        What happens to records with values that are not finite: "fail", "withhold" (the row
+        stays and holds nothing), or "impute" (such values become those of `fill`).
+    fill : (n_features,), optional
+        Mean training record, for "impute".
+    """
+
+    collection: Collection
+    plan: ReleasePlan
+    model_url: str
+    model_digest: str
+    include: tuple[str, ...] = ()
+    nonfinite: Nonfinite = "fail"
+    fill: FloatArray | None = None
+
+    @property
+    def flags_released(self) -> bool:
+        """Whether the release says of each record if it was released."""
+        return any(array.name == RELEASED for array in self.plan.arrays)
+
+
+def clean_collection(
+    client: Client,
+    job: CleaningJob,
+    record: Callable[[Sequence[Receipt]], None],
+    *,
+    done: frozenset[int] = frozenset(),
+    progress: Progress | None = None,
+) -> None:
+    """Clean every chunk that is not done yet.
+
+    Parameters
+    ----------
+    client
+        The cluster.
+    job
+        What to clean and where to.
+    record
+        Called with the receipts of each finished task, in the order of finishing.
+    done
+        Chunks that already have a receipt.
+    progress
+        Told of records done and of stalls.
+
+    Raises
+    ------
+    PrivpipeError
+        What a worker reported; other tasks are cancelled.
+    ClusterError
+        If all workers are gone and none comes back.
+    """
+    progress = progress or Silent()
+    waiting = [
+        chunks
+        for task in job.plan.chunks.tasks()
+        if (chunks := [chunk for chunk in task if chunk not in done])
+    ]
+    limit = max(1, measure_workers(client).n_threads) * IN_FLIGHT_PER_THREAD
+    shared = client.scatter(job, broadcast=True, hash=False)
+    in_flight: set[Future[Any]] = set()
+    queue = iter(waiting)
+
+    def submit_next() -> None:
+        if (chunks := next(queue, None)) is not None:
+            key = f"clean_chunk-{job.plan.run}-{chunks[0]:06d}"
+            in_flight.add(
+                client.submit(
+                    run_sealed, clean_chunks, shared, chunks, key=key, pure=False, retries=2
+                )
+            )
+
+    for _ in range(limit):
+        submit_next()
+    try:
+        while in_flight:
+            for future in _next_finished(client, in_flight, progress):
+                receipts = _receipts_of(future)
+                in_flight.discard(future)
+                future.release()
+                record(receipts)
+                progress.advance(sum(receipt.rows for receipt in receipts))
+                submit_next()
+    finally:
+        client.cancel(list(in_flight))
+
+
+def clean_chunks(job: CleaningJob, chunks: list[int]) -> list[Receipt]:
+    """Worker side: read, map and write whole chunks, one after the other."""
+    fitted = load_map(job.model_url, job.model_digest)
+    return [_clean_chunk(job, fitted, chunk) for chunk in chunks]
+
+
+def _clean_chunk(job: CleaningJob, fitted: RecordMap, chunk: int) -> Receipt:
+    begun = time.perf_counter()
+    start, stop = job.plan.chunks.rows(chunk)
+    x, kept = treat_nonfinite(job, job.collection.read(FEATURES, start, stop), chunk)
+    released = fitted.apply(x if kept.all() else x[kept])
+    block: dict[str, npt.NDArray[Any]] = {
+        FEATURES: _spread(released, kept).astype(job.plan.arrays[0].dtype, copy=False)
+    }
+    kept &= ~np.isnan(block[FEATURES]).all(axis=1)  # a map may withhold records of its own
+    for name in job.include:
+        values = job.collection.read(name, start, stop)
+        block[name] = values if kept.all() else _spread(values[kept], kept)
+    if job.flags_released:
+        block[RELEASED] = kept.astype(np.int8)
+    receipt = write_block(job.plan.data_url, job.plan.arrays, chunk, block, job.plan.run)
+    seconds = time.perf_counter() - begun
+    return replace(receipt, seconds=seconds, withheld=len(kept) - int(kept.sum()))
+
+
+def treat_nonfinite(
+    job: CleaningJob, x: npt.NDArray[Any], chunk: int
+) -> tuple[npt.NDArray[Any], BoolArray]:
+    """Records ready for the map, and which of them may be released.
+
+    Raises
+    ------
+    InputError
+        Under "fail", with how many records of which chunk are concerned.
+    """
+    finite = np.isfinite(x)
+    kept: BoolArray = finite.all(axis=1)
+    if kept.all() or job.nonfinite == "withhold":
+        return x, kept
+    if job.nonfinite == "impute" and job.fill is not None:
+        return np.where(finite, x, job.fill.astype(x.dtype)), np.ones(len(x), bool)
+    raise InputError(
+        f"{len(x) - int(kept.sum())} of {len(x)} records of chunk {chunk} hold features that are "
+        "not finite.",
+        remedy='Mend the source, or set [release] nonfinite = "withhold" or "impute".',
+        code="nonfinite",
+    )
+
+
+def _spread(values: npt.NDArray[Any], kept: BoolArray) -> npt.NDArray[Any]:
+    """Put rows back to their places; rows left out hold NaN, or the missing code."""
+    if kept.all():
+        return values
+    fill = np.nan if np.issubdtype(values.dtype, np.floating) else MISSING
+    spread = np.full((len(kept), *values.shape[1:]), fill, values.dtype)
+    spread[kept] = values
+    return spread
+
+
+@lru_cache(maxsize=4)
+def load_map(url: str, digest: str) -> RecordMap:
+    """Worker side: open a model once per process, and only the one that was fitted."""
+    fitted = open_model(url)
+    if digest_map(fitted) != digest:
+        raise FormatError(
+            "The stored model is not the one of this run.",
+            remedy="Do not change a run's workspace while it works.",
+        )
+    return fitted
+
+
+def _next_finished(client: Client, in_flight: set[Future[Any]], progress: Progress) -> set[Future[Any]]:
+    """Wait for a task to finish; report when nothing moves, give up when no worker is left."""
+    silent_since = time.monotonic()
+    while True:
+        try:
+            return set(wait(in_flight, timeout=REPORT_AFTER, return_when="FIRST_COMPLETED").done)
+        except DaskTimeoutError:
+            silent = time.monotonic() - silent_since
+        n_workers = measure_workers(client).n_workers
+        progress.stalled(silent, n_workers)
+        if n_workers == 0 and silent > GIVE_UP_AFTER:
+            raise ClusterError(
+                f"No worker has been connected for {silent:.0f} s.",
+                remedy="Start workers, then run again; finished chunks are kept.",
+                code="no-workers",
+            )
+
+
+def _receipts_of(future: Future[Any]) -> list[Receipt]:
+    problem: PrivpipeError
+    try:
+        receipts: list[Receipt] = future.result()
+        return receipts
+    except PrivpipeError as error:
+        problem = error.with_traceback(None)
+    except Exception as error:  # a killed worker, a cancelled task, a broken installation
+        problem = ClusterError(
+            f"A cleaning task was lost ({type(error).__name__}).",
+            remedy="Look at the workers' memory and logs, then run again.",
+            code="task-lost",
+        )
+    raise problem

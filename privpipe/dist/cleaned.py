@@ -1,0 +1,62 @@
+"""Shards whose records are cleaned on the worker that reads them, for audits of training data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from privpipe.dist.apply import load_map
+from privpipe.protocols import Oracle, Shard, Shards, ShardSchema, Statistics, Sums
+
+__all__ = ["CleanedShards"]
+
+S = TypeVar("S", bound=Statistics)
+
+
+@dataclass(frozen=True)
+class CleanedShards:
+    """Shards whose `released` is what a stored map makes of their features.
+
+    Parameters
+    ----------
+    inner
+        The raw shards.
+    model_url, model_digest
+        The stored map.
+    """
+
+    inner: Shards
+    model_url: str
+    model_digest: str
+
+    @property
+    def n_records(self) -> int:
+        return self.inner.n_records
+
+    @property
+    def schema(self) -> ShardSchema:
+        return self.inner.schema
+
+    def reduce(self, summarise: Callable[[Shard], S]) -> S:
+        """See `Shards.reduce`."""
+        cleaned = partial(
+            summarise_cleaned,
+            summarise=summarise,
+            model_url=self.model_url,
+            model_digest=self.model_digest,
+        )
+        return self.inner.reduce(cleaned)
+
+    def oracle(self, function: Callable[..., Sums], **resident: Any) -> Oracle[Any, Sums]:
+        """Not needed by audits: ask the raw shards."""
+        return self.inner.oracle(function, **resident)
+
+
+def summarise_cleaned(
+    shard: Shard, *, summarise: Callable[[Shard], S], model_url: str, model_digest: str
+) -> S:
+    """Worker side: clean a shard, then summarise raw and cleaned records together."""
+    released = load_map(model_url, model_digest).apply(shard.features)
+    return summarise(replace(shard, released=released))

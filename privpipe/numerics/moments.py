@@ -1,0 +1,186 @@
+"""Mergeable centred co-moments, and least squares from them.
+
+Chan, Golub and LeVeque's pairwise update keeps the digits that a raw Gram matrix loses when
+means are large against spreads; columns are scaled to unit diagonal before solving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from privpipe.errors import InputError, OptionError, RankError
+from privpipe.protocols import FloatArray
+
+__all__ = ["CoMoments", "LeastSquares", "solve_least_squares"]
+
+
+@dataclass(frozen=True, eq=False)
+class CoMoments:
+    """Count, mean and centred cross-products of the columns of some rows.
+
+    Parameters
+    ----------
+    count
+        Number of rows.
+    mean : (n_columns,), float64
+    scatter : (n_columns, n_columns), float64
+        Sum over rows of the outer products of the deviations from the mean.
+
+    Examples
+    --------
+    >>> rows = np.array([[1.0, 2.0], [3.0, 6.0], [5.0, 7.0]])
+    >>> both = CoMoments.of(rows[:1]).merge(CoMoments.of(rows[1:]))
+    >>> both.count, both.scatter.round(12).tolist()
+    (3, [[8.0, 10.0], [10.0, 14.0]])
+    """
+
+    count: int
+    mean: FloatArray
+    scatter: FloatArray
+
+    @classmethod
+    def of(cls, rows: FloatArray) -> CoMoments:
+        """Summarise rows of shape (n_rows, n_columns); products are taken in float64."""
+        if len(rows) == 0:
+            return cls.empty(rows.shape[1])
+        z = np.array(rows, np.float64)  # a copy of our own: centred in place, and aligned
+        mean = z.mean(axis=0)
+        z -= mean
+        return cls(len(z), mean, z.T @ z)
+
+    @classmethod
+    def empty(cls, n_columns: int) -> CoMoments:
+        """Summary of no rows, neutral in merging."""
+        return cls(0, np.zeros(n_columns), np.zeros((n_columns, n_columns)))
+
+    def merge(self, other: CoMoments) -> CoMoments:
+        """Summary of the rows of both."""
+        if self.count == 0:
+            return other
+        if other.count == 0:
+            return self
+        count = self.count + other.count
+        step = other.mean - self.mean
+        weight = self.count * (other.count / count)
+        scatter = self.scatter + other.scatter + weight * np.outer(step, step)
+        return CoMoments(count, self.mean + step * (other.count / count), scatter)
+
+
+@dataclass(frozen=True, eq=False)
+class LeastSquares:
+    """A fitted linear predictor: the prediction of a record x is ``coefficients^T x + intercept``.
+
+    Parameters
+    ----------
+    coefficients : (n_features, n_targets)
+    intercept : (n_targets,)
+    condition
+        Condition number of the scaled Gram matrix that was solved, ridge included.
+    """
+
+    coefficients: FloatArray
+    intercept: FloatArray
+    condition: float
+
+    def predict(self, x: FloatArray) -> FloatArray:
+        """Predictions, (n_records, n_targets), in float64."""
+        predictions: FloatArray = x.astype(np.float64) @ self.coefficients + self.intercept
+        return predictions
+
+
+def solve_least_squares(
+    moments: CoMoments,
+    n_features: int,
+    *,
+    ridge: float = 0.0,
+    with_intercept: bool = True,
+    names: Sequence[str] = (),
+) -> LeastSquares:
+    """Least squares of the last columns on the first ones, from their co-moments.
+
+    Features are scaled to unit variance (or unit mean square without intercept), `ridge` is
+    added to the unit diagonal, and the symmetric system is solved; ridge is thus relative to
+    the mean square of a standardised feature and does not depend on the number of records.
+
+    Parameters
+    ----------
+    moments
+        Of rows ``[features, targets]``.
+    n_features
+        How many of the columns are features.
+    ridge
+        Non-negative. Zero asks for the exact least squares solution.
+    with_intercept
+        Fit an intercept (not penalised).
+    names
+        Names of the features for messages; their numbers when empty.
+
+    Returns
+    -------
+    LeastSquares
+
+    Raises
+    ------
+    RankError
+        With ``ridge = 0``, if the scaled Gram matrix has an eigenvalue of at most
+        ``n_features * 2**-52`` times the largest: the features are dependent as far as
+        float64 can tell, and many predictors fit equally well.
+    OptionError
+        If `ridge` is negative or not finite.
+    InputError
+        If there are fewer than two records.
+    """
+    if not np.isfinite(ridge) or ridge < 0:
+        raise OptionError("ridge is negative or not finite.", remedy="Use a number >= 0.")
+    if moments.count < 2:
+        raise InputError(
+            f"{moments.count} complete training records are too few for least squares.",
+            remedy="Train on more records; records with missing labels do not count.",
+        )
+    gram, cross, mean = _normal_equations(moments, n_features, with_intercept)
+    scale = _column_scale(gram, mean)
+    scaled = gram / np.outer(scale, scale)
+    eigenvalues, vectors = np.linalg.eigh(scaled)
+    tiny = eigenvalues <= n_features * np.finfo(np.float64).eps * eigenvalues[-1]
+    if ridge == 0 and tiny.any():
+        raise _rank_error(vectors[:, tiny], moments.count, names)
+    shifted = np.maximum(eigenvalues, 0.0) + ridge
+    solution = vectors @ ((vectors.T @ (cross / scale[:, None])) / shifted[:, None])
+    coefficients = solution / scale[:, None]
+    intercept = moments.mean[n_features:] - mean @ coefficients
+    if not with_intercept:
+        intercept = np.zeros_like(intercept)
+    return LeastSquares(coefficients, intercept, float(shifted[-1] / shifted[0]))
+
+
+def _normal_equations(
+    moments: CoMoments, n_features: int, with_intercept: bool
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    products = moments.scatter / moments.count
+    if not with_intercept:
+        products = products + np.outer(moments.mean, moments.mean)
+    mean = moments.mean[:n_features]
+    return products[:n_features, :n_features], products[:n_features, n_features:], mean
+
+
+def _column_scale(gram: FloatArray, mean: FloatArray) -> FloatArray:
+    """Root of the diagonal; 1 where a column is constant but for rounding."""
+    variance = np.diag(gram)
+    constant = variance <= (8 * np.finfo(np.float64).eps * np.abs(mean)) ** 2
+    return np.where(constant, 1.0, np.sqrt(np.where(constant, 1.0, variance)))
+
+
+def _rank_error(null: FloatArray, count: int, names: Sequence[str]) -> RankError:
+    weight = np.linalg.norm(null, axis=1)
+    involved = np.flatnonzero(weight > 0.1 * weight.max())
+    shown = [names[j] if names else f"number {j}" for j in involved[:8]]
+    more = f" and {len(involved) - 8} more" if len(involved) > 8 else ""
+    return RankError(
+        f"{null.shape[1]} of {len(null)} directions of the training features are constant or "
+        f"combinations of others ({count} records); features involved: "
+        f"{', '.join(shown)}{more}.",
+        remedy="Drop those features, train on more records, or set ridge (1e-6 is small).",
+    )

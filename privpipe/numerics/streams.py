@@ -1,0 +1,266 @@
+"""Keyed streams: random words as a function of key, purpose, partition and record number.
+
+AES-256 in counter mode (NIST SP 800-38A) under subkeys from HKDF-SHA256 (RFC 5869), so that any
+word can be had directly: runs of records by one counter-mode call, scattered ones block by block.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import NoReturn
+
+import numpy as np
+import numpy.typing as npt
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from privpipe.errors import OptionError
+from privpipe.protocols import IntArray, RecordStream, WordArray
+
+__all__ = ["KEY_BYTES", "MAX_RECORDS", "MAX_WORDS", "TILE_WORDS", "KeyedStream", "tile_words"]
+
+KEY_BYTES = 32
+MAX_RECORDS = 2**63
+"""Record numbers of a partition are below this; a signed 64-bit integer holds them."""
+MAX_WORDS = 2**31
+"""Words per record are at most this; the block numbers then stay below 2**93."""
+TILE_WORDS = 2**15
+"""Words made at once: 256 KiB, which stay in the second-level cache."""
+
+_WORD = 8
+_BLOCK = 16
+_ZEROS = bytes(TILE_WORDS * _WORD)
+_LAYOUT = b"privpipe/stream/1"
+
+
+class KeyedStream:
+    """Random words for a run of consecutive records of one partition.
+
+    Word j of record r for a purpose is word ``r * words_per_record + j`` of the key stream of
+    AES-256-CTR under a subkey of its own for (purpose, words_per_record, partition). So no
+    chunking, worker, retry or order of calls changes a word, and two purposes, two partitions
+    or two numbers of words per record share none.
+
+    Parameters
+    ----------
+    key
+        32 secret bytes; see `privpipe.store.keys`. Neither shown nor pickled.
+    partition
+        Digest of the content of the source partition.
+    first_record
+        Number of the first record within its partition.
+    n_records
+        Number of records of the run.
+
+    Raises
+    ------
+    OptionError
+        If the key has another length, the partition is empty, or a record number is negative
+        or not below 2**63.
+
+    Notes
+    -----
+    Guarantee: words are indistinguishable from independent uniform ones to whoever does not
+    hold the key, assuming that AES-256 is a pseudorandom permutation (as a permutation it
+    never repeats a block: advantage below ``blocks**2 / 2**129``) and HKDF-SHA256 a
+    pseudorandom function.
+
+    One instance belongs to one thread, for the sake of the buffer that `tiles` keeps.
+
+    Examples
+    --------
+    >>> whole = KeyedStream(bytes(32), partition="9f2c", first_record=0, n_records=5)
+    >>> part = KeyedStream(bytes(32), partition="9f2c", first_record=3, n_records=2)
+    >>> bool((whole.words("noise", 3)[3:] == part.words("noise", 3)).all())
+    True
+    >>> whole
+    KeyedStream(partition='9f2c', first_record=0, n_records=5)
+    """
+
+    __slots__ = ("_buffer", "_first", "_key", "_n_records", "_partition")
+
+    def __init__(self, key: bytes, *, partition: str, first_record: int, n_records: int) -> None:
+        if not isinstance(key, bytes) or len(key) != KEY_BYTES:
+            raise OptionError(
+                f"A stream key has {KEY_BYTES} bytes; this one does not.",
+                remedy="Take it from privpipe.store.keys.make_key.",
+            )
+        if not partition:
+            raise OptionError("The partition digest is empty.", remedy="Give the source's digest.")
+        first, count = operator.index(first_record), operator.index(n_records)
+        if first < 0 or count < 0 or first + count > MAX_RECORDS:
+            raise OptionError(
+                f"Records {first} to {first + count} are not within 0 to 2**63.",
+                remedy="Number the records of a partition from 0.",
+            )
+        self._key, self._partition = key, partition
+        self._first, self._n_records = first, count
+        self._buffer: WordArray | None = None
+
+    @property
+    def n_records(self) -> int:
+        return self._n_records
+
+    @property
+    def first_record(self) -> int:
+        """Number of the first record within its partition."""
+        return self._first
+
+    @property
+    def partition(self) -> str:
+        """Digest of the source partition."""
+        return self._partition
+
+    def __repr__(self) -> str:
+        return (
+            f"KeyedStream(partition={self._partition!r}, first_record={self._first}, "
+            f"n_records={self._n_records})"
+        )
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise OptionError(
+            "A keyed stream holds a key and is not pickled or copied.",
+            remedy="Send a KeyTicket and open the stream where the records are.",
+            code="key_pickle",
+        )
+
+    def part(self, start: int, stop: int) -> KeyedStream:
+        """Stream of records `start` to `stop` of this run, counted from its first record."""
+        if not 0 <= start <= stop <= self._n_records:
+            raise OptionError(
+                f"Records {start} to {stop} are not within the run of {self._n_records}.",
+                remedy="Use 0 <= start <= stop <= n_records.",
+            )
+        return KeyedStream(
+            self._key,
+            partition=self._partition,
+            first_record=self._first + start,
+            n_records=stop - start,
+        )
+
+    def words(self, purpose: str, words_per_record: int) -> WordArray:
+        """Uniform 64-bit words, shape (n_records, words_per_record), in memory of their own.
+
+        Raises
+        ------
+        OptionError
+            If the purpose is empty or `words_per_record` is not within 1 to 2**31.
+        """
+        encryptor = self._seek(purpose, words_per_record)
+        count = self._n_records * words_per_record
+        held = np.empty(count + 2, np.uint64)  # update_into wants a block more than it writes
+        for at in range(0, count, TILE_WORDS):
+            _fill(encryptor, held[at:], min(TILE_WORDS, count - at))
+        return _native(held[:count]).reshape(self._n_records, words_per_record)
+
+    def tiles(self, purpose: str, words_per_record: int) -> Iterator[tuple[slice, WordArray]]:
+        """Yield the same words piecewise: which records of the run, and their words.
+
+        A tile is valid until the next one is asked for: all share one buffer of 256 KiB (of one
+        record, where that is larger), which is what makes this several times faster than fresh
+        memory. One iteration at a time per stream.
+        """
+        encryptor = self._seek(purpose, words_per_record)
+        rows = max(1, TILE_WORDS // words_per_record)
+        size = rows * words_per_record
+        if self._buffer is None or len(self._buffer) < size + 2:
+            self._buffer = np.empty(size + 2, np.uint64)
+        for start in range(0, self._n_records, rows):
+            stop = min(start + rows, self._n_records)
+            count = (stop - start) * words_per_record
+            for at in range(0, count, TILE_WORDS):
+                _fill(encryptor, self._buffer[at:], min(TILE_WORDS, count - at))
+            yield slice(start, stop), _native(self._buffer[:count]).reshape(stop - start, -1)
+
+    def words_at(self, purpose: str, words_per_record: int, records: IntArray) -> WordArray:
+        """Words of scattered records of the partition, shape (len(records), words_per_record).
+
+        Parameters
+        ----------
+        purpose, words_per_record
+            As in `words`, whose words these are.
+        records : (n,), integer
+            Numbers within the partition, in any order, inside this run or not.
+
+        Raises
+        ------
+        OptionError
+            As in `words`, and if a record number is negative.
+        """
+        cipher = Cipher(algorithms.AES(self._subkey(purpose, words_per_record)), modes.ECB())
+        if np.any(np.asarray(records) < 0):
+            raise OptionError("A record number is negative.", remedy="Number records from 0.")
+        high, low, odd = _block_numbers(np.asarray(records).astype(np.uint64), words_per_record)
+        numbers = np.stack([high, low], axis=-1).astype(">u8")
+        blocks = np.frombuffer(cipher.encryptor().update(numbers.tobytes()), "<u8")
+        picked = np.where(odd, blocks[1::2].reshape(odd.shape), blocks[0::2].reshape(odd.shape))
+        return picked.astype(np.uint64)
+
+    def _seek(self, purpose: str, words_per_record: int) -> CipherContext:
+        """Encryptor of zeros whose next word is the first of the first record."""
+        subkey = self._subkey(purpose, words_per_record)
+        block, odd = divmod(self._first * words_per_record, 2)
+        counter = modes.CTR(block.to_bytes(_BLOCK, "big"))
+        encryptor = Cipher(algorithms.AES(subkey), counter).encryptor()
+        encryptor.update(bytes(odd * _WORD))
+        return encryptor
+
+    def _subkey(self, purpose: str, words_per_record: int) -> bytes:
+        if not purpose:
+            raise OptionError("The purpose of a draw is empty.", remedy="Name it.")
+        if not 1 <= words_per_record <= MAX_WORDS:
+            raise OptionError(f"words_per_record is {words_per_record}.", remedy="Use 1 to 2**31.")
+        fields = (purpose.encode(), str(words_per_record).encode(), self._partition.encode())
+        # Lengths before contents: no two lists of fields are written alike.
+        info = b"".join(len(part).to_bytes(8, "big") + part for part in (_LAYOUT, *fields))
+        return HKDF(hashes.SHA256(), KEY_BYTES, salt=None, info=info).derive(self._key)
+
+
+def tile_words(
+    stream: RecordStream, purpose: str, words_per_record: int
+) -> Iterator[tuple[slice, WordArray]]:
+    """Yield the words of any stream piecewise; through the kept buffer of a `KeyedStream`.
+
+    A tile is valid until the next one is asked for.
+
+    >>> stream = KeyedStream(bytes(32), partition="9f2c", first_record=0, n_records=40000)
+    >>> [rows.stop for rows, _ in tile_words(stream, "noise", 2)]
+    [16384, 32768, 40000]
+    """
+    if isinstance(stream, KeyedStream):
+        yield from stream.tiles(purpose, words_per_record)
+        return
+    words, rows = stream.words(purpose, words_per_record), max(1, TILE_WORDS // words_per_record)
+    for start in range(0, stream.n_records, rows):
+        piece = slice(start, min(start + rows, stream.n_records))
+        yield piece, words[piece]
+
+
+def _fill(encryptor: CipherContext, words: WordArray, count: int) -> None:
+    """Write the next `count` words, at most a tile, to the start of `words`."""
+    encryptor.update_into(memoryview(_ZEROS)[: count * _WORD], words.view(np.uint8).data)
+
+
+def _native(words: WordArray) -> WordArray:
+    """The words of a key stream in the byte order of this machine; no copy on most."""
+    return words.view("<u8").astype(np.uint64, copy=False)
+
+
+def _block_numbers(
+    records: WordArray, words_per_record: int
+) -> tuple[WordArray, WordArray, npt.NDArray[np.bool_]]:
+    """High and low halves of the block numbers of all words, and which word of the block.
+
+    The number of a word, ``record * words_per_record + j``, can have 95 bits, so it is put
+    together from the halves of the record number.
+    """
+    width, mask = np.uint64(words_per_record), np.uint64(2**32 - 1)
+    places: WordArray = np.arange(words_per_record, dtype=np.uint64)
+    lower: WordArray = (records & mask)[:, None] * width + places
+    upper: WordArray = (records >> np.uint64(32))[:, None] * width + (lower >> np.uint64(32))
+    place = (upper << np.uint64(32)) | (lower & mask)  # the low 64 bits of the word's number
+    over = upper >> np.uint64(32)
+    one = np.uint64(1)
+    return over >> one, (place >> one) | (over << np.uint64(63)), (place & one).astype(bool)

@@ -1,0 +1,115 @@
+"""What a collection consists of: names, kinds, category tables."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
+
+from privpipe.errors import InputError
+from privpipe.protocols import Column, ShardSchema
+from privpipe.records.partitions import Partition
+
+__all__ = ["MISSING", "CollectionSchema", "Variable", "suggest"]
+
+MISSING = -1
+"""Code of a missing value of a categorical variable; NaN is that of a numeric one."""
+
+
+@dataclass(frozen=True, config=ConfigDict(hide_input_in_errors=True))
+class Variable:
+    """A named variable of a collection, one value per record.
+
+    Parameters
+    ----------
+    name
+        Name of the array in the Zarr group.
+    dtype
+        NumPy name of the stored dtype.
+    categories
+        The category of each code ``0 .. n - 1``; None for a numeric variable.
+    """
+
+    name: str
+    dtype: str
+    categories: tuple[str, ...] | None = None
+
+    @property
+    def column(self) -> Column:
+        """The variable as a fit sees it."""
+        return Column(self.name, None if self.categories is None else len(self.categories))
+
+
+@dataclass(frozen=True, config=ConfigDict(hide_input_in_errors=True))
+class CollectionSchema:
+    """Features and variables of a collection.
+
+    Parameters
+    ----------
+    n_records, n_features
+        Shape of the features.
+    dtype
+        Floating dtype of the features, "float32" or "float64".
+    chunk_rows
+        Records per chunk, the same for features and variables.
+    variables
+        Named variables.
+    feature_names
+        One per feature, or empty.
+    partitions
+        Runs of records from one partition of the source each, in order; empty only until the
+        collection is written.
+    """
+
+    n_records: int
+    n_features: int
+    dtype: str
+    chunk_rows: int
+    variables: tuple[Variable, ...] = ()
+    feature_names: tuple[str, ...] = ()
+    partitions: tuple[Partition, ...] = ()
+
+    def variable(self, name: str) -> Variable:
+        """Find a variable by name.
+
+        Raises
+        ------
+        InputError
+            If there is none, with the closest name there is.
+        """
+        for variable in self.variables:
+            if variable.name == name:
+                return variable
+        names = [variable.name for variable in self.variables]
+        raise InputError(
+            f"The collection has no variable {name!r}{suggest(name, names)}.",
+            remedy=f"It has: {', '.join(names) or 'none'}.",
+            code="missing-variable",
+        )
+
+    def for_roles(
+        self,
+        desired: Sequence[str] = (),
+        confidential: Sequence[str] = (),
+        attributes: Sequence[str] = (),
+    ) -> ShardSchema:
+        """What shards look like when these variables are asked for."""
+        return ShardSchema(
+            n_features=self.n_features,
+            desired=tuple(self.variable(name).column for name in desired),
+            confidential=tuple(self.variable(name).column for name in confidential),
+            attributes=tuple(self.variable(name).column for name in attributes),
+            feature_names=self.feature_names,
+        )
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Return ``, did you mean ...?`` for the closest known name, or nothing.
+
+    >>> suggest("beech", ["beach", "urban"])
+    ", did you mean 'beach'?"
+    """
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f", did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,235 @@
+"""Writing and reading blocks of records, whole chunks at a time, with receipts.
+
+A receipt says what stands in the store: length and CRC-32C of the stored bytes of each object,
+read back after writing. One task owns whole chunks; alignment is asserted, because unaligned
+parallel writes lose data without an error.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+import zarr
+from zarr.abc.store import Store
+
+from privpipe.errors import IncompleteReleaseError, StoreError
+from privpipe.store.layout import ArrayPlan, chunk_key
+from privpipe.store.location import join, open_store, read_bytes, shown
+
+__all__ = [
+    "Receipt",
+    "Stored",
+    "check_receipts",
+    "measure_object",
+    "open_array",
+    "read_block",
+    "write_block",
+]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One object as it stands in the store.
+
+    Parameters
+    ----------
+    array
+        Name of the array it belongs to.
+    length
+        Bytes.
+    crc32c
+        CRC-32C (Castagnoli) of the bytes.
+    """
+
+    array: str
+    length: int
+    crc32c: int
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What a worker reports of one chunk; no values of records.
+
+    Parameters
+    ----------
+    run
+        Identifier of the run.
+    chunk
+        Number of the chunk.
+    rows
+        Records in it.
+    objects
+        What was stored, one per array.
+    seconds
+        Reading, mapping and writing.
+    withheld
+        Records whose row stays but holds nothing.
+    """
+
+    run: str
+    chunk: int
+    rows: int
+    objects: tuple[Stored, ...]
+    seconds: float
+    withheld: int = 0
+
+
+@lru_cache(maxsize=64)
+def open_array(url: str, name: str, version: str) -> zarr.Array[Any]:
+    """Open an array once per process and version; raises StoreError where there is none.
+
+    `version` is the digest of the collection or the identifier of the run: a worker that
+    lives long must not take a new array at an old place for the old one.
+    """
+    try:
+        return zarr.open_array(store=open_store(url), path=name, mode="r+")
+    except Exception as error:  # many kinds, depending on the store
+        problem = type(error).__name__
+    raise StoreError(
+        f"The array {name!r} of {shown(url)} cannot be opened ({problem}).",
+        remedy="Check the path and your rights to it.",
+        code="open",
+    )
+
+
+def read_block(url: str, name: str, start: int, stop: int, version: str) -> npt.NDArray[Any]:
+    """Read rows of an array; a damaged chunk raises StoreError without its bytes."""
+    array = open_array(url, name, version)
+    try:
+        return np.asarray(array[start:stop])
+    except Exception as error:  # many kinds, depending on codec and store
+        problem = type(error).__name__
+    raise StoreError(
+        f"Records {start} to {stop} of {name!r} in {shown(url)} cannot be read ({problem}).",
+        remedy="A chunk is damaged or unreachable: restore it, or ingest the collection again.",
+        code="read",
+    )
+
+
+def write_block(
+    url: str,
+    arrays: Sequence[ArrayPlan],
+    chunk: int,
+    block: Mapping[str, npt.NDArray[Any]],
+    run: str,
+) -> Receipt:
+    """Write one chunk of every array and read back what stands there.
+
+    Parameters
+    ----------
+    url
+        The store.
+    arrays
+        All arrays of the store.
+    chunk
+        Number of the chunk.
+    block
+        Rows of the chunk for each array, in its dtype.
+    run
+        Identifier of the run, for the receipt.
+
+    Returns
+    -------
+    Receipt
+
+    Raises
+    ------
+    StoreError
+        If the store does not take the chunk.
+    """
+    begun = time.perf_counter()
+    stored: list[Stored] = []
+    rows = 0
+    for plan in arrays:
+        start = chunk * plan.chunk_rows
+        rows = min(plan.chunk_rows, plan.shape[0] - start)
+        values = block[plan.name]
+        assert values.shape == (rows, *plan.shape[1:]), "a block must be one whole chunk"
+        assert values.dtype == np.dtype(plan.dtype), "a block must have the dtype of its array"
+        _write_rows(url, plan.name, start, values, run)
+        stored.append(measure_object(open_store(url), plan, chunk))
+    return Receipt(run, chunk, rows, tuple(stored), time.perf_counter() - begun)
+
+
+def measure_object(store: Store, plan: ArrayPlan, chunk: int) -> Stored:
+    """Length and checksum of the stored bytes of a chunk.
+
+    Raises
+    ------
+    IncompleteReleaseError
+        If the object is not there.
+    """
+    content = read_bytes(store, chunk_key(plan, chunk))
+    if content is None:
+        raise IncompleteReleaseError(
+            f"Chunk {chunk} of {plan.name!r} is missing.",
+            remedy="Run the job again; it writes what is missing.",
+        )
+    return Stored(plan.name, len(content), google_crc32c.value(content))
+
+
+def check_receipts(
+    receipts: Iterable[Receipt], arrays: Sequence[ArrayPlan], run: str
+) -> dict[int, Receipt]:
+    """Prove completeness: every chunk of every array has a receipt of this run, and only one.
+
+    Returns
+    -------
+    by_chunk
+        The receipts by chunk number, in order.
+
+    Raises
+    ------
+    IncompleteReleaseError
+        With how many chunks are missing, doubled with other bytes, foreign or incomplete.
+    """
+    n_chunks = arrays[0].n_chunks
+    names = tuple(plan.name for plan in arrays)
+    by_chunk: dict[int, Receipt] = {}
+    doubled = foreign = 0
+    for receipt in receipts:
+        known = by_chunk.setdefault(receipt.chunk, receipt)
+        doubled += known.objects != receipt.objects
+        plan = arrays[0]
+        rows = min(plan.chunk_rows, plan.shape[0] - receipt.chunk * plan.chunk_rows)
+        foreign += (
+            receipt.run != run
+            or not 0 <= receipt.chunk < n_chunks
+            or receipt.rows != rows
+            or tuple(stored.array for stored in receipt.objects) != names
+        )
+    missing = n_chunks - len(by_chunk)
+    if missing or doubled or foreign:
+        raise IncompleteReleaseError(
+            f"Of {n_chunks} chunks {missing} are missing, {doubled} have two different receipts, "
+            f"{foreign} receipts do not belong to this run.",
+            remedy="Run the job again; it writes what is missing.",
+        )
+    return dict(sorted(by_chunk.items()))
+
+
+def _write_rows(url: str, name: str, start: int, values: npt.NDArray[Any], version: str) -> None:
+    array = open_array(url, name, version).with_config({"write_empty_chunks": True})
+    code = "write"
+    try:
+        array[start : start + len(values)] = values
+        return
+    except OSError as error:
+        problem = error.strerror or type(error).__name__
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            code = "disk-full"
+    except Exception as error:  # many kinds, depending on the store
+        problem = type(error).__name__
+    raise StoreError(
+        f"{join(shown(url), name)} could not be written ({problem}).",
+        remedy="Check free space and your rights, then run again; the work so far is kept.",
+        code=code,
+    )

@@ -1,0 +1,328 @@
+"""Ingest: turn a foreign source into a collection, streaming.
+
+Two passes: the first over the variables alone finds kinds and category tables, the second
+writes chunk by chunk. Memory does not grow with the source.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from privpipe.errors import InputError, OptionError, StoreError
+from privpipe.records.chunks import TARGET_CHUNK_BYTES, plan_chunk_rows
+from privpipe.records.schema import CollectionSchema
+from privpipe.store.blocks import Receipt, write_block
+from privpipe.store.categories import Coder
+from privpipe.store.collection import FORMAT_VERSION, open_collection
+from privpipe.store.layout import (
+    FEATURES,
+    ROOT_DOCUMENT,
+    ArrayPlan,
+    array_documents,
+    digest_documents,
+    root_document,
+)
+from privpipe.store.location import list_keys, local_path, open_store, shown, write_bytes
+from privpipe.store.sources.opening import open_source
+from privpipe.store.sources.source import RecordSource, SourceLayout
+from privpipe.store.survey import survey_source
+from privpipe.store.tally import Tally
+
+__all__ = ["IngestOptions", "collection_arrays", "ingest", "write_collection"]
+
+
+BLOCK_ROWS = 2**17
+"""Most records of a source held at once, however narrow they are."""
+
+
+@dataclass(frozen=True)
+class IngestOptions:
+    """How a source becomes a collection.
+
+    Parameters
+    ----------
+    layout
+        Which array or column of the source is what.
+    categorical, numeric, drop
+        Added to those of `layout`: variables whose kind is forced, and what is left out.
+    dtype
+        Floating dtype of the features, "float32" or "float64"; by default float32 where it
+        holds every number of the source's types exactly.
+    min_category_count
+        Rarer values of categorical variables are pooled to "(other)"; 1 pools nothing.
+    chunk_bytes
+        Bytes of features per chunk.
+    """
+
+    layout: SourceLayout = field(default_factory=SourceLayout)
+    categorical: tuple[str, ...] = ()
+    numeric: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+    dtype: str | None = None
+    min_category_count: int = 1
+    chunk_bytes: int = TARGET_CHUNK_BYTES
+
+    @property
+    def whole_layout(self) -> SourceLayout:
+        """The layout with the options that stand beside it."""
+        return replace(
+            self.layout,
+            categorical=(*self.layout.categorical, *self.categorical),
+            numeric=(*self.layout.numeric, *self.numeric),
+            drop=(*self.layout.drop, *self.drop),
+        )
+
+
+def ingest(
+    source_url: str, dest_url: str, options: IngestOptions | None = None
+) -> CollectionSchema:
+    """Make a collection from a foreign source.
+
+    Parameters
+    ----------
+    source_url
+        A file (.csv, .csv.gz, .parquet, .arff, .npz), a folder of .parquet or .csv files, Hive
+        partitions included, or a Zarr group; a local path or an fsspec URL.
+    dest_url
+        Where the collection will be; nothing may be there yet.
+    options
+        See `IngestOptions`.
+
+    Returns
+    -------
+    CollectionSchema
+        What the collection holds; `read_statistics` tells its counts.
+
+    Raises
+    ------
+    OptionError
+        If an option names what the source does not have, or is out of range.
+    InputError
+        If the source does not fit.
+    StoreError
+        If the source cannot be read, changes meanwhile, or the destination exists or cannot be
+        written.
+
+    Notes
+    -----
+    Two passes, each in blocks, so that memory does not grow with the source. Records keep the
+    order of the source; each partition of the source (a file of a folder, or a Hive folder) is
+    a run of records of its own.
+    """
+    options = options or IngestOptions()
+    _check_options(options)
+    _check_free(dest_url)
+    layout = options.whole_layout
+    source = open_source(source_url, layout)
+    dtype = np.dtype(options.dtype) if options.dtype else source.features_dtype
+    chunk_rows = plan_chunk_rows(
+        source.n_features, dtype.itemsize, target_bytes=options.chunk_bytes
+    )
+    rows = min(chunk_rows, BLOCK_ROWS)
+    survey = survey_source(
+        source,
+        rows,
+        categorical=frozenset(layout.categorical),
+        numeric=frozenset(layout.numeric),
+        min_category_count=options.min_category_count,
+    )
+    if survey.n_records == 0:
+        raise InputError(
+            f"{shown(source_url)} has no records.", remedy="Give at least one.", code="empty"
+        )
+    if not source.n_features and not survey.coders:
+        raise InputError(
+            f"Nothing is left of {shown(source_url)}.",
+            remedy="Leave features or variables in.",
+            code="empty",
+        )
+    schema = CollectionSchema(
+        n_records=survey.n_records,
+        n_features=source.n_features,
+        dtype=dtype.name,
+        chunk_rows=min(chunk_rows, survey.n_records),
+        variables=tuple(coder.variable for coder in survey.coders),
+        feature_names=source.feature_names,
+        partitions=survey.partitions,
+    )
+    chunks = _fill_chunks(source, schema, survey.coders, rows)
+    write_collection(dest_url, schema, chunks, n_pooled=survey.n_pooled)
+    return open_collection(dest_url).schema_of_records
+
+
+def write_collection(
+    url: str,
+    schema: CollectionSchema,
+    blocks: Iterable[Mapping[str, npt.NDArray[Any]]],
+    *,
+    n_pooled: Mapping[str, int] | None = None,
+) -> str:
+    """Write blocks of whole chunks as a collection, visible only once it is complete.
+
+    Parameters
+    ----------
+    url
+        Where; nothing may be there yet.
+    schema
+        What the blocks hold.
+    blocks
+        Per chunk: "features" and each variable, in the dtypes of the schema.
+    n_pooled
+        Records in the pooled category of each variable, for the statistics.
+
+    Returns
+    -------
+    digest
+        SHA-256 over schema and checksums of all stored chunks, hexadecimal.
+    """
+    _check_free(url)
+    path = local_path(url)
+    work = url if path is None else f"{path}.ingest-{os.getpid()}"
+    arrays = collection_arrays(schema)
+    store = open_store(work)
+    try:
+        documents = array_documents(arrays)
+        for key, content in documents.items():
+            write_bytes(store, key, content)
+        tally = Tally(schema)
+        receipts: list[Receipt] = []
+        for chunk, block in enumerate(blocks):
+            tally.add(block)
+            receipts.append(write_block(work, arrays, chunk, block, work))
+        schema = replace(schema, partitions=tally.partitions())
+        digest = _digest(schema, receipts)
+        header = {
+            "format": "collection",
+            "format_version": FORMAT_VERSION,
+            "schema": asdict(schema),
+            "statistics": asdict(tally.statistics(n_pooled or {})),
+            "digest": digest,
+            "documents_sha256": digest_documents(documents),
+        }
+        write_bytes(store, ROOT_DOCUMENT, root_document(header))
+        if path is not None:
+            os.rename(work, path)
+    finally:
+        if path is not None:
+            shutil.rmtree(work, ignore_errors=True)
+    return digest
+
+
+def collection_arrays(schema: CollectionSchema) -> tuple[ArrayPlan, ...]:
+    """The arrays of a collection, features first; there is none for no features."""
+    n, rows = schema.n_records, schema.chunk_rows
+    features = ArrayPlan(FEATURES, (n, schema.n_features), rows, schema.dtype)
+    return (
+        *((features,) if schema.n_features else ()),
+        *(ArrayPlan(v.name, (n,), rows, v.dtype) for v in schema.variables),
+    )
+
+
+def _fill_chunks(
+    source: RecordSource, schema: CollectionSchema, coders: Sequence[Coder], rows: int
+) -> Iterator[dict[str, npt.NDArray[Any]]]:
+    """Encode the blocks of a source and put them together to whole chunks."""
+    plans = collection_arrays(schema)
+    names = source.feature_names
+    done = filled = 0
+    chunk: dict[str, npt.NDArray[Any]] = {}
+    for block in source.blocks(rows):
+        if done + filled + block.n_records > schema.n_records:
+            raise _changed()
+        encoded = {
+            FEATURES: cast_features(block.features, np.dtype(schema.dtype), names),
+            **{c.variable.name: c.encode(block.variables[c.variable.name]) for c in coders},
+        }
+        at = 0
+        while at < block.n_records:
+            size = min(schema.chunk_rows, schema.n_records - done)
+            if not chunk:
+                chunk = {FEATURES: np.empty((size, 0), schema.dtype)}
+                chunk |= {p.name: np.empty((size, *p.shape[1:]), p.dtype) for p in plans}
+            take = min(size - filled, block.n_records - at)
+            for name, values in encoded.items():
+                chunk[name][filled : filled + take] = values[at : at + take]
+            at, filled = at + take, filled + take
+            if filled == size:
+                yield chunk
+                done, filled, chunk = done + size, 0, {}
+    if done < schema.n_records:
+        raise _changed()
+
+
+def cast_features(
+    features: npt.NDArray[Any], dtype: np.dtype[Any], names: Sequence[str] = ()
+) -> npt.NDArray[Any]:
+    """Features in the dtype of the collection.
+
+    Raises
+    ------
+    InputError
+        If a finite number does not fit; columns are named, values are not.
+    """
+    if features.dtype == dtype:
+        return features
+    with np.errstate(over="ignore"):
+        found: npt.NDArray[Any] = features.astype(dtype)
+    if features.dtype.kind != "f" or features.dtype.itemsize <= dtype.itemsize:
+        return found
+    lost = np.isinf(found) & np.isfinite(features)
+    if lost.any():
+        places = np.flatnonzero(lost.any(axis=0))[:8]
+        where = ", ".join(names[j] if names else f"column {j}" for j in places)
+        raise InputError(
+            f"{int(lost.sum())} cells of the features overflow {dtype} (in {where}).",
+            remedy="Ingest with --dtype float64, or scale these features.",
+            code="overflow",
+        )
+    return found
+
+
+def _changed() -> StoreError:
+    return StoreError(
+        "The source holds another number of records than when it was read first.",
+        remedy="Ingest when nothing writes to the source.",
+        code="source-changed",
+    )
+
+
+def _check_options(options: IngestOptions) -> None:
+    if options.dtype not in (None, "float32", "float64"):
+        raise OptionError(
+            f"The dtype {options.dtype!r} is not known.", remedy="Use float32 or float64."
+        )
+    if options.min_category_count < 1:
+        raise OptionError(
+            f"min_category_count is {options.min_category_count}.",
+            remedy="Use 1, which pools nothing, or more.",
+        )
+
+
+def _digest(schema: CollectionSchema, receipts: Iterable[Receipt]) -> str:
+    sha = hashlib.sha256(json.dumps(asdict(schema), sort_keys=True).encode())
+    for receipt in receipts:
+        for stored in receipt.objects:
+            sha.update(f"{receipt.chunk} {stored.array} {stored.length} {stored.crc32c}\n".encode())
+    return sha.hexdigest()
+
+
+def _check_free(url: str) -> None:
+    path = local_path(url)
+    taken = (
+        os.path.exists(path)
+        if path is not None
+        else bool(list_keys(open_store(url, read_only=True)))
+    )
+    if taken:
+        raise StoreError(
+            f"{shown(url)} exists.", remedy="Choose another place, or remove it.", code="exists"
+        )

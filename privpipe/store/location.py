@@ -1,0 +1,170 @@
+"""Places by URL: one small interface over Zarr's store objects, local and remote.
+
+Everything privpipe reads or writes as Zarr goes through a store opened here, never through
+file system paths, so that a bucket works wherever a folder does. The few things only a file
+system has (a rename, a private folder) are asked for by name and answered by `local_path`.
+"""
+
+from __future__ import annotations
+
+import os
+from urllib.parse import unquote, urlsplit
+
+import fsspec
+import numcodecs.blosc
+import zarr
+from zarr.abc.store import Store
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.sync import sync
+from zarr.storage import FsspecStore, LocalStore, StorePath
+
+from privpipe.errors import StoreError
+
+__all__ = [
+    "create_bytes",
+    "delete_tree",
+    "drop_unfinished",
+    "join",
+    "list_keys",
+    "local_path",
+    "open_store",
+    "read_bytes",
+    "shown",
+    "use_one_thread",
+    "write_bytes",
+]
+
+UNFINISHED = ".partial"
+"""How Zarr's local store names a file before the rename that makes it an object."""
+
+
+def local_path(url: str) -> str | None:
+    """Absolute path of a place on the local file system; None for a remote one.
+
+    >>> local_path("s3://bucket/records.zarr") is None
+    True
+    >>> local_path("file:///data/my%20records.zarr")
+    '/data/my records.zarr'
+    """
+    scheme = urlsplit(url).scheme
+    if scheme == "file":
+        return os.path.abspath(unquote(urlsplit(url).path))
+    return None if len(scheme) > 1 else os.path.abspath(os.path.expanduser(url))
+
+
+def join(url: str, *names: str) -> str:
+    """URL of something inside a place.
+
+    >>> join("s3://bucket/a/", "b", "c")
+    's3://bucket/a/b/c'
+    """
+    return "/".join([url.rstrip("/"), *names])
+
+
+def shown(url: str) -> str:
+    """A URL as it may appear in messages: without user, password and query.
+
+    >>> shown("s3://key:secret@bucket/a?token=1")
+    's3://bucket/a'
+    """
+    if local_path(url) is not None:
+        return url
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def open_store(url: str, *, read_only: bool = False) -> Store:
+    """Open the Zarr store of a place, without checking that anything is there.
+
+    A store opened to be written makes its folder when it is first asked anything: open it
+    `read_only` unless it shall exist.
+    """
+    path = local_path(url)
+    if path is not None:
+        return LocalStore(path, read_only=read_only)
+    try:
+        return FsspecStore.from_url(url, read_only=read_only)
+    except (ImportError, ValueError) as error:
+        problem = type(error).__name__
+    raise StoreError(
+        f"{shown(url)} cannot be opened ({problem}).",
+        remedy="Check the URL's scheme, and install its fsspec package (s3fs for s3://).",
+    )
+
+
+def read_bytes(store: Store, key: str) -> bytes | None:
+    """The object of a key, or None where there is none (or no store at all)."""
+    try:
+        found = sync(store.get(key, default_buffer_prototype()))
+    except FileNotFoundError:
+        return None
+    return None if found is None else found.to_bytes()
+
+
+def write_bytes(store: Store, key: str, value: bytes) -> None:
+    """Write an object whole: on a file system a temporary file and a rename."""
+    sync(StorePath(store, key).set(default_buffer_prototype().buffer.from_bytes(value)))
+
+
+def create_bytes(url: str, value: bytes) -> bool:
+    """Write an object of a remote place only if there is none; False if there was one.
+
+    The store itself decides who was first (S3: ``If-None-Match``, which has to be enforced
+    by the store; see DESIGN.md).
+    """
+    file_system, path = fsspec.core.url_to_fs(url)
+    try:
+        file_system.pipe_file(path, value, mode="create")
+    except FileExistsError:
+        return False
+    except OSError as error:
+        # s3fs hands on the answer to a failed precondition as an OSError without errno.
+        if error.errno is None and _was_refused(error):
+            return False
+        raise
+    return True
+
+
+def _was_refused(error: OSError) -> bool:
+    response = getattr(error.__cause__, "response", {})
+    return response.get("ResponseMetadata", {}).get("HTTPStatusCode") in (409, 412)
+
+
+def list_keys(store: Store, prefix: str = "") -> list[str]:
+    """Keys below a prefix, sorted; empty where there is nothing.
+
+    What a killed process left of an unfinished write (see `drop_unfinished`) is no key.
+    """
+
+    async def collect() -> list[str]:
+        return [key async for key in store.list_prefix(prefix) if not key.endswith(UNFINISHED)]
+
+    try:
+        return sorted(sync(collect()))
+    except FileNotFoundError:
+        return []
+
+
+def drop_unfinished(url: str) -> None:
+    """Remove the temporary files that killed processes left of unfinished writes.
+
+    Nobody else may be writing. Remote stores have none: an object is there whole or not at all.
+    """
+    path = local_path(url)
+    for folder, _, names in os.walk(path) if path is not None else ():
+        for name in names:
+            if name.endswith(UNFINISHED):
+                os.unlink(os.path.join(folder, name))
+
+
+def delete_tree(store: Store, *, keep: str | None = None) -> None:
+    """Delete everything in a store, but for keys that begin with `keep`."""
+    for key in list_keys(store):
+        if keep is None or not key.startswith(keep):
+            sync(store.delete(key))
+
+
+def use_one_thread() -> None:
+    """Leave parallel work to the workers: Zarr and Blosc keep to one thread each."""
+    zarr.config.set({"threading.max_workers": 1, "async.concurrency": 4})
+    numcodecs.blosc.set_nthreads(1)

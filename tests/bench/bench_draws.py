@@ -1,0 +1,108 @@
+"""Cost of keyed words and draws as ratios to numpy's own, interleaved in one run.
+
+``python -m tests.bench.bench_draws [number of words]``
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from statistics import median
+
+import numpy as np
+
+from privpipe.numerics import draws
+from privpipe.numerics.categories import draw_categories, tabulate_categories
+from privpipe.numerics.streams import KeyedStream, tile_words
+
+
+def seconds(actions: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Median seconds of each action, all of them once per round after one to warm up."""
+    times: dict[str, list[float]] = {name: [] for name in actions}
+    for turn in range(rounds + 1):
+        for name, action in actions.items():
+            start = time.perf_counter()
+            action()
+            if turn:
+                times[name].append(time.perf_counter() - start)
+    return {name: median(found) for name, found in times.items()}
+
+
+def make_actions(count: int) -> dict[str, Callable[[], object]]:
+    """Each action makes `count` values or words; the first is what the others are divided by."""
+    generator, out = np.random.default_rng(1), np.empty((count, 1))
+    stream = KeyedStream(bytes(32), partition="ab", first_record=10**9, n_records=count)
+    fair = tabulate_categories(np.array([0, 100]), np.arange(100), np.full(100, 0.01))
+    laws = np.zeros(count, np.int64)
+    codes = np.empty(count, np.int64)
+
+    def tiled(draw: Callable[[np.ndarray, np.ndarray], object]) -> Callable[[], None]:
+        def run() -> None:
+            for rows, words in tile_words(stream, "bench", 1):
+                draw(words, out[rows])
+
+        return run
+
+    def normal() -> None:
+        pairs, halves = out.reshape(-1, 2), stream.part(0, count // 2)
+        for rows, words in tile_words(halves, "bench", 2):
+            draws.draw_normal(words, 2, pairs[rows])
+
+    def gamma(shape: float) -> Callable[[], None]:
+        def run() -> None:
+            width = draws.gamma_words(shape)
+            few = stream.part(0, count // 20)
+            for rows, words in tile_words(few, "bench", width):
+                draws.draw_gamma(words, shape, out=out[rows])
+
+        return run
+
+    def categorical() -> None:
+        for rows, words in tile_words(stream, "bench", 1):
+            codes[rows] = draw_categories(words, fair, laws[rows])
+
+    return {
+        "numpy laplace": lambda: generator.laplace(size=count),
+        "keyed words, tiles": tiled(lambda words, _: None),
+        "keyed words, fresh memory": lambda: stream.words("bench", 1),
+        "keyed uniform": tiled(draws.draw_uniform),
+        "keyed exponential": tiled(draws.draw_exponential),
+        "keyed laplace": tiled(draws.draw_laplace),
+        "keyed normal": normal,
+        "numpy normal": lambda: generator.standard_normal(count),
+        "keyed gamma 20, a 20th of the values": gamma(20.0),
+        "numpy gamma 20, a 20th of the values": lambda: generator.gamma(20.0, size=count // 20),
+        "keyed gamma 2.5, a 20th of the values": gamma(2.5),
+        "keyed categorical, 100 categories": categorical,
+        "keyed signs, 64 per word": lambda: draws.draw_signs(
+            stream.part(0, count // 64).words("bench", 1), 64
+        ),
+        "PCG64 words": lambda: generator.integers(0, 2**64, count, np.uint64, endpoint=False),
+    }
+
+
+def main(count: int = 2**20, rounds: int = 9) -> dict[str, float]:
+    """Print and return the ratios."""
+    times = seconds(make_actions(count), rounds)
+    base = times["numpy laplace"]
+    ratios = {name: found / base for name, found in times.items()}
+    print(f"time / numpy laplace, {count} values, median of {rounds}")
+    for name, ratio in ratios.items():
+        print(f"{name:42s}{ratio:7.3f}")
+    return ratios
+
+
+def run(small: bool) -> list[tuple[str, float, str, str, float, float]]:
+    """The ratios as rows of `make bench`."""
+    count = 2**14 if small else 2**20
+    times = seconds(make_actions(count), 1 if small else 9)
+    base = times["numpy laplace"]
+    return [
+        (name, found / count * 1e9, "ns/value", "numpy laplace", base / count * 1e9, found / base)
+        for name, found in times.items()
+    ]
+
+
+if __name__ == "__main__":
+    main(*(int(argument) for argument in sys.argv[1:2]))
