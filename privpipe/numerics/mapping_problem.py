@@ -14,7 +14,17 @@ from privpipe.numerics.distortion import Distance
 from privpipe.numerics.information import measure_information, released_masses
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = ["Duals", "MappingProblem", "Pairs", "Plan", "make_feasible", "measure_plan"]
+__all__ = [
+    "Duals",
+    "MappingProblem",
+    "Pairs",
+    "Plan",
+    "make_feasible",
+    "measure_plan",
+    "thin_plan",
+]
+
+_SHARES = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,3 +199,32 @@ def _with_identity(
         np.concatenate([pairs.columns[used], extra]),
         np.concatenate([weights[used], rest[extra]]),
     )
+
+
+def thin_plan(problem: MappingProblem, plan: Plan, most_information: float) -> Plan:
+    """Drop the smallest shares of each column while the information stays low enough.
+
+    Interior points leave a trace of mass on every pair; releases want few symbols per column.
+
+    Parameters
+    ----------
+    problem
+    plan
+    most_information
+        Nats that the thinner plan may have.
+
+    Returns
+    -------
+    plan
+        The thinnest that fits, or the plan itself.
+    """
+    order = np.lexsort((plan.symbols, plan.columns))
+    symbols, columns = plan.symbols[order], plan.columns[order]
+    pointers = np.zeros(problem.n_columns + 1, np.int64)
+    np.cumsum(np.bincount(columns, minlength=problem.n_columns), out=pointers[1:])
+    pairs = Pairs(pointers, symbols, columns, problem.distance.pairs(symbols, columns))
+    for share in _SHARES:
+        thinner = make_feasible(problem, pairs, plan.weights[order], share)
+        if thinner.information <= most_information:
+            return thinner
+    return plan

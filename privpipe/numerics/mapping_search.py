@@ -9,7 +9,7 @@ import numpy as np
 from privpipe.numerics.anneal import AnnealState, anneal, start_state
 from privpipe.numerics.exploring import OracleExplorer
 from privpipe.numerics.line_pricing import bin_posteriors, is_line
-from privpipe.numerics.mapping_problem import Duals, MappingProblem, Plan
+from privpipe.numerics.mapping_problem import Duals, MappingProblem, Plan, thin_plan
 from privpipe.numerics.ordered import search_line
 from privpipe.numerics.polish import MOST_DENSE, polish
 from privpipe.numerics.pricing import PriceOracle, Question, measure_bound, price_in_memory
@@ -68,7 +68,10 @@ def search_mapping(
                 _certify_by_oracle(progress, price)
         if not progress.stop:
             _search_any(progress, price or price_in_memory, duals)
-    return progress, progress.stop or "no further progress"
+    reason = progress.stop or "no further progress"
+    slack = max(0.0, 0.9 * gap - progress.reached, 0.02 * progress.reached)
+    progress.plan = thin_plan(problem, progress.plan, progress.plan.information + slack)
+    return progress, reason
 
 
 def _offer_start(progress: Progress, plan: Plan, duals: Duals, price: PriceOracle) -> None:
