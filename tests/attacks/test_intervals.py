@@ -148,6 +148,20 @@ def test_measure_bootstrap_interval__is_wider_at_higher_levels_and_holds_the_est
     assert usual.upper - usual.lower == pytest.approx(2 * 1.97 * values.std() / 200**0.5, rel=0.1)
 
 
+def test_measure_bootstrap_interval__of_few_groups_is_as_wide_as_students() -> None:
+    """The mean of five groups of equal size: Student's interval is exact, and the aim."""
+    values = np.array([0.0, 1.0, 1.5, 3.0, 7.0])
+    records, groups = np.repeat(values, 4), np.repeat(np.arange(5), 4)
+
+    def mean(weights: np.ndarray) -> np.ndarray:
+        return weights @ records / weights.sum(axis=1)
+
+    found = measure_bootstrap_interval(mean, 20, groups=groups, n_replicates=6000)
+    low, high = stats.t.interval(0.95, 4, values.mean(), values.std(ddof=1) / 5**0.5)
+    assert found.upper - found.lower == pytest.approx(high - low, rel=0.04)
+    assert found.lower == pytest.approx(low, abs=0.04 * (high - low))
+
+
 def test_measure_bootstrap_interval__stays_within_zero_and_one_at_the_edge() -> None:
     positive, value = np.arange(40) % 2, (np.arange(40) % 2).astype(float)
     perfect = measure_bootstrap_interval(
