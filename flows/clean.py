@@ -17,7 +17,7 @@ from privpipe.dist.verify import find_damaged_chunks
 from privpipe.errors import IncompleteReleaseError
 from privpipe.records.chunks import check_memory, predict_chunk_memory
 from privpipe.store.blocks import Receipt, check_receipts
-from privpipe.store.layout import FEATURES, ArrayPlan
+from privpipe.store.layout import FEATURES, RELEASED, ArrayPlan
 from privpipe.store.release import (
     ReleasePlan,
     check_foreign,
@@ -27,7 +27,7 @@ from privpipe.store.release import (
     record_receipts,
 )
 
-__all__ = ["clean_stage", "plan_release"]
+__all__ = ["clean_stage", "plan_release", "read_progress"]
 
 
 def plan_release(run: Run, trained: Trained) -> ReleasePlan:
@@ -50,6 +50,7 @@ def plan_release(run: Run, trained: Trained) -> ReleasePlan:
                 )
                 for variable in included
             ),
+            *([ArrayPlan(RELEASED, (n,), rows, "int8")] if run.may_withhold else []),
         ),
     )
 
@@ -67,6 +68,8 @@ def clean_stage(
         model_url=run.stored_model_url,
         model_digest=trained.model_digest,
         include=run.options.release.include,
+        nonfinite=run.options.release.nonfinite,
+        fill=trained.mean_record,
     )
     progress.start("clean", plan.chunks.n_records)
     try:
@@ -112,3 +115,9 @@ def _check_memory(trained: Trained, plan: ReleasePlan, client: Client) -> None:
         np.dtype(plan.arrays[0].dtype).itemsize,
     )
     check_memory(needed, memory.smallest, memory.threads)
+
+
+def read_progress(release_url: str, run_id: str) -> int:
+    """Chunks of a run that have a receipt so far."""
+    plan = ReleasePlan(run_id, release_url, ())
+    return len({receipt.chunk for receipt in read_ledger(plan) if receipt.run == run_id})

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
 
+from platformdirs import user_cache_path
 from pydantic import TypeAdapter
 
 from flows.options import RunOptions
@@ -17,7 +19,7 @@ from privpipe.dist.cluster import ClusterOptions
 from privpipe.protocols import Method
 from privpipe.records.splits import Split
 from privpipe.store.collection import Collection
-from privpipe.store.location import join, local_path
+from privpipe.store.location import join, local_path, shown
 from privpipe.store.release import companion_url, exists
 from privpipe.store.workspace import RunState, workspace_url
 
@@ -53,6 +55,15 @@ class Run:
     def run_id(self) -> str:
         """8 hexadecimal digits; in every Dask key and receipt."""
         return self.state.run_id
+
+    @property
+    def may_withhold(self) -> bool:
+        """Whether some records may keep their row but not be released."""
+        method = self.options.method
+        return (
+            self.options.release.nonfinite == "withhold"
+            or getattr(method, "on_unrepresentable", "fail") == "withhold"
+        )
 
     @property
     def release_url(self) -> str:
@@ -108,16 +119,25 @@ def digest_options(options: RunOptions) -> str:
 
 
 def cluster_options(options: RunOptions) -> ClusterOptions:
-    """The ``[cluster]`` section as `privpipe.dist` takes it; scratch files in the workspace."""
+    """The ``[cluster]`` section as `privpipe.dist` takes it.
+
+    Scratch files are in the workspace, or in a folder of this machine named after a remote
+    release, so that the next run finds and removes what a killed one left.
+    """
     section = options.cluster
-    workspace = local_path(workspace_url(options.release.path))
+    url = options.release.path
+    workspace = local_path(workspace_url(url))
+    if workspace is None:
+        name = hashlib.sha256(shown(url).encode()).hexdigest()[:16]
+        workspace = str(user_cache_path("privpipe", ensure_exists=True) / name)
+        os.makedirs(workspace, mode=0o700, exist_ok=True)
     return ClusterOptions(
         address=section.address,
         workers=section.workers,
         memory_limit=section.memory_limit,
         dashboard=section.dashboard,
         wait_seconds=section.wait_seconds,
-        scratch=None if workspace is None else f"{workspace}/dask",
+        scratch=f"{workspace}/dask",
     )
 
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -129,7 +130,7 @@ def connect(options: ClusterOptions) -> Iterator[Client]:
             host="127.0.0.1",
             dashboard_address=_free_address(options.dashboard),
             local_directory=scratch,
-            silence_logs="ERROR",
+            silence_logs="CRITICAL",
         ) as cluster,
         Client(cluster) as client,
     ):
@@ -201,12 +202,27 @@ def _scratch_folder(path: str | None) -> Iterator[str]:
         with tempfile.TemporaryDirectory(prefix="privpipe-dask-") as folder:
             yield folder
         return
-    shutil.rmtree(path, ignore_errors=True)
-    os.mkdir(path, mode=0o700)
+    _empty(path)
     try:
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def _empty(path: str) -> None:
+    """Make a private folder empty; workers of a killed run may need a moment to be gone."""
+    for _ in range(50):
+        shutil.rmtree(path, ignore_errors=True)
+        try:
+            os.mkdir(path, mode=0o700)
+            return
+        except FileExistsError:
+            time.sleep(0.1)
+    raise ClusterError(
+        f"The scratch folder {path} cannot be emptied.",
+        remedy="Something else uses it: end it, or remove the folder by hand.",
+        code="scratch",
+    )
 
 
 def _is_loopback(host: str) -> bool:

@@ -35,7 +35,8 @@ def _describe(url: str) -> list[str]:
             for name, info in found.items()
         ]
     lines = []
-    for folder, _, names in os.walk(path):
+    # Links are followed: a collection may keep its chunks on another disk.
+    for folder, _, names in os.walk(path, followlinks=True):
         for name in names:
             status = os.stat(os.path.join(folder, name))
             inside = os.path.relpath(os.path.join(folder, name), path)

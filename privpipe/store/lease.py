@@ -1,8 +1,9 @@
 """A lease: who may write where nothing can be locked, for a bounded time.
 
-An object made only if it is absent names its holder and when it expires; the holder renews it
-from a thread. A holder that dies stops renewing, and after the lease has expired the next one may
-take its place, so a kill never needs a hand.
+Leases of one workspace are numbered objects, each made only if it is absent: the store itself
+decides who holds number n + 1, and it may be asked for only when number n has expired. Nothing is
+deleted to take a lease, so two who find the same one expired cannot both win. The holder renews
+its object from a thread; a holder that dies stops renewing, so a kill never needs a hand.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from dataclasses import asdict, dataclass
 import fsspec
 
 from privpipe.errors import StoreError
-from privpipe.store.location import join, shown
+from privpipe.store.location import create_bytes, join, shown
 
-__all__ = ["LEASE_SECONDS", "hold_lease"]
+__all__ = ["LEASES", "LEASE_SECONDS", "hold_lease"]
 
 LEASE_SECONDS = 120.0
+LEASES = "lease"
+"""Folder of the leases within a workspace."""
 
 
 @dataclass(frozen=True)
@@ -40,18 +43,16 @@ def hold_lease(work_url: str, *, seconds: float = LEASE_SECONDS) -> Iterator[Non
     StoreError
         If another holder's lease has not expired, or this one was lost while it was held.
     """
-    url = join(work_url, "lease.json")
     holder = secrets.token_hex(8)
-    _take(url, holder, seconds)
+    number = _take(work_url, holder, seconds)
     stop, lost = threading.Event(), threading.Event()
 
     def renew() -> None:
         while not stop.wait(seconds / 4):
-            found = _read(url)
-            if found is None or found.holder != holder:
+            if _newest(work_url) != number:
                 lost.set()
                 return
-            _write(url, _Lease(holder, time.time() + seconds))
+            _write(_place(work_url, number), _Lease(holder, time.time() + seconds))
 
     thread = threading.Thread(target=renew, name="privpipe-lease", daemon=True)
     thread.start()
@@ -66,47 +67,69 @@ def hold_lease(work_url: str, *, seconds: float = LEASE_SECONDS) -> Iterator[Non
     finally:
         stop.set()
         thread.join()
-        found = _read(url)
-        if found is not None and found.holder == holder:
-            _delete(url)
+        _give_back(work_url, number)
 
 
-def _take(url: str, holder: str, seconds: float) -> None:
-    found = _read(url)
-    if found is not None and found.expires < time.time():
-        _delete(url)
-        found = None
-    if found is None and _create(url, _Lease(holder, time.time() + seconds)):
-        return
+def _take(work_url: str, holder: str, seconds: float) -> int:
+    number = _newest(work_url)
+    if number is None or _has_expired(_place(work_url, number)):
+        following = 0 if number is None else number + 1
+        lease = _Lease(holder, time.time() + seconds)
+        if create_bytes(_place(work_url, following), _encode(lease)):
+            return following
     raise StoreError(
-        f"Another run holds {shown(url)}.",
+        f"Another run holds {shown(work_url)}.",
         remedy=f"Wait for it; the lease of a run that died expires after {seconds:.0f} s.",
         code="busy",
     )
 
 
-def _read(url: str) -> _Lease | None:
-    file_system, path = fsspec.core.url_to_fs(url)
+def _give_back(work_url: str, number: int) -> None:
+    """Remove the leases, unless another run may have found ours expired and counted on from it."""
+    place = _place(work_url, number)
+    if _newest(work_url) == number and not _has_expired(place):
+        for older in _numbers(work_url):
+            _delete(_place(work_url, older))
+
+
+def _newest(work_url: str) -> int | None:
+    return max(_numbers(work_url), default=None)
+
+
+def _numbers(work_url: str) -> list[int]:
+    """Numbers of the leases there are, in order; foreign names do not count."""
+    file_system, path = fsspec.core.url_to_fs(join(work_url, LEASES))
     file_system.invalidate_cache()
     try:
-        return _Lease(**json.loads(file_system.cat_file(path)))
-    except (FileNotFoundError, ValueError, TypeError):
-        return None
+        found = file_system.ls(path, detail=False)
+    except FileNotFoundError:
+        return []
+    stems = [name.rpartition("/")[2].removesuffix(".json") for name in found]
+    return sorted(int(stem) for stem in stems if stem.isdigit())
 
 
-def _create(url: str, lease: _Lease) -> bool:
-    """Put if absent: the store itself decides who was first."""
+def _place(work_url: str, number: int) -> str:
+    return join(work_url, LEASES, f"{number:08d}.json")
+
+
+def _has_expired(url: str) -> bool:
+    """Whether a lease has run out; one given back this moment has not, one unreadable has."""
     file_system, path = fsspec.core.url_to_fs(url)
     try:
-        file_system.pipe_file(path, json.dumps(asdict(lease)).encode(), mode="create")
-    except FileExistsError:
+        return float(json.loads(file_system.cat_file(path))["expires"]) < time.time()
+    except FileNotFoundError:
         return False
-    return True
+    except (ValueError, TypeError, KeyError):
+        return True
+
+
+def _encode(lease: _Lease) -> bytes:
+    return json.dumps(asdict(lease)).encode()
 
 
 def _write(url: str, lease: _Lease) -> None:
     file_system, path = fsspec.core.url_to_fs(url)
-    file_system.pipe_file(path, json.dumps(asdict(lease)).encode())
+    file_system.pipe_file(path, _encode(lease))
 
 
 def _delete(url: str) -> None:

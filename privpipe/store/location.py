@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from urllib.parse import unquote, urlsplit
 
+import fsspec
 import numcodecs.blosc
 import zarr
 from zarr.abc.store import Store
@@ -20,7 +21,9 @@ from zarr.storage import FsspecStore, LocalStore, StorePath
 from privpipe.errors import StoreError
 
 __all__ = [
+    "create_bytes",
     "delete_tree",
+    "drop_unfinished",
     "join",
     "list_keys",
     "local_path",
@@ -30,6 +33,9 @@ __all__ = [
     "use_one_thread",
     "write_bytes",
 ]
+
+UNFINISHED = ".partial"
+"""How Zarr's local store names a file before the rename that makes it an object."""
 
 
 def local_path(url: str) -> str | None:
@@ -100,11 +106,38 @@ def write_bytes(store: Store, key: str, value: bytes) -> None:
     sync(StorePath(store, key).set(default_buffer_prototype().buffer.from_bytes(value)))
 
 
+def create_bytes(url: str, value: bytes) -> bool:
+    """Write an object of a remote place only if there is none; False if there was one.
+
+    The store itself decides who was first (S3: ``If-None-Match``, which has to be enforced
+    by the store; see DESIGN.md).
+    """
+    file_system, path = fsspec.core.url_to_fs(url)
+    try:
+        file_system.pipe_file(path, value, mode="create")
+    except FileExistsError:
+        return False
+    except OSError as error:
+        # s3fs hands on the answer to a failed precondition as an OSError without errno.
+        if error.errno is None and _was_refused(error):
+            return False
+        raise
+    return True
+
+
+def _was_refused(error: OSError) -> bool:
+    response = getattr(error.__cause__, "response", {})
+    return response.get("ResponseMetadata", {}).get("HTTPStatusCode") in (409, 412)
+
+
 def list_keys(store: Store, prefix: str = "") -> list[str]:
-    """Keys below a prefix, sorted; empty where there is nothing."""
+    """Keys below a prefix, sorted; empty where there is nothing.
+
+    What a killed process left of an unfinished write (see `drop_unfinished`) is no key.
+    """
 
     async def collect() -> list[str]:
-        return [key async for key in store.list_prefix(prefix)]
+        return [key async for key in store.list_prefix(prefix) if not key.endswith(UNFINISHED)]
 
     try:
         return sorted(sync(collect()))
@@ -112,10 +145,23 @@ def list_keys(store: Store, prefix: str = "") -> list[str]:
         return []
 
 
-def delete_tree(store: Store) -> None:
-    """Delete everything in a store."""
+def drop_unfinished(url: str) -> None:
+    """Remove the temporary files that killed processes left of unfinished writes.
+
+    Nobody else may be writing. Remote stores have none: an object is there whole or not at all.
+    """
+    path = local_path(url)
+    for folder, _, names in os.walk(path) if path is not None else ():
+        for name in names:
+            if name.endswith(UNFINISHED):
+                os.unlink(os.path.join(folder, name))
+
+
+def delete_tree(store: Store, *, keep: str | None = None) -> None:
+    """Delete everything in a store, but for keys that begin with `keep`."""
     for key in list_keys(store):
-        sync(store.delete(key))
+        if keep is None or not key.startswith(keep):
+            sync(store.delete(key))
 
 
 def use_one_thread() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import numpy.typing as npt
 import zarr
@@ -27,9 +28,12 @@ from privpipe.store.layout import (
     ROOT_DOCUMENT,
     ArrayPlan,
     array_documents,
+    digest_documents,
     root_document,
 )
 from privpipe.store.location import (
+    create_bytes,
+    drop_unfinished,
     join,
     list_keys,
     local_path,
@@ -121,38 +125,66 @@ def check_output_free(url: str) -> None:
 
 
 def prepare_release(plan: ReleasePlan) -> None:
-    """Write the empty arrays; the root document comes last, when the release is published."""
+    """Write the empty arrays; the root document comes last, when the release is published.
+
+    What a killed run left of unfinished writes is removed first.
+    """
+    drop_unfinished(plan.work_url)
     store = open_store(plan.data_url)
     for key, content in array_documents(plan.arrays).items():
         write_bytes(store, key, content)
 
 
 def record_receipts(plan: ReleasePlan, receipts: Sequence[Receipt]) -> None:
-    """Add a task's receipts to the ledger, in one object named after its first chunk."""
-    content = json.dumps([asdict(receipt) for receipt in receipts]).encode()
-    key = f"ledger/{plan.run}-{receipts[0].chunk:08d}.json"
-    write_bytes(open_store(plan.work_url), key, content)
+    """Add a task's receipts to the ledger, in one object.
+
+    It is named after exactly these chunks: a later task for some of them must not replace the
+    receipts of the others.
+    """
+    chunks = [receipt.chunk for receipt in receipts]
+    name = hashlib.sha256(repr(chunks).encode()).hexdigest()[:16]
+    key = f"ledger/{plan.run}-{chunks[0]:08d}-{name}.json"
+    _write_receipts(open_store(plan.work_url), key, receipts)
 
 
 def read_ledger(plan: ReleasePlan) -> list[Receipt]:
-    """All receipts recorded so far."""
+    """All receipts recorded so far; a damaged object of the ledger counts as not recorded."""
     store = open_store(plan.work_url, read_only=True)
-    found: list[Receipt] = []
-    for key in list_keys(store, "ledger/"):
-        for item in json.loads(read_bytes(store, key) or b"[]"):
-            objects = tuple(Stored(**stored) for stored in item.pop("objects"))
-            found.append(Receipt(objects=objects, **item))
-    return found
+    return [
+        receipt for key in list_keys(store, "ledger/") for receipt in _read_receipts(store, key)
+    ]
 
 
 def drop_receipts(plan: ReleasePlan, chunks: Collection[int]) -> None:
     """Forget the receipts of chunks that have to be written again."""
     store = open_store(plan.work_url)
     for key in list_keys(store, "ledger/"):
-        items = json.loads(read_bytes(store, key) or b"[]")
-        kept = [item for item in items if item["chunk"] not in chunks]
-        if len(kept) < len(items):
-            write_bytes(store, key, json.dumps(kept).encode())
+        known = _read_receipts(store, key)
+        kept = [receipt for receipt in known if receipt.chunk not in chunks]
+        if len(kept) < len(known):
+            _write_receipts(store, key, kept)
+
+
+def _write_receipts(store: Store, key: str, receipts: Iterable[Receipt]) -> None:
+    content = json.dumps([asdict(receipt) for receipt in receipts])
+    seal = google_crc32c.value(content.encode())
+    write_bytes(store, key, f'{{"crc32c": {seal}, "receipts": {content}}}'.encode())
+
+
+def _read_receipts(store: Store, key: str) -> list[Receipt]:
+    """Receipts of one object of the ledger; none if a single bit of it is not as written."""
+    try:
+        content = (read_bytes(store, key) or b"").decode()
+        head, _, tail = content.partition(', "receipts": ')
+        listed = tail.removesuffix("}")
+        if json.loads(f"{head}}}")["crc32c"] != google_crc32c.value(listed.encode()):
+            return []
+        return [
+            Receipt(**{**item, "objects": tuple(Stored(**stored) for stored in item["objects"])})
+            for item in json.loads(listed)
+        ]
+    except (ValueError, KeyError, TypeError):
+        return []
 
 
 def find_damaged(plan: ReleasePlan, receipts: Iterable[Receipt]) -> list[int]:
@@ -169,8 +201,15 @@ def find_damaged(plan: ReleasePlan, receipts: Iterable[Receipt]) -> list[int]:
 
 
 def check_foreign(plan: ReleasePlan) -> None:
-    """Raise IncompleteReleaseError if the workspace holds chunks that the plan does not know."""
+    """Raise IncompleteReleaseError if the workspace holds what the plan does not know."""
     store = open_store(plan.data_url, read_only=True)
+    for key, content in array_documents(plan.arrays).items():
+        if read_bytes(store, key) != content:
+            raise IncompleteReleaseError(
+                f"The description {key} in the workspace of {shown(plan.url)} was changed.",
+                remedy="Nothing was published. `privpipe purge`, then run again.",
+                code="damaged",
+            )
     for array in plan.arrays:
         found = len(list_keys(store, f"{array.name}/c/"))
         if found != array.n_chunks:
@@ -207,7 +246,8 @@ def publish_release(
         run, arrays, chunks and the digest of the receipts.
     """
     store = open_store(plan.data_url)
-    for key, content in _receipt_documents(plan, receipts.values()).items():
+    receipt_documents = _receipt_documents(plan, receipts.values())
+    for key, content in receipt_documents.items():
         write_bytes(store, key, content)
     document = root_document(
         {
@@ -220,15 +260,22 @@ def publish_release(
             "n_chunks": plan.chunks.n_chunks,
             "chunk_rows": plan.chunks.chunk_rows,
             "receipts_sha256": digest_receipts(receipts.values()),
+            "documents_sha256": digest_documents(
+                {**array_documents(plan.arrays), **receipt_documents}
+            ),
         }
     )
     check_output_free(plan.url)
-    write_bytes(store, ROOT_DOCUMENT, document)
     path, data = local_path(plan.url), local_path(plan.data_url)
-    if path is not None and data is not None:
-        flush_tree(data)
-        os.rename(data, path)
-        flush_folder(os.path.dirname(path))
+    if path is None or data is None:
+        if not create_bytes(join(plan.url, ROOT_DOCUMENT), document):
+            check_output_free(plan.url)
+        return
+    write_bytes(store, ROOT_DOCUMENT, document)
+    drop_unfinished(plan.data_url)
+    flush_tree(data)
+    os.rename(data, path)
+    flush_folder(os.path.dirname(path))
 
 
 def digest_receipts(receipts: Iterable[Receipt]) -> str:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
 from privpipe.errors import FormatError, StoreError
-from privpipe.store.lease import hold_lease
+from privpipe.store.lease import LEASES, hold_lease
 from privpipe.store.location import (
     delete_tree,
     local_path,
@@ -99,6 +99,7 @@ def hold_workspace(url: str) -> Iterator[None]:
         with hold_lease(workspace_url(url)):
             yield
         return
+    mask = os.umask(0o077)  # all that this process writes meanwhile is its owner's alone
     _make_private(path)
     lock = os.open(os.path.join(path, LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
@@ -111,6 +112,7 @@ def hold_workspace(url: str) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+        os.umask(mask)
 
 
 def is_held(url: str) -> bool:
@@ -151,10 +153,10 @@ def write_state(url: str, state: RunState) -> None:
 
 
 def remove_workspace(url: str) -> None:
-    """Remove the workspace of a release with all that is in it."""
+    """Remove the workspace of a release with all that is in it but the lease of its owner."""
     path = local_path(workspace_url(url))
     if path is None:
-        delete_tree(open_store(workspace_url(url)))
+        delete_tree(open_store(workspace_url(url)), keep=f"{LEASES}/")
     else:
         shutil.rmtree(path, ignore_errors=True)
 
