@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from privpipe.protocols import IntArray, Shard
 from privpipe.sanitizers.mapping import SparseMapping, count_thresholds, draw_symbols
 from privpipe.sanitizers.mapping_fit import prepare_joint
 from privpipe.sanitizers.profiles import ProfileCounts, make_joint
+from privpipe.store.artifacts import open_model, write_model
 
 
 def draw_records(n: int, seed: int = 0) -> tuple[IntArray, IntArray]:
@@ -177,3 +179,13 @@ def test_draw_symbols__follows_the_words_exactly() -> None:
     ones = np.ones(4, np.int64)
     np.testing.assert_array_equal(draw_symbols(pointers, thresholds, ones, words), [1, 1, 3, 3])
     np.testing.assert_array_equal(draw_symbols(pointers, thresholds, 0 * ones, words), [0] * 4)
+
+
+def test_sparse_mapping__is_stored_and_read_whole(mapping: SparseMapping, tmp_path: Path) -> None:
+    write_model(mapping, str(tmp_path / "mapping.zarr"))
+    read = open_model(str(tmp_path / "mapping.zarr"))
+    assert isinstance(read, SparseMapping)
+    x, _ = draw_records(200, seed=2)
+    np.testing.assert_array_equal(read.apply(x, stream_of(200)), mapping.apply(x, stream_of(200)))
+    assert read.guarantee == mapping.guarantee
+    assert (read.gap, read.stopped, read.unseen) == (mapping.gap, mapping.stopped, "nearest")
