@@ -53,7 +53,12 @@ def present_accuracies(found: Accuracies) -> Reproduction:
                 tolerance=0.03 if found.n_test < 1000 else 0.02,
                 unit="accuracy",
                 better="lower" if r.task == "private" and r.filter_name != "raw" else "higher",
-                note=paper[0].source if paper else "",
+                note="; ".join(
+                    [
+                        "runs " + ", ".join(f"{a:.4f}" for a in r.accuracies),
+                        *(p.source for p in paper),
+                    ]
+                ),
             )
         )
     stored = (
