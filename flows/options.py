@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from flows.toml_places import find_place
+from privpipe.attacks.options import AdversaryName, AttackOptions
 from privpipe.dist.apply import Nonfinite
 from privpipe.errors import OptionError
 from privpipe.records.schema import suggest
@@ -94,6 +95,13 @@ class AuditOptions(BaseModel):
         str | None,
         Field(description="Variable whose equal values stay on one side (subject, original)."),
     ] = None
+    adversaries: Annotated[
+        tuple[AdversaryName, ...],
+        Field(description="Who attacks a sample of the held-out records beside least squares."),
+    ] = AttackOptions().adversaries
+    max_records: Annotated[
+        int, Field(ge=50, description="Different records that adversaries are given.")
+    ] = 10_000
 
 
 if TYPE_CHECKING:

@@ -58,6 +58,7 @@ class Watch:
             TimeRemainingColumn(),
             console=self.console,
             transient=True,
+            disable=not self.console.is_terminal,
         )
         self._bar.add_task(stage, total=n_records)
         self._bar.start()

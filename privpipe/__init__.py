@@ -9,32 +9,37 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 _HOME = {
+    "AttackOptions": "privpipe.attacks.options",
+    "AttackReport": "privpipe.attacks.verdicts",
+    "Guarantee": "privpipe.protocols",
+    "KeyBinding": "privpipe.store.keys",
+    "KeyedStream": "privpipe.numerics.streams",
+    "LaplaceMechanism": "privpipe.sanitizers.laplace",
     "LinearFilter": "privpipe.sanitizers.linear",
     "MinimaxFilter": "privpipe.sanitizers.linear",
     "MinimaxNeuralOptions": "privpipe.sanitizers.minimax_neural",
     "MinimaxOptions": "privpipe.sanitizers.minimax",
     "NeuralFilter": "privpipe.sanitizers.minimax_neural",
+    "NullSpaceCleaner": "privpipe.sanitizers.cleaner",
+    "PrivpipeError": "privpipe.errors",
+    "Records": "privpipe.records.memory",
+    "TargetedCleaner": "privpipe.sanitizers.targeted",
+    "fit_leace_eraser": "privpipe.sanitizers.leace",
     "fit_minimax_family": "privpipe.sanitizers.minimax_family",
     "fit_minimax_filter": "privpipe.sanitizers.minimax",
     "fit_minimax_neural_filter": "privpipe.sanitizers.minimax_neural",
-    "AttackOptions": "privpipe.attacks.options",
-    "AttackReport": "privpipe.attacks.verdicts",
+    "fit_null_space_cleaner": "privpipe.sanitizers.nullspace",
+    "fit_targeted_cleaner": "privpipe.sanitizers.targeted_fit",
+    "forget_key": "privpipe.store.keys",
+    "list_keys": "privpipe.store.keys",
+    "make_key": "privpipe.store.keys",
     "measure_attacks": "privpipe.attacks.inference",
     "measure_information": "privpipe.attacks.information",
     "measure_linkage": "privpipe.attacks.linkage",
     "measure_membership": "privpipe.attacks.membership",
+    "measure_null_space_privacy": "privpipe.attacks.nullspace",
     "measure_reconstruction": "privpipe.attacks.reconstruction",
     "measure_roc": "privpipe.attacks.roc",
-    "Guarantee": "privpipe.protocols",
-    "KeyBinding": "privpipe.store.keys",
-    "KeyedStream": "privpipe.numerics.streams",
-    "NullSpaceCleaner": "privpipe.sanitizers.nullspace",
-    "PrivpipeError": "privpipe.errors",
-    "Records": "privpipe.records.memory",
-    "fit_null_space_cleaner": "privpipe.sanitizers.nullspace",
-    "forget_key": "privpipe.store.keys",
-    "list_keys": "privpipe.store.keys",
-    "make_key": "privpipe.store.keys",
     "open_collection": "privpipe.store.collection",
     "open_model": "privpipe.store.artifacts",
     "open_release": "privpipe.store.published",
@@ -61,6 +66,7 @@ if TYPE_CHECKING:
     from privpipe.attacks.information import measure_information as measure_information
     from privpipe.attacks.linkage import measure_linkage as measure_linkage
     from privpipe.attacks.membership import measure_membership as measure_membership
+    from privpipe.attacks.nullspace import measure_null_space_privacy as measure_null_space_privacy
     from privpipe.attacks.options import AttackOptions as AttackOptions
     from privpipe.attacks.reconstruction import measure_reconstruction as measure_reconstruction
     from privpipe.attacks.roc import measure_roc as measure_roc
@@ -70,6 +76,9 @@ if TYPE_CHECKING:
     from privpipe.numerics.streams import KeyedStream as KeyedStream
     from privpipe.protocols import Guarantee as Guarantee
     from privpipe.records.memory import Records as Records
+    from privpipe.sanitizers.cleaner import NullSpaceCleaner as NullSpaceCleaner
+    from privpipe.sanitizers.laplace import LaplaceMechanism as LaplaceMechanism
+    from privpipe.sanitizers.leace import fit_leace_eraser as fit_leace_eraser
     from privpipe.sanitizers.linear import LinearFilter as LinearFilter
     from privpipe.sanitizers.linear import MinimaxFilter as MinimaxFilter
     from privpipe.sanitizers.minimax import MinimaxOptions as MinimaxOptions
@@ -80,8 +89,9 @@ if TYPE_CHECKING:
     from privpipe.sanitizers.minimax_neural import (
         fit_minimax_neural_filter as fit_minimax_neural_filter,
     )
-    from privpipe.sanitizers.nullspace import NullSpaceCleaner as NullSpaceCleaner
     from privpipe.sanitizers.nullspace import fit_null_space_cleaner as fit_null_space_cleaner
+    from privpipe.sanitizers.targeted import TargetedCleaner as TargetedCleaner
+    from privpipe.sanitizers.targeted_fit import fit_targeted_cleaner as fit_targeted_cleaner
     from privpipe.store.artifacts import open_model as open_model
     from privpipe.store.artifacts import write_model as write_model
     from privpipe.store.collection import open_collection as open_collection

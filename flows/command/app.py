@@ -162,3 +162,19 @@ def forget_key(
     from flows.command.keys import forget_key_command
 
     forget_key_command(release)
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str, typer.Argument(help="Figure of a paper; none lists all.")] = "",
+    data: Annotated[
+        str, typer.Option(help="Folder of the data sets; default: PRIVPIPE_PAPER_DATA.")
+    ] = "",
+    runs: Annotated[int, typer.Option(help="Runs to average; 0: the figure's own number.")] = 0,
+    out: Annotated[str, typer.Option(help="Folder for JSON, PNG and SVG.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Do a paper's figure again: our numbers beside the paper's, a verdict per cell."""
+    from flows.command.reproduce import reproduce_command
+
+    reproduce_command(name, data=data, runs=runs, out=out, as_json=as_json)

@@ -130,7 +130,7 @@ def connect(options: ClusterOptions) -> Iterator[Client]:
             host="127.0.0.1",
             dashboard_address=_free_address(options.dashboard),
             local_directory=scratch,
-            silence_logs="ERROR",
+            silence_logs="CRITICAL",
         ) as cluster,
         Client(cluster) as client,
     ):
