@@ -14,6 +14,8 @@ __all__ = ["choose_mask", "choose_share"]
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 FIRST = np.uint64(0xBF58476D1CE4E5B9)
+DIGESTED = 64
+"""About how many features, evenly spread, tell records apart; more would only cost time."""
 SECOND = np.uint64(0x94D049BB133111EB)
 
 
@@ -59,7 +61,8 @@ def choose_mask(x: FloatArray, n_columns: int, share: float, *, seed: int = 0) -
 
 
 def _digest(x: FloatArray) -> WordArray:
-    """One word per record. -0.0 and 0.0 are the same value and get the same word."""
+    """One word per record, of some of its features. -0.0 and 0.0 get the same word."""
+    x = x[:, :: max(1, x.shape[1] // DIGESTED)]
     bits = np.ascontiguousarray(x + 0.0, np.float64).view(np.uint64)
     columns = (np.arange(x.shape[1], dtype=np.uint64) + np.uint64(1)) * GOLDEN
     return np.asarray(np.bitwise_xor.reduce(_mix(bits + columns), axis=1), np.uint64)

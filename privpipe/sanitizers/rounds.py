@@ -75,7 +75,7 @@ def ask_shard(
     counts, losses = np.zeros(2), np.zeros((len(tasks), 2))
     sums = [_Sums(task, head, question.want) for task, head in _pair(tasks, question)]
     gradient = np.zeros(family.n_parameters) if question.want == "gradient" else NOTHING
-    rows_at_once = max(256, BLOCK_BYTES // (8 * max(family.n_features_in, 32)))
+    rows_at_once = max(256, BLOCK_BYTES // (8 * _widest(family, tasks)))
     for first in range(0, len(shard.features), rows_at_once):
         rows = slice(first, first + rows_at_once)
         labels, complete = read_labels(shard, rows, schema)
@@ -96,6 +96,15 @@ def ask_shard(
     for part in sums:
         flat += [part.slope, *part.packed()]
     return tuple(flat)
+
+
+def _widest(family: DifferentiableFilter, tasks: Sequence[Task]) -> int:
+    """Columns of the widest table that a block of records is turned into."""
+    n_inputs = family.n_features_out + 1
+    heads = [
+        n_inputs * task.n_scores if task.uses_hessian(n_inputs) else task.n_scores for task in tasks
+    ]
+    return max(family.n_features_in, n_inputs * (n_inputs + 1) // 2, *heads)
 
 
 class _Sums:

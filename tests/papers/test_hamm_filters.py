@@ -53,9 +53,9 @@ def _means(found: Accuracies, name: str, width: int, adversary: str) -> tuple[fl
 
 
 def test_genki__raw_records_show_both(genki: Accuracies) -> None:
-    """Printed: .90 / .90. One record below .88 is within a tenth of the standard error."""
+    """Printed: .90 / .90."""
     target, private = _means(genki, "raw", 256, "logistic")
-    assert target >= 0.875
+    assert target >= 0.88
     assert private >= 0.88
 
 
@@ -118,7 +118,7 @@ def test_genki__phi_with_the_authors_losses(paper_data: Path) -> None:
 def test_har__raw_records_show_both(paper_data: Path) -> None:
     """Printed: .97 / .70; ours needs .68 for who it is."""
     har = measure_har(
-        paper_data, widths=(), seeds=(0, 1), adversaries=("logistic",), filters=("raw",)
+        paper_data, widths=(), seeds=(0,), adversaries=("logistic",), filters=("raw",)
     )
     target, private = _means(har, "raw", 561, "logistic")
     assert target >= 0.97
