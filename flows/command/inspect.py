@@ -9,12 +9,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from flows.command.ingest import describe, tabulate_schema
+from flows.command.ingest import describe, describe_gaps, list_counts, tabulate_schema
 from privpipe.errors import FormatError
 from privpipe.store.artifacts import open_model, read_model_header
 from privpipe.store.collection import open_collection, read_kind
 from privpipe.store.location import shown
 from privpipe.store.published import check_release
+from privpipe.store.tally import read_statistics
 
 __all__ = ["inspect_command"]
 
@@ -43,26 +44,17 @@ def inspect_command(path: str, *, verify: bool, as_json: bool) -> None:
 def _show_collection(path: str, as_json: bool) -> None:
     collection = open_collection(path)
     schema = collection.schema_of_records
+    statistics = read_statistics(path)
     if as_json:
-        variables = [
-            {"name": v.name, "dtype": v.dtype, "n_categories": v.column.n_categories}
-            for v in schema.variables
-        ]
-        content = {
-            "format": "collection",
-            "n_records": schema.n_records,
-            "n_features": schema.n_features,
-            "dtype": schema.dtype,
-            "chunk_rows": schema.chunk_rows,
-            "digest": collection.digest,
-            "variables": variables,
-        }
+        content = {**list_counts(schema, statistics), "digest": collection.digest}
         print(json.dumps(content, indent=1))
         return
     console = Console(highlight=False)
-    console.print(f"collection {shown(path)}: {describe(schema)}")
-    console.print(f"digest {collection.digest}")
-    console.print(tabulate_schema(schema))
+    console.print(f"collection {shown(path)}: {describe(schema)}", soft_wrap=True)
+    console.print(f"digest {collection.digest}", soft_wrap=True)
+    if gaps := describe_gaps(statistics):
+        console.print(gaps, soft_wrap=True)
+    console.print(tabulate_schema(schema, statistics))
 
 
 def _show_header(header: Mapping[str, Any], path: str, as_json: bool) -> None:

@@ -11,7 +11,7 @@ completely private when its confidential label is predicted no better than from 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -148,6 +148,7 @@ def summarise_pairs(
 
 def measure_pairs(shard: Shard, *, plan: AuditPlan) -> AuditSums:
     """Judge the records of a shard: raw features, released features, true labels."""
+    shard = _only_released(shard)
     x = shard.features.astype(np.float64)
     released = shard.released.astype(np.float64)
     values = np.hstack([shard.desired, shard.confidential])
@@ -164,6 +165,20 @@ def measure_pairs(shard: Shard, *, plan: AuditPlan) -> AuditSums:
         _add_predictions(added, name, score, values, targets, plan)
     _add_floors(added, shard, plan)
     return AuditSums(len(x), added, largest)
+
+
+def _only_released(shard: Shard) -> Shard:
+    """Leave out withheld records, whose row holds nothing."""
+    kept = np.isfinite(shard.released).all(axis=1)
+    if kept.all():
+        return shard
+    return replace(
+        shard,
+        features=shard.features[kept],
+        desired=shard.desired[kept],
+        confidential=shard.confidential[kept],
+        released=shard.released[kept],
+    )
 
 
 def encode_answers(desired: FloatArray, columns: Sequence[Column]) -> IntArray:

@@ -92,6 +92,13 @@ class Records:
             ),
         )
 
+    @classmethod
+    def of_shard(cls, shard: Shard, schema: ShardSchema) -> Records:
+        """Records of one shard of a collection, whose schema is known."""
+        made = cls.__new__(cls)
+        made._whole, made._schema, made._n_shards = shard, schema, 1
+        return made
+
     @property
     def n_records(self) -> int:
         return self._whole.n_records

@@ -10,6 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from privpipe.errors import InputError
 from privpipe.protocols import Column, ShardSchema
+from privpipe.records.partitions import Partition
 
 __all__ = ["MISSING", "CollectionSchema", "Variable", "suggest"]
 
@@ -57,6 +58,9 @@ class CollectionSchema:
         Named variables.
     feature_names
         One per feature, or empty.
+    partitions
+        Runs of records from one partition of the source each, in order; empty only until the
+        collection is written.
     """
 
     n_records: int
@@ -65,6 +69,7 @@ class CollectionSchema:
     chunk_rows: int
     variables: tuple[Variable, ...] = ()
     feature_names: tuple[str, ...] = ()
+    partitions: tuple[Partition, ...] = ()
 
     def variable(self, name: str) -> Variable:
         """Find a variable by name.

@@ -67,9 +67,13 @@ class Split:
         return (position >= low) & (position < high)
 
 
-def make_split(seed: str, share: float, group: str | None = None) -> Split:
-    """Make a split whose key is derived from `seed`, such as the digest of the collection."""
-    digest = hashlib.blake2b(seed.encode(), digest_size=8, person=b"privpipe-split").digest()
+def make_split(share: float, group: str | None = None) -> Split:
+    """The split of an audit.
+
+    The key is the same for every collection: a split hides nothing, and so a collection and its
+    whole repeats, split by original, hold out the same originals.
+    """
+    digest = hashlib.blake2b(b"audit", digest_size=8, person=b"privpipe-split").digest()
     return Split(int.from_bytes(digest, "little"), share, group)
 
 

@@ -9,10 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from privpipe.protocols import Method, RecordMap, Role
+from privpipe.sanitizers import baselines, ddd, minimax, minimax_neural, ppls
 from privpipe.sanitizers.cleaner import NullSpaceCleaner
+from privpipe.sanitizers.ddd import MaskFilter
 from privpipe.sanitizers.factored import FactoredCleaner
 from privpipe.sanitizers.laplace import LaplaceMechanism
 from privpipe.sanitizers.leace import LeaceEraser, LeaceOptions, fit_leace
+from privpipe.sanitizers.linear import LinearFilter, MinimaxFilter
+from privpipe.sanitizers.minimax_neural import NeuralFilter
 from privpipe.sanitizers.nullspace import NullSpaceOptions, fit_null_space
 from privpipe.sanitizers.printed import PrintedCleaner
 from privpipe.sanitizers.targeted import TargetedCleaner
@@ -67,6 +71,11 @@ METHODS: dict[str, Method[Any]] = {
             fit=fit_leace,
             source="Belrose et al. 2023, LEACE: Perfect linear concept erasure in closed form",
         ),
+        *minimax.METHODS,
+        *minimax_neural.METHODS,
+        *baselines.METHODS,
+        *ppls.METHODS,
+        *ddd.METHODS,
     )
 }
 """Every method by its name in a configuration."""
@@ -75,6 +84,10 @@ RECORD_MAPS: dict[str, type[RecordMap]] = {
     kind.kind: kind
     for kind in (
         NullSpaceCleaner,
+        LinearFilter,
+        MinimaxFilter,
+        NeuralFilter,
+        MaskFilter,
         TargetedCleaner,
         PrintedCleaner,
         FactoredCleaner,

@@ -10,9 +10,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,17 +19,29 @@ import numpy.typing as npt
 
 from privpipe.errors import InputError, OptionError, StoreError
 from privpipe.records.chunks import TARGET_CHUNK_BYTES, plan_chunk_rows
-from privpipe.records.schema import MISSING, CollectionSchema, Variable, suggest
+from privpipe.records.schema import CollectionSchema
 from privpipe.store.blocks import Receipt, write_block
-from privpipe.store.collection import FORMAT_VERSION
-from privpipe.store.layout import FEATURES, ROOT_DOCUMENT, ArrayPlan, array_documents, root_document
+from privpipe.store.categories import Coder
+from privpipe.store.collection import FORMAT_VERSION, open_collection
+from privpipe.store.layout import (
+    FEATURES,
+    ROOT_DOCUMENT,
+    ArrayPlan,
+    array_documents,
+    digest_documents,
+    root_document,
+)
 from privpipe.store.location import list_keys, local_path, open_store, shown, write_bytes
-from privpipe.store.sources import Block, RecordSource, SourceLayout, open_source
+from privpipe.store.sources.opening import open_source
+from privpipe.store.sources.source import RecordSource, SourceLayout
+from privpipe.store.survey import survey_source
+from privpipe.store.tally import Tally
 
 __all__ = ["IngestOptions", "collection_arrays", "ingest", "write_collection"]
 
-MAX_CATEGORIES = 2**15
-"""A categorical variable with more distinct values is an identifier, not a category."""
+
+BLOCK_ROWS = 2**17
+"""Most records of a source held at once, however narrow they are."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +51,14 @@ class IngestOptions:
     Parameters
     ----------
     layout
-        Which array of the source is what.
-    categorical, numeric
-        Variables whose kind is forced. Otherwise booleans, text and integers with at most two
-        distinct values are categorical, other numbers numeric.
-    drop
-        Variables to leave out.
+        Which array or column of the source is what.
+    categorical, numeric, drop
+        Added to those of `layout`: variables whose kind is forced, and what is left out.
     dtype
-        Floating dtype of the features, "float32" or "float64"; by default that of a floating
-        source, float32 for small integers and booleans.
+        Floating dtype of the features, "float32" or "float64"; by default float32 where it
+        holds every number of the source's types exactly.
+    min_category_count
+        Rarer values of categorical variables are pooled to "(other)"; 1 pools nothing.
     chunk_bytes
         Bytes of features per chunk.
     """
@@ -58,7 +68,18 @@ class IngestOptions:
     numeric: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
     dtype: str | None = None
+    min_category_count: int = 1
     chunk_bytes: int = TARGET_CHUNK_BYTES
+
+    @property
+    def whole_layout(self) -> SourceLayout:
+        """The layout with the options that stand beside it."""
+        return replace(
+            self.layout,
+            categorical=(*self.layout.categorical, *self.categorical),
+            numeric=(*self.layout.numeric, *self.numeric),
+            drop=(*self.layout.drop, *self.drop),
+        )
 
 
 def ingest(
@@ -69,7 +90,8 @@ def ingest(
     Parameters
     ----------
     source_url
-        An .npz file or a Zarr group, local or by fsspec URL.
+        A file (.csv, .csv.gz, .parquet, .arff, .npz), a folder of .parquet or .csv files, Hive
+        partitions included, or a Zarr group; a local path or an fsspec URL.
     dest_url
         Where the collection will be; nothing may be there yet.
     options
@@ -78,37 +100,71 @@ def ingest(
     Returns
     -------
     CollectionSchema
-        What the collection holds.
+        What the collection holds; `read_statistics` tells its counts.
 
     Raises
     ------
+    OptionError
+        If an option names what the source does not have, or is out of range.
     InputError
-        If the source does not fit; StoreError if the destination exists or cannot be written.
+        If the source does not fit.
+    StoreError
+        If the source cannot be read, changes meanwhile, or the destination exists or cannot be
+        written.
+
+    Notes
+    -----
+    Two passes, each in blocks, so that memory does not grow with the source. Records keep the
+    order of the source; each partition of the source (a file of a folder, or a Hive folder) is
+    a run of records of its own.
     """
     options = options or IngestOptions()
-    source = open_source(source_url, options.layout)
-    if source.n_records == 0:
+    _check_options(options)
+    _check_free(dest_url)
+    layout = options.whole_layout
+    source = open_source(source_url, layout)
+    dtype = np.dtype(options.dtype) if options.dtype else source.features_dtype
+    chunk_rows = plan_chunk_rows(
+        source.n_features, dtype.itemsize, target_bytes=options.chunk_bytes
+    )
+    rows = min(chunk_rows, BLOCK_ROWS)
+    survey = survey_source(
+        source,
+        rows,
+        categorical=frozenset(layout.categorical),
+        numeric=frozenset(layout.numeric),
+        min_category_count=options.min_category_count,
+    )
+    if survey.n_records == 0:
         raise InputError(
             f"{shown(source_url)} has no records.", remedy="Give at least one.", code="empty"
         )
-    dtype = _features_dtype(source.features_dtype, options.dtype)
-    rows = plan_chunk_rows(source.n_features, dtype.itemsize, target_bytes=options.chunk_bytes)
-    coders = _find_coders(source, options, rows)
+    if not source.n_features and not survey.coders:
+        raise InputError(
+            f"Nothing is left of {shown(source_url)}.",
+            remedy="Leave features or variables in.",
+            code="empty",
+        )
     schema = CollectionSchema(
-        n_records=source.n_records,
+        n_records=survey.n_records,
         n_features=source.n_features,
         dtype=dtype.name,
-        chunk_rows=min(rows, source.n_records),
-        variables=tuple(coder.variable for coder in coders),
+        chunk_rows=min(chunk_rows, survey.n_records),
+        variables=tuple(coder.variable for coder in survey.coders),
         feature_names=source.feature_names,
+        partitions=survey.partitions,
     )
-    encoded = (_encode(block, coders, dtype) for block in source.blocks(schema.chunk_rows))
-    write_collection(dest_url, schema, encoded)
-    return schema
+    chunks = _fill_chunks(source, schema, survey.coders, rows)
+    write_collection(dest_url, schema, chunks, n_pooled=survey.n_pooled)
+    return open_collection(dest_url).schema_of_records
 
 
 def write_collection(
-    url: str, schema: CollectionSchema, blocks: Iterable[Mapping[str, npt.NDArray[Any]]]
+    url: str,
+    schema: CollectionSchema,
+    blocks: Iterable[Mapping[str, npt.NDArray[Any]]],
+    *,
+    n_pooled: Mapping[str, int] | None = None,
 ) -> str:
     """Write blocks of whole chunks as a collection, visible only once it is complete.
 
@@ -120,6 +176,8 @@ def write_collection(
         What the blocks hold.
     blocks
         Per chunk: "features" and each variable, in the dtypes of the schema.
+    n_pooled
+        Records in the pooled category of each variable, for the statistics.
 
     Returns
     -------
@@ -132,17 +190,23 @@ def write_collection(
     arrays = collection_arrays(schema)
     store = open_store(work)
     try:
-        for key, content in array_documents(arrays).items():
+        documents = array_documents(arrays)
+        for key, content in documents.items():
             write_bytes(store, key, content)
-        receipts = [
-            write_block(work, arrays, chunk, block, work) for chunk, block in enumerate(blocks)
-        ]
+        tally = Tally(schema)
+        receipts: list[Receipt] = []
+        for chunk, block in enumerate(blocks):
+            tally.add(block)
+            receipts.append(write_block(work, arrays, chunk, block, work))
+        schema = replace(schema, partitions=tally.partitions())
         digest = _digest(schema, receipts)
         header = {
             "format": "collection",
             "format_version": FORMAT_VERSION,
             "schema": asdict(schema),
+            "statistics": asdict(tally.statistics(n_pooled or {})),
             "digest": digest,
+            "documents_sha256": digest_documents(documents),
         }
         write_bytes(store, ROOT_DOCUMENT, root_document(header))
         if path is not None:
@@ -154,122 +218,93 @@ def write_collection(
 
 
 def collection_arrays(schema: CollectionSchema) -> tuple[ArrayPlan, ...]:
-    """The arrays of a collection, features first."""
+    """The arrays of a collection, features first; there is none for no features."""
     n, rows = schema.n_records, schema.chunk_rows
+    features = ArrayPlan(FEATURES, (n, schema.n_features), rows, schema.dtype)
     return (
-        ArrayPlan(FEATURES, (n, schema.n_features), rows, schema.dtype),
+        *((features,) if schema.n_features else ()),
         *(ArrayPlan(v.name, (n,), rows, v.dtype) for v in schema.variables),
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Coder:
-    """Turns the values of one variable into what is stored."""
-
-    variable: Variable
-
-    def encode(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        dtype = np.dtype(self.variable.dtype)
-        if self.variable.categories is None:
-            return values.astype(dtype)
-        table = np.array(sorted(self.variable.categories))
-        place = {name: code for code, name in enumerate(self.variable.categories)}
-        codes = np.array([place[name] for name in table], dtype)
-        text = _as_text(values)
-        at = np.searchsorted(table, text).clip(max=len(table) - 1)
-        coded: npt.NDArray[Any] = np.where(table[at] == text, codes[at], dtype.type(MISSING))
-        return coded
-
-
-def _find_coders(source: RecordSource, options: IngestOptions, rows: int) -> list[_Coder]:
-    for name in (*options.categorical, *options.numeric, *options.drop):
-        if name not in source.variable_names:
-            raise OptionError(
-                f"The source has no variable {name!r}{suggest(name, source.variable_names)}.",
-                remedy=f"It has: {', '.join(source.variable_names) or 'none'}.",
-            )
-    names = [name for name in source.variable_names if name not in options.drop]
-    counts: dict[str, Counter[str]] = {name: Counter() for name in names}
-    dtypes: dict[str, np.dtype[Any]] = {}
-    for block in source.blocks(rows, with_features=False):
-        for name in names:
-            values = block.variables[name]
-            dtypes[name] = values.dtype
-            if name in options.numeric or len(counts[name]) > MAX_CATEGORIES:
-                continue
-            if np.issubdtype(values.dtype, np.floating) and name not in options.categorical:
-                continue
-            kinds, sizes = np.unique(_as_text(values), return_counts=True)
-            counts[name].update(dict(zip(kinds.tolist(), sizes.tolist(), strict=True)))
-    return [_Coder(_decide(name, dtypes[name], counts[name], options)) for name in names]
+def _fill_chunks(
+    source: RecordSource, schema: CollectionSchema, coders: Sequence[Coder], rows: int
+) -> Iterator[dict[str, npt.NDArray[Any]]]:
+    """Encode the blocks of a source and put them together to whole chunks."""
+    plans = collection_arrays(schema)
+    names = source.feature_names
+    done = filled = 0
+    chunk: dict[str, npt.NDArray[Any]] = {}
+    for block in source.blocks(rows):
+        if done + filled + block.n_records > schema.n_records:
+            raise _changed()
+        encoded = {
+            FEATURES: cast_features(block.features, np.dtype(schema.dtype), names),
+            **{c.variable.name: c.encode(block.variables[c.variable.name]) for c in coders},
+        }
+        at = 0
+        while at < block.n_records:
+            size = min(schema.chunk_rows, schema.n_records - done)
+            if not chunk:
+                chunk = {FEATURES: np.empty((size, 0), schema.dtype)}
+                chunk |= {p.name: np.empty((size, *p.shape[1:]), p.dtype) for p in plans}
+            take = min(size - filled, block.n_records - at)
+            for name, values in encoded.items():
+                chunk[name][filled : filled + take] = values[at : at + take]
+            at, filled = at + take, filled + take
+            if filled == size:
+                yield chunk
+                done, filled, chunk = done + size, 0, {}
+    if done < schema.n_records:
+        raise _changed()
 
 
-def _decide(
-    name: str, dtype: np.dtype[Any], counts: Counter[str], options: IngestOptions
-) -> Variable:
-    is_text = dtype.kind in "USOT"
-    categorical = name in options.categorical or (
-        name not in options.numeric
-        and (is_text or dtype.kind == "b" or (dtype.kind in "iu" and len(counts) <= 2))
-    )
-    if not categorical:
-        if is_text:
-            raise InputError(
-                f"The variable {name!r} holds text and cannot be numeric.",
-                remedy="Leave it out of --numeric, or drop it with --drop.",
-            )
-        return Variable(name, "float64" if dtype.kind in "biu" else dtype.name)
-    if len(counts) > MAX_CATEGORIES:
+def cast_features(
+    features: npt.NDArray[Any], dtype: np.dtype[Any], names: Sequence[str] = ()
+) -> npt.NDArray[Any]:
+    """Features in the dtype of the collection.
+
+    Raises
+    ------
+    InputError
+        If a finite number does not fit; columns are named, values are not.
+    """
+    if features.dtype == dtype:
+        return features
+    with np.errstate(over="ignore"):
+        found: npt.NDArray[Any] = features.astype(dtype)
+    if features.dtype.kind != "f" or features.dtype.itemsize <= dtype.itemsize:
+        return found
+    lost = np.isinf(found) & np.isfinite(features)
+    if lost.any():
+        places = np.flatnonzero(lost.any(axis=0))[:8]
+        where = ", ".join(names[j] if names else f"column {j}" for j in places)
         raise InputError(
-            f"The categorical variable {name!r} has more than {MAX_CATEGORIES} different values.",
-            remedy="Drop it with --drop if it is an identifier.",
-            code="too-many-categories",
+            f"{int(lost.sum())} cells of the features overflow {dtype} (in {where}).",
+            remedy="Ingest with --dtype float64, or scale these features.",
+            code="overflow",
         )
-    categories = sorted((kind for kind in counts if kind not in _MISSING_TEXT), key=_natural)
-    return Variable(name, "int8" if len(categories) < 127 else "int16", tuple(categories))
-
-
-_MISSING_TEXT = {"", "nan", "None", "<NA>"}
-
-
-def _natural(text: str) -> tuple[int, float, str]:
-    try:
-        return (0, float(text), text)
-    except ValueError:
-        return (1, 0.0, text)
-
-
-def _as_text(values: npt.NDArray[Any]) -> npt.NDArray[np.str_]:
-    if values.dtype.kind == "f" and (values[np.isfinite(values)] % 1 == 0).all():
-        text = np.where(np.isfinite(values), values, 0).astype(np.int64).astype(np.str_)
-        return np.where(np.isfinite(values), text, "nan")
-    return values.astype(np.str_)
-
-
-def _features_dtype(source: np.dtype[Any], wanted: str | None) -> np.dtype[Any]:
-    if wanted is not None:
-        if wanted not in ("float32", "float64"):
-            raise OptionError(
-                f"The dtype {wanted!r} is not known.", remedy="Use float32 or float64."
-            )
-        return np.dtype(wanted)
-    small = source.kind == "b" or (source.kind in "iu" and source.itemsize <= 2)
-    if small or source == np.float32 or source == np.float16:
-        return np.dtype(np.float32)
-    return np.dtype(np.float64)
-
-
-def _encode(
-    block: Block, coders: Sequence[_Coder], dtype: np.dtype[Any]
-) -> dict[str, npt.NDArray[Any]]:
-    found: dict[str, npt.NDArray[Any]] = {FEATURES: block.features.astype(dtype)}
-    if not np.isfinite(block.features).all() == np.isfinite(found[FEATURES]).all():
-        raise InputError(
-            f"Features overflow {dtype}.", remedy="Ingest with --dtype float64.", code="overflow"
-        )
-    for coder in coders:
-        found[coder.variable.name] = coder.encode(block.variables[coder.variable.name])
     return found
+
+
+def _changed() -> StoreError:
+    return StoreError(
+        "The source holds another number of records than when it was read first.",
+        remedy="Ingest when nothing writes to the source.",
+        code="source-changed",
+    )
+
+
+def _check_options(options: IngestOptions) -> None:
+    if options.dtype not in (None, "float32", "float64"):
+        raise OptionError(
+            f"The dtype {options.dtype!r} is not known.", remedy="Use float32 or float64."
+        )
+    if options.min_category_count < 1:
+        raise OptionError(
+            f"min_category_count is {options.min_category_count}.",
+            remedy="Use 1, which pools nothing, or more.",
+        )
 
 
 def _digest(schema: CollectionSchema, receipts: Iterable[Receipt]) -> str:
@@ -282,7 +317,11 @@ def _digest(schema: CollectionSchema, receipts: Iterable[Receipt]) -> str:
 
 def _check_free(url: str) -> None:
     path = local_path(url)
-    taken = os.path.exists(path) if path is not None else bool(list_keys(open_store(url)))
+    taken = (
+        os.path.exists(path)
+        if path is not None
+        else bool(list_keys(open_store(url, read_only=True)))
+    )
     if taken:
         raise StoreError(
             f"{shown(url)} exists.", remedy="Choose another place, or remove it.", code="exists"

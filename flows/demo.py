@@ -1,0 +1,148 @@
+"""The demo: scans of digits, where the zeros may be counted and nothing else be read.
+
+Real records that ship with scikit-learn: 1,797 scans of 64 pixels. Wanted: is it a zero?
+Confidential: which digit is it? The collection is made large by whole repeats, which every
+surface says, and the audit splits by original.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.datasets import load_digits
+
+from privpipe.errors import OptionError, StoreError
+from privpipe.protocols import FloatArray, IntArray
+from privpipe.records.chunks import plan_chunk_rows
+from privpipe.records.schema import CollectionSchema, Variable
+from privpipe.store.ingest import write_collection
+from privpipe.store.layout import FEATURES
+
+__all__ = ["N_ORIGINALS", "load_scans", "prepare_demo", "write_digits"]
+
+N_ORIGINALS = 1797
+DEFAULT_RECORDS = 8_388_396
+"""4,668 whole repeats: 256 chunks of 32,768 records."""
+
+CONFIGURATION = """\
+# Written by `privpipe demo`. A form reader may count the zeros; what else people wrote is none
+# of its business.
+[collection]
+path = "{folder}/digits.zarr"
+desired = ["zero"]            # wanted: is it a zero?
+confidential = ["digit"]      # confidential: which digit is it?
+
+[method]
+name = "null_space"
+utility_budget = 0.01         # squared units of the zero score, which is about 0 or 1
+ridge = 0.01                  # three pixels are the same in every scan
+
+[release]
+path = "{folder}/release.zarr"
+
+[audit]
+holdout = 0.5
+group = "original"            # repeats of one scan stay on one side
+
+[cluster]
+workers = {workers}
+"""
+
+
+def load_scans() -> tuple[FloatArray, IntArray]:
+    """The scans, (1797, 64) float32 with values 0 to 16, and their digits, (1797,)."""
+    features, digits = load_digits(return_X_y=True)
+    return features.astype(np.float32), digits.astype(np.int64)
+
+
+def prepare_demo(folder: str, n_records: int, workers: int) -> str:
+    """Write collection and configuration; return the path of the configuration.
+
+    Raises
+    ------
+    OptionError
+        If the number of records is not a whole number of repeats.
+    StoreError
+        If the folder holds something else, or the disk is too full.
+    """
+    if n_records < N_ORIGINALS or n_records % N_ORIGINALS:
+        raise OptionError(
+            f"{n_records} records are not whole repeats of {N_ORIGINALS} scans.",
+            remedy=f"Use a multiple of {N_ORIGINALS}, such as "
+            f"{max(1, n_records // N_ORIGINALS) * N_ORIGINALS}.",
+        )
+    folder = os.path.abspath(folder)
+    _clear(folder)
+    _check_space(folder, n_records)
+    write_digits(os.path.join(folder, "digits.zarr"), n_records)
+    path = os.path.join(folder, "demo.toml")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(CONFIGURATION.format(folder=folder, workers=workers))
+    return path
+
+
+def write_digits(url: str, n_records: int) -> CollectionSchema:
+    """Write the scans, repeated whole, as a collection."""
+    scans, digits = load_scans()
+    schema = CollectionSchema(
+        n_records=n_records,
+        n_features=scans.shape[1],
+        dtype="float32",
+        chunk_rows=min(plan_chunk_rows(scans.shape[1], 4), n_records),
+        variables=(
+            Variable("zero", "int8", ("no", "yes")),
+            Variable("digit", "int8", tuple("0123456789")),
+            Variable("original", "int32"),
+        ),
+        feature_names=tuple(f"pixel_{i // 8}_{i % 8}" for i in range(64)),
+    )
+    write_collection(url, schema, _repeat(scans, digits, schema))
+    return schema
+
+
+def _repeat(
+    scans: FloatArray, digits: IntArray, schema: CollectionSchema
+) -> Iterator[Mapping[str, npt.NDArray[Any]]]:
+    for start in range(0, schema.n_records, schema.chunk_rows):
+        stop = min(start + schema.chunk_rows, schema.n_records)
+        original = np.arange(start, stop) % N_ORIGINALS
+        yield {
+            FEATURES: scans[original],
+            "zero": (digits[original] == 0).astype(np.int8),
+            "digit": digits[original].astype(np.int8),
+            "original": original.astype(np.int32),
+        }
+
+
+def _clear(folder: str) -> None:
+    """Remove what an earlier demo left; refuse to touch anything else."""
+    if not os.path.exists(folder):
+        os.makedirs(folder, mode=0o700)
+        return
+    ours = {"demo.toml", "demo.png", "digits.zarr", "release.zarr", "release.model.zarr"}
+    ours |= {"release.report", ".release.zarr.privpipe"}
+    foreign = [name for name in os.listdir(folder) if name not in ours]
+    if foreign or (os.listdir(folder) and not os.path.exists(os.path.join(folder, "demo.toml"))):
+        raise StoreError(
+            f"{folder} holds something that is not of the demo.",
+            remedy="Give another folder with --out.",
+            code="exists",
+        )
+    shutil.rmtree(folder)
+    os.makedirs(folder, mode=0o700)
+
+
+def _check_space(folder: str, n_records: int) -> None:
+    """Collection and release take about 170 bytes per record, some more while written."""
+    needed, free = n_records * 170, shutil.disk_usage(folder).free
+    if needed > free:
+        raise StoreError(
+            f"The demo needs about {needed / 2**30:.1f} GiB; {free / 2**30:.1f} GiB are free.",
+            remedy="Use --records 179700 for a small one, or --out for another disk.",
+            code="disk-full",
+        )

@@ -1,0 +1,1 @@
+"""Foreign sources of records, one module per format; each is read in blocks, never whole."""

@@ -1,0 +1,123 @@
+"""Members of an .npz file, streamed; nothing is unpickled."""
+
+from __future__ import annotations
+
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import fsspec
+import numpy as np
+import numpy.typing as npt
+
+from privpipe.errors import StoreError
+from privpipe.store.location import shown
+
+__all__ = ["NpyColumn", "npz_columns"]
+
+COPY_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class NpyColumn:
+    """An array of an .npz file, read as a stream.
+
+    Parameters
+    ----------
+    url, member
+        The file and the name inside.
+    shape, dtype
+        Of the array.
+    fortran
+        Stored column by column: such an array goes through a temporary file.
+    """
+
+    url: str
+    member: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran: bool
+
+    def blocks(self, rows: int) -> Iterator[npt.NDArray[Any]]:
+        """Read consecutive blocks of at most `rows` rows.
+
+        Raises
+        ------
+        StoreError
+            If the file is damaged or cut short.
+        """
+        problem = ""
+        try:
+            with fsspec.open(self.url) as file, zipfile.ZipFile(file) as archive:
+                with archive.open(self.member) as stream:
+                    _read_header(stream)
+                    if self.fortran and len(self.shape) > 1:
+                        yield from self._through_file(stream, rows)
+                        return
+                    for start in range(0, self.shape[0], rows):
+                        n = min(rows, self.shape[0] - start)
+                        yield self._take(stream, n)
+                    return
+        except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
+            problem = type(error).__name__
+        raise StoreError(
+            f"The array {self.member.removesuffix('.npy')!r} of {shown(self.url)} cannot be read "
+            f"({problem}).",
+            remedy="The file is damaged or cut short: get it again.",
+            code="read",
+        )
+
+    def _take(self, stream: Any, n: int) -> npt.NDArray[Any]:
+        width = int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
+        content = stream.read(n * width)
+        if len(content) < n * width:
+            raise EOFError
+        return np.frombuffer(content, self.dtype).reshape(n, *self.shape[1:])
+
+    def _through_file(self, stream: Any, rows: int) -> Iterator[npt.NDArray[Any]]:
+        with tempfile.TemporaryFile(prefix="privpipe-") as file:
+            while piece := stream.read(COPY_BYTES):
+                file.write(piece)
+            file.flush()
+            table = np.memmap(file, self.dtype, "r", shape=self.shape, order="F")
+            for start in range(0, self.shape[0], rows):
+                yield np.ascontiguousarray(table[start : start + rows])
+
+
+def npz_columns(url: str) -> dict[str, NpyColumn]:
+    """The arrays of an .npz file, by name.
+
+    Raises
+    ------
+    StoreError
+        If it cannot be read, or holds objects.
+    """
+    try:
+        with fsspec.open(url) as file, zipfile.ZipFile(file) as archive:
+            found: dict[str, NpyColumn] = {}
+            for member in archive.namelist():
+                with archive.open(member) as stream:
+                    shape, fortran, dtype = _read_header(stream)
+                found[member.removesuffix(".npy")] = NpyColumn(url, member, shape, dtype, fortran)
+            return found
+    except (OSError, EOFError, zipfile.BadZipFile, ValueError) as error:
+        problem = type(error).__name__
+    raise StoreError(
+        f"{shown(url)} cannot be read as .npz ({problem}).",
+        remedy="Check the path; objects (pickles) inside are never loaded.",
+    )
+
+
+def _read_header(stream: BinaryIO | Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = np.lib.format.read_magic(stream)
+    read = (
+        np.lib.format.read_array_header_1_0
+        if version == (1, 0)
+        else np.lib.format.read_array_header_2_0
+    )
+    shape, fortran, dtype = read(stream)
+    if dtype.hasobject:
+        raise ValueError("objects are never loaded")
+    return tuple(shape), bool(fortran), dtype
