@@ -47,8 +47,8 @@ def audit_stage(run: Run, trained: Trained, plan: ReleasePlan, client: Client) -
         _shards(run, client, "fit" if held_out else "all", "audit_raw"),
         _released(run, trained, plan, client, "attack" if held_out else "all", "audit_attack"),
         _released(run, trained, plan, client, "test" if held_out else "all", "audit_judge"),
-        n_released=trained.n_features_out,
-        unit_roundoff=float(np.finfo(np.dtype(plan.arrays[0].dtype)).eps) / 2,
+        n_released=trained.n_features_out if plan.basis is None else plan.basis.n_features,
+        unit_roundoff=float(np.finfo(plan.record_dtype).eps) / 2,
         coding=getattr(run.options.method, "label_coding", "zero_one"),
         promise=_read_promise(run, trained),
     )
@@ -83,7 +83,9 @@ def _attack(
     named = {"model_url": run.stored_model_url, "model_digest": trained.model_digest}
     if run.trains_on_itself:
         named = {}
-        records = replace(records, released_url=plan.data_url, released_run=plan.run)
+        records = replace(
+            records, released_url=plan.data_url, released_run=plan.run, released_basis=plan.basis
+        )
     try:
         report = distribute_attacks(
             client,
@@ -134,7 +136,12 @@ def _released(
     shards = _shards(run, client, part, label)
     if not run.trains_on_itself:
         return CleanedShards(shards, run.stored_model_url, trained.model_digest)
-    paired = replace(shards.collection, released_url=plan.data_url, released_run=plan.run)
+    paired = replace(
+        shards.collection,
+        released_url=plan.data_url,
+        released_run=plan.run,
+        released_basis=plan.basis,
+    )
     return replace(shards, collection=paired)
 
 

@@ -16,6 +16,8 @@ from privpipe.dist.progress import Progress
 from privpipe.dist.verify import find_damaged_chunks
 from privpipe.errors import IncompleteReleaseError
 from privpipe.records.chunks import check_memory, predict_chunk_memory
+from privpipe.store.artifacts import read_arrays
+from privpipe.store.basis import Basis
 from privpipe.store.blocks import Receipt, check_receipts
 from privpipe.store.layout import FEATURES, RELEASED, ArrayPlan
 from privpipe.store.release import (
@@ -35,11 +37,13 @@ def plan_release(run: Run, trained: Trained) -> ReleasePlan:
     schema = run.collection.schema_of_records
     n, rows = schema.n_records, schema.chunk_rows
     included = [schema.variable(name) for name in run.options.release.include]
+    basis = _read_basis(run) if run.options.release.layout == "factored" else None
+    dtype = schema.dtype if basis is None else "float64"
     return ReleasePlan(
         run=run.run_id,
         url=run.release_url,
         arrays=(
-            ArrayPlan(FEATURES, (n, trained.n_features_out), rows, schema.dtype),
+            ArrayPlan(FEATURES, (n, trained.n_features_out), rows, dtype),
             *(
                 ArrayPlan(
                     variable.name,
@@ -52,7 +56,14 @@ def plan_release(run: Run, trained: Trained) -> ReleasePlan:
             ),
             *([ArrayPlan(RELEASED, (n,), rows, "int8")] if run.may_withhold else []),
         ),
+        basis=basis,
     )
+
+
+def _read_basis(run: Run) -> Basis:
+    """The basis of a factored release, from the stored model."""
+    arrays = read_arrays(run.stored_model_url, ["lift", "centre"])
+    return Basis(arrays["lift"], arrays["centre"], run.collection.schema_of_records.dtype)
 
 
 def clean_stage(

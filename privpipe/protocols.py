@@ -273,6 +273,8 @@ class Method(Generic[O_contra]):
         file that the options name.
     columns
         Names of variables that the options themselves ask for, by role.
+    factored
+        Whether its releases may be factored into coordinates and a basis.
     source
         Paper and algorithm.
     files
@@ -287,3 +289,4 @@ class Method(Generic[O_contra]):
     source: str
     files: Callable[[O_contra], Mapping[str, str]] = lambda _: {}
     columns: Callable[[O_contra], Mapping[Role, tuple[str, ...]]] = lambda _: {}
+    factored: bool = False

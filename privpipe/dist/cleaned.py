@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from privpipe.dist.apply import load_map
+from privpipe.dist.apply import load_map, release_records
 from privpipe.protocols import Oracle, Shard, Shards, ShardSchema, Statistics, Sums
 
 __all__ = ["CleanedShards"]
@@ -58,5 +58,5 @@ def summarise_cleaned(
     shard: Shard, *, summarise: Callable[[Shard], S], model_url: str, model_digest: str
 ) -> S:
     """Worker side: clean a shard, then summarise raw and cleaned records together."""
-    released = load_map(model_url, model_digest).apply(shard.features)
+    released = release_records(load_map(model_url, model_digest), shard.features)
     return summarise(replace(shard, released=released))

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from privpipe.attacks.evidence import Evidence, prepare_evidence
 from privpipe.attacks.options import AttackOptions
-from privpipe.dist.apply import load_map
+from privpipe.dist.apply import load_map, release_records
 from privpipe.protocols import Shard
 from privpipe.store.collection import Collection
 
@@ -55,7 +55,8 @@ def sample_evidence(
     for chunk in chosen:
         shard = _thin(_distinct(collection.shard(int(chunk))), share)
         if model_url:
-            shard = replace(shard, released=load_map(model_url, model_digest).apply(shard.features))
+            fitted = load_map(model_url, model_digest)
+            shard = replace(shard, released=release_records(fitted, shard.features))
         shards.append(shard)
     sample = _distinct(_join(shards))
     return prepare_evidence(
