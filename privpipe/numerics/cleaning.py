@@ -112,8 +112,7 @@ def clean_block(
     lifted
         Return records; otherwise the kept coordinates.
     """
-    pays = x.size >= KERNEL_VALUES and form.rank <= KERNEL_RANK
-    if pays and x.dtype in (np.float32, np.float64):
+    if _kernel_pays(x, form.rank):
         return clean_with_kernel(x, form, dtype, lifted=lifted)
     return clean_with_numpy(x, form, dtype, lifted=lifted)
 
@@ -187,6 +186,12 @@ def reconstruct_records(
     released : (n_records, n_features_out)
     """
     released = np.empty((len(coordinates), len(lift)), dtype)
+    if _kernel_pays(released, lift.shape[1]):
+        from privpipe.numerics.kernel import make_lift
+
+        b, d = np.ascontiguousarray(coordinates), np.ascontiguousarray(lift.T)
+        make_lift(lift.shape[1])(b, d, centre + 0.0, released)
+        return released
     wide = np.empty((_tile_rows(len(lift)), len(lift)))
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         for rows in _tiles(*released.shape):
@@ -195,6 +200,12 @@ def reconstruct_records(
             tile += centre + 0.0  # adding zero turns -0.0 into 0.0
             released[rows] = tile
     return released
+
+
+def _kernel_pays(records: FloatArray, rank: int) -> bool:
+    """Large blocks of few coordinates, in a dtype that the kernel knows."""
+    known = records.dtype in (np.float32, np.float64) and records.dtype.isnative
+    return known and records.size >= KERNEL_VALUES and rank <= KERNEL_RANK
 
 
 def _clean_tile(

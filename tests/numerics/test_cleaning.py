@@ -114,3 +114,6 @@ def test_reconstruct_records__gives_the_dense_release():
     again = reconstruct_records(kept, form.lift, form.centre, "float32")
     np.testing.assert_allclose(again, dense, rtol=1e-6)
     assert again.dtype == np.float32
+    many = np.tile(kept, (cleaning.KERNEL_VALUES // 1000 + 1, 1))
+    large = reconstruct_records(many, form.lift, form.centre, "float32")
+    np.testing.assert_allclose(large[-50:], again, rtol=1e-6, atol=1e-7)
