@@ -44,15 +44,12 @@ def audit_stage(run: Run, trained: Trained, plan: ReleasePlan, client: Client) -
     held_out = run.options.audit.holdout > 0
     n_judged, n_groups = _count_judged(run, held_out)
     raw = _shards(run, trained, client, "fit" if held_out else "all", "audit_raw")
-    by_features = trained.reads == "features"
-    n_released = trained.n_features_out if by_features else raw.schema.n_features
     findings = audit_release(
         raw,
         _released(run, trained, plan, client, "attack" if held_out else "all", "audit_attack"),
         _released(run, trained, plan, client, "test" if held_out else "all", "audit_judge"),
-        n_released=n_released,
+        n_released=_count_released(raw, trained, plan),
         unit_roundoff=_unit_roundoff(plan),
-        keeps_features=trained.keeps_features,
         coding=getattr(run.options.method, "label_coding", "zero_one"),
         promise=_read_promise(run, trained),
     )
@@ -87,7 +84,9 @@ def _attack(
     named = {"model_url": run.stored_model_url, "model_digest": trained.model_digest}
     if run.trains_on_itself:
         named = {}
-        records = replace(records, released_url=plan.data_url, released_run=plan.run)
+        records = replace(
+            records, released_url=plan.data_url, released_run=plan.run, released_basis=plan.basis
+        )
     try:
         report = distribute_attacks(
             client,
@@ -142,7 +141,12 @@ def _released(
     shards = _shards(run, trained, client, part, label)
     if not run.trains_on_itself:
         return CleanedShards(shards, run.stored_model_url, trained.model_digest)
-    paired = replace(shards.collection, released_url=plan.data_url, released_run=plan.run)
+    paired = replace(
+        shards.collection,
+        released_url=plan.data_url,
+        released_run=plan.run,
+        released_basis=plan.basis,
+    )
     return replace(shards, collection=paired)
 
 
@@ -159,9 +163,16 @@ def _count_judged(run: Run, held_out: bool) -> tuple[int, int | None]:
     return counts[-1]
 
 
+def _count_released(raw: Shards, trained: Trained, plan: ReleasePlan) -> int:
+    """Columns of a released record as its readers see it."""
+    if trained.reads == "attributes":
+        return raw.schema.n_features
+    return trained.n_features_out if plan.basis is None else plan.basis.n_features
+
+
 def _unit_roundoff(plan: ReleasePlan) -> float:
     """Of the released dtype; indicators of released codes are exact."""
-    dtype = np.dtype(plan.arrays[0].dtype)
+    dtype = plan.record_dtype
     floating = dtype if np.issubdtype(dtype, np.floating) else np.dtype(np.float64)
     return float(np.finfo(floating).eps) / 2
 

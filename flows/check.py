@@ -36,6 +36,12 @@ def check_stage(options: RunOptions) -> Run:
     if options.cluster.address is not None:
         check_address(options.cluster.address)
     roles = _roles(options)
+    if options.release.layout == "factored" and not method.factored:
+        raise OptionError(
+            f"The method {method.name!r} has no factored layout.",
+            remedy='Set [release] layout = "dense", or use null-space cleaning.',
+            code="layout",
+        )
     for role in sorted(method.needs(options.method)):
         if not roles.get(role):
             raise OptionError(

@@ -16,6 +16,8 @@ from privpipe.dist.progress import Progress
 from privpipe.dist.verify import find_damaged_chunks
 from privpipe.errors import IncompleteReleaseError
 from privpipe.records.chunks import check_memory, predict_chunk_memory
+from privpipe.store.artifacts import read_arrays
+from privpipe.store.basis import Basis
 from privpipe.store.blocks import Receipt, check_receipts
 from privpipe.store.keyfiles import check_keys_apart
 from privpipe.store.keys import KeyBinding, ReleaseKey, make_key
@@ -37,14 +39,16 @@ def plan_release(run: Run, trained: Trained) -> ReleasePlan:
     """What the release consists of: released features, and variables named by the user."""
     schema = run.collection.schema_of_records
     n, rows = schema.n_records, schema.chunk_rows
+    basis = _read_basis(run) if run.options.release.layout == "factored" else None
+    dtype = schema.dtype if basis is None else "float64"
     released = (
-        [ArrayPlan(FEATURES, (n, trained.n_features_out), rows, schema.dtype)]
+        [ArrayPlan(FEATURES, (n, trained.n_features_out), rows, dtype)]
         if trained.reads == "features"
         else [_plan_variable(run, name) for name in run.collection.attributes]
     )
     included = [_plan_variable(run, name) for name in run.options.release.include]
     flag = [ArrayPlan(RELEASED, (n,), rows, "int8")] if run.may_withhold else []
-    return ReleasePlan(run.run_id, run.release_url, (*released, *included, *flag))
+    return ReleasePlan(run.run_id, run.release_url, (*released, *included, *flag), basis)
 
 
 def _plan_variable(run: Run, name: str) -> ArrayPlan:
@@ -53,6 +57,12 @@ def _plan_variable(run: Run, name: str) -> ArrayPlan:
     variable = schema.variable(name)
     table = (("categories", list(variable.categories)),) if variable.categories else ()
     return ArrayPlan(name, (schema.n_records,), schema.chunk_rows, variable.dtype, table)
+
+
+def _read_basis(run: Run) -> Basis:
+    """The basis of a factored release, from the stored model."""
+    arrays = read_arrays(run.stored_model_url, ["lift", "centre"])
+    return Basis(arrays["lift"], arrays["centre"], run.collection.schema_of_records.dtype)
 
 
 def clean_stage(

@@ -16,6 +16,8 @@ from privpipe.dist.reduce import ShardedCollection
 from privpipe.errors import StoreError
 from privpipe.numerics.moments import CoMoments
 from privpipe.protocols import FloatArray, Guarantee, RecordMap, Shard
+from privpipe.sanitizers.factored import FactoredCleaner
+from privpipe.sanitizers.lowrank import LinearCleaner
 from privpipe.store.artifacts import digest_map, open_model, write_model
 from privpipe.store.predictors import read_predictor
 from privpipe.store.release import check_output_free, exists
@@ -64,7 +66,7 @@ def train_stage(run: Run, client: Client) -> Trained:
     extra: dict[str, Any] = dict(read_files(run))
     if run.method.prices:
         extra["price"] = ClusterPricing(client, run.run_id, run.options.method.pricing)
-    fitted = run.method.fit(shards, run.options.method, **extra)
+    fitted = _lay_out(run, run.method.fit(shards, run.options.method, **extra))
     write_model(
         fitted,
         run.work_model_url,
@@ -79,6 +81,14 @@ def train_stage(run: Run, client: Client) -> Trained:
         },
     )
     return _describe(fitted, run, client)
+
+
+def _lay_out(run: Run, fitted: RecordMap) -> RecordMap:
+    """The map in the layout of the release."""
+    if run.options.release.layout == "dense":
+        return fitted
+    assert isinstance(fitted, LinearCleaner), "the check stage refused other methods"
+    return FactoredCleaner.of(fitted, run.collection.schema_of_records.dtype)
 
 
 def _shards(run: Run, client: Client) -> ShardedCollection:

@@ -278,6 +278,8 @@ class Method(Generic[O_contra]):
         file that the options name.
     columns
         Names of variables that the options themselves ask for, by role.
+    factored
+        Whether its releases may be factored into coordinates and a basis.
     source
         Paper and algorithm.
     files
@@ -296,3 +298,4 @@ class Method(Generic[O_contra]):
     files: Callable[[O_contra], Mapping[str, str]] = lambda _: {}
     columns: Callable[[O_contra], Mapping[Role, tuple[str, ...]]] = lambda _: {}
     prices: bool = False
+    factored: bool = False

@@ -23,6 +23,7 @@ from privpipe.dist.progress import Progress, Silent
 from privpipe.errors import ClusterError, FormatError, InputError, PrivpipeError
 from privpipe.protocols import BoolArray, FloatArray, RecordMap, RecordStream
 from privpipe.records.schema import MISSING
+from privpipe.sanitizers.factored import FactoredCleaner
 from privpipe.store.artifacts import digest_map, open_model
 from privpipe.store.blocks import Receipt, write_block
 from privpipe.store.collection import Collection
@@ -30,7 +31,9 @@ from privpipe.store.keys import KeyTicket
 from privpipe.store.layout import FEATURES, RELEASED
 from privpipe.store.release import ReleasePlan
 
-__all__ = ["CleaningJob", "Nonfinite", "clean_chunks", "clean_collection", "treat_nonfinite"]
+__all__ = ["CleaningJob", "Nonfinite", "clean_chunks", "clean_collection",
+    "load_map",
+    "release_records", "treat_nonfinite"]
 
 Nonfinite = Literal["fail", "withhold", "impute"]
 Block = dict[str, npt.NDArray[Any]]
@@ -233,6 +236,14 @@ def _spread(values: npt.NDArray[Any], kept: BoolArray) -> npt.NDArray[Any]:
     spread = np.full((len(kept), *values.shape[1:]), fill, values.dtype)
     spread[kept] = values
     return spread
+
+
+def release_records(
+    fitted: RecordMap, x: npt.NDArray[Any], stream: RecordStream | None = None
+) -> npt.NDArray[Any]:
+    """Records as a reader of the release will see them, whatever its layout."""
+    released = fitted.apply(x, stream)
+    return fitted.reconstruct(released) if isinstance(fitted, FactoredCleaner) else released
 
 
 @lru_cache(maxsize=4)

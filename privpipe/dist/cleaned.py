@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy.typing as npt
 
-from privpipe.dist.apply import load_map
+from privpipe.dist.apply import load_map, release_records
 from privpipe.numerics.streams import KEY_BYTES, KeyedStream
 from privpipe.protocols import Column, Oracle, Shard, Shards, ShardSchema, Statistics, Sums
 from privpipe.records.indicators import expand_indicators
@@ -88,5 +88,5 @@ def release_shard(
         else None
     )
     if fitted.reads == "features":
-        return fitted.apply(shard.features, stream)
+        return release_records(fitted, shard.features, stream)
     return expand_indicators(fitted.apply(shard.attributes, stream), attributes)

@@ -55,6 +55,7 @@ METHODS: dict[str, Method[Any]] = {
             fit=fit_null_space,
             source="Xu et al. 2017, Cleaning the Null Space, algorithm 1",
             files=lambda options: {"predictor": options.predictor} if options.predictor else {},
+            factored=True,
         ),
         Method(
             name="null_space_targeted",
@@ -64,6 +65,7 @@ METHODS: dict[str, Method[Any]] = {
             fit=fit_targeted,
             source="Xu et al. 2017, Cleaning the Null Space, algorithm 2",
             files=_files_of_targeted,
+            factored=True,
         ),
         Method(
             name="leace",

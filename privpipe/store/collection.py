@@ -23,6 +23,7 @@ from privpipe.records.indicators import expand_indicators, name_indicators
 from privpipe.records.memory import add_sums
 from privpipe.records.schema import MISSING, CollectionSchema
 from privpipe.records.splits import Part, Split
+from privpipe.store.basis import Basis
 from privpipe.store.blocks import read_block
 from privpipe.store.layout import FEATURES, ROOT_DOCUMENT, digest_documents, is_sealed
 from privpipe.store.location import list_keys, open_store, read_bytes, shown
@@ -69,6 +70,8 @@ class Collection:
         Leave out records with features that are not finite.
     released_url, released_run
         Release being written whose features become the shards' `released`, for audits.
+    released_basis
+        Its basis, when it is factored.
     """
 
     url: str
@@ -84,6 +87,7 @@ class Collection:
     only_finite: bool = False
     released_url: str | None = None
     released_run: str = ""
+    released_basis: Basis | None = None
 
     @property
     def n_records(self) -> int:
@@ -119,6 +123,8 @@ class Collection:
             if self.released_url is None
             else self._features(self.released_url, self.released_run, start, stop)
         )
+        if self.released_basis is not None:
+            released = self.released_basis.reconstruct(released)
         return Shard(
             features if whole else features[keep],
             self._values(self.desired, start, stop)[keep],
