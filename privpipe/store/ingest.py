@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -32,6 +33,8 @@ from privpipe.store.tally import Tally
 
 __all__ = ["IngestOptions", "collection_arrays", "ingest", "write_collection"]
 
+
+Chunk = Mapping[str, npt.NDArray[Any]]
 
 BLOCK_ROWS = 2**17
 """Most records of a source held at once, however narrow they are."""
@@ -155,7 +158,7 @@ def ingest(
 def write_collection(
     url: str,
     schema: CollectionSchema,
-    blocks: Iterable[Mapping[str, npt.NDArray[Any]]],
+    blocks: Iterable[Chunk],
     *,
     n_pooled: Mapping[str, int] | None = None,
 ) -> str:
@@ -187,8 +190,7 @@ def write_collection(
             write_bytes(store, key, content)
         tally = Tally(schema)
         receipts: list[Receipt] = []
-        for chunk, block in enumerate(blocks):
-            tally.add(block)
+        for chunk, block in enumerate(_read_ahead(_tallied(blocks, tally))):
             receipts.append(write_block(work, arrays, chunk, block, work))
         schema = replace(schema, partitions=tally.partitions())
         digest = _digest(schema, receipts)
@@ -208,6 +210,22 @@ def write_collection(
     return digest
 
 
+def _tallied(blocks: Iterable[Chunk], tally: Tally) -> Iterator[Chunk]:
+    """Count and digest each block on its way."""
+    for block in blocks:
+        tally.add(block)
+        yield block
+
+
+def _read_ahead(blocks: Iterator[Chunk]) -> Iterator[Chunk]:
+    """Make the next block in a thread of its own while the last one is written."""
+    with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as pool:
+        waiting = pool.submit(next, blocks, None)
+        while (block := waiting.result()) is not None:
+            waiting = pool.submit(next, blocks, None)
+            yield block
+
+
 def collection_arrays(schema: CollectionSchema) -> tuple[ArrayPlan, ...]:
     """The arrays of a collection, features first; there is none for no features."""
     n, rows = schema.n_records, schema.chunk_rows
@@ -220,7 +238,7 @@ def collection_arrays(schema: CollectionSchema) -> tuple[ArrayPlan, ...]:
 
 def _fill_chunks(
     source: RecordSource, schema: CollectionSchema, coders: Sequence[Coder], rows: int
-) -> Iterator[dict[str, npt.NDArray[Any]]]:
+) -> Iterator[Chunk]:
     """Encode the blocks of a source and put them together to whole chunks."""
     plans = collection_arrays(schema)
     names = source.feature_names

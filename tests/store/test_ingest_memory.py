@@ -45,7 +45,7 @@ def write_parquet(path, n_pieces):
     table = pa.Table.from_pandas(make_frame(), preserve_index=False)
     with pq.ParquetWriter(path, table.schema) as writer:
         for _ in range(n_pieces):
-            writer.write_table(table)
+            writer.write_table(table, row_group_size=2_000)
 
 
 def write_csv(path, n_pieces):
@@ -85,7 +85,7 @@ def write_npz(path, n_pieces):
 )
 def test_ingest__memory_does_not_grow_with_the_source(tmp_path, write, name):
     peaks = []
-    for n_pieces in (2, 20):
+    for n_pieces in (3, 30):
         folder = tmp_path / str(n_pieces)
         folder.mkdir()
         write(folder / name, n_pieces)
@@ -93,6 +93,6 @@ def test_ingest__memory_does_not_grow_with_the_source(tmp_path, write, name):
         command += ["table"] if name != "t.npz" else []
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         peaks.append(int(done.stdout) * 2**10)
-    grown = N_PIECE * 18 * N_FEATURES * 8
+    grown = N_PIECE * 27 * N_FEATURES * 8
     # What grows with the source would grow by all of it; the rest is noise of the allocators.
-    assert peaks[1] - peaks[0] < grown / 6, [peak / 2**20 for peak in peaks]
+    assert peaks[1] - peaks[0] < grown / 5, [peak / 2**20 for peak in peaks]
