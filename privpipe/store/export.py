@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import fsspec
@@ -66,17 +67,17 @@ def export_release(url: str, out_url: str, *, verify: bool = False) -> int:
     header = check_release(url, verify=verify)
     system, path = _open_target(out_url)
     work = path if local_path(out_url) is None else f"{path}.export-{os.getpid()}"
-    problem = ""
+    problem, whole = "", False
     try:
         n_records = _write(url, header, system, work)
         if work != path:
             os.rename(work, path)
+        whole = True
         return n_records
     except OSError as error:
         problem = error.strerror or type(error).__name__
     finally:
-        # What is left of a file that failed; a whole one has its own name by now.
-        if (work != path or problem) and system.exists(work):
+        if not whole and system.exists(work):
             system.rm(work)
     raise StoreError(
         f"{shown(out_url)} could not be written ({problem}).",
@@ -105,27 +106,32 @@ def _open_target(url: str) -> tuple[Any, str]:
 
 
 def _write(url: str, header: Mapping[str, Any], system: Any, path: str) -> int:
+    batches = _read_batches(url, header)
+    first = next(batches)  # a release has a record
+    n_records = 0
+    with system.open(path, "wb") as file, pq.ParquetWriter(file, first.schema) as writer:
+        for batch in chain([first], batches):
+            writer.write_batch(batch)
+            n_records += batch.num_rows
+    return n_records
+
+
+def _read_batches(url: str, header: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
+    """A batch per chunk, with the header of the release as its metadata."""
     plan = ChunkPlan(int(header["n_records"]), int(header["chunk_rows"]))
     categories = {str(name): _read_categories(url, str(name)) for name in header["arrays"]}
     features = [str(name) for name in header.get("feature_names") or ()]
     about = {b"privpipe": json.dumps(dict(header)).encode()}
-    with system.open(path, "wb") as file:
-        writer: pq.ParquetWriter | None = None
-        for chunk in range(plan.n_chunks):
-            start, stop = plan.rows(chunk)
-            columns: dict[str, pa.Array] = {}
-            for name, kinds in categories.items():
-                values = read_block(url, name, start, stop, str(header["run"]))
-                if name == FEATURES:
-                    columns |= _feature_columns(values, features)
-                else:
-                    columns[name] = _variable_column(values, kinds)
-            batch = pa.RecordBatch.from_pydict(columns)
-            writer = writer or pq.ParquetWriter(file, batch.schema.with_metadata(about))
-            writer.write_batch(batch.replace_schema_metadata(about))
-        if writer is not None:
-            writer.close()
-    return plan.n_records
+    for chunk in range(plan.n_chunks):
+        start, stop = plan.rows(chunk)
+        columns: dict[str, pa.Array] = {}
+        for name, kinds in categories.items():
+            values = read_block(url, name, start, stop, str(header["run"]))
+            if name == FEATURES:
+                columns |= _feature_columns(values, features)
+            else:
+                columns[name] = _variable_column(values, kinds)
+        yield pa.RecordBatch.from_pydict(columns).replace_schema_metadata(about)
 
 
 def _read_categories(url: str, name: str) -> tuple[str, ...] | None:
