@@ -114,3 +114,7 @@ def test_export_release__a_damaged_release_leaves_no_file(tmp_path):
     with pytest.raises(StoreError, match="Records 15 to 20"):
         export_release(url, str(tmp_path / "w.parquet"))
     assert [path.name for path in tmp_path.iterdir()] == ["r.zarr"]
+    remote = f"memory://{tmp_path.name}/w.parquet"
+    with pytest.raises(StoreError, match="Records 15 to 20"):
+        export_release(url, remote)
+    assert not fsspec.filesystem("memory").exists(remote)
