@@ -20,8 +20,8 @@ from privpipe.errors import OptionError, StoreError
 from privpipe.protocols import FloatArray, IntArray
 from privpipe.records.chunks import plan_chunk_rows
 from privpipe.records.schema import CollectionSchema, Variable
-from privpipe.store.ingest import write_collection
 from privpipe.store.layout import FEATURES
+from privpipe.store.writing import write_collection
 
 __all__ = ["N_ORIGINALS", "load_scans", "prepare_demo", "write_digits"]
 

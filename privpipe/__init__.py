@@ -13,6 +13,7 @@ _HOME = {
     "AttackReport": "privpipe.attacks.verdicts",
     "ClusterPricing": "privpipe.dist.pricing",
     "Guarantee": "privpipe.protocols",
+    "IngestOptions": "privpipe.store.ingest",
     "KeyBinding": "privpipe.store.keys",
     "KeyedStream": "privpipe.numerics.streams",
     "LaplaceMechanism": "privpipe.sanitizers.laplace",
@@ -25,9 +26,12 @@ _HOME = {
     "PrivacyMappingOptions": "privpipe.sanitizers.mapping_fit",
     "PrivpipeError": "privpipe.errors",
     "Records": "privpipe.records.memory",
+    "SourceLayout": "privpipe.store.sources.source",
     "SparseMapping": "privpipe.sanitizers.mapping",
     "TargetedCleaner": "privpipe.sanitizers.targeted",
+    "apply_dataset": "privpipe.dist.lazy",
     "certify_mapping": "privpipe.numerics.certify",
+    "export_release": "privpipe.store.export",
     "fit_exponential_mechanism": "privpipe.sanitizers.exponential",
     "fit_leace_eraser": "privpipe.sanitizers.leace",
     "fit_minimax_family": "privpipe.sanitizers.minimax_family",
@@ -37,6 +41,7 @@ _HOME = {
     "fit_privacy_mapping": "privpipe.sanitizers.mapping_fit",
     "fit_targeted_cleaner": "privpipe.sanitizers.targeted_fit",
     "forget_key": "privpipe.store.keys",
+    "ingest": "privpipe.store.ingest",
     "list_keys": "privpipe.store.keys",
     "make_key": "privpipe.store.keys",
     "measure_attacks": "privpipe.attacks.inference",
@@ -80,6 +85,7 @@ if TYPE_CHECKING:
     from privpipe.attacks.reconstruction import measure_reconstruction as measure_reconstruction
     from privpipe.attacks.roc import measure_roc as measure_roc
     from privpipe.attacks.verdicts import AttackReport as AttackReport
+    from privpipe.dist.lazy import apply_dataset as apply_dataset
     from privpipe.dist.pricing import ClusterPricing as ClusterPricing
     from privpipe.errors import PrivpipeError as PrivpipeError
     from privpipe.numerics.certify import certify_mapping as certify_mapping
@@ -115,8 +121,12 @@ if TYPE_CHECKING:
     from privpipe.store.artifacts import open_model as open_model
     from privpipe.store.artifacts import write_model as write_model
     from privpipe.store.collection import open_collection as open_collection
+    from privpipe.store.export import export_release as export_release
+    from privpipe.store.ingest import IngestOptions as IngestOptions
+    from privpipe.store.ingest import ingest as ingest
     from privpipe.store.keys import KeyBinding as KeyBinding
     from privpipe.store.keys import forget_key as forget_key
     from privpipe.store.keys import list_keys as list_keys
     from privpipe.store.keys import make_key as make_key
     from privpipe.store.published import open_release as open_release
+    from privpipe.store.sources.source import SourceLayout as SourceLayout

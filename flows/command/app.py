@@ -106,6 +106,50 @@ def ingest(
 
 
 @app.command()
+def export(
+    release: Annotated[str, typer.Argument(help="A published release, path or URL.")],
+    out: Annotated[str, typer.Argument(help=".parquet file to write, path or fsspec URL.")],
+    verify: Annotated[
+        bool, typer.Option("--verify", help="First read every byte and check it.")
+    ] = False,
+) -> None:
+    """Write a release as a Parquet file, streaming."""
+    from flows.command.export import export_command
+
+    export_command(release, out, verify=verify)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of the configuration, for editors."""
+    from flows.command.configuration import schema_command
+
+    schema_command()
+
+
+@app.command()
+def init(
+    collection: Annotated[str, typer.Argument(help="The collection to sanitise, path or URL.")],
+    out: Annotated[str, typer.Argument(help="TOML file to write; - prints it.")] = "privpipe.toml",
+    method: Annotated[str, typer.Option(help="Method whose options are written.")] = "null_space",
+    desired: Annotated[str, typer.Option(help="Variables to keep, by comma.")] = "",
+    confidential: Annotated[str, typer.Option(help="Variables to hide, by comma.")] = "",
+    release: Annotated[str, typer.Option(help="Where the release will be.")] = "",
+) -> None:
+    """Write a commented configuration for a collection."""
+    from flows.command.configuration import init_command
+
+    init_command(
+        collection,
+        out,
+        method=method,
+        desired=_names(desired),
+        confidential=_names(confidential),
+        release=release,
+    )
+
+
+@app.command()
 def inspect(
     path: Annotated[str, typer.Argument(help="Collection, model or release, path or URL.")],
     verify: Annotated[

@@ -67,14 +67,16 @@ class Coder:
         coded = code_values(values)
         default = self._places[POOLED] if self.has_pool else None
         table = [self._places.get(name, default) for name in coded.names]
-        if None in table:
+        unknown = [code for code, place in enumerate(table) if place is None]
+        if unknown and np.isin(coded.codes, unknown).any():
             raise StoreError(
                 f"The source holds values of {self.variable.name!r} that it did not hold at first.",
                 remedy="Ingest when nothing writes to the source.",
                 code="source-changed",
             )
         # The last entry is what the code -1 picks.
-        codes: npt.NDArray[Any] = np.array([*table, MISSING], dtype)[coded.codes]
+        places = [MISSING if place is None else place for place in (*table, MISSING)]
+        codes: npt.NDArray[Any] = np.array(places, dtype)[coded.codes]
         return codes
 
     @cached_property

@@ -6,12 +6,8 @@ writes chunk by chunk. Memory does not grow with the source.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,24 +16,16 @@ import numpy.typing as npt
 from privpipe.errors import InputError, OptionError, StoreError
 from privpipe.records.chunks import TARGET_CHUNK_BYTES, plan_chunk_rows
 from privpipe.records.schema import CollectionSchema
-from privpipe.store.blocks import Receipt, write_block
 from privpipe.store.categories import Coder
-from privpipe.store.collection import FORMAT_VERSION, open_collection
-from privpipe.store.layout import (
-    FEATURES,
-    ROOT_DOCUMENT,
-    ArrayPlan,
-    array_documents,
-    digest_documents,
-    root_document,
-)
-from privpipe.store.location import list_keys, local_path, open_store, shown, write_bytes
+from privpipe.store.collection import open_collection
+from privpipe.store.layout import FEATURES
+from privpipe.store.location import shown
 from privpipe.store.sources.opening import open_source
 from privpipe.store.sources.source import RecordSource, SourceLayout
 from privpipe.store.survey import survey_source
-from privpipe.store.tally import Tally
+from privpipe.store.writing import Chunk, check_free, collection_arrays, write_collection
 
-__all__ = ["IngestOptions", "collection_arrays", "ingest", "write_collection"]
+__all__ = ["IngestOptions", "ingest"]
 
 
 BLOCK_ROWS = 2**17
@@ -120,7 +108,7 @@ def ingest(
     """
     options = options or IngestOptions()
     _check_options(options)
-    _check_free(dest_url)
+    check_free(dest_url)
     layout = options.whole_layout
     source = open_source(source_url, layout)
     dtype = np.dtype(options.dtype) if options.dtype else source.features_dtype
@@ -159,77 +147,9 @@ def ingest(
     return open_collection(dest_url).schema_of_records
 
 
-def write_collection(
-    url: str,
-    schema: CollectionSchema,
-    blocks: Iterable[Mapping[str, npt.NDArray[Any]]],
-    *,
-    n_pooled: Mapping[str, int] | None = None,
-) -> str:
-    """Write blocks of whole chunks as a collection, visible only once it is complete.
-
-    Parameters
-    ----------
-    url
-        Where; nothing may be there yet.
-    schema
-        What the blocks hold.
-    blocks
-        Per chunk: "features" and each variable, in the dtypes of the schema.
-    n_pooled
-        Records in the pooled category of each variable, for the statistics.
-
-    Returns
-    -------
-    digest
-        SHA-256 over schema and checksums of all stored chunks, hexadecimal.
-    """
-    _check_free(url)
-    path = local_path(url)
-    work = url if path is None else f"{path}.ingest-{os.getpid()}"
-    arrays = collection_arrays(schema)
-    store = open_store(work)
-    try:
-        documents = array_documents(arrays)
-        for key, content in documents.items():
-            write_bytes(store, key, content)
-        tally = Tally(schema)
-        receipts: list[Receipt] = []
-        for chunk, block in enumerate(blocks):
-            tally.add(block)
-            receipts.append(write_block(work, arrays, chunk, block, work))
-        schema = replace(schema, partitions=tally.partitions())
-        digest = _digest(schema, receipts)
-        header = {
-            "format": "collection",
-            "format_version": FORMAT_VERSION,
-            "schema": asdict(schema),
-            "statistics": asdict(tally.statistics(n_pooled or {})),
-            "digest": digest,
-            "documents_sha256": digest_documents(documents),
-        }
-        write_bytes(store, ROOT_DOCUMENT, root_document(header))
-        if path is not None:
-            os.rename(work, path)
-    finally:
-        if path is not None:
-            shutil.rmtree(work, ignore_errors=True)
-    return digest
-
-
-def collection_arrays(schema: CollectionSchema) -> tuple[ArrayPlan, ...]:
-    """The arrays of a collection, features first; there is none for no features."""
-    n, rows = schema.n_records, schema.chunk_rows
-    features = ArrayPlan(FEATURES, (n, schema.n_features), rows, schema.dtype)
-    return (
-        *((features,) if schema.n_features else ()),
-        *(ArrayPlan(v.name, (n,), rows, v.dtype) for v in schema.variables),
-    )
-
-
 def _fill_chunks(
     source: RecordSource, schema: CollectionSchema, coders: Sequence[Coder], rows: int
-) -> Iterator[dict[str, npt.NDArray[Any]]]:
+) -> Iterator[Chunk]:
     """Encode the blocks of a source and put them together to whole chunks."""
     plans = collection_arrays(schema)
     names = source.feature_names
@@ -304,25 +224,4 @@ def _check_options(options: IngestOptions) -> None:
         raise OptionError(
             f"min_category_count is {options.min_category_count}.",
             remedy="Use 1, which pools nothing, or more.",
-        )
-
-
-def _digest(schema: CollectionSchema, receipts: Iterable[Receipt]) -> str:
-    sha = hashlib.sha256(json.dumps(asdict(schema), sort_keys=True).encode())
-    for receipt in receipts:
-        for stored in receipt.objects:
-            sha.update(f"{receipt.chunk} {stored.array} {stored.length} {stored.crc32c}\n".encode())
-    return sha.hexdigest()
-
-
-def _check_free(url: str) -> None:
-    path = local_path(url)
-    taken = (
-        os.path.exists(path)
-        if path is not None
-        else bool(list_keys(open_store(url, read_only=True)))
-    )
-    if taken:
-        raise StoreError(
-            f"{shown(url)} exists.", remedy="Choose another place, or remove it.", code="exists"
         )

@@ -29,7 +29,7 @@ from privpipe.sanitizers.planning import plan_tasks
 from privpipe.sanitizers.rounds import make_objective
 from privpipe.sanitizers.tasks import TaskOptions
 from privpipe.store.collection import Collection, open_collection
-from privpipe.store.ingest import write_collection
+from privpipe.store.writing import write_collection
 
 RIDGE = 1e-6
 Row = tuple[str, float, str, str, float, float]

@@ -22,10 +22,10 @@ from privpipe.sanitizers.nullspace import NullSpaceCleaner
 from privpipe.store.artifacts import write_model
 from privpipe.store.blocks import write_block
 from privpipe.store.collection import Collection, open_collection
-from privpipe.store.ingest import write_collection
 from privpipe.store.layout import FEATURES, ArrayPlan
 from privpipe.store.location import use_one_thread
 from privpipe.store.release import ReleasePlan, prepare_release, record_receipts
+from privpipe.store.writing import write_collection
 
 N_FEATURES = 294
 Row = tuple[str, float, str, str, float, float]

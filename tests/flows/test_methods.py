@@ -12,8 +12,8 @@ from flows.pipeline import run_pipeline
 from privpipe import list_keys
 from privpipe.protocols import IntArray
 from privpipe.records.schema import CollectionSchema, Variable
-from privpipe.store.ingest import write_collection
 from privpipe.store.published import open_release
+from privpipe.store.writing import write_collection
 from tests.flows.test_pipeline import configure, read_findings
 from tests.standard import write_standard
 

@@ -14,7 +14,7 @@ from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.sanitizers.minimax import MinimaxOptions, fit_minimax_filter
 from privpipe.sanitizers.minimax_neural import MinimaxNeuralOptions, fit_minimax_neural_filter
 from privpipe.store.collection import open_collection
-from privpipe.store.ingest import write_collection
+from privpipe.store.writing import write_collection
 from tests.sanitizers.labelled_data import draw_labelled
 
 

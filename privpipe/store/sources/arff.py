@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
@@ -83,6 +84,8 @@ class ArffTable:
     ) -> Iterator[pa.RecordBatch]:
         where, opener = self._files.describe(file), self._opener(file)
         first = self._peek(file, header)
+        if not first:
+            return
         if first.lstrip().startswith(b"{"):
             lines = read_lines(opener, header.n_bytes, where)
             yield from read_sparse(lines, header, forms, rows, where)
@@ -178,8 +181,10 @@ def _is_whole(text: str) -> bool:
 
 
 def _find_dialect(first: bytes) -> Dialect:
-    """Delimiter and quote of the first lines of data."""
-    quote = '"' if b'"' in first and b"'" not in first else "'"
+    """Delimiter of the first lines of data, and the quote that most of their cells begin with."""
+    quote = max(
+        "'\"", key=lambda mark: len(re.findall(rf"(?m)(?:^|[,\t])\s*{mark}".encode(), first))
+    )
     tabs = b"," not in first and b"\t" in first
     return Dialect("\t" if tabs else ",", quote, MISSING, escape="\\")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +15,9 @@ from privpipe.errors import FormatError, InputError
 
 __all__ = ["BLOCK_BYTES", "DelimitedText", "Dialect"]
 
-BLOCK_BYTES = 4 * 2**20
-"""Text parsed at once; no row may be longer."""
+BLOCK_BYTES = 2**20
+"""Text parsed at once, or four times the first row where that is more. Arrow reads up to 32
+blocks ahead, and no row may be longer than a block."""
 
 _CONVERSION = re.compile(r"In CSV column #(\d+): (?:Row #(\d+): )?CSV conversion error to (\w+)")
 
@@ -126,11 +128,12 @@ class DelimitedText:
             ragged.append(row)
             return "error"
 
+        size = self._block_bytes()
         return pc.open_csv(
             stream,
             # One thread: only then rows are numbered in what goes wrong.
             read_options=pc.ReadOptions(
-                use_threads=False, block_size=BLOCK_BYTES, column_names=list(names), skip_rows=skip
+                use_threads=False, block_size=size, column_names=list(names), skip_rows=skip
             ),
             parse_options=pc.ParseOptions(
                 delimiter=self.dialect.delimiter,
@@ -146,6 +149,11 @@ class DelimitedText:
                 strings_can_be_null=True,
             ),
         )
+
+    def _block_bytes(self) -> int:
+        """Rows of many columns need larger blocks; the first row tells."""
+        with self.open_stream() as stream, io.BufferedReader(stream) as lines:
+            return max(BLOCK_BYTES, 4 * len(lines.readline(2**26)))
 
     def _explain(
         self, message: str, ragged: Sequence[pc.InvalidRow], names: Sequence[str]
@@ -175,8 +183,8 @@ class DelimitedText:
             )
         if "straddling" in message:
             return FormatError(
-                f"{self.where} has a row longer than {BLOCK_BYTES // 2**20} MiB, or a quote "
-                "without end.",
+                f"{self.where} has a row of more than {BLOCK_BYTES // 2**10} KiB and four times "
+                "its first one, or a quote without end.",
                 remedy="Mend the quotes, or store such wide records as Parquet.",
             )
         return FormatError(

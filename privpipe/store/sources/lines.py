@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pyarrow as pa
 
@@ -34,14 +35,14 @@ class DataLines(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def read(self, size: int = -1) -> bytes:
-        """At most `size` bytes, empty at the end."""
-        if size < 0:
-            raise NotImplementedError("a stream is read in pieces")
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer; 0 at the end."""
         if not self._rest:
             self._rest = self._next_lines()
-        found, self._rest = self._rest[:size], self._rest[size:]
-        return found
+        target = memoryview(buffer).cast("B")
+        found, self._rest = self._rest[: len(target)], self._rest[len(target) :]
+        target[: len(found)] = found
+        return len(found)
 
     def close(self) -> None:
         self._source.close()

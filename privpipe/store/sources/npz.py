@@ -80,10 +80,16 @@ class NpyColumn:
         with tempfile.TemporaryFile(prefix="privpipe-") as file:
             while piece := stream.read(COPY_BYTES):
                 file.write(piece)
-            file.flush()
-            table = np.memmap(file, self.dtype, "r", shape=self.shape, order="F")
-            for start in range(0, self.shape[0], rows):
-                yield np.ascontiguousarray(table[start : start + rows])
+            # Read piece by piece: pages of a mapped file would count as memory.
+            n_rows, n_columns = self.shape[0], int(np.prod(self.shape[1:]))
+            for start in range(0, n_rows, rows):
+                n = min(rows, n_rows - start)
+                table = np.empty((n, n_columns), self.dtype)
+                for j in range(n_columns):
+                    file.seek((j * n_rows + start) * self.dtype.itemsize)
+                    piece = file.read(n * self.dtype.itemsize)
+                    table[:, j] = np.frombuffer(piece, self.dtype, n)
+                yield table.reshape(n, *self.shape[1:], order="F")
 
 
 def npz_columns(url: str) -> dict[str, NpyColumn]:

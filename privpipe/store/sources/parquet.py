@@ -80,6 +80,7 @@ class ParquetTable:
                 open_input(self._files.system, file.path),
                 read_dictionary=list(texts),
                 buffer_size=2**20,
+                pre_buffer=False,  # it would keep all that it reads
             ),
         )
 

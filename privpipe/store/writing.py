@@ -1,0 +1,126 @@
+"""Writing a collection: whole chunks, digests on the way, visible only once it is complete."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy.typing as npt
+
+from privpipe.errors import StoreError
+from privpipe.records.schema import CollectionSchema
+from privpipe.store.blocks import Receipt, write_block
+from privpipe.store.collection import FORMAT_VERSION
+from privpipe.store.layout import FEATURES, ROOT_DOCUMENT, ArrayPlan, array_documents, root_document
+from privpipe.store.location import list_keys, local_path, open_store, shown, write_bytes
+from privpipe.store.tally import Tally
+
+__all__ = ["Chunk", "check_free", "collection_arrays", "write_collection"]
+
+Chunk = Mapping[str, npt.NDArray[Any]]
+"""Rows of one chunk by array: "features" and each variable."""
+
+
+def write_collection(
+    url: str,
+    schema: CollectionSchema,
+    blocks: Iterable[Chunk],
+    *,
+    n_pooled: Mapping[str, int] | None = None,
+) -> str:
+    """Write blocks of whole chunks as a collection, visible only once it is complete.
+
+    Parameters
+    ----------
+    url
+        Where; nothing may be there yet.
+    schema
+        What the blocks hold.
+    blocks
+        Per chunk: "features" and each variable, in the dtypes of the schema.
+    n_pooled
+        Records in the pooled category of each variable, for the statistics.
+
+    Returns
+    -------
+    digest
+        SHA-256 over schema and checksums of all stored chunks, hexadecimal.
+    """
+    check_free(url)
+    path = local_path(url)
+    work = url if path is None else f"{path}.ingest-{os.getpid()}"
+    arrays = collection_arrays(schema)
+    store = open_store(work)
+    try:
+        for key, content in array_documents(arrays).items():
+            write_bytes(store, key, content)
+        tally = Tally(schema)
+        receipts: list[Receipt] = []
+        for chunk, block in enumerate(_read_ahead(_tallied(blocks, tally))):
+            receipts.append(write_block(work, arrays, chunk, block, work))
+        schema = replace(schema, partitions=tally.partitions())
+        digest = _digest(schema, receipts)
+        header = {
+            "format": "collection",
+            "format_version": FORMAT_VERSION,
+            "schema": asdict(schema),
+            "statistics": asdict(tally.statistics(n_pooled or {})),
+            "digest": digest,
+        }
+        write_bytes(store, ROOT_DOCUMENT, root_document(header))
+        if path is not None:
+            os.rename(work, path)
+    finally:
+        if path is not None:
+            shutil.rmtree(work, ignore_errors=True)
+    return digest
+
+
+def _tallied(blocks: Iterable[Chunk], tally: Tally) -> Iterator[Chunk]:
+    """Count and digest each block on its way."""
+    for block in blocks:
+        tally.add(block)
+        yield block
+
+
+def _read_ahead(blocks: Iterator[Chunk]) -> Iterator[Chunk]:
+    """Make the next block in a thread of its own while the last one is written."""
+    with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as pool:
+        waiting = pool.submit(next, blocks, None)
+        while (block := waiting.result()) is not None:
+            waiting = pool.submit(next, blocks, None)
+            yield block
+
+
+def collection_arrays(schema: CollectionSchema) -> tuple[ArrayPlan, ...]:
+    """The arrays of a collection, features first; there is none for no features."""
+    n, rows = schema.n_records, schema.chunk_rows
+    features = ArrayPlan(FEATURES, (n, schema.n_features), rows, schema.dtype)
+    return (
+        *((features,) if schema.n_features else ()),
+        *(ArrayPlan(v.name, (n,), rows, v.dtype) for v in schema.variables),
+    )
+
+
+def _digest(schema: CollectionSchema, receipts: Iterable[Receipt]) -> str:
+    sha = hashlib.sha256(json.dumps(asdict(schema), sort_keys=True).encode())
+    for receipt in receipts:
+        for stored in receipt.objects:
+            sha.update(f"{receipt.chunk} {stored.array} {stored.length} {stored.crc32c}\n".encode())
+    return sha.hexdigest()
+
+
+def check_free(url: str) -> None:
+    """Raise StoreError if something stands where a collection shall go."""
+    path = local_path(url)
+    taken = os.path.exists(path) if path is not None else bool(list_keys(open_store(url)))
+    if taken:
+        raise StoreError(
+            f"{shown(url)} exists.", remedy="Choose another place, or remove it.", code="exists"
+        )

@@ -1,0 +1,77 @@
+"""The first configuration: complete once the marked keys are filled in, for every method."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+
+import pytest
+
+from flows.options import RunOptions, read_options
+from flows.template import known_sections, write_template
+from privpipe.errors import InputError, OptionError
+from privpipe.records.schema import CollectionSchema, Variable
+from privpipe.sanitizers import METHODS
+
+SCHEMA = CollectionSchema(
+    100,
+    5,
+    "float32",
+    50,
+    (Variable("smoker", "int8", ("sometimes", "never")), Variable("age", "f8")),
+)
+
+
+def make_text(method="null_space", **given):
+    return write_template("in.zarr", SCHEMA, release="out.zarr", method=method, **given)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_write_template__only_what_is_marked_is_missing(tmp_path, method):
+    text = make_text(method, desired=["smoker"], confidential=["age"])
+    with pytest.raises(tomllib.TOMLDecodeError):
+        tomllib.loads(text)
+    (tmp_path / "c.toml").write_text(re.sub(r"(?m)^(\w+) = FILL IN$", r"\1 = 0.5", text))
+    options = read_options(str(tmp_path / "c.toml"))
+    assert options.method.name == method
+    assert options.collection.path == "in.zarr"
+    assert options.collection.desired == ("smoker",)
+    assert options.collection.confidential == ("age",)
+    assert options.release.path == "out.zarr"
+
+
+def test_write_template__comments_show_the_defaults(tmp_path):
+    text = make_text(desired=["smoker"])
+    shown = re.sub(r"(?m)^# (\w+ = (?!\"\"  #|FILL).*)$", r"\1", text).replace("FILL IN", "0.5")
+    (tmp_path / "shown.toml").write_text(shown)
+    plain = re.sub(r"(?m)^(\w+) = FILL IN$", r"\1 = 0.5", text)
+    (tmp_path / "plain.toml").write_text(plain)
+    assert read_options(str(tmp_path / "shown.toml")) == read_options(str(tmp_path / "plain.toml"))
+    assert shown != plain
+
+
+def test_write_template__names_every_key_and_no_category():
+    text = make_text()
+    for section in known_sections():
+        assert f"[{section}]" in text
+    for name in ("utility_budget", "holdout", "memory_limit", "include"):
+        assert re.search(rf"(?m)^(# )?{name} = ", text)
+    assert "smoker (2 categories), age (numeric)" in text
+    assert "sometimes" not in text
+    assert "never" not in re.sub("never seen by the fit", "", text)
+
+
+def test_write_template__unknown_names_are_told():
+    with pytest.raises(OptionError, match="no method 'nullspace', did you mean 'null_space'"):
+        make_text("nullspace")
+    with pytest.raises(InputError, match="no variable 'smokr', did you mean 'smoker'"):
+        make_text(desired=["smokr"])
+
+
+def test_run_options__have_a_json_schema_with_a_description_of_every_key():
+    schema = RunOptions.model_json_schema()
+    json.dumps(schema)
+    for name in ("CollectionOptions", "ReleaseOptions", "AuditOptions", "ClusterSection"):
+        assert all("description" in item for item in schema["$defs"][name]["properties"].values())
+    assert set(schema["required"]) >= {"collection", "method", "release"}

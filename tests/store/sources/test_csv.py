@@ -1,0 +1,98 @@
+"""CSV: what is wrong is told by row and column, never by cell."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from privpipe.errors import FormatError, InputError
+from privpipe.store.ingest import IngestOptions, ingest
+from privpipe.store.sources import delimited
+from privpipe.store.sources.source import SourceLayout
+from privpipe.store.tally import read_statistics
+from tests.store.tables import read_collection
+
+
+def ingest_text(tmp_path, text, name="t.csv", **layout):
+    path = tmp_path / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    dest = tmp_path / "c.zarr"
+    ingest(str(path), str(dest), IngestOptions(layout=SourceLayout(**layout)))
+    return read_collection(dest)
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "code"),
+    [
+        ("a,b\n1,2\n3,secret\n", r"holds text in b", "text-feature"),
+        ("a,b\n1,2\n3,4\n5\n", r"row 4 has 1 cells instead of 2", "ragged"),
+        ("a,b\n1,2\n3,77777,5\n", r"row 3 has 3 cells instead of 2", "ragged"),
+        ("a,b,a\n1,2,3\n", r"several columns named a", "duplicate-names"),
+        ("", "is empty", "empty"),
+        ("a,b\n", "has no records", "empty"),
+        ("39,77777,x\n1,2,y\n", "numbers in its first row", "no-header"),
+        (",a\n0,1\n1,2\n", "Column 1 of .* has no name.*--drop unnamed_1", "unnamed-column"),
+        ("a;b\n1;77777\n", "one column whose name holds ';'.*--delimiter ';'", "delimiter"),
+        (b"a,b\n1,\xff\xfe\n", "not text in UTF-8", "encoding"),
+        ("a,day\n1,2024-07-01\n", r"neither numbers nor text: day \(date32", "column-type"),
+    ],
+)
+def test_ingest__a_bad_text_is_told_without_its_cells(tmp_path, text, message, code):
+    with pytest.raises((InputError, FormatError), match=message) as caught:
+        ingest_text(tmp_path, text)
+    assert caught.value.code == code
+    told = f"{caught.value} {caught.value.__context__!r}"
+    assert not [cell for cell in ("secret", "77777", "2024") if cell in told]
+    assert not (tmp_path / "c.zarr").exists()
+
+
+def test_ingest__text_beyond_the_first_block_is_told_by_row(tmp_path, monkeypatch):
+    monkeypatch.setattr(delimited, "BLOCK_BYTES", 200)
+    text = "a,b\n" + "1,2\n" * 300 + "1,secret\n"
+    with pytest.raises(InputError, match=r"row 302 .* column 'b' that is not a number") as caught:
+        ingest_text(tmp_path, text)
+    assert "secret" not in f"{caught.value} {caught.value.__context__!r}"
+    found = ingest_text(tmp_path, text, categorical=("b",))
+    assert found["b"][-2:] == ["2", "secret"]
+
+
+def test_ingest__kinds_of_variables_follow_their_cells(tmp_path):
+    text = "f,zip,flag,few,many,real\n" + "".join(
+        f"0.5,{i:03d},{'true' if i % 2 else 'false'},{i % 2},{i},{i / 4}\n" for i in range(9)
+    )
+    labels = ("flag", "few", "many", "real")
+    found = ingest_text(tmp_path, text, labels=labels, categorical=("zip",))
+    assert found["zip"] == [f"{i:03d}" for i in range(9)]
+    assert found["flag"][:2] == ["false", "true"]
+    assert found["few"][:2] == ["0", "1"]
+    np.testing.assert_array_equal(found["many"], np.arange(9))
+    np.testing.assert_array_equal(found["real"], np.arange(9) / 4)
+
+
+def test_ingest__missing_cells_are_those_named(tmp_path):
+    text = "a,town\n1,NA\n,-\n3,x\n"
+    found = ingest_text(tmp_path, text, categorical=("town",))
+    assert found["town"] == [None, "-", "x"]
+    np.testing.assert_array_equal(found["features"][:, 0], [1, np.nan, 3])
+    assert read_statistics(str(tmp_path / "c.zarr")).cells_not_finite == 1
+    (tmp_path / "c.zarr").rename(tmp_path / "old.zarr")
+    again = ingest_text(tmp_path, text, categorical=("town",), missing=("", "-"))
+    assert again["town"] == ["NA", None, "x"]
+
+
+def test_ingest__names_of_columns_may_count(tmp_path):
+    found = ingest_text(tmp_path, "0,1,2,label\n5,6,7,x\n", labels=("label",))
+    np.testing.assert_array_equal(found["features"], [[5, 6, 7]])
+
+
+def test_ingest__quotes_delimiters_and_a_byte_order_mark_are_understood(tmp_path):
+    text = '\ufeffa;"b ""c""";town\n1;2;"x;\ny"\n3;4;z\n'
+    found = ingest_text(tmp_path, text, delimiter=";", labels=("town",))
+    assert found["town"] == ["x;\ny", "z"]
+    np.testing.assert_array_equal(found["features"], [[1, 2], [3, 4]])
+
+
+def test_ingest__a_row_longer_than_a_block_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(delimited, "BLOCK_BYTES", 64)
+    with pytest.raises(FormatError, match="a row of more than"):
+        ingest_text(tmp_path, "a,b\n1,2\n1," + "2" * 300 + "\n")

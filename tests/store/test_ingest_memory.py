@@ -1,0 +1,98 @@
+"""Peak memory of ingest is that of a few blocks: ten times the records need no more of it."""
+
+from __future__ import annotations
+
+import gzip
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+N_PIECE = 10_000
+N_FEATURES = 40
+
+# Blocks are small, so that what is read ahead (32 of them) is reached by the small source.
+MEASURE = """
+import sys
+from privpipe.store.ingest import IngestOptions, ingest
+from privpipe.store.location import use_one_thread
+from privpipe.store.sources import delimited, lines
+from privpipe.store.sources.source import SourceLayout
+use_one_thread()
+delimited.BLOCK_BYTES = lines.BUFFER_BYTES = 2**16
+named = {"labels": ("label",), "categorical": ("town",)} if len(sys.argv) > 3 else {}
+options = IngestOptions(layout=SourceLayout(**named), chunk_bytes=2**18)
+ingest(sys.argv[1], sys.argv[2], options)
+# Unlike ru_maxrss this is not inherited from the process that started this one.
+with open("/proc/self/status") as status:
+    print(next(line.split()[1] for line in status if line.startswith("VmHWM")))
+"""
+
+
+def make_frame():
+    rng = np.random.default_rng(1)
+    columns = {f"f{j}": rng.normal(size=N_PIECE).round(3) for j in range(N_FEATURES)}
+    columns["label"] = rng.integers(0, 2, N_PIECE)
+    columns["town"] = rng.choice(["Ulm", "Bern", "Linz"], N_PIECE)
+    return pd.DataFrame(columns)
+
+
+def write_parquet(path, n_pieces):
+    table = pa.Table.from_pandas(make_frame(), preserve_index=False)
+    with pq.ParquetWriter(path, table.schema) as writer:
+        for _ in range(n_pieces):
+            writer.write_table(table, row_group_size=2_000)
+
+
+def write_csv(path, n_pieces):
+    head, _, body = make_frame().to_csv(index=False).partition("\n")
+    with gzip.open(path, "wt", 1) if path.suffix == ".gz" else open(path, "w") as file:
+        file.write(f"{head}\n")
+        for _ in range(n_pieces):
+            file.write(body)
+
+
+def write_arff(path, n_pieces):
+    names = "".join(f"@attribute f{j} numeric\n" for j in range(N_FEATURES))
+    labels = "@attribute label {0,1}\n@attribute town {Ulm,Bern,Linz}\n"
+    body = make_frame().to_csv(header=False, index=False)
+    with open(path, "w") as file:
+        file.write(f"@relation r\n{names}{labels}@data\n")
+        for _ in range(n_pieces):
+            file.write(body)
+
+
+def write_npz(path, n_pieces):
+    x = np.tile(make_frame().iloc[:, :N_FEATURES].to_numpy(), (n_pieces, 1))
+    np.savez_compressed(path, X=np.asfortranarray(x), y=np.arange(len(x)))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
+@pytest.mark.parametrize(
+    ("write", "name"),
+    [
+        (write_parquet, "t.parquet"),
+        (write_csv, "t.csv"),
+        (write_csv, "t.csv.gz"),
+        (write_arff, "t.arff"),
+        (write_npz, "t.npz"),
+    ],
+)
+def test_ingest__memory_does_not_grow_with_the_source(tmp_path, write, name):
+    peaks = []
+    for n_pieces in (3, 30):
+        folder = tmp_path / str(n_pieces)
+        folder.mkdir()
+        write(folder / name, n_pieces)
+        command = [sys.executable, "-c", MEASURE, str(folder / name), str(folder / "c.zarr")]
+        command += ["table"] if name != "t.npz" else []
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        peaks.append(int(done.stdout) * 2**10)
+    grown = N_PIECE * 27 * N_FEATURES * 8
+    # What grows with the source would grow by all of it; the rest is noise of the allocators.
+    assert peaks[1] - peaks[0] < grown / 5, [peak / 2**20 for peak in peaks]

@@ -1,0 +1,93 @@
+"""The scikit-learn adapter: scikit-learn's own checks, and the same map as the fit of records."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.linear_model import LinearRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from privpipe.errors import InputError, OptionError
+from privpipe.records.memory import Records
+from privpipe.sanitizers.nullspace import fit_null_space_cleaner
+from privpipe.sklearn import RecordSanitizer
+
+EXACT = {"utility_budget": 0.0, "ridge": 1e-3}
+
+RNG = np.random.default_rng(5)
+X = RNG.normal(size=(80, 6))
+DESIRED = X[:, 0] - 2 * X[:, 1] + 0.1 * RNG.normal(size=80)
+
+
+@parametrize_with_checks(
+    [
+        RecordSanitizer(options=EXACT),
+        RecordSanitizer(options={**EXACT, "intercept": "augmented"}),
+        RecordSanitizer(options={**EXACT, "utility_budget": 0.01}),
+    ]
+)
+def test_record_sanitizer__passes_the_checks_of_scikit_learn(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.parametrize("budget", [0.0, 0.3])
+def test_fit__learns_the_map_that_fit_null_space_cleaner_learns(budget):
+    ours = RecordSanitizer(options={"utility_budget": budget}).fit(X, DESIRED)
+    theirs = fit_null_space_cleaner(Records(X, desired=DESIRED), utility_budget=budget)
+    np.testing.assert_array_equal(ours.transform(X), theirs.apply(X))
+    assert ours.guarantee_ == theirs.guarantee
+
+
+def test_fit__classes_may_be_text():
+    towns = np.where(X[:, 2] > 0, "Ulm", "Bern")
+    ours = RecordSanitizer(options=EXACT)
+    found = ours.fit(X, towns).transform(X)
+    np.testing.assert_array_equal(found, ours.fit(X, towns.astype(object)).transform(X))
+    truth = fit_null_space_cleaner(Records(X, desired=towns), **EXACT)
+    np.testing.assert_array_equal(found, truth.apply(X))
+
+
+def test_transform__keeps_names_and_goes_into_pipelines():
+    frame = pd.DataFrame(X, columns=list("abcdef"))
+    cleaner = RecordSanitizer(options=EXACT).set_output(transform="pandas")
+    assert list(cleaner.fit_transform(frame, DESIRED).columns) == list("abcdef")
+    model = make_pipeline(clone(cleaner), LinearRegression()).fit(frame, DESIRED)
+    raw = LinearRegression().fit(frame, DESIRED)
+    assert model.score(frame, DESIRED) == pytest.approx(raw.score(frame, DESIRED), abs=1e-6)
+    wider = RecordSanitizer(options={**EXACT, "intercept": "augmented"}).fit(frame, DESIRED)
+    assert list(wider.get_feature_names_out()) == [f"released_{j}" for j in range(7)]
+
+
+def test_fit__wrong_options_are_told_without_values():
+    with pytest.raises(OptionError, match="no row-wise method 'nul_space', did you mean 'null_sp"):
+        RecordSanitizer("nul_space").fit(X, DESIRED)
+    with pytest.raises(OptionError, match="utility_budget: Field required"):
+        RecordSanitizer().fit(X, DESIRED)
+    with pytest.raises(OptionError, match="utility_budget: Input should be") as caught:
+        RecordSanitizer(options={"utility_budget": -12345.0}).fit(X, DESIRED)
+    assert "12345" not in f"{caught.value} {caught.value.__context__!r}"
+
+
+@pytest.mark.parametrize("x", [["77.125", "secret"], [["77.125", "secret"]] * 3, [77.125, 3.0]])
+def test_fit__records_that_do_not_fit_are_told_without_values(x):
+    fitted = RecordSanitizer(options=EXACT).fit(X[:, :2], DESIRED)
+    for refused in (lambda: clone(fitted).fit(x, np.zeros(len(x))), lambda: fitted.transform(x)):
+        with pytest.raises(InputError) as caught:
+            refused()
+        assert not [
+            v for v in ("77", "secret") if v in f"{caught.value} {caught.value.__context__}"
+        ]
+
+
+def test_fit__a_missing_role_is_told(monkeypatch):
+    from dataclasses import replace
+
+    from privpipe import sklearn as module
+
+    needy = replace(module.METHODS["null_space"], needs=lambda _: frozenset({"confidential"}))
+    monkeypatch.setitem(module.METHODS, "null_space", needy)
+    with pytest.raises(InputError, match="'null_space' needs confidential"):
+        RecordSanitizer(options=EXACT).fit(X, DESIRED)
