@@ -124,7 +124,7 @@ def make_options(source: str, release: str, **more: Any) -> RunOptions:
 def write_small_collection(url: str, *, n_records: int = N_RECORDS, seed: int = 7) -> None:
     """Records of 5 features; a desired, a confidential and an includable variable."""
     random = np.random.default_rng(seed)
-    features = random.normal(size=(n_records, N_FEATURES)) + [0, 1, 2, 3, 4]
+    features = random.normal(size=(n_records, N_FEATURES)) + np.arange(5)
     wanted = features @ [1.0, -1.0, 0.5, 0.0, 0.0] + random.normal(size=n_records) / 10
     secret = (features @ [0.0, 1.0, 1.0, -1.0, 0.3] > 1).astype(np.int8)
     schema = CollectionSchema(

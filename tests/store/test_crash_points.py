@@ -37,7 +37,7 @@ MAY_DIFFER = {"run", "started", "published", "sha256", "options_sha256"}
 How = Literal["lost", "torn"]
 
 
-class Killed(OSError):
+class KilledError(OSError):
     """The process is gone."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class CrashingStorage:
                 if torn is not None and self.how == "torn" and self.changes == self.dies_at + 1:
                     torn(path, *args)
                     self.how = "lost"
-                raise Killed
+                raise KilledError
             return change(path, *args, **kwargs)
 
         return guarded
@@ -165,7 +165,7 @@ def test_run__every_crash_point_publishes_nothing_and_resumes_to_the_same_bytes(
         options = make_options(str(source), release)
         storage = CrashingStorage(folder, dies_at=point, how=how)
         with serial_flows():
-            with storage(), pytest.raises((StoreError, Killed)):
+            with storage(), pytest.raises((StoreError, KilledError)):
                 run_serially(options)
             assert storage.is_dead
             died += 1
@@ -195,7 +195,7 @@ def test_run__crashing_at_every_resume_still_ends_with_the_same_bytes(
                 with storage():
                     run_serially(options)
                 break
-            except (StoreError, Killed):
+            except (StoreError, KilledError):
                 assert not (tmp_path / "release.zarr").exists()
     assert attempts > 5
     compare_releases(tmp_path, reference)
@@ -215,7 +215,7 @@ def test_run__a_single_failed_write_fails_the_run_and_the_next_one_ends_it(
             try:
                 with storage():
                     run_serially(options)
-            except (StoreError, Killed):
+            except (StoreError, KilledError):
                 if (folder / "release.zarr").exists():
                     check_release(str(folder / "release.zarr"), verify=True)
             run_serially(options)
@@ -226,7 +226,7 @@ def test_run__resumed_under_another_configuration_is_refused(source: Path, tmp_p
     release = str(tmp_path / "release.zarr")
     storage = CrashingStorage(tmp_path, dies_at=30)
     with serial_flows():
-        with storage(), pytest.raises((StoreError, Killed)):
+        with storage(), pytest.raises((StoreError, KilledError)):
             run_serially(make_options(str(source), release))
         other = make_options(str(source), release)
         other = other.model_copy(update={"audit": other.audit.model_copy(update={"holdout": 0.5})})
