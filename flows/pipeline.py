@@ -26,7 +26,7 @@ from flows.watch import Watch
 from privpipe.dist.boundary import run_sealed
 from privpipe.dist.cluster import connect
 from privpipe.report.audit import write_audit_markdown
-from privpipe.store.workspace import hold_workspace, read_state, remove_workspace
+from privpipe.store.workspace import has_workspace, hold_workspace, remove_workspace
 
 __all__ = ["release_collection", "run_pipeline"]
 
@@ -77,7 +77,7 @@ def release_collection(options: RunOptions, watch: Watch) -> str:
     url = options.release.path
     with watch.stage("check", f"{options.collection.path}, method {options.method.name}"):
         checked = check_task(options)
-    if is_published(options, checked.collection) and read_state(url) is None:
+    if is_published(options, checked.collection) and not has_workspace(url):
         watch.say(f"done     {url} is already published; nothing to do")
         return url
     with hold_workspace(url):

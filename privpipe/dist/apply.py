@@ -19,6 +19,7 @@ from distributed import TimeoutError as DaskTimeoutError
 
 from privpipe.dist.boundary import run_sealed
 from privpipe.dist.cluster import measure_workers
+from privpipe.dist.parcel import send
 from privpipe.dist.progress import Progress, Silent
 from privpipe.errors import ClusterError, FormatError, InputError, PrivpipeError
 from privpipe.protocols import BoolArray, FloatArray, RecordMap, RecordStream
@@ -123,7 +124,7 @@ def clean_collection(
         if (chunks := [chunk for chunk in task if chunk not in done])
     ]
     limit = max(1, measure_workers(client).n_threads) * IN_FLIGHT_PER_THREAD
-    shared = client.scatter(job, broadcast=True, hash=False)
+    shared = send(client, job)
     in_flight: set[Future[Any]] = set()
     queue = iter(waiting)
 

@@ -16,6 +16,7 @@ from typing import Any
 from distributed import Client, Future, wait
 
 from privpipe.dist.boundary import run_sealed
+from privpipe.dist.parcel import send
 from privpipe.errors import PrivpipeError
 from privpipe.protocols import Shard, Sums
 from privpipe.records.memory import add_sums
@@ -59,7 +60,8 @@ class ResidentOracle:
         token: str,
     ) -> ResidentOracle:
         """Load the shards on the workers and wait until they are there."""
-        source, kept = client.scatter([collection, dict(resident)], hash=False, broadcast=True)
+        source = send(client, collection)
+        [kept] = client.scatter([dict(resident)], hash=False, broadcast=True)
         blocks = tuple(
             client.submit(
                 run_sealed,

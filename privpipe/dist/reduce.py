@@ -16,6 +16,7 @@ from distributed import Client, Future
 
 from privpipe.dist.boundary import run_sealed
 from privpipe.dist.oracles import ResidentOracle
+from privpipe.dist.parcel import send
 from privpipe.errors import PrivpipeError
 from privpipe.protocols import Oracle, Shard, ShardSchema, Statistics, Sums
 from privpipe.store.collection import Collection
@@ -61,7 +62,7 @@ class ShardedCollection:
     def reduce(self, summarise: Callable[[Shard], S]) -> S:
         """Summarise and merge on the workers; see `Shards.reduce`."""
         token = f"{self.run}-{next(self._calls):02d}"
-        collection, summary = self.client.scatter([self.collection, summarise], hash=False)
+        collection, summary = send(self.client, self.collection), send(self.client, summarise)
         leaves = (
             self.client.submit(
                 run_sealed,

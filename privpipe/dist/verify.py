@@ -8,6 +8,7 @@ from distributed import Client, as_completed
 
 from privpipe.dist.boundary import run_sealed
 from privpipe.dist.cluster import measure_workers
+from privpipe.dist.parcel import send
 from privpipe.store.blocks import Receipt
 from privpipe.store.release import ReleasePlan, find_damaged
 
@@ -32,7 +33,7 @@ def find_damaged_chunks(
     attempt
         Makes the keys of this reading unique within the run.
     """
-    shared = client.scatter(plan, broadcast=True, hash=False)
+    shared = send(client, plan)
     tasks = [
         (start, list(receipts[start : start + RECEIPTS_PER_TASK]))
         for start in range(0, len(receipts), RECEIPTS_PER_TASK)

@@ -18,6 +18,7 @@ from privpipe.errors import FormatError, StoreError
 from privpipe.store.lease import LEASES, hold_lease
 from privpipe.store.location import (
     delete_tree,
+    list_keys,
     local_path,
     open_store,
     read_bytes,
@@ -27,6 +28,7 @@ from privpipe.store.location import (
 
 __all__ = [
     "RunState",
+    "has_workspace",
     "hold_workspace",
     "is_held",
     "read_state",
@@ -113,6 +115,14 @@ def hold_workspace(url: str) -> Iterator[None]:
     finally:
         os.close(lock)
         os.umask(mask)
+
+
+def has_workspace(url: str) -> bool:
+    """Whether a run has left anything of its workspace, however little."""
+    path = local_path(workspace_url(url))
+    if path is not None:
+        return os.path.lexists(path)
+    return bool(list_keys(open_store(workspace_url(url), read_only=True)))
 
 
 def is_held(url: str) -> bool:

@@ -1,0 +1,15 @@
+"""The bench of releases runs, at a small size; its figures are not judged here."""
+
+from __future__ import annotations
+
+from tests.bench.bench_release import run
+
+
+def test_run__small_gives_every_row():
+    rows = run(small=True)
+    assert [row[0] for row in rows] == [
+        "receipt and checksum",
+        "proof before publishing",
+        "resume after a kill at half time",
+    ]
+    assert all(row[1] > 0 and row[4] > 0 and row[5] == row[1] / row[4] for row in rows)

@@ -1,0 +1,152 @@
+"""Runs the command in scenarios with injected failures and keeps all that can be seen of them.
+
+A process of its own, started by the canary test: ``python -m tests.flows.canary_run FOLDER``.
+Before each cluster ends, its logs, every page its processes serve and its folders are copied.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import urljoin, urlsplit
+
+import cloudpickle
+
+from flows.prefect_home import prepare_prefect
+
+CONTROL = "CONTROLcanary5550123"
+"""Told on purpose by a task without a boundary, to show that pages and logs are really read."""
+
+MAX_PAGES = 150
+
+
+def tell_control(*_: Any) -> NoReturn:
+    raise ValueError(CONTROL)
+
+
+def make_map_tell() -> None:
+    """On a worker: the map fails, and its message holds a record."""
+    from privpipe.sanitizers.nullspace import NullSpaceCleaner
+
+    def apply(self: Any, x: Any, stream: Any = None) -> Any:
+        raise ValueError(f"cannot map {x[3].tolist()} of {x!r}")
+
+    NullSpaceCleaner.apply = apply  # type: ignore[method-assign]
+
+
+def make_statistics_tell() -> None:
+    """On a worker: reading fails in the middle, and the message holds what was read."""
+    from privpipe.store.collection import Collection
+
+    read = Collection.read
+
+    def tell(self: Any, name: str, start: int, stop: int) -> Any:
+        raise RuntimeError(f"{name}: {read(self, name, start, stop).tolist()}")
+
+    Collection.read = tell  # type: ignore[method-assign]
+
+
+ON_WORKERS = {"map": make_map_tell, "statistics": make_statistics_tell}
+
+
+def watch_clusters(scenario: str, folder: Path) -> None:
+    """Wrap the pipeline's `connect`: inject on entering, collect before leaving."""
+    import flows.pipeline
+    from privpipe.dist.cluster import connect
+
+    @contextmanager
+    def connect_and_collect(options: Any) -> Iterator[Any]:
+        with connect(options) as client:
+            if scenario in ON_WORKERS:
+                client.run(ON_WORKERS[scenario])
+            try:
+                yield client
+            finally:
+                if scenario == "map":
+                    client.submit(tell_control, key="tell_control", pure=False).exception()
+                _collect(client, options.scratch, folder / scenario)
+
+    flows.pipeline.connect = connect_and_collect
+
+
+def _collect(client: Any, scratch: str, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    shutil.copytree(scratch, folder / "dask")
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    logs = [client.get_worker_logs(), client.get_worker_logs(nanny=True)]
+    (folder / "logs.txt").write_text(repr([*logs, client.get_scheduler_logs()]))
+    starts = [client.dashboard_link] + [
+        f"http://127.0.0.1:{worker['services']['dashboard']}/" for worker in workers.values()
+    ]
+    modes = client.run(lambda: os.umask(0o077))
+    (folder / "workers.json").write_text(
+        json.dumps({"pages": _crawl(starts, folder), "umasks": list(modes.values())})
+    )
+
+
+def _crawl(starts: list[str], folder: Path) -> int:
+    """Every page that can be reached, text only; returns how many were read."""
+    waiting = [
+        urljoin(start, page)
+        for start in starts
+        for page in (
+            "/info/main/workers.html", "/info/main/logs.html", "/info/logs.html",
+            "/metrics", "/json/index.html", "/statistics", "/info/main/exceptions.html",
+        )
+    ]  # fmt: skip
+    seen: set[str] = set()
+    read = 0
+    while waiting and read < MAX_PAGES:
+        url = waiting.pop(0)
+        if url in seen or "static" in url:
+            continue
+        seen.add(url)
+        try:
+            with urllib.request.urlopen(url, timeout=10) as response:
+                page = response.read(2**22)
+        except OSError:
+            continue
+        (folder / f"page-{read:03d}.html").write_bytes(url.encode() + b"\n" + page)
+        read += 1
+        links = (
+            urljoin(url, link.decode())
+            for link in re.findall(rb"""(?:href|src)=["']([^"'#]+)""", page)
+        )
+        waiting += [link for link in links if urlsplit(link).hostname == "127.0.0.1"]
+    return read
+
+
+def main(folder: Path) -> None:
+    """Run every scenario that the folder has a configuration for."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    os.umask(0o077)
+    prepare_prefect()  # before Prefect is imported, as the command does
+    from flows.command.failure import report_failure
+    from flows.command.inspect import inspect_command
+    from flows.command.run import run_command
+
+    codes = {}
+    for config in sorted(folder.glob("*.toml")):
+        watch_clusters(config.stem, folder / "seen")
+        print(f"== {config.stem}", flush=True)
+        try:
+            run_command(str(config))
+            codes[config.stem] = 0
+        except Exception as error:
+            codes[config.stem] = report_failure(error)
+    for name in ("input/records.zarr", "good/release.zarr", "good/release.model.zarr"):
+        for as_json in (False, True):
+            inspect_command(str(folder / name), verify=True, as_json=as_json)
+    (folder / "codes.json").write_text(json.dumps(codes))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

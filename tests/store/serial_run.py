@@ -1,0 +1,163 @@
+"""The real pipeline in one thread: no Prefect, no Dask, the same functions of store and flows.
+
+What the flow would hand to workers is called here one after the other, so that writes have an
+order that a test can count, and so that a crash can be put between any two of them.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import flows.audit
+import flows.clean
+import flows.pipeline
+import flows.train
+from flows.options import RunOptions
+from flows.watch import Watch
+from privpipe.dist import apply
+from privpipe.dist.cluster import WorkerMemory
+from privpipe.protocols import Oracle, Shard, ShardSchema, Sums
+from privpipe.records.schema import CollectionSchema, Variable
+from privpipe.store import blocks
+from privpipe.store.blocks import Receipt
+from privpipe.store.collection import Collection
+from privpipe.store.ingest import write_collection
+from privpipe.store.release import find_damaged
+
+N_RECORDS, N_FEATURES, CHUNK_ROWS = 460, 5, 50
+"""10 chunks, the last one not full: two tasks of the cleaning."""
+
+
+class SerialClient:
+    """Stands where a Dask client would; nothing asks it for work."""
+
+    dashboard_link = "none"
+
+
+@dataclass(frozen=True)
+class SerialShards:
+    """A collection that answers in this process where flows would ask the workers."""
+
+    collection: Collection
+    client: SerialClient
+    run: str
+    label: str = ""
+
+    @property
+    def n_records(self) -> int:
+        return self.collection.n_records
+
+    @property
+    def schema(self) -> ShardSchema:
+        return self.collection.schema
+
+    def reduce(self, summarise: Callable[[Shard], Any]) -> Any:
+        return self.collection.reduce(summarise)
+
+    def oracle(self, function: Callable[..., Sums], **resident: Any) -> Oracle[Any, Sums]:
+        return self.collection.oracle(function, **resident)
+
+
+def clean_serially(
+    client: SerialClient,
+    job: apply.CleaningJob,
+    record: Callable[[Sequence[Receipt]], None],
+    *,
+    done: frozenset[int] = frozenset(),
+    progress: Any = None,
+) -> None:
+    for task in job.plan.chunks.tasks():
+        if chunks := [chunk for chunk in task if chunk not in done]:
+            record(apply.clean_chunks(job, chunks))
+
+
+@contextmanager
+def serial_flows() -> Iterator[None]:
+    """Replace what needs Prefect or a cluster; everything else stays what it is."""
+    with pytest.MonkeyPatch.context() as patch:
+        for stage in ("check", "train", "clean", "audit", "publish"):
+            patch.setattr(
+                flows.pipeline, f"{stage}_task", getattr(flows.pipeline, f"{stage}_stage")
+            )
+        patch.setattr(flows.pipeline, "connect", lambda _: nullcontext(SerialClient()))
+        patch.setattr(flows.pipeline, "span", lambda _: nullcontext())
+        patch.setattr(flows.pipeline, "create_markdown_artifact", lambda *_, **__: None)
+        patch.setattr(flows.train, "ShardedCollection", SerialShards)
+        patch.setattr(flows.audit, "ShardedCollection", SerialShards)
+        patch.setattr(flows.clean, "clean_collection", clean_serially)
+        patch.setattr(
+            flows.clean,
+            "find_damaged_chunks",
+            lambda _, plan, receipts, attempt: set(find_damaged(plan, receipts)),
+        )
+        patch.setattr(flows.clean, "measure_workers", lambda _: WorkerMemory(1, 1, 0, 0, 1))
+        yield
+
+
+def run_serially(options: RunOptions) -> str:
+    """One process that runs the job once; what a process remembers is forgotten first."""
+    blocks.open_array.cache_clear()
+    apply.load_map.cache_clear()
+    return flows.pipeline.release_collection(options, Watch(Console(file=io.StringIO())))
+
+
+def make_options(source: str, release: str, **more: Any) -> RunOptions:
+    """The configuration of the tests: one desired, one confidential, one included variable."""
+    return RunOptions(
+        collection={"path": source, "desired": ["wanted"], "confidential": ["secret"]},
+        method={"name": "null_space", "utility_budget": 0.05, "ridge": 0.01},
+        release={"path": release, "include": ["place"]},
+        audit={"holdout": 0.4},
+        **more,
+    )
+
+
+def write_small_collection(url: str, *, n_records: int = N_RECORDS, seed: int = 7) -> None:
+    """Records of 5 features; a desired, a confidential and an includable variable."""
+    random = np.random.default_rng(seed)
+    features = random.normal(size=(n_records, N_FEATURES)) + np.arange(5)
+    wanted = features @ [1.0, -1.0, 0.5, 0.0, 0.0] + random.normal(size=n_records) / 10
+    secret = (features @ [0.0, 1.0, 1.0, -1.0, 0.3] > 1).astype(np.int8)
+    schema = CollectionSchema(
+        n_records=n_records,
+        n_features=N_FEATURES,
+        dtype="float64",
+        chunk_rows=CHUNK_ROWS,
+        variables=(
+            Variable("wanted", "float64"),
+            Variable("secret", "int8", ("no", "yes")),
+            Variable("place", "int8", ("here", "there", "nowhere")),
+        ),
+    )
+    place = random.integers(0, 3, n_records).astype(np.int8)
+    write_collection(
+        url,
+        schema,
+        (
+            {
+                "features": features[start : start + CHUNK_ROWS],
+                "wanted": wanted[start : start + CHUNK_ROWS],
+                "secret": secret[start : start + CHUNK_ROWS],
+                "place": place[start : start + CHUNK_ROWS],
+            }
+            for start in range(0, n_records, CHUNK_ROWS)
+        ),
+    )
+
+
+def read_tree(path: Path) -> dict[str, bytes]:
+    """Every file below a folder, by its name within it."""
+    return {
+        str(file.relative_to(path)): file.read_bytes()
+        for file in sorted(path.rglob("*"))
+        if file.is_file()
+    }

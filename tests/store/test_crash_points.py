@@ -1,0 +1,237 @@
+"""Every write of the real run fails in turn, and the run is started again.
+
+A crash is a process that is dead from its n-th change of the storage on: that change does not
+happen, or happens in part (a temporary file stays), and no later one does, cleaning up included.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import zarr.storage._local
+
+import flows.publish
+from privpipe.errors import OptionError, StoreError
+from privpipe.store.published import check_release, open_release
+from tests.store.serial_run import (
+    make_options,
+    read_tree,
+    run_serially,
+    serial_flows,
+    write_small_collection,
+)
+
+MANIFEST = "zarr.json"
+MAY_DIFFER = {"run", "started", "published", "sha256", "options_sha256"}
+"""Identifier, times and what covers them; the configurations differ in the release's place."""
+
+How = Literal["lost", "torn"]
+
+
+class KilledError(OSError):
+    """The process is gone."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.EIO, "killed by the test")
+
+
+@dataclass
+class CrashingStorage:
+    """Counts changes of the storage below a folder and dies at one of them.
+
+    Parameters
+    ----------
+    folder
+        Changes elsewhere do not count.
+    dies_at
+        Number of the change at which the process dies, from 0; None to live.
+    how
+        Whether that change is lost or leaves a temporary file.
+    recovers
+        Whether only that one change fails: a bad moment of a disk, not a death.
+    """
+
+    folder: Path
+    dies_at: int | None = None
+    how: How = "lost"
+    recovers: bool = False
+    changes: int = 0
+
+    @property
+    def is_dead(self) -> bool:
+        if self.dies_at is None or self.changes <= self.dies_at:
+            return False
+        return not self.recovers or self.changes == self.dies_at + 1
+
+    def guard(self, change: Callable[..., Any], *, torn: Callable[..., None] | None = None) -> Any:
+        def guarded(path: Any, *args: Any, **kwargs: Any) -> Any:
+            if not str(path).startswith(str(self.folder)):
+                return change(path, *args, **kwargs)
+            self.changes += self.recovers or not self.is_dead
+            if self.is_dead:
+                if torn is not None and self.how == "torn" and self.changes == self.dies_at + 1:
+                    torn(path, *args)
+                    self.how = "lost"
+                raise KilledError
+            return change(path, *args, **kwargs)
+
+        return guarded
+
+    @contextmanager
+    def __call__(self) -> Iterator[CrashingStorage]:
+        """Patch every way in which store and flows change what is stored."""
+        local = zarr.storage._local
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(local, "_put", self.guard(local._put, torn=_tear_object))
+            patch.setattr(flows.publish, "write_file", self.guard(flows.publish.write_file))
+            patch.setattr(os, "rename", self.guard(os.rename))
+            patch.setattr(os, "unlink", self.guard(os.unlink))
+            patch.setattr(shutil, "rmtree", self.guard(shutil.rmtree, torn=_tear_tree))
+            yield self
+
+
+def _tear_object(path: Path, value: Any, exclusive: bool = False) -> None:
+    """What a kill in the middle of a write leaves: half a temporary file beside the object."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = value.to_bytes()
+    path.with_suffix(f".{'0' * 32}.partial").write_bytes(content[: len(content) // 2])
+
+
+def _tear_tree(path: str, *_: Any) -> None:
+    """What a kill in the middle of a removal may leave: folders, and no file."""
+    for file in Path(path).rglob("*"):
+        if file.is_file():
+            os.remove(file)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("source")
+    write_small_collection(str(folder / "records.zarr"))
+    return folder / "records.zarr"
+
+
+@pytest.fixture(scope="module")
+def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """A release made without a crash, and the number of changes it took."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    storage = CrashingStorage(folder)
+    with serial_flows(), storage():
+        run_serially(make_options(str(source), str(folder / "release.zarr")))
+    return folder, storage.changes
+
+
+def compare_releases(folder: Path, undisturbed: Path) -> None:
+    """Every byte equal but the manifest's times and identifiers; nothing else lies about."""
+    found, wanted = read_tree(folder / "release.zarr"), read_tree(undisturbed / "release.zarr")
+    manifests = [
+        json.loads(tree.pop(MANIFEST))["attributes"]["privpipe"] for tree in (found, wanted)
+    ]
+    assert found == wanted
+    first, second = (
+        {key: value for key, value in manifest.items() if key not in MAY_DIFFER}
+        for manifest in manifests
+    )
+    assert first == second
+    assert read_tree(folder / "release.report") == read_tree(undisturbed / "release.report")
+    models = [read_tree(place / "release.model.zarr") for place in (folder, undisturbed)]
+    for tree in models:
+        tree.pop(MANIFEST)
+    assert models[0] == models[1]
+    assert sorted(os.listdir(folder)) == sorted(os.listdir(undisturbed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["lost", "torn"])
+def test_run__every_crash_point_publishes_nothing_and_resumes_to_the_same_bytes(
+    source: Path, undisturbed: tuple[Path, int], tmp_path: Path, how: How
+):
+    reference, n_changes = undisturbed
+    assert n_changes > 50
+    died = 0
+    for point in range(n_changes):
+        folder = tmp_path / f"{point:03d}"
+        folder.mkdir()
+        release = str(folder / "release.zarr")
+        options = make_options(str(source), release)
+        storage = CrashingStorage(folder, dies_at=point, how=how)
+        with serial_flows():
+            with storage(), pytest.raises((StoreError, KilledError)):
+                run_serially(options)
+            assert storage.is_dead
+            died += 1
+            if os.path.lexists(release):  # only once every byte is there
+                check_release(release, verify=True)
+            else:
+                with pytest.raises(StoreError):
+                    open_release(release)
+            run_serially(options)
+        compare_releases(folder, reference)
+        check_release(release, verify=True)
+    assert died == n_changes
+
+
+def test_run__crashing_at_every_resume_still_ends_with_the_same_bytes(
+    source: Path, undisturbed: tuple[Path, int], tmp_path: Path
+):
+    """Each attempt gets only three changes further than it must to find its place."""
+    reference, _ = undisturbed
+    options = make_options(str(source), str(tmp_path / "release.zarr"))
+    attempts = 0
+    with serial_flows():
+        for patience in range(3, 400, 3):
+            attempts += 1
+            storage = CrashingStorage(tmp_path, dies_at=patience, how="torn")
+            try:
+                with storage():
+                    run_serially(options)
+                break
+            except (StoreError, KilledError):
+                assert not (tmp_path / "release.zarr").exists()
+    assert attempts > 5
+    compare_releases(tmp_path, reference)
+
+
+def test_run__a_single_failed_write_fails_the_run_and_the_next_one_ends_it(
+    source: Path, undisturbed: tuple[Path, int], tmp_path: Path
+):
+    """A disk that refuses one write and then goes on: cleaning up works here."""
+    reference, n_changes = undisturbed
+    for point in range(0, n_changes, 4):
+        folder = tmp_path / f"{point:03d}"
+        folder.mkdir()
+        options = make_options(str(source), str(folder / "release.zarr"))
+        storage = CrashingStorage(folder, dies_at=point, recovers=True)
+        with serial_flows():
+            try:
+                with storage():
+                    run_serially(options)
+            except (StoreError, KilledError):
+                if (folder / "release.zarr").exists():
+                    check_release(str(folder / "release.zarr"), verify=True)
+            run_serially(options)
+        compare_releases(folder, reference)
+
+
+def test_run__resumed_under_another_configuration_is_refused(source: Path, tmp_path: Path):
+    release = str(tmp_path / "release.zarr")
+    storage = CrashingStorage(tmp_path, dies_at=30)
+    with serial_flows():
+        with storage(), pytest.raises((StoreError, KilledError)):
+            run_serially(make_options(str(source), release))
+        other = make_options(str(source), release)
+        other = other.model_copy(update={"audit": other.audit.model_copy(update={"holdout": 0.5})})
+        before = read_tree(tmp_path)
+        with pytest.raises(OptionError, match="another configuration") as caught:
+            run_serially(other)
+    assert caught.value.code == "other-configuration"
+    assert read_tree(tmp_path) == before

@@ -1,0 +1,239 @@
+"""The release protocol where nothing can be renamed or locked: in memory and in a bucket."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+
+import fsspec
+import numpy as np
+import pytest
+
+from privpipe.errors import OptionError, StoreError
+from privpipe.store import lease
+from privpipe.store.artifacts import open_model
+from privpipe.store.location import create_bytes, delete_tree, list_keys, open_store, read_bytes
+from privpipe.store.published import check_release, open_release
+from privpipe.store.workspace import has_workspace, hold_workspace
+from tests.store.serial_run import (
+    make_options,
+    run_serially,
+    serial_flows,
+    write_small_collection,
+)
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    """A bucket of a server of our own on the loopback."""
+    server = pytest.importorskip("moto.server")
+    pytest.importorskip("s3fs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", "test")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        patch.delenv("AWS_PROFILE", raising=False)
+        running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        running.start()
+        host, port = running.get_host_and_port()
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        fsspec.filesystem("s3").mkdir("releases")
+        yield "s3://releases"
+        fsspec.filesystem("s3").clear_instance_cache()
+        running.stop()
+
+
+@pytest.fixture(params=["memory", "s3"])
+def place(request: pytest.FixtureRequest) -> str:
+    """A new folder in memory or in the bucket."""
+    name = uuid.uuid4().hex
+    if request.param == "memory":
+        return f"memory://{name}"
+    return f"{request.getfixturevalue('bucket')}/{name}"
+
+
+def test_create_bytes__only_the_first_of_many_writes(place: str):
+    won: list[int] = []
+
+    def create(number: int) -> None:
+        if create_bytes(f"{place}/object", str(number).encode()):
+            won.append(number)
+
+    threads = [threading.Thread(target=create, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert read_bytes(open_store(place, read_only=True), "object") == str(won[0]).encode()
+
+
+def test_run__publishes_and_runs_again_as_a_no_op(place: str):
+    write_small_collection(f"{place}/records.zarr")
+    options = make_options(f"{place}/records.zarr", f"{place}/release.zarr")
+    with serial_flows():
+        run_serially(options)
+        header = check_release(f"{place}/release.zarr", verify=True)
+        assert not has_workspace(f"{place}/release.zarr")
+        run_serially(options)
+    assert check_release(f"{place}/release.zarr", verify=True) == header
+    model = open_model(f"{place}/release.model.zarr")
+    with open_release(f"{place}/release.zarr") as release:
+        assert release.features.shape == (460, model.n_features_out)
+        assert np.isfinite(release.features.values).all()
+
+
+def test_run__crashed_at_any_write_resumes_and_nothing_is_visible_before(
+    place: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Every seventh write, and all of the last ones, where model and release appear."""
+    import zarr.storage
+
+    write_small_collection(f"{place}/records.zarr")
+    counted, dies_at = 0, 10**9
+
+    def guard(change):
+        async def guarded(self, key, *args, **kwargs):
+            nonlocal counted
+            counted += 1
+            if counted > dies_at:
+                raise OSError(5, "killed by the test")
+            return await change(self, key, *args, **kwargs)
+
+        return guarded
+
+    def guarded_create(url: str, value: bytes) -> bool:
+        nonlocal counted
+        counted += 1
+        if counted > dies_at:
+            raise OSError(5, "killed by the test")
+        return create_bytes(url, value)
+
+    for name in ("set", "delete"):
+        change = getattr(zarr.storage.FsspecStore, name)
+        monkeypatch.setattr(zarr.storage.FsspecStore, name, guard(change))
+    monkeypatch.setattr("privpipe.store.release.create_bytes", guarded_create)
+    monkeypatch.setattr("privpipe.store.artifacts.create_bytes", guarded_create)
+    source, reference = f"{place}/records.zarr", f"{place}/reference.zarr"
+    with serial_flows():
+        counted = 0
+        run_serially(make_options(source, reference))
+        total = counted
+        wanted = _objects(reference)
+        for point in sorted({*range(0, total, 9), *range(total - 24, total)}):
+            release = f"{place}/{point}.zarr"
+            options = make_options(source, release)
+            counted, dies_at = 0, point
+            with pytest.raises((StoreError, OSError)):
+                run_serially(options)
+            dies_at = 10**9
+            if read_bytes(open_store(release, read_only=True), "zarr.json") is None:
+                with pytest.raises(StoreError):
+                    open_release(release)
+            else:
+                check_release(release, verify=True)
+            run_serially(options)
+            assert _objects(release) == wanted
+            assert not has_workspace(release)
+            check_release(release, verify=True)
+    assert total > 50
+
+
+def _objects(url: str) -> dict[str, bytes | None]:
+    store = open_store(url, read_only=True)
+    return {key: read_bytes(store, key) for key in list_keys(store) if key != "zarr.json"}
+
+
+def test_run__another_release_published_meanwhile_is_not_replaced(
+    place: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Between the last check and the root document somebody else was faster."""
+    write_small_collection(f"{place}/records.zarr")
+    url = f"{place}/release.zarr"
+
+    def lose(place_of_root: str, value: bytes) -> bool:
+        assert create_bytes(place_of_root, b'{"other": 1}')
+        return create_bytes(place_of_root, value)
+
+    monkeypatch.setattr("privpipe.store.release.create_bytes", lose)
+    with serial_flows(), pytest.raises(StoreError, match="nothing is ever overwritten") as caught:
+        run_serially(make_options(f"{place}/records.zarr", url))
+    assert caught.value.code == "exists"
+    assert read_bytes(open_store(url, read_only=True), "zarr.json") == b'{"other": 1}'
+
+
+def test_run__release_inside_the_collection_is_refused(place: str):
+    write_small_collection(f"{place}/records.zarr")
+    for inside in ("records.zarr", "records.zarr/release.zarr"):
+        with serial_flows(), pytest.raises(OptionError, match="same place or one inside"):
+            run_serially(make_options(f"{place}/records.zarr", f"{place}/{inside}"))
+
+
+def test_hold_workspace__second_run_is_refused_until_the_first_ends(place: str):
+    url = f"{place}/release.zarr"
+    with hold_workspace(url):
+        with pytest.raises(StoreError, match="Another run holds") as caught, hold_workspace(url):
+            pass
+        assert caught.value.code == "busy"
+    with hold_workspace(url):
+        pass
+    assert not has_workspace(url)
+
+
+def test_hold_lease__of_a_killed_holder_expires_and_only_one_takes_it(
+    place: str, monkeypatch: pytest.MonkeyPatch
+):
+    work = f"{place}/work"
+    create_bytes(
+        f"{work}/lease/00000000.json",
+        json.dumps({"holder": "dead", "expires": time.time() - 1}).encode(),
+    )
+    # Both see the same expired lease before either acts.
+    barrier = threading.Barrier(2)
+    expired = lease._has_expired
+
+    def wait_for_both(url: str) -> bool:
+        found = expired(url)
+        if url.endswith("00000000.json") and barrier.n_waiting < 2 and not entered:
+            barrier.wait(timeout=30)
+        return found
+
+    entered: list[str] = []
+    refused: list[str] = []
+    done = threading.Event()
+
+    def hold(name: str) -> None:
+        try:
+            with lease.hold_lease(work, seconds=60):
+                entered.append(name)
+                done.wait(timeout=30)
+        except StoreError as error:
+            refused.append(error.code)
+            done.set()
+
+    monkeypatch.setattr(lease, "_has_expired", wait_for_both)
+    threads = [threading.Thread(target=hold, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(entered) == 1
+    assert refused == ["busy"]
+
+
+def test_hold_lease__is_renewed_while_held_and_reported_when_lost(place: str):
+    work = f"{place}/work"
+    with lease.hold_lease(work, seconds=1.0):
+        time.sleep(2.0)
+        with pytest.raises(StoreError, match="Another run holds"), lease.hold_lease(work):
+            pass
+    with (  # noqa: PT012 - what is raised comes when the lease is given back
+        pytest.raises(StoreError, match="was lost to another run"),
+        lease.hold_lease(work, seconds=1.0),
+    ):
+        create_bytes(f"{work}/lease/00000001.json", b"{}")
+        time.sleep(1.0)
+    delete_tree(open_store(work))
