@@ -18,7 +18,8 @@ from flows.audit import audit_stage
 from flows.check import check_stage
 from flows.clean import clean_stage, plan_release
 from flows.options import RunOptions, read_options
-from flows.publish import publish_stage
+from flows.publish import publish_stage, write_report
+from flows.results import write_results
 from flows.resume import begin_or_resume, is_published, reach_stage
 from flows.run import Run, cluster_options
 from flows.train import train_stage
@@ -66,51 +67,86 @@ audit_task = _as_task(audit_stage, "audit")
 publish_task = _as_task(publish_stage, "publish")
 
 
+STAGES = ("train", "clean", "audit", "publish")
+"""What a run does after its check, in order."""
+
+
 @flow(name="privpipe", log_prints=False, persist_result=False, validate_parameters=False)
-def run_pipeline(config_path: str) -> str:
-    """Sanitise the collection of a configuration file; returns the path of the release."""
-    return run_sealed(release_collection, read_options(config_path), Watch())
+def run_pipeline(config_path: str, until: str = "publish") -> str:
+    """Sanitise the collection of a configuration file; returns the path of the release.
+
+    Parameters
+    ----------
+    config_path
+        The configuration.
+    until
+        Last stage to do; the work so far is kept, and the next run goes on with it.
+    """
+    return run_sealed(release_collection, read_options(config_path), Watch(), until)
 
 
-def release_collection(options: RunOptions, watch: Watch) -> str:
+def release_collection(options: RunOptions, watch: Watch, until: str = "publish") -> str:
+    """Run, and record how it ended beside the release."""
+    try:
+        outcome = _release(options, watch, until)
+    except Exception as error:
+        write_results(options.release.path, watch, "failed", error)
+        raise
+    write_results(options.release.path, watch, outcome)
+    return options.release.path
+
+
+def _release(options: RunOptions, watch: Watch, until: str) -> str:
     """The stages in order. What a stopped run leaves is kept in its workspace, for the next."""
     url = options.release.path
     with watch.stage("check", f"{options.collection.path}, method {options.method.name}"):
         checked = check_task(options)
     if is_published(options, checked.collection) and not has_workspace(url):
         watch.say(f"done     {url} is already published; nothing to do")
-        return url
+        return "nothing to do"
     with hold_workspace(url):
         if is_published(options, checked.collection):  # a run that died while it tidied up
             remove_workspace(url)
-            return url
+            return "nothing to do"
         run, resumed = begin_or_resume(checked)
+        watch.run_id = run.run_id
         if resumed:
             watch.say(f"resume   run {run.run_id} of {run.state.started}, stage {run.state.stage}")
         with connect(cluster_options(options)) as client:
             watch.say(f"cluster  dashboard at {client.dashboard_link}")
-            findings = _work(run, client, watch)
+            findings = _work(run, client, watch, until)
+        if until != "publish" or findings is None:
+            watch.say(f"stopped  after {until}; `privpipe run` goes on")
+            return "stopped"
         remove_workspace(url)
     create_markdown_artifact(write_audit_markdown(findings), key="privpipe-summary")
     watch.say(f"done     release {run.release_url}")
     watch.say(f"         model   {run.model_url}")
     watch.say(f"         report  {run.report_url}")
-    return url
+    return "published"
 
 
-def _work(run: Run, client: Client, watch: Watch) -> dict[str, Any]:
-    """Train, clean, audit and publish within the workspace."""
+def _work(run: Run, client: Client, watch: Watch, until: str) -> dict[str, Any] | None:
+    """Train, clean, audit and publish within the workspace; None when stopped before the audit."""
+    last = STAGES.index(until)
     with watch.stage("train", f"{run.training.n_records:,} records"), span("train"):
         trained = train_task(run, client)
     plan = plan_release(run, trained)
     n_chunks = plan.chunks.n_chunks
     run = reach_stage(run, "clean", model_digest=trained.model_digest, n_chunks=n_chunks)
+    if last == 0:
+        return None
     what = f"{plan.chunks.n_records:,} records in {n_chunks} chunks"
     with watch.stage("clean", what), span("clean"):
         receipts = clean_task(run, trained, plan, client, watch)
     run = reach_stage(run, "audit")
+    if last == 1:
+        return None
     with watch.stage("audit", "held-out records, attack retrained"), span("audit"):
         findings = audit_task(run, trained, plan, client)
+    write_report(run, findings)
+    if last == 2:
+        return findings
     run = reach_stage(run, "publish")
     with watch.stage("publish", run.release_url):
         publish_task(run, trained, plan, receipts, findings)

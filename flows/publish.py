@@ -17,7 +17,7 @@ from privpipe.store.location import join
 from privpipe.store.release import ReleasePlan, exists, publish_release
 from privpipe.store.text import write_file
 
-__all__ = ["publish_stage"]
+__all__ = ["publish_stage", "write_report"]
 
 
 def publish_stage(
@@ -35,12 +35,16 @@ def publish_stage(
         If the records that were cleaned or judged are no longer those of the start.
     """
     check_unchanged(run)
-    write_file(join(run.report_url, "audit.json"), json.dumps(findings, indent=1))
-    write_file(join(run.report_url, "audit.md"), write_audit_markdown(findings))
     if exists(run.work_model_url):  # otherwise a run died between this line and the next
         publish_model(run.work_model_url, run.model_url)
     withheld = sum(receipt.withheld for receipt in receipts.values())
     publish_release(plan, receipts, {**_header(run, trained, findings), "n_withheld": withheld})
+
+
+def write_report(run: Run, findings: Mapping[str, Any]) -> None:
+    """Write the audit beside the release-to-be; it holds whether or not that is published."""
+    write_file(join(run.report_url, "audit.json"), json.dumps(findings, indent=1))
+    write_file(join(run.report_url, "audit.md"), write_audit_markdown(findings))
 
 
 def _header(run: Run, trained: Trained, findings: Mapping[str, Any]) -> dict[str, Any]:

@@ -35,13 +35,17 @@ class Watch:
         self._artifact: UUID | None = None
         self._done = self._total = 0
         self._updated = 0.0
+        self.run_id: str | None = None
+        self.stages: list[tuple[str, float]] = []
 
     @contextmanager
     def stage(self, name: str, what: str) -> Iterator[None]:
         """Print a line when a stage ends well, with its seconds."""
         begun = time.perf_counter()
         yield
-        self.console.print(f"{name:8s} {what}  [dim]{time.perf_counter() - begun:.1f} s[/dim]")
+        spent = time.perf_counter() - begun
+        self.stages.append((name, spent))
+        self.console.print(f"{name:8s} {what}  [dim]{spent:.1f} s[/dim]")
 
     def say(self, line: str) -> None:
         """Print a line."""

@@ -24,14 +24,64 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
+_Config = Annotated[str, typer.Argument(help="TOML file; see README.md for its keys.")]
+
+
 @app.command()
 def run(
-    config: Annotated[str, typer.Argument(help="TOML file; see README.md for its keys.")],
+    config: _Config,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be read, needed and written.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print JSON.")] = False,
 ) -> None:
-    """Run the main job: check, train, clean, audit, publish."""
+    """Run the main job: check, train, clean, audit, publish; goes on where it was stopped."""
+    if dry_run:
+        from flows.command.dry_run import dry_run_command
+
+        dry_run_command(config, as_json=as_json)
+        return
     from flows.command.run import run_command
 
     run_command(config)
+
+
+@app.command()
+def train(config: _Config) -> None:
+    """Run up to the fitted model, which waits in the private workspace."""
+    _run_until(config, "train")
+
+
+@app.command()
+def clean(config: _Config) -> None:
+    """Run up to the cleaned records, proven complete; nothing is published."""
+    _run_until(config, "clean")
+
+
+@app.command()
+def audit(config: _Config) -> None:
+    """Run up to the audit of what would be released; nothing is published."""
+    _run_until(config, "audit")
+
+
+@app.command()
+def publish(config: _Config) -> None:
+    """Do what is missing and publish; the same as run."""
+    _run_until(config, "publish")
+
+
+@app.command()
+def resume(config: _Config) -> None:
+    """Go on with an interrupted run; an error when there is none."""
+    from flows.command.run import resume_command
+
+    resume_command(config)
+
+
+def _run_until(config: str, stage: str) -> None:
+    from flows.command.run import run_command
+
+    run_command(config, until=stage)
 
 
 @app.command()
