@@ -15,9 +15,13 @@ from privpipe.errors import InputError, OptionError
 from privpipe.numerics.streams import KeyedStream
 from privpipe.protocols import Guarantee, RecordMap
 from privpipe.sanitizers import METHODS, RECORD_MAPS
+from privpipe.sanitizers.baselines import RandOptions, fit_rand_filter
+from privpipe.sanitizers.ddd import MaskFilter
 from privpipe.sanitizers.factored import FactoredCleaner
 from privpipe.sanitizers.laplace import LaplaceMechanism
 from privpipe.sanitizers.leace import fit_leace_eraser
+from privpipe.sanitizers.minimax import fit_minimax_filter
+from privpipe.sanitizers.minimax_neural import MinimaxNeuralOptions, fit_minimax_neural_filter
 from privpipe.sanitizers.nullspace import fit_null_space_cleaner
 from privpipe.sanitizers.targeted_fit import fit_targeted_cleaner
 from privpipe.store.artifacts import digest_map, open_model, write_model
@@ -36,6 +40,12 @@ EXAMPLES: dict[str, Callable[[], RecordMap]] = {
     "laplace_mechanism": lambda: LaplaceMechanism.from_predictor(
         np.eye(7)[:, :2], utility_budget=0.1
     ),
+    "linear_filter": lambda: fit_rand_filter(make_records(), RandOptions(n_filtered=2)),
+    "minimax_filter": lambda: fit_minimax_filter(make_records()),
+    "neural_filter": lambda: fit_minimax_neural_filter(
+        make_records(), MinimaxNeuralOptions(n_hidden=(4, 2), max_iterations=2)
+    ),
+    "mask_filter": lambda: MaskFilter(np.linspace(0.0, 1.0, 7), "progress"),
 }
 """One fitted map of each kind, from the records of `xu_records`."""
 
