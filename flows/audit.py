@@ -43,13 +43,13 @@ def audit_stage(run: Run, trained: Trained, plan: ReleasePlan, client: Client) -
     """
     held_out = run.options.audit.holdout > 0
     n_judged, n_groups = _count_judged(run, held_out)
+    raw = _shards(run, trained, client, "fit" if held_out else "all", "audit_raw")
     findings = audit_release(
-        _shards(run, client, "fit" if held_out else "all", "audit_raw"),
+        raw,
         _released(run, trained, plan, client, "attack" if held_out else "all", "audit_attack"),
         _released(run, trained, plan, client, "test" if held_out else "all", "audit_judge"),
-        n_released=trained.n_features_out,
-        unit_roundoff=float(np.finfo(np.dtype(plan.arrays[0].dtype)).eps) / 2,
-        keeps_features=trained.keeps_features,
+        n_released=_count_released(raw, trained, plan),
+        unit_roundoff=_unit_roundoff(plan),
         coding=getattr(run.options.method, "label_coding", "zero_one"),
         promise=_read_promise(run, trained),
     )
@@ -80,11 +80,13 @@ def _attack(
         max_records=run.options.audit.max_records,
         rare_classes="merge",
     )
-    records = _shards(run, client, "held_out" if held_out else "all", "attack").collection
+    records = _shards(run, trained, client, "held_out" if held_out else "all", "attack").collection
     named = {"model_url": run.stored_model_url, "model_digest": trained.model_digest}
     if run.trains_on_itself:
         named = {}
-        records = replace(records, released_url=plan.data_url, released_run=plan.run)
+        records = replace(
+            records, released_url=plan.data_url, released_run=plan.run, released_basis=plan.basis
+        )
     try:
         report = distribute_attacks(
             client,
@@ -124,18 +126,27 @@ def _strongest(report: AttackReport, run: Run) -> dict[str, Any]:
     return found
 
 
-def _shards(run: Run, client: Client, part: Part, label: str) -> ShardedCollection:
-    return ShardedCollection(run.training.keeping(run.split, part), client, run.run_id, label)
+def _shards(
+    run: Run, trained: Trained, client: Client, part: Part, label: str
+) -> ShardedCollection:
+    kept = run.training.keeping(run.split, part)
+    collection = replace(kept, indicators=trained.reads == "attributes")
+    return ShardedCollection(collection, client, run.run_id, label)
 
 
 def _released(
     run: Run, trained: Trained, plan: ReleasePlan, client: Client, part: Part, label: str
 ) -> Shards:
     """Raw and released records together: read from the release, or cleaned where they are read."""
-    shards = _shards(run, client, part, label)
+    shards = _shards(run, trained, client, part, label)
     if not run.trains_on_itself:
         return CleanedShards(shards, run.stored_model_url, trained.model_digest)
-    paired = replace(shards.collection, released_url=plan.data_url, released_run=plan.run)
+    paired = replace(
+        shards.collection,
+        released_url=plan.data_url,
+        released_run=plan.run,
+        released_basis=plan.basis,
+    )
     return replace(shards, collection=paired)
 
 
@@ -150,6 +161,20 @@ def _count_judged(run: Run, held_out: bool) -> tuple[int, int | None]:
             code="audit-too-small",
         )
     return counts[-1]
+
+
+def _count_released(raw: Shards, trained: Trained, plan: ReleasePlan) -> int:
+    """Columns of a released record as its readers see it."""
+    if trained.reads == "attributes":
+        return raw.schema.n_features
+    return trained.n_features_out if plan.basis is None else plan.basis.n_features
+
+
+def _unit_roundoff(plan: ReleasePlan) -> float:
+    """Of the released dtype; indicators of released codes are exact."""
+    dtype = plan.record_dtype
+    floating = dtype if np.issubdtype(dtype, np.floating) else np.dtype(np.float64)
+    return float(np.finfo(floating).eps) / 2
 
 
 def _read_promise(run: Run, trained: Trained) -> Promise | None:

@@ -10,6 +10,7 @@ from flows.options import RunOptions
 from flows.run import Run, digest_options, make_run_id, now
 from privpipe.dist.cluster import check_address
 from privpipe.errors import InputError, OptionError, StoreError
+from privpipe.protocols import Role
 from privpipe.records.schema import CollectionSchema
 from privpipe.records.splits import make_split
 from privpipe.sanitizers import METHODS
@@ -34,17 +35,26 @@ def check_stage(options: RunOptions) -> Run:
     method = METHODS[options.method.name]
     if options.cluster.address is not None:
         check_address(options.cluster.address)
+    roles = _roles(options)
+    if options.release.layout == "factored" and not method.factored:
+        raise OptionError(
+            f"The method {method.name!r} has no factored layout.",
+            remedy='Set [release] layout = "dense", or use null-space cleaning.',
+            code="layout",
+        )
     for role in sorted(method.needs(options.method)):
-        if not getattr(section, role, ()):
+        if not roles.get(role):
             raise OptionError(
                 f"The method {method.name!r} needs [collection] {role}.",
                 remedy="Name at least one variable.",
             )
-    training = open_collection(
-        options.training_path, desired=section.desired, confidential=section.confidential
+    training = replace(
+        open_collection(options.training_path, **roles),
+        only_finite=options.release.nonfinite != "fail",
     )
-    training = replace(training, only_finite=options.release.nonfinite != "fail")
-    collection = training if options.training is None else open_collection(section.path)
+    collection = training
+    if options.training is not None:
+        collection = open_collection(section.path, attributes=roles["attributes"])
     _check_schemas(collection.schema_of_records, training.schema_of_records)
     _check_include(options, collection.schema_of_records)
     if options.audit.group is not None:
@@ -65,6 +75,18 @@ def check_stage(options: RunOptions) -> Run:
             started=now(),
         ),
     )
+
+
+def _roles(options: RunOptions) -> dict[Role, tuple[str, ...]]:
+    """Variables of each role: those of the configuration, and those the method itself names."""
+    asked = METHODS[options.method.name].columns(options.method)
+    section = options.collection
+    confidential = dict.fromkeys((*section.confidential, *asked.get("confidential", ())))
+    return {
+        "desired": section.desired,
+        "confidential": tuple(confidential),
+        "attributes": asked.get("attributes", ()),
+    }
 
 
 def _check_schemas(collection: CollectionSchema, training: CollectionSchema) -> None:
@@ -92,7 +114,12 @@ def _check_include(options: RunOptions, schema: CollectionSchema) -> None:
                 remedy="Name other variables only; rename the variable when you ingest it.",
             )
         schema.variable(name)
-        if name in options.collection.confidential:
+        if name in _roles(options)["attributes"]:
+            raise OptionError(
+                f"[release] include names the attribute {name!r}, which the method releases.",
+                remedy="Leave it out: its released values are in every release.",
+            )
+        if name in _roles(options)["confidential"]:
             raise OptionError(
                 f"[release] include names the confidential variable {name!r}.",
                 remedy="A confidential variable is never released.",

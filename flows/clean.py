@@ -16,8 +16,13 @@ from privpipe.dist.progress import Progress
 from privpipe.dist.verify import find_damaged_chunks
 from privpipe.errors import IncompleteReleaseError
 from privpipe.records.chunks import check_memory, predict_chunk_memory
+from privpipe.store.artifacts import read_arrays
+from privpipe.store.basis import Basis
 from privpipe.store.blocks import Receipt, check_receipts
+from privpipe.store.keyfiles import check_keys_apart
+from privpipe.store.keys import KeyBinding, ReleaseKey, make_key
 from privpipe.store.layout import FEATURES, RELEASED, ArrayPlan
+from privpipe.store.location import local_path
 from privpipe.store.release import (
     ReleasePlan,
     check_foreign,
@@ -34,25 +39,30 @@ def plan_release(run: Run, trained: Trained) -> ReleasePlan:
     """What the release consists of: released features, and variables named by the user."""
     schema = run.collection.schema_of_records
     n, rows = schema.n_records, schema.chunk_rows
-    included = [schema.variable(name) for name in run.options.release.include]
-    return ReleasePlan(
-        run=run.run_id,
-        url=run.release_url,
-        arrays=(
-            ArrayPlan(FEATURES, (n, trained.n_features_out), rows, schema.dtype),
-            *(
-                ArrayPlan(
-                    variable.name,
-                    (n,),
-                    rows,
-                    variable.dtype,
-                    (("categories", list(variable.categories)),) if variable.categories else (),
-                )
-                for variable in included
-            ),
-            *([ArrayPlan(RELEASED, (n,), rows, "int8")] if run.may_withhold else []),
-        ),
+    basis = _read_basis(run) if run.options.release.layout == "factored" else None
+    dtype = schema.dtype if basis is None else "float64"
+    released = (
+        [ArrayPlan(FEATURES, (n, trained.n_features_out), rows, dtype)]
+        if trained.reads == "features"
+        else [_plan_variable(run, name) for name in run.collection.attributes]
     )
+    included = [_plan_variable(run, name) for name in run.options.release.include]
+    flag = [ArrayPlan(RELEASED, (n,), rows, "int8")] if run.may_withhold else []
+    return ReleasePlan(run.run_id, run.release_url, (*released, *included, *flag), basis)
+
+
+def _plan_variable(run: Run, name: str) -> ArrayPlan:
+    """A variable of the release, with its category table."""
+    schema = run.collection.schema_of_records
+    variable = schema.variable(name)
+    table = (("categories", list(variable.categories)),) if variable.categories else ()
+    return ArrayPlan(name, (schema.n_records,), schema.chunk_rows, variable.dtype, table)
+
+
+def _read_basis(run: Run) -> Basis:
+    """The basis of a factored release, from the stored model."""
+    arrays = read_arrays(run.stored_model_url, ["lift", "centre"])
+    return Basis(arrays["lift"], arrays["centre"], run.collection.schema_of_records.dtype)
 
 
 def clean_stage(
@@ -70,6 +80,7 @@ def clean_stage(
         include=run.options.release.include,
         nonfinite=run.options.release.nonfinite,
         fill=trained.mean_record,
+        key=_make_key(run, trained).ticket() if trained.draws else None,
     )
     progress.start("clean", plan.chunks.n_records)
     try:
@@ -81,6 +92,15 @@ def clean_stage(
         progress.finish()
     check_unchanged(run)
     return _prove(plan, client)
+
+
+def _make_key(run: Run, trained: Trained) -> ReleaseKey:
+    """The release's key: made once, bound to source, model and options, kept apart from it."""
+    path = local_path(run.release_url)
+    if path is not None:
+        check_keys_apart(path)
+    binding = KeyBinding(run.collection.digest, trained.model_digest, run.state.options_sha256)
+    return make_key(f"release-{run.run_id}", binding)
 
 
 def _find_done(plan: ReleasePlan, client: Client) -> dict[int, Receipt]:

@@ -11,7 +11,7 @@ import operator
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -57,6 +57,13 @@ class ReleaseOptions(BaseModel):
         tuple[str, ...],
         Field(description="Further variables to release by name; a confidential one is refused."),
     ] = ()
+    layout: Annotated[
+        Literal["dense", "factored"],
+        Field(
+            description="dense: records. factored: the few coordinates of each record and one "
+            "basis, from which readers make the same records (null-space cleaning only)."
+        ),
+    ] = "dense"
     nonfinite: Annotated[
         Nonfinite,
         Field(

@@ -11,10 +11,13 @@ import numpy.typing as npt
 from distributed import Client
 
 from flows.run import Run, list_versions, now
+from privpipe.dist.pricing import ClusterPricing
 from privpipe.dist.reduce import ShardedCollection
 from privpipe.errors import StoreError
 from privpipe.numerics.moments import CoMoments
 from privpipe.protocols import FloatArray, Guarantee, RecordMap, Shard
+from privpipe.sanitizers.factored import FactoredCleaner
+from privpipe.sanitizers.lowrank import LinearCleaner
 from privpipe.store.artifacts import digest_map, open_model, write_model
 from privpipe.store.predictors import read_predictor
 from privpipe.store.release import check_output_free, exists
@@ -34,6 +37,10 @@ class Trained:
         Its shape.
     guarantee
         Its promise.
+    reads
+        What the map reads: "features", or "attributes", whose released codes are the release.
+    draws
+        Whether it draws at random and needs a release key.
     keeps_features
         Whether predictors of raw records apply to released ones.
     mean_record : (n_features,), optional
@@ -44,6 +51,8 @@ class Trained:
     n_features_in: int
     n_features_out: int
     guarantee: Guarantee
+    reads: str
+    draws: bool
     keeps_features: bool
     mean_record: FloatArray | None = None
 
@@ -54,7 +63,10 @@ def train_stage(run: Run, client: Client) -> Trained:
         return _describe(open_model(run.stored_model_url), run, client)
     check_output_free(run.model_url)
     shards = _shards(run, client)
-    fitted = run.method.fit(shards, run.options.method, **read_files(run))
+    extra: dict[str, Any] = dict(read_files(run))
+    if run.method.prices:
+        extra["price"] = ClusterPricing(client, run.run_id, run.options.method.pricing)
+    fitted = _lay_out(run, run.method.fit(shards, run.options.method, **extra))
     write_model(
         fitted,
         run.work_model_url,
@@ -69,6 +81,14 @@ def train_stage(run: Run, client: Client) -> Trained:
         },
     )
     return _describe(fitted, run, client)
+
+
+def _lay_out(run: Run, fitted: RecordMap) -> RecordMap:
+    """The map in the layout of the release."""
+    if run.options.release.layout == "dense":
+        return fitted
+    assert isinstance(fitted, LinearCleaner), "the check stage refused other methods"
+    return FactoredCleaner.of(fitted, run.collection.schema_of_records.dtype)
 
 
 def _shards(run: Run, client: Client) -> ShardedCollection:
@@ -89,6 +109,8 @@ def _describe(fitted: RecordMap, run: Run, client: Client) -> Trained:
         fitted.n_features_in,
         fitted.n_features_out,
         fitted.guarantee,
+        fitted.reads,
+        fitted.draws,
         fitted.keeps_features,
         _shards(run, client).reduce(summarise_features).mean if imputes else None,
     )

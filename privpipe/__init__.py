@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 _HOME = {
     "AttackOptions": "privpipe.attacks.options",
     "AttackReport": "privpipe.attacks.verdicts",
+    "ClusterPricing": "privpipe.dist.pricing",
     "Guarantee": "privpipe.protocols",
     "KeyBinding": "privpipe.store.keys",
     "KeyedStream": "privpipe.numerics.streams",
@@ -21,14 +22,19 @@ _HOME = {
     "MinimaxOptions": "privpipe.sanitizers.minimax",
     "NeuralFilter": "privpipe.sanitizers.minimax_neural",
     "NullSpaceCleaner": "privpipe.sanitizers.cleaner",
+    "PrivacyMappingOptions": "privpipe.sanitizers.mapping_fit",
     "PrivpipeError": "privpipe.errors",
     "Records": "privpipe.records.memory",
+    "SparseMapping": "privpipe.sanitizers.mapping",
     "TargetedCleaner": "privpipe.sanitizers.targeted",
+    "certify_mapping": "privpipe.numerics.certify",
+    "fit_exponential_mechanism": "privpipe.sanitizers.exponential",
     "fit_leace_eraser": "privpipe.sanitizers.leace",
     "fit_minimax_family": "privpipe.sanitizers.minimax_family",
     "fit_minimax_filter": "privpipe.sanitizers.minimax",
     "fit_minimax_neural_filter": "privpipe.sanitizers.minimax_neural",
     "fit_null_space_cleaner": "privpipe.sanitizers.nullspace",
+    "fit_privacy_mapping": "privpipe.sanitizers.mapping_fit",
     "fit_targeted_cleaner": "privpipe.sanitizers.targeted_fit",
     "forget_key": "privpipe.store.keys",
     "list_keys": "privpipe.store.keys",
@@ -44,6 +50,9 @@ _HOME = {
     "open_model": "privpipe.store.artifacts",
     "open_release": "privpipe.store.published",
     "solve_augmented_knapsack": "privpipe.numerics.knapsack",
+    "solve_least_distortion": "privpipe.sanitizers.tradeoff",
+    "solve_privacy_mapping": "privpipe.sanitizers.mapping_solve",
+    "solve_tradeoff": "privpipe.sanitizers.tradeoff",
     "write_model": "privpipe.store.artifacts",
 }
 
@@ -71,16 +80,25 @@ if TYPE_CHECKING:
     from privpipe.attacks.reconstruction import measure_reconstruction as measure_reconstruction
     from privpipe.attacks.roc import measure_roc as measure_roc
     from privpipe.attacks.verdicts import AttackReport as AttackReport
+    from privpipe.dist.pricing import ClusterPricing as ClusterPricing
     from privpipe.errors import PrivpipeError as PrivpipeError
+    from privpipe.numerics.certify import certify_mapping as certify_mapping
     from privpipe.numerics.knapsack import solve_augmented_knapsack as solve_augmented_knapsack
     from privpipe.numerics.streams import KeyedStream as KeyedStream
     from privpipe.protocols import Guarantee as Guarantee
     from privpipe.records.memory import Records as Records
     from privpipe.sanitizers.cleaner import NullSpaceCleaner as NullSpaceCleaner
+    from privpipe.sanitizers.exponential import (
+        fit_exponential_mechanism as fit_exponential_mechanism,
+    )
     from privpipe.sanitizers.laplace import LaplaceMechanism as LaplaceMechanism
     from privpipe.sanitizers.leace import fit_leace_eraser as fit_leace_eraser
     from privpipe.sanitizers.linear import LinearFilter as LinearFilter
     from privpipe.sanitizers.linear import MinimaxFilter as MinimaxFilter
+    from privpipe.sanitizers.mapping import SparseMapping as SparseMapping
+    from privpipe.sanitizers.mapping_fit import PrivacyMappingOptions as PrivacyMappingOptions
+    from privpipe.sanitizers.mapping_fit import fit_privacy_mapping as fit_privacy_mapping
+    from privpipe.sanitizers.mapping_solve import solve_privacy_mapping as solve_privacy_mapping
     from privpipe.sanitizers.minimax import MinimaxOptions as MinimaxOptions
     from privpipe.sanitizers.minimax import fit_minimax_filter as fit_minimax_filter
     from privpipe.sanitizers.minimax_family import fit_minimax_family as fit_minimax_family
@@ -92,6 +110,8 @@ if TYPE_CHECKING:
     from privpipe.sanitizers.nullspace import fit_null_space_cleaner as fit_null_space_cleaner
     from privpipe.sanitizers.targeted import TargetedCleaner as TargetedCleaner
     from privpipe.sanitizers.targeted_fit import fit_targeted_cleaner as fit_targeted_cleaner
+    from privpipe.sanitizers.tradeoff import solve_least_distortion as solve_least_distortion
+    from privpipe.sanitizers.tradeoff import solve_tradeoff as solve_tradeoff
     from privpipe.store.artifacts import open_model as open_model
     from privpipe.store.artifacts import write_model as write_model
     from privpipe.store.collection import open_collection as open_collection

@@ -233,6 +233,8 @@ class RecordMap(Protocol):
     kind: ClassVar[str]
     reads: ClassVar[Role]
     """Which part of a record goes in: "features" (floats) or "attributes" (codes)."""
+    draws: ClassVar[bool]
+    """Whether `apply` draws at random and needs a stream."""
     keeps_features: ClassVar[bool]
     """Whether predictors of raw records apply to released ones: the columns are the same
     features, followed by a column of ones where one is appended."""
@@ -276,10 +278,15 @@ class Method(Generic[O_contra]):
         file that the options name.
     columns
         Names of variables that the options themselves ask for, by role.
+    factored
+        Whether its releases may be factored into coordinates and a basis.
     source
         Paper and algorithm.
     files
         URLs of files of arrays that the options name, by argument of `fit`.
+    prices
+        Whether `fit` takes a pricing oracle, `price`, that may spread its searches over a
+        cluster; the options' `pricing` says where.
     """
 
     name: str
@@ -290,3 +297,5 @@ class Method(Generic[O_contra]):
     source: str
     files: Callable[[O_contra], Mapping[str, str]] = lambda _: {}
     columns: Callable[[O_contra], Mapping[Role, tuple[str, ...]]] = lambda _: {}
+    prices: bool = False
+    factored: bool = False

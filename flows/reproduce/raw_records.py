@@ -19,8 +19,15 @@ PAPER = {
     ("HAR", "subject"): 0.70,
 }
 
-TOLERANCE = {"GENKI": 0.03, "HAR": 0.02}
-"""GENKI is judged by 200 records (standard error .02); both papers print two digits."""
+TOLERANCE = {
+    ("GENKI", "expression"): 0.03,
+    ("GENKI", "gender"): 0.03,
+    ("HAR", "activity"): 0.02,
+    ("HAR", "subject"): 0.03,
+}
+"""GENKI is judged by 200 records (standard error .02); which 15 subjects are drawn moves the
+subject of HAR by .02. The paper prints two digits.
+"""
 
 
 def reproduce_raw(data: Path, runs: int) -> Reproduction:
@@ -35,7 +42,7 @@ def reproduce_raw(data: Path, runs: int) -> Reproduction:
             found[key].append(value)
     cells = [
         compare_cell(
-            " ".join(key), found[key], paper=paper, tolerance=TOLERANCE[key[0]], unit="accuracy"
+            " ".join(key), found[key], paper=paper, tolerance=TOLERANCE[key], unit="accuracy"
         )
         for key, paper in PAPER.items()
     ]

@@ -7,21 +7,25 @@ records: fitted to all their features, least squares would fit rounding.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from privpipe.attacks.linear import fit_linear_attack
-from privpipe.errors import InputError, OptionError
+from privpipe.attacks.nullspace_shards import (
+    Judge,
+    PrivacySums,
+    measure_shard,
+    summarise_released,
+)
+from privpipe.errors import InputError
 from privpipe.numerics.labels import Coding, name_targets
 from privpipe.numerics.moments import CoMoments, LeastSquares
-from privpipe.numerics.streams import KeyedStream
-from privpipe.protocols import FloatArray, RecordMap, Shard, Shards, ShardSchema
+from privpipe.protocols import FloatArray, RecordMap, Shards
 from privpipe.sanitizers.arrays import as_finite, as_predictor
-from privpipe.sanitizers.design import code_role, fit_predictor, summarise_design
+from privpipe.sanitizers.design import DesignMoments, fit_predictor, summarise_design
 from privpipe.sanitizers.lowrank import LinearCleaner
 
 __all__ = ["NullSpacePrivacy", "ViewPrivacy", "measure_null_space_privacy"]
@@ -84,32 +88,6 @@ class NullSpacePrivacy:
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready."""
         return asdict(self)
-
-
-@dataclass(frozen=True, eq=False)
-class _Judge:
-    """All that judging a shard needs; picklable."""
-
-    mechanism: RecordMap
-    schema: ShardSchema
-    coding: Coding
-    raw: LeastSquares
-    from_mean: FloatArray
-    desired: FloatArray | None
-    key: bytes | None
-    attack: LeastSquares | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class _Sums:
-    added: dict[str, FloatArray]
-    largest: float
-
-    def merge(self, other: _Sums) -> _Sums:
-        return _Sums(
-            {name: value + other.added[name] for name, value in self.added.items()},
-            max(self.largest, other.largest),
-        )
 
 
 def measure_null_space_privacy(
@@ -179,7 +157,7 @@ def measure_null_space_privacy(
     desired = getattr(mechanism, "predictor", None)
     if desired_predictor is not None:
         desired = as_predictor(desired_predictor)
-    judge = _Judge(
+    judge = Judge(
         mechanism=mechanism,
         schema=schema,
         coding=label_coding,
@@ -189,13 +167,13 @@ def measure_null_space_privacy(
         key=noise_key,
     )
     attack = _train_attack(train, judge)
-    sums: _Sums = test.reduce(partial(_measure, judge=_with_attack(judge, attack)))
+    sums: PrivacySums = test.reduce(partial(measure_shard, judge=replace(judge, attack=attack)))
     return _report(sums, judge)
 
 
 def _find_raw(
     train: Shards,
-    moments: Any,
+    moments: DesignMoments,
     predictor: npt.ArrayLike | None,
     intercept: npt.ArrayLike | None,
     coding: Coding,
@@ -203,7 +181,12 @@ def _find_raw(
 ) -> LeastSquares:
     if predictor is None:
         return fit_predictor(
-            train, "confidential", moments, coding=coding, ridge=ridge, with_intercept=True
+            train,
+            "confidential",
+            moments=moments,
+            coding=coding,
+            ridge=ridge,
+            with_intercept=True,
         )
     a = as_predictor(predictor, "confidential predictor")
     expected = (train.schema.n_features, len(name_targets(train.schema.confidential)))
@@ -216,95 +199,16 @@ def _find_raw(
     return LeastSquares(a, as_finite(intercept, a.shape[1:], "confidential intercept"), 0.0)
 
 
-def _with_attack(judge: _Judge, attack: LeastSquares) -> _Judge:
-    return _Judge(**{**vars(judge), "attack": attack})
-
-
-def _train_attack(train: Shards, judge: _Judge) -> LeastSquares:
+def _train_attack(train: Shards, judge: Judge) -> LeastSquares:
     """Algorithm 3 on what the released training records show."""
-    moments: CoMoments = train.reduce(partial(_summarise_released, judge=judge))
+    moments: CoMoments = train.reduce(partial(summarise_released, judge=judge))
     n_shown = len(moments.mean) - judge.raw.coefficients.shape[1]
     # Coordinates are float64, and all of them count; records show rounding beside them.
     exact = isinstance(judge.mechanism, LinearCleaner)
     return fit_linear_attack(moments, n_shown, 0.0 if exact else 2.0**-53)
 
 
-def _release(shard: Shard, judge: _Judge, part: str) -> tuple[FloatArray, FloatArray]:
-    """Released records, and what of them the adversary is fitted to."""
-    stream = None
-    if judge.key is not None:
-        if shard.first_record < 0:
-            raise OptionError(
-                "Noise is drawn by the number of the record, and this shard left rows out.",
-                remedy="Measure a randomised map on whole shards.",
-            )
-        stream = KeyedStream(
-            judge.key,
-            partition=part,
-            first_record=shard.first_record,
-            n_records=len(shard.features),
-        )
-    released = judge.mechanism.apply(shard.features.astype(np.float64), stream)
-    if isinstance(judge.mechanism, LinearCleaner):
-        return released, judge.mechanism.measure_coordinates(released)
-    return released, released
-
-
-def _summarise_released(shard: Shard, *, judge: _Judge) -> CoMoments:
-    _, shown = _release(shard, judge, "train")
-    rows = np.hstack([shown, code_role(shard, judge.schema, "confidential", judge.coding)])
-    return CoMoments.of(rows[np.isfinite(rows).all(axis=1)])
-
-
-def _measure(shard: Shard, *, judge: _Judge) -> _Sums:
-    released, shown = _release(shard, judge, "test")
-    truth = code_role(shard, judge.schema, "confidential", judge.coding)
-    withheld = np.isnan(released).any(axis=1)
-    kept = ~withheld & ~np.isnan(truth).any(axis=1)
-    x = shard.features[kept].astype(np.float64)
-    truth, released, shown = truth[kept], released[kept], shown[kept]
-    assert judge.attack is not None, "the adversary is trained before it is judged"
-    views = {"attacked": judge.attack.predict(shown)}
-    direct = _predict_directly(judge.raw, released)
-    if direct is not None:
-        views["direct"] = direct
-    added: dict[str, FloatArray] = {
-        "count": np.array([len(x), np.count_nonzero(withheld)], np.float64)
-    }
-    from_mean = (judge.from_mean - truth) ** 2
-    for name, found in views.items():
-        changed = ((found - judge.raw.predict(x)) ** 2).sum(axis=0)
-        private = ((found - truth) ** 2 > from_mean).sum(axis=0)
-        added[name] = np.vstack([changed, private])
-    loss = _measure_utility(x, released, judge)
-    if loss is None:
-        return _Sums(added, 0.0)
-    budget = getattr(judge.mechanism, "utility_budget", np.inf)
-    added["utility"] = np.array([loss.sum(), np.count_nonzero(loss > budget)])
-    return _Sums(added, float(loss.max(initial=0.0)))
-
-
-def _predict_directly(raw: LeastSquares, released: FloatArray) -> FloatArray | None:
-    """The raw predictor on released records; on the ones column where there is one."""
-    n = len(raw.coefficients)
-    if released.shape[1] == n:
-        return raw.predict(released)
-    if released.shape[1] == n + 1:
-        found: FloatArray = released @ np.vstack([raw.coefficients, raw.intercept])
-        return found
-    return None
-
-
-def _measure_utility(x: FloatArray, released: FloatArray, judge: _Judge) -> FloatArray | None:
-    if judge.desired is None or released.shape[1] != len(judge.desired):
-        return None
-    if released.shape[1] == x.shape[1] + 1:
-        x = np.hstack([x, np.ones((len(x), 1))])
-    loss: FloatArray = (((released - x) @ judge.desired) ** 2).sum(axis=1)
-    return loss
-
-
-def _report(sums: _Sums, judge: _Judge) -> NullSpacePrivacy:
+def _report(sums: PrivacySums, judge: Judge) -> NullSpacePrivacy:
     count, withheld = (int(value) for value in sums.added["count"])
     if count == 0:
         raise InputError(

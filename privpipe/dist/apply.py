@@ -21,17 +21,22 @@ from privpipe.dist.boundary import run_sealed
 from privpipe.dist.cluster import measure_workers
 from privpipe.dist.progress import Progress, Silent
 from privpipe.errors import ClusterError, FormatError, InputError, PrivpipeError
-from privpipe.protocols import BoolArray, FloatArray, RecordMap
+from privpipe.protocols import BoolArray, FloatArray, RecordMap, RecordStream
 from privpipe.records.schema import MISSING
+from privpipe.sanitizers.factored import FactoredCleaner
 from privpipe.store.artifacts import digest_map, open_model
 from privpipe.store.blocks import Receipt, write_block
 from privpipe.store.collection import Collection
+from privpipe.store.keys import KeyTicket
 from privpipe.store.layout import FEATURES, RELEASED
 from privpipe.store.release import ReleasePlan
 
-__all__ = ["CleaningJob", "Nonfinite", "clean_chunks", "clean_collection", "treat_nonfinite"]
+__all__ = ["CleaningJob", "Nonfinite", "clean_chunks", "clean_collection",
+    "load_map",
+    "release_records", "treat_nonfinite"]
 
 Nonfinite = Literal["fail", "withhold", "impute"]
+Block = dict[str, npt.NDArray[Any]]
 
 IN_FLIGHT_PER_THREAD = 3
 """Tasks submitted per worker thread: one at work, two waiting close by."""
@@ -62,6 +67,8 @@ class CleaningJob:
         stays and holds nothing), or "impute" (such values become those of `fill`).
     fill : (n_features,), optional
         Mean training record, for "impute".
+    key
+        Names the release's key, when the map draws at random.
     """
 
     collection: Collection
@@ -71,6 +78,7 @@ class CleaningJob:
     include: tuple[str, ...] = ()
     nonfinite: Nonfinite = "fail"
     fill: FloatArray | None = None
+    key: KeyTicket | None = None
 
     @property
     def flags_released(self) -> bool:
@@ -152,12 +160,9 @@ def clean_chunks(job: CleaningJob, chunks: list[int]) -> list[Receipt]:
 def _clean_chunk(job: CleaningJob, fitted: RecordMap, chunk: int) -> Receipt:
     begun = time.perf_counter()
     start, stop = job.plan.chunks.rows(chunk)
-    x, kept = treat_nonfinite(job, job.collection.read(FEATURES, start, stop), chunk)
-    released = fitted.apply(x if kept.all() else x[kept])
-    block: dict[str, npt.NDArray[Any]] = {
-        FEATURES: _spread(released, kept).astype(job.plan.arrays[0].dtype, copy=False)
-    }
-    kept &= ~np.isnan(block[FEATURES]).all(axis=1)  # a map may withhold records of its own
+    block, kept = (_map_codes if fitted.reads == "attributes" else _map_features)(
+        job, fitted, chunk
+    )
     for name in job.include:
         values = job.collection.read(name, start, stop)
         block[name] = values if kept.all() else _spread(values[kept], kept)
@@ -166,6 +171,37 @@ def _clean_chunk(job: CleaningJob, fitted: RecordMap, chunk: int) -> Receipt:
     receipt = write_block(job.plan.data_url, job.plan.arrays, chunk, block, job.plan.run)
     seconds = time.perf_counter() - begun
     return replace(receipt, seconds=seconds, withheld=len(kept) - int(kept.sum()))
+
+
+def _map_features(job: CleaningJob, fitted: RecordMap, chunk: int) -> tuple[Block, BoolArray]:
+    """Released features of a chunk, and which of its records are released."""
+    start, stop = job.plan.chunks.rows(chunk)
+    x, kept = treat_nonfinite(job, job.collection.read(FEATURES, start, stop), chunk)
+    # Withheld records keep their place, so that what is drawn for a record never shifts.
+    ready = x if kept.all() else np.where(kept[:, None], x, x.dtype.type(0))
+    released = fitted.apply(ready, _stream(job, start, stop - start))
+    if not kept.all():
+        released[~kept] = np.nan
+    kept &= ~np.isnan(released).all(axis=1)  # a map may withhold records of its own
+    return {FEATURES: released.astype(job.plan.arrays[0].dtype, copy=False)}, kept
+
+
+def _map_codes(job: CleaningJob, fitted: RecordMap, chunk: int) -> tuple[Block, BoolArray]:
+    """Released attributes of a chunk, one array per variable."""
+    start, stop = job.plan.chunks.rows(chunk)
+    codes = fitted.apply(job.collection.codes(start, stop), _stream(job, start, stop - start))
+    dtypes = {array.name: array.dtype for array in job.plan.arrays}
+    block = {
+        name: codes[:, j].astype(dtypes[name]) for j, name in enumerate(job.collection.attributes)
+    }
+    return block, np.ones(len(codes), bool)
+
+
+def _stream(job: CleaningJob, first_record: int, n_records: int) -> RecordStream | None:
+    """Random words of these records, from the release's key; None when nothing is drawn."""
+    if job.key is None:
+        return None
+    return job.key.open().stream(job.collection.digest, first_record, n_records)
 
 
 def treat_nonfinite(
@@ -200,6 +236,14 @@ def _spread(values: npt.NDArray[Any], kept: BoolArray) -> npt.NDArray[Any]:
     spread = np.full((len(kept), *values.shape[1:]), fill, values.dtype)
     spread[kept] = values
     return spread
+
+
+def release_records(
+    fitted: RecordMap, x: npt.NDArray[Any], stream: RecordStream | None = None
+) -> npt.NDArray[Any]:
+    """Records as a reader of the release will see them, whatever its layout."""
+    released = fitted.apply(x, stream)
+    return fitted.reconstruct(released) if isinstance(fitted, FactoredCleaner) else released
 
 
 @lru_cache(maxsize=4)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+import secrets
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from privpipe.dist.apply import load_map
-from privpipe.protocols import Oracle, Shard, Shards, ShardSchema, Statistics, Sums
+import numpy.typing as npt
+
+from privpipe.dist.apply import load_map, release_records
+from privpipe.numerics.streams import KEY_BYTES, KeyedStream
+from privpipe.protocols import Column, Oracle, Shard, Shards, ShardSchema, Statistics, Sums
+from privpipe.records.indicators import expand_indicators
 
 __all__ = ["CleanedShards"]
 
@@ -46,6 +51,7 @@ class CleanedShards:
             summarise=summarise,
             model_url=self.model_url,
             model_digest=self.model_digest,
+            attributes=self.schema.attributes,
         )
         return self.inner.reduce(cleaned)
 
@@ -55,8 +61,32 @@ class CleanedShards:
 
 
 def summarise_cleaned(
-    shard: Shard, *, summarise: Callable[[Shard], S], model_url: str, model_digest: str
+    shard: Shard,
+    *,
+    summarise: Callable[[Shard], S],
+    model_url: str,
+    model_digest: str,
+    attributes: Sequence[Column],
 ) -> S:
     """Worker side: clean a shard, then summarise raw and cleaned records together."""
-    released = load_map(model_url, model_digest).apply(shard.features)
+    released = release_shard(shard, model_url, model_digest, attributes)
     return summarise(replace(shard, released=released))
+
+
+def release_shard(
+    shard: Shard, model_url: str, model_digest: str, attributes: Sequence[Column]
+) -> npt.NDArray[Any]:
+    """Worker side: what a stored map makes of a shard, codes as indicators.
+
+    Draws are fresh: nothing of it is published.
+    """
+    fitted = load_map(model_url, model_digest)
+    n = shard.n_records
+    stream = (
+        KeyedStream(secrets.token_bytes(KEY_BYTES), partition="audit", first_record=0, n_records=n)
+        if fitted.draws
+        else None
+    )
+    if fitted.reads == "features":
+        return release_records(fitted, shard.features, stream)
+    return expand_indicators(fitted.apply(shard.attributes, stream), attributes)

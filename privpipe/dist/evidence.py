@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from privpipe.attacks.evidence import Evidence, prepare_evidence
 from privpipe.attacks.options import AttackOptions
-from privpipe.dist.apply import load_map
+from privpipe.dist.cleaned import release_shard
 from privpipe.protocols import Shard
 from privpipe.store.collection import Collection
 
@@ -55,7 +55,9 @@ def sample_evidence(
     for chunk in chosen:
         shard = _thin(_distinct(collection.shard(int(chunk))), share)
         if model_url:
-            shard = replace(shard, released=load_map(model_url, model_digest).apply(shard.features))
+            attributes = collection.schema.attributes
+            released = release_shard(shard, model_url, model_digest, attributes)
+            shard = replace(shard, released=released)
         shards.append(shard)
     sample = _distinct(_join(shards))
     return prepare_evidence(
@@ -90,6 +92,7 @@ def _take(shard: Shard, rows: npt.NDArray[np.intp]) -> Shard:
     return Shard(
         features=shard.features[rows],
         confidential=shard.confidential[rows],
+        attributes=shard.attributes[rows],
         released=released,
         first_record=-1,
     )
@@ -99,6 +102,7 @@ def _join(shards: list[Shard]) -> Shard:
     return Shard(
         features=np.concatenate([shard.features for shard in shards]),
         confidential=np.concatenate([shard.confidential for shard in shards]),
+        attributes=np.concatenate([shard.attributes for shard in shards]),
         released=np.concatenate([shard.released for shard in shards]),
         first_record=-1,
     )

@@ -33,7 +33,7 @@ KERNEL_VALUES = 2**18
 KERNEL_RANK = 12
 """Up to this rank the kernel is faster than a matrix product."""
 
-TILE_VALUES = 2**18
+TILE_VALUES = 2**17
 """Values of a tile: its float64 copy fits a cache."""
 
 
@@ -112,8 +112,7 @@ def clean_block(
     lifted
         Return records; otherwise the kept coordinates.
     """
-    pays = x.size >= KERNEL_VALUES and form.rank <= KERNEL_RANK
-    if pays and x.dtype in (np.float32, np.float64):
+    if _kernel_pays(x, form.rank):
         return clean_with_kernel(x, form, dtype, lifted=lifted)
     return clean_with_numpy(x, form, dtype, lifted=lifted)
 
@@ -129,7 +128,8 @@ def clean_with_kernel(
     """See `clean_block`; float32 and float64 only, optionally into an array of the caller's."""
     from privpipe.numerics.kernel import UNREPRESENTABLE, make_kernel
 
-    released = _empty(x, form, dtype, lifted) if out is None else out
+    if out is None:
+        out = np.empty((len(x), len(form.lift)), dtype) if lifted else np.empty((len(x), form.rank))
     spent, state = np.empty(len(x)), np.empty(len(x), np.uint8)
     weights = np.r_[form.margin.per_record, form.margin.constant, form.margin.per_coordinate]
     limits = np.array([form.appended, np.linalg.norm(form.centre), _largest(dtype)])
@@ -143,25 +143,28 @@ def clean_with_kernel(
         weights,
         form.reach,
         limits,
-        released,
+        out,
         spent,
         state,
     )
-    return Cleaned(released, spent, state >= UNREPRESENTABLE)
+    return Cleaned(out, spent, state >= UNREPRESENTABLE)
 
 
 def clean_with_numpy(
     x: FloatArray, form: LinearForm, dtype: npt.DTypeLike, *, lifted: bool = True
 ) -> Cleaned:
     """See `clean_block`; any floating dtype and rank."""
-    released = _empty(x, form, dtype, lifted)
+    kept = np.empty((len(x), form.rank))
     spent, withheld = np.empty(len(x)), np.empty(len(x), np.bool_)
+    wide = np.empty((_tile_rows(x.shape[1]), x.shape[1]))
     for rows in _tiles(*x.shape):
-        kept, spent[rows], withheld[rows] = _clean_tile(x[rows].astype(np.float64), form, dtype)
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            released[rows] = form.centre + kept @ form.lift.T if lifted else kept
-    released[withheld] = np.nan
-    return Cleaned(released, spent, withheld)
+        tile = wide[: rows.stop - rows.start]
+        tile[...] = x[rows]
+        kept[rows], spent[rows], withheld[rows] = _clean_tile(tile, form, dtype)
+    kept[withheld] = np.nan
+    if not lifted:
+        return Cleaned(kept, spent, withheld)
+    return Cleaned(reconstruct_records(kept, form.lift, form.centre, dtype), spent, withheld)
 
 
 def reconstruct_records(
@@ -183,9 +186,26 @@ def reconstruct_records(
     released : (n_records, n_features_out)
     """
     released = np.empty((len(coordinates), len(lift)), dtype)
-    for rows in _tiles(*released.shape):
-        released[rows] = (centre + 0.0) + coordinates[rows] @ lift.T
+    if _kernel_pays(released, lift.shape[1]):
+        from privpipe.numerics.kernel import make_lift
+
+        b, d = np.ascontiguousarray(coordinates), np.ascontiguousarray(lift.T)
+        make_lift(lift.shape[1])(b, d, centre + 0.0, released)
+        return released
+    wide = np.empty((_tile_rows(len(lift)), len(lift)))
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        for rows in _tiles(*released.shape):
+            tile = wide[: rows.stop - rows.start]
+            np.matmul(coordinates[rows], lift.T, out=tile)
+            tile += centre + 0.0  # adding zero turns -0.0 into 0.0
+            released[rows] = tile
     return released
+
+
+def _kernel_pays(records: FloatArray, rank: int) -> bool:
+    """Large blocks of few coordinates, in a dtype that the kernel knows."""
+    known = records.dtype in (np.float32, np.float64) and records.dtype.isnative
+    return known and records.size >= KERNEL_VALUES and rank <= KERNEL_RANK
 
 
 def _clean_tile(
@@ -207,18 +227,16 @@ def _clean_tile(
     return kept, spent, withheld
 
 
-def _empty(x: FloatArray, form: LinearForm, dtype: npt.DTypeLike, lifted: bool) -> FloatArray:
-    if not lifted:
-        return np.empty((len(x), form.rank))
-    return np.empty((len(x), len(form.lift)), dtype)
-
-
 def _largest(dtype: npt.DTypeLike) -> float:
     limit: Any = np.finfo(np.dtype(dtype)).max
     return float(limit) * (1 - 2.0**-10)
 
 
+def _tile_rows(n_features: int) -> int:
+    return max(1, TILE_VALUES // max(1, n_features))
+
+
 def _tiles(n_records: int, n_features: int) -> Iterator[slice]:
-    step = max(1, TILE_VALUES // max(1, n_features))
+    step = _tile_rows(n_features)
     for start in range(0, n_records, step):
         yield slice(start, min(start + step, n_records))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-__all__ = ["UNREPRESENTABLE", "WRONG", "make_kernel"]
+__all__ = ["UNREPRESENTABLE", "WRONG", "make_kernel", "make_lift"]
 
 UNREPRESENTABLE, WRONG = 1, 2
 """What a kernel says of a record beside 0: its margin exceeds the budget; it is not finite."""
@@ -112,6 +112,37 @@ def make_kernel(rank: int, rule: str, lifted: bool) -> Callable[..., None]:
     exec(_write_source(rank, rule != "in_order", lifted), space)
     kernel: Callable[..., None] = _compiled(space["kernel"])
     return kernel
+
+
+@lru_cache(maxsize=64)
+def make_lift(rank: int) -> Callable[..., None]:
+    """Compile ``out = centre + b @ lift`` of one rank, written once in the dtype of `out`.
+
+    Returns
+    -------
+    kernel
+        ``kernel(b, lift, centre, out)`` with b (n_records, rank), lift (rank, n_features_out)
+        row by row, centre (n_features_out,) and out (n_records, n_features_out).
+    """
+    space: dict[str, Any] = {}
+    exec(_write_lift(rank), space)
+    kernel: Callable[..., None] = _compiled(space["kernel"])
+    return kernel
+
+
+def _write_lift(rank: int) -> str:
+    rows = "; ".join(f"d{j} = lift[{j}]" for j in range(rank))
+    take = "; ".join(f"t{j} = b[i, {j}]" for j in range(rank))
+    total = " + ".join(f"t{j} * d{j}[c]" for j in range(rank))
+    return f"""
+def kernel(b, lift, centre, out):
+    {rows}
+    for i in range(out.shape[0]):
+        y = out[i]
+        {take}
+        for c in range(y.size):
+            y[c] = centre[c] + ({total})
+"""
 
 
 def _write_source(rank: int, sorted_first: bool, lifted: bool) -> str:

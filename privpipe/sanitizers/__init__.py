@@ -16,6 +16,8 @@ from privpipe.sanitizers.factored import FactoredCleaner
 from privpipe.sanitizers.laplace import LaplaceMechanism
 from privpipe.sanitizers.leace import LeaceEraser, LeaceOptions, fit_leace
 from privpipe.sanitizers.linear import LinearFilter, MinimaxFilter
+from privpipe.sanitizers.mapping import SparseMapping
+from privpipe.sanitizers.mapping_fit import PRIVACY_MAPPING
 from privpipe.sanitizers.minimax_neural import NeuralFilter
 from privpipe.sanitizers.nullspace import NullSpaceOptions, fit_null_space
 from privpipe.sanitizers.printed import PrintedCleaner
@@ -53,6 +55,7 @@ METHODS: dict[str, Method[Any]] = {
             fit=fit_null_space,
             source="Xu et al. 2017, Cleaning the Null Space, algorithm 1",
             files=lambda options: {"predictor": options.predictor} if options.predictor else {},
+            factored=True,
         ),
         Method(
             name="null_space_targeted",
@@ -62,6 +65,7 @@ METHODS: dict[str, Method[Any]] = {
             fit=fit_targeted,
             source="Xu et al. 2017, Cleaning the Null Space, algorithm 2",
             files=_files_of_targeted,
+            factored=True,
         ),
         Method(
             name="leace",
@@ -71,6 +75,7 @@ METHODS: dict[str, Method[Any]] = {
             fit=fit_leace,
             source="Belrose et al. 2023, LEACE: Perfect linear concept erasure in closed form",
         ),
+        PRIVACY_MAPPING,
         *minimax.METHODS,
         *minimax_neural.METHODS,
         *baselines.METHODS,
@@ -84,6 +89,7 @@ RECORD_MAPS: dict[str, type[RecordMap]] = {
     kind.kind: kind
     for kind in (
         NullSpaceCleaner,
+        SparseMapping,
         LinearFilter,
         MinimaxFilter,
         NeuralFilter,

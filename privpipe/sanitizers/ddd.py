@@ -62,6 +62,7 @@ class MaskFilter:
 
     kind: ClassVar[str] = "mask_filter"
     reads: ClassVar[Role] = "features"
+    draws: ClassVar[bool] = False
     keeps_features: ClassVar[bool] = True
 
     mask: FloatArray

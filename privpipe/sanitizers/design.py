@@ -131,8 +131,8 @@ def _summarise_rows(
 def fit_predictor(
     shards: Shards,
     role: TargetRole,
-    moments: DesignMoments,
     *,
+    moments: DesignMoments,
     coding: Coding,
     ridge: float,
     with_intercept: bool,

@@ -43,6 +43,7 @@ class LaplaceMechanism:
 
     kind: ClassVar[str] = "laplace_mechanism"
     reads: ClassVar[Role] = "features"
+    draws: ClassVar[bool] = True
     keeps_features: ClassVar[bool] = True
 
     predictor: FloatArray

@@ -18,6 +18,7 @@ from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.errors import InputError, OptionError, PrivacyWarning
 from privpipe.numerics.labels import Coding
+from privpipe.numerics.moments import LeastSquares
 from privpipe.protocols import FloatArray, Shards, ShardSchema
 from privpipe.sanitizers.arrays import as_finite, as_predictor
 from privpipe.sanitizers.design import (
@@ -201,45 +202,56 @@ def learn_predictors(
             'intercept = "augmented" cleans records as they are.',
             remedy='Leave centre unset and representative = "closest", or use "separate".',
         )
-    schema, roles = shards.schema, list[TargetRole]()
+    roles: tuple[TargetRole, ...] = ()
     if desired is None:
-        roles.append("desired")
+        roles += ("desired",)
     if targeted and confidential is None:
-        roles.append("confidential")
+        roles += ("confidential",)
+    schema = shards.schema
     _warn_same_label(schema)
     moments = DesignMoments(schema.n_features, {})
     if roles or centre or likely:
-        summarise = partial(summarise_design, schema=schema, coding=coding, roles=tuple(roles))
-        moments = shards.reduce(summarise)
-
-    def find(role: TargetRole, given: Given | None) -> tuple[FloatArray, FloatArray, float, str]:
-        if given is not None:
-            return *_take(given, schema.n_features, role), 0.0, "given"
-        found = fit_predictor(
-            shards, role, moments, coding=coding, ridge=ridge, with_intercept=intercept != "none"
+        moments = shards.reduce(
+            partial(summarise_design, schema=schema, coding=coding, roles=roles)
         )
-        return found.coefficients, found.intercept, found.condition, found.solver
-
-    a, b, condition, solver = find("desired", desired)
-    secret = find("confidential", confidential)[:2] if targeted else None
-    a_c = None if secret is None else secret[0]
-    if intercept == "augmented":
-        a, b = np.vstack([a, b]), np.zeros_like(b)
-        a_c = None if secret is None else np.vstack(secret)
+    fit = partial(
+        fit_predictor,
+        shards,
+        moments=moments,
+        coding=coding,
+        ridge=ridge,
+        with_intercept=intercept != "none",
+    )
+    wanted = fit("desired") if desired is None else _take(desired, schema.n_features, "desired")
+    secret = None
+    if targeted:
+        secret = (
+            fit("confidential")
+            if confidential is None
+            else _take(confidential, schema.n_features, "confidential")
+        )
+    augmented = intercept == "augmented"
     overall = moments.of_role("desired" if "desired" in roles else None)
     n = schema.n_features
     return Learned(
-        desired=a,
-        confidential=a_c,
-        intercept=b,
+        desired=_with_ones(wanted) if augmented else wanted.coefficients,
+        confidential=None
+        if secret is None
+        else (_with_ones(secret) if augmented else secret.coefficients),
+        intercept=np.zeros_like(wanted.intercept) if augmented else wanted.intercept,
         centre=overall.mean[:n] if centre else None,
         covariance=overall.scatter[:n, :n] / max(overall.count, 1) if likely else None,
-        condition=condition,
-        solver=solver,
+        condition=wanted.condition,
+        solver=wanted.solver,
     )
 
 
-def _take(given: Given, n_features: int, role: str) -> tuple[FloatArray, FloatArray]:
+def _with_ones(found: LeastSquares) -> FloatArray:
+    """Coefficients with the row of the appended column of ones."""
+    return np.vstack([found.coefficients, found.intercept])
+
+
+def _take(given: Given, n_features: int, role: str) -> LeastSquares:
     a = as_predictor(given.coefficients, f"{role} predictor")
     if len(a) != n_features:
         raise InputError(
@@ -247,7 +259,8 @@ def _take(given: Given, n_features: int, role: str) -> tuple[FloatArray, FloatAr
             remedy=f"Give coefficients of shape ({n_features}, n_predictions).",
             code="predictor",
         )
-    return a, as_finite(given.intercept, a.shape[1:], f"intercept of the {role} predictor")
+    intercept = as_finite(given.intercept, a.shape[1:], f"intercept of the {role} predictor")
+    return LeastSquares(a, intercept, 0.0, "given")
 
 
 def _warn_same_label(schema: ShardSchema) -> None:

@@ -45,6 +45,7 @@ class LinearFilter:
 
     kind: ClassVar[str] = "linear_filter"
     reads: ClassVar[Role] = "features"
+    draws: ClassVar[bool] = False
     keeps_features: ClassVar[bool] = False
 
     method: str

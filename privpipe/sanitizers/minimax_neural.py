@@ -89,6 +89,7 @@ class NeuralFilter:
 
     kind: ClassVar[str] = "neural_filter"
     reads: ClassVar[Role] = "features"
+    draws: ClassVar[bool] = False
     keeps_features: ClassVar[bool] = False
 
     parameters: FloatArray

@@ -19,9 +19,11 @@ from pydantic import TypeAdapter, ValidationError
 from privpipe.errors import FormatError, StoreError
 from privpipe.protocols import FloatArray, IntArray, Oracle, Shard, ShardSchema, Statistics, Sums
 from privpipe.records.chunks import ChunkPlan
+from privpipe.records.indicators import expand_indicators, name_indicators
 from privpipe.records.memory import add_sums
 from privpipe.records.schema import MISSING, CollectionSchema
 from privpipe.records.splits import Part, Split
+from privpipe.store.basis import Basis
 from privpipe.store.blocks import read_block
 from privpipe.store.layout import FEATURES, ROOT_DOCUMENT, digest_documents, is_sealed
 from privpipe.store.location import list_keys, open_store, read_bytes, shown
@@ -61,10 +63,15 @@ class Collection:
         Whether shards hold the features.
     split, part
         Which records to keep; all when `split` is None.
+    indicators
+        Shards hold, instead of the features, one indicator per category of the attributes;
+        so a release of attributes is judged like one of features.
     only_finite
         Leave out records with features that are not finite.
     released_url, released_run
         Release being written whose features become the shards' `released`, for audits.
+    released_basis
+        Its basis, when it is factored.
     """
 
     url: str
@@ -76,9 +83,11 @@ class Collection:
     reads_features: bool = True
     split: Split | None = None
     part: Part = "all"
+    indicators: bool = False
     only_finite: bool = False
     released_url: str | None = None
     released_run: str = ""
+    released_basis: Basis | None = None
 
     @property
     def n_records(self) -> int:
@@ -87,7 +96,11 @@ class Collection:
 
     @property
     def schema(self) -> ShardSchema:
-        return self.schema_of_records.for_roles(self.desired, self.confidential, self.attributes)
+        found = self.schema_of_records.for_roles(self.desired, self.confidential, self.attributes)
+        if not self.indicators:
+            return found
+        names = name_indicators(found.attributes)
+        return replace(found, n_features=len(names), feature_names=names)
 
     @property
     def plan(self) -> ChunkPlan:
@@ -101,22 +114,22 @@ class Collection:
         """Read one chunk, without the records that the split leaves out."""
         start, stop = self.plan.rows(chunk)
         keep = self._keep(start, stop)
-        features = (
-            self.read(FEATURES, start, stop) if self.reads_features else np.empty((stop - start, 0))
-        )
+        features = self._features(self.url, self.digest, start, stop)
         if self.only_finite:
             keep &= np.isfinite(features).all(axis=1)
         whole = keep.all()
         released = (
             np.empty((stop - start, 0))
             if self.released_url is None
-            else read_block(self.released_url, FEATURES, start, stop, self.released_run)
+            else self._features(self.released_url, self.released_run, start, stop)
         )
+        if self.released_basis is not None:
+            released = self.released_basis.reconstruct(released)
         return Shard(
             features if whole else features[keep],
             self._values(self.desired, start, stop)[keep],
             self._values(self.confidential, start, stop)[keep],
-            self._codes(self.attributes, start, stop)[keep],
+            self.codes(start, stop)[keep],
             released[keep],
             first_record=start if whole else -1,
         )
@@ -177,11 +190,24 @@ class Collection:
                 table[table[:, j] == MISSING, j] = np.nan
         return table
 
-    def _codes(self, names: Sequence[str], start: int, stop: int) -> IntArray:
-        table = np.empty((stop - start, len(names)), np.int64)
-        for j, name in enumerate(names):
-            table[:, j] = self.read(name, start, stop)
+    def codes(self, start: int, stop: int) -> IntArray:
+        """Codes of the attributes, (n_records, n_attributes)."""
+        return self._codes(self.url, self.digest, start, stop)
+
+    def _codes(self, url: str, version: str, start: int, stop: int) -> IntArray:
+        table = np.empty((stop - start, len(self.attributes)), np.int64)
+        for j, name in enumerate(self.attributes):
+            table[:, j] = read_block(url, name, start, stop, version)
         return table
+
+    def _features(self, url: str, version: str, start: int, stop: int) -> FloatArray:
+        """Features of this collection or of its release, or indicators of the attributes."""
+        if self.indicators:
+            codes = self._codes(url, version, start, stop)
+            return expand_indicators(codes, self.schema.attributes)
+        if not self.reads_features or not self.schema_of_records.n_features:
+            return np.empty((stop - start, 0))
+        return read_block(url, FEATURES, start, stop, version)
 
 
 def open_collection(

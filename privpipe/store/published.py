@@ -9,9 +9,10 @@ import numpy as np
 import zarr
 
 from privpipe.errors import IncompleteReleaseError
+from privpipe.store.basis import BASIS, read_basis
 from privpipe.store.blocks import Receipt, Stored, measure_object
 from privpipe.store.collection import check_documents, read_header
-from privpipe.store.layout import ROOT_DOCUMENT, ArrayPlan, chunk_key
+from privpipe.store.layout import FEATURES, ROOT_DOCUMENT, ArrayPlan, chunk_key
 from privpipe.store.location import list_keys, open_store, shown
 from privpipe.store.release import RECEIPTS, digest_receipts
 
@@ -35,7 +36,8 @@ def open_release(url: str, *, verify: bool = False) -> xr.Dataset:
     -------
     dataset
         The released features ``(record, feature)`` and the variables included by name, as
-        lazy arrays of the stored chunks; ``dataset.attrs`` holds the header.
+        lazy arrays of the stored chunks; ``dataset.attrs`` holds the header. Records of a
+        factored release are made of its coordinates when they are computed.
 
     Raises
     ------
@@ -56,6 +58,10 @@ def open_release(url: str, *, verify: bool = False) -> xr.Dataset:
         open_store(url, read_only=True), consolidated=False, chunks={}
     )
     allowed: xr.Dataset = dataset[list(header["arrays"])]
+    if header.get("layout") == "factored":
+        allowed = allowed.drop_vars(FEATURES).assign(
+            {FEATURES: read_basis(url).expand(dataset[FEATURES])}
+        )
     allowed.attrs = {"privpipe": dict(header)}
     return allowed
 
@@ -77,6 +83,7 @@ def check_release(url: str, *, verify: bool = False) -> Mapping[str, Any]:
     store = open_store(url, read_only=True)
     documents = [f"{name}/{ROOT_DOCUMENT}" for name in header["arrays"]]
     documents += list_keys(store, f"{RECEIPTS}/")
+    documents += list_keys(store, f"{BASIS}/")
     check_documents(url, documents, str(header.get("documents_sha256")))
     damaged = 0
     for number, name in enumerate(header["arrays"]):

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import google_crc32c
@@ -22,6 +22,7 @@ from zarr.storage import MemoryStore
 
 from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.records.chunks import ChunkPlan
+from privpipe.store.basis import Basis
 from privpipe.store.blocks import Receipt, Stored, measure_object
 from privpipe.store.durability import flush_folder, flush_tree
 from privpipe.store.layout import (
@@ -75,11 +76,25 @@ class ReleasePlan:
         Where the release will be.
     arrays
         Its arrays: the released features first, then variables included by name.
+    basis
+        Of a factored release, whose first array holds coordinates; None for a dense one.
     """
 
     run: str
     url: str
     arrays: tuple[ArrayPlan, ...]
+    basis: Basis | None = field(default=None, compare=False)
+
+    @property
+    def documents(self) -> dict[str, bytes]:
+        """What is written before any chunk, by key."""
+        basis = {} if self.basis is None else self.basis.documents()
+        return {**array_documents(self.arrays), **basis}
+
+    @property
+    def record_dtype(self) -> np.dtype[Any]:
+        """Dtype of the records that readers see."""
+        return np.dtype(self.arrays[0].dtype if self.basis is None else self.basis.dtype)
 
     @property
     def chunks(self) -> ChunkPlan:
@@ -131,7 +146,7 @@ def prepare_release(plan: ReleasePlan) -> None:
     """
     drop_unfinished(plan.work_url)
     store = open_store(plan.data_url)
-    for key, content in array_documents(plan.arrays).items():
+    for key, content in plan.documents.items():
         write_bytes(store, key, content)
 
 
@@ -203,7 +218,7 @@ def find_damaged(plan: ReleasePlan, receipts: Iterable[Receipt]) -> list[int]:
 def check_foreign(plan: ReleasePlan) -> None:
     """Raise IncompleteReleaseError if the workspace holds what the plan does not know."""
     store = open_store(plan.data_url, read_only=True)
-    for key, content in array_documents(plan.arrays).items():
+    for key, content in plan.documents.items():
         if read_bytes(store, key) != content:
             raise IncompleteReleaseError(
                 f"The description {key} in the workspace of {shown(plan.url)} was changed.",
@@ -260,9 +275,8 @@ def publish_release(
             "n_chunks": plan.chunks.n_chunks,
             "chunk_rows": plan.chunks.chunk_rows,
             "receipts_sha256": digest_receipts(receipts.values()),
-            "documents_sha256": digest_documents(
-                {**array_documents(plan.arrays), **receipt_documents}
-            ),
+            "layout": "dense" if plan.basis is None else "factored",
+            "documents_sha256": digest_documents({**plan.documents, **receipt_documents}),
         }
     )
     check_output_free(plan.url)

@@ -68,6 +68,13 @@ def test_measure_linkage__is_chance_for_unrelated_and_for_constant_releases(raw)
             assert attack.top_1.upper < 0.05
 
 
+def test_measure_linkage__does_not_probe_with_the_pairs_it_learned_from() -> None:
+    random = np.random.default_rng(9)
+    raw, released = random.normal(size=(300, 120)), random.normal(size=(300, 60))
+    learned = measure_linkage(raw, released).attacks[0]
+    assert learned.top_10.lower <= 10 / 300 <= learned.top_10.upper
+
+
 def test_measure_linkage__states_its_report(raw) -> None:
     report = measure_linkage(raw, raw[:, :2], groups=np.arange(600) // 6, max_records=400)
     assert [attack.method for attack in report.attacks] == ["learned"]
@@ -89,6 +96,13 @@ def test_measure_reconstruction__measures_what_is_left(raw) -> None:
     assert half.attacks[0].r2.estimate == pytest.approx(3 / 7, abs=0.08)
     nothing = measure_reconstruction(raw, np.random.default_rng(4).normal(size=(600, 3)))
     assert nothing.strongest.r2.upper < 0.1
+
+
+def test_measure_reconstruction__chooses_its_ridge_on_records_of_their_own() -> None:
+    random = np.random.default_rng(10)
+    raw, released = random.normal(size=(300, 5)), random.normal(size=(300, 140))
+    report = measure_reconstruction(raw, released)
+    assert all(-0.25 < attack.r2.estimate < 0.1 for attack in report.attacks)
 
 
 def test_measure_reconstruction__sees_more_than_linear(raw) -> None:
@@ -125,14 +139,17 @@ def test_measure_membership__finds_members_of_an_overfitted_model() -> None:
 
 
 def test_measure_membership__shows_nothing_where_nothing_is() -> None:
-    held, floors = 0, []
+    held, floors, advantages = 0, [], []
     for seed in range(60):
         random = np.random.default_rng(seed)
         report = measure_membership(random.normal(size=100), random.normal(size=100), seed=seed)
         held += report.area.lower <= 0.5 <= report.area.upper
         floors.append(report.epsilon_floor > 0)
+        advantages.append(report.advantage)
     assert held >= 52  # nominal 57; fewer than 52 of 60 has probability .01
     assert sum(floors) <= 4
+    # A threshold judged by the records that chose it would show .15.
+    assert abs(np.mean(advantages)) < 0.05
 
 
 def test_measure_surprise__is_small_for_copies() -> None:

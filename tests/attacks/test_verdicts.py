@@ -20,7 +20,9 @@ OPTIONS = AttackOptions(max_advantage=0.2)
 
 @st.composite
 def scores(draw: st.DrawFn, name: str) -> Score:
-    lower, estimate, upper = sorted(draw(st.floats(0, 1)) for _ in range(3))
+    # Half of the scores stay near a guess, so that "safe" is within reach.
+    reach = draw(st.sampled_from([0.05, 0.5]))
+    lower, estimate, upper = sorted(draw(st.floats(0.5 - reach, 0.5 + reach)) for _ in range(3))
     if draw(st.integers(0, 9)) == 0:
         lower, upper = math.nan, math.nan
     if draw(st.integers(0, 19)) == 0:

@@ -1,0 +1,141 @@
+"""Where the records are: what a shard adds to the privacy figures of null-space cleaning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from privpipe.errors import OptionError
+from privpipe.numerics.labels import Coding
+from privpipe.numerics.moments import CoMoments, LeastSquares
+from privpipe.numerics.streams import KeyedStream
+from privpipe.protocols import FloatArray, RecordMap, Shard, ShardSchema
+from privpipe.sanitizers.design import code_role
+from privpipe.sanitizers.lowrank import LinearCleaner
+
+__all__ = ["Judge", "PrivacySums", "measure_shard", "summarise_released"]
+
+
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """All that judging a shard needs; picklable.
+
+    Parameters
+    ----------
+    mechanism
+        The map under judgement.
+    schema, coding
+        Of the records and their labels.
+    raw
+        Predictor of the confidential targets, fitted to raw records.
+    from_mean : (1, n_targets)
+        Its predictions of the mean training record.
+    desired : (n_features_released, n_desired), optional
+        The desired predictor.
+    key
+        For the noise of a randomised map.
+    attack
+        The adversary, once it is trained.
+    """
+
+    mechanism: RecordMap
+    schema: ShardSchema
+    coding: Coding
+    raw: LeastSquares
+    from_mean: FloatArray
+    desired: FloatArray | None
+    key: bytes | None
+    attack: LeastSquares | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class PrivacySums:
+    """Sums over judged records by name, and the largest loss of utility."""
+
+    added: dict[str, FloatArray]
+    largest: float
+
+    def merge(self, other: PrivacySums) -> PrivacySums:
+        """Sums over the records of both."""
+        return PrivacySums(
+            {name: value + other.added[name] for name, value in self.added.items()},
+            max(self.largest, other.largest),
+        )
+
+
+def _release(shard: Shard, judge: Judge, part: str) -> tuple[FloatArray, FloatArray]:
+    """Released records, and what of them the adversary is fitted to."""
+    stream = None
+    if judge.key is not None:
+        if shard.first_record < 0:
+            raise OptionError(
+                "Noise is drawn by the number of the record, and this shard left rows out.",
+                remedy="Measure a randomised map on whole shards.",
+            )
+        stream = KeyedStream(
+            judge.key,
+            partition=part,
+            first_record=shard.first_record,
+            n_records=len(shard.features),
+        )
+    released = judge.mechanism.apply(shard.features.astype(np.float64), stream)
+    if isinstance(judge.mechanism, LinearCleaner):
+        return released, judge.mechanism.measure_coordinates(released)
+    return released, released
+
+
+def summarise_released(shard: Shard, *, judge: Judge) -> CoMoments:
+    """Co-moments of what released training records show, and their confidential targets."""
+    _, shown = _release(shard, judge, "train")
+    rows = np.hstack([shown, code_role(shard, judge.schema, "confidential", judge.coding)])
+    return CoMoments.of(rows[np.isfinite(rows).all(axis=1)])
+
+
+def measure_shard(shard: Shard, *, judge: Judge) -> PrivacySums:
+    """Judge the records of a shard: directly, by the adversary, and for utility."""
+    released, shown = _release(shard, judge, "test")
+    truth = code_role(shard, judge.schema, "confidential", judge.coding)
+    withheld = np.isnan(released).any(axis=1)
+    kept = ~withheld & ~np.isnan(truth).any(axis=1)
+    x = shard.features[kept].astype(np.float64)
+    truth, released, shown = truth[kept], released[kept], shown[kept]
+    assert judge.attack is not None, "the adversary is trained before it is judged"
+    views = {"attacked": judge.attack.predict(shown)}
+    direct = _predict_directly(judge.raw, released)
+    if direct is not None:
+        views["direct"] = direct
+    added: dict[str, FloatArray] = {
+        "count": np.array([len(x), np.count_nonzero(withheld)], np.float64)
+    }
+    from_mean = (judge.from_mean - truth) ** 2
+    for name, found in views.items():
+        changed = ((found - judge.raw.predict(x)) ** 2).sum(axis=0)
+        private = ((found - truth) ** 2 > from_mean).sum(axis=0)
+        added[name] = np.vstack([changed, private])
+    loss = _measure_utility(x, released, judge)
+    if loss is None:
+        return PrivacySums(added, 0.0)
+    budget = getattr(judge.mechanism, "utility_budget", np.inf)
+    added["utility"] = np.array([loss.sum(), np.count_nonzero(loss > budget)])
+    return PrivacySums(added, float(loss.max(initial=0.0)))
+
+
+def _predict_directly(raw: LeastSquares, released: FloatArray) -> FloatArray | None:
+    """The raw predictor on released records; on the ones column where there is one."""
+    n = len(raw.coefficients)
+    if released.shape[1] == n:
+        return raw.predict(released)
+    if released.shape[1] == n + 1:
+        found: FloatArray = released @ np.vstack([raw.coefficients, raw.intercept])
+        return found
+    return None
+
+
+def _measure_utility(x: FloatArray, released: FloatArray, judge: Judge) -> FloatArray | None:
+    if judge.desired is None or released.shape[1] != len(judge.desired):
+        return None
+    if released.shape[1] == x.shape[1] + 1:
+        x = np.hstack([x, np.ones((len(x), 1))])
+    loss: FloatArray = (((released - x) @ judge.desired) ** 2).sum(axis=1)
+    return loss

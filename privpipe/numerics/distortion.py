@@ -1,0 +1,196 @@
+"""Distances between symbols: Hamming, squared, absolute over codes; a matrix; a function.
+
+A distance answers for given pairs and for blocks of columns, and never holds n x n numbers
+unless the user gave them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from privpipe.errors import InputError, OptionError
+from privpipe.protocols import FloatArray, IntArray, WordArray
+
+__all__ = [
+    "CodeDistance",
+    "Distance",
+    "DistanceKind",
+    "FunctionDistance",
+    "MatrixDistance",
+    "pack_codes",
+]
+
+DistanceKind = Literal["hamming", "squared", "absolute"]
+CodeArray = npt.NDArray[Any]
+BlockFunction = Callable[[CodeArray, CodeArray], FloatArray]
+
+
+class Distance(Protocol):
+    """Distances from the columns (original symbols) to the symbols (what may be released)."""
+
+    @property
+    def n_symbols(self) -> int: ...
+
+    @property
+    def n_columns(self) -> int: ...
+
+    def pairs(self, symbols: IntArray, columns: IntArray) -> FloatArray:
+        """Distances of the pairs (symbols[k], columns[k]), shape (n_pairs,)."""
+        ...
+
+    def block(self, start: int, stop: int) -> FloatArray:
+        """Distances of the columns start to stop to all symbols, (stop - start, n_symbols)."""
+        ...
+
+    def columns_of(self, columns: IntArray) -> Distance:
+        """The same distance for some of the columns."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class CodeDistance:
+    """A distance between rows of codes.
+
+    Parameters
+    ----------
+    kind
+        "hamming": number of differing attributes. "squared": sum of squared differences.
+        "absolute": sum of absolute differences.
+    symbols : (n_symbols, n_attributes)
+        Codes or positions of the symbols that may be released, float64.
+    columns : (n_columns, n_attributes)
+        Those of the original symbols.
+    """
+
+    kind: DistanceKind
+    symbols: FloatArray
+    columns: FloatArray
+
+    @property
+    def n_symbols(self) -> int:
+        return len(self.symbols)
+
+    @property
+    def n_columns(self) -> int:
+        return len(self.columns)
+
+    def pairs(self, symbols: IntArray, columns: IntArray) -> FloatArray:
+        total = np.zeros(len(symbols))
+        for k in range(self.symbols.shape[1]):
+            total += self._one(self.symbols[symbols, k], self.columns[columns, k])
+        return total
+
+    def block(self, start: int, stop: int) -> FloatArray:
+        total = np.zeros((stop - start, self.n_symbols))
+        for k in range(self.symbols.shape[1]):
+            total += self._one(self.symbols[:, k], self.columns[start:stop, k, None])
+        return total
+
+    def columns_of(self, columns: IntArray) -> CodeDistance:
+        return CodeDistance(self.kind, self.symbols, self.columns[columns])
+
+    def _one(self, a: FloatArray, b: FloatArray) -> FloatArray:
+        if self.kind == "hamming":
+            return np.asarray(a != b, dtype=np.float64)
+        return np.asarray((a - b) ** 2) if self.kind == "squared" else np.abs(a - b)
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixDistance:
+    """A distance given as numbers, (n_columns, n_symbols), for small alphabets."""
+
+    matrix: FloatArray
+
+    @property
+    def n_symbols(self) -> int:
+        return int(self.matrix.shape[1])
+
+    @property
+    def n_columns(self) -> int:
+        return int(self.matrix.shape[0])
+
+    def pairs(self, symbols: IntArray, columns: IntArray) -> FloatArray:
+        return np.asarray(self.matrix[columns, symbols])
+
+    def block(self, start: int, stop: int) -> FloatArray:
+        return np.asarray(self.matrix[start:stop])
+
+    def columns_of(self, columns: IntArray) -> MatrixDistance:
+        return MatrixDistance(self.matrix[columns])
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionDistance:
+    """A user's distance, a function of two blocks of codes.
+
+    ``function(columns, symbols)`` takes (n, n_attributes) and (m, n_attributes) and returns
+    the (n, m) distances, finite and not negative, 0 from a symbol to itself.
+    """
+
+    function: BlockFunction
+    symbols: CodeArray
+    columns: CodeArray
+
+    @property
+    def n_symbols(self) -> int:
+        return len(self.symbols)
+
+    @property
+    def n_columns(self) -> int:
+        return len(self.columns)
+
+    def pairs(self, symbols: IntArray, columns: IntArray) -> FloatArray:
+        out = np.empty(len(symbols))
+        order = np.argsort(columns, kind="stable")
+        starts = np.flatnonzero(np.diff(columns[order], prepend=-1))
+        for part in np.split(order, starts[1:]):
+            if len(part):
+                column = self.columns[columns[part[0]]][None, :]
+                out[part] = self._checked(column, self.symbols[symbols[part]])[0]
+        return out
+
+    def block(self, start: int, stop: int) -> FloatArray:
+        return self._checked(self.columns[start:stop], self.symbols)
+
+    def columns_of(self, columns: IntArray) -> FunctionDistance:
+        return FunctionDistance(self.function, self.symbols, self.columns[columns])
+
+    def _checked(self, columns: CodeArray, symbols: CodeArray) -> FloatArray:
+        block = np.asarray(self.function(columns, symbols), dtype=np.float64)
+        if block.shape != (len(columns), len(symbols)):
+            raise OptionError(
+                f"distortion returned shape {block.shape} for {len(columns)} columns and "
+                f"{len(symbols)} symbols.",
+                remedy="Return one distance per column (rows) and symbol (columns).",
+            )
+        if not np.isfinite(block).all() or (block < 0).any():
+            raise InputError(
+                "distortion returned negative or non-finite distances.",
+                remedy="Return finite distances of 0 or more.",
+            )
+        return block
+
+
+def pack_codes(codes: FloatArray) -> WordArray | None:
+    """Pack up to eight attributes in each 64-bit word, one byte each, for counting differences.
+
+    Parameters
+    ----------
+    codes : (n, n_attributes)
+        Integer codes.
+
+    Returns
+    -------
+    words : (n_words, n), or None where a code is outside -1 .. 254 or no whole number.
+    """
+    if codes.size and (codes.min() < -1 or codes.max() > 254 or (codes % 1).any()):
+        return None
+    n, n_attributes = codes.shape
+    table = np.zeros((n, -(-n_attributes // 8) * 8), np.uint8)
+    table[:, :n_attributes] = (codes + 1).astype(np.uint8)
+    return np.ascontiguousarray(table.view(np.uint64).T)

@@ -1,0 +1,156 @@
+"""Privacy mappings: certified solves against the printed algorithm, and pricing kernels.
+
+``python -m tests.bench.bench_sppm [--small]``. The printed algorithm is the tests' oracle: dense
+numpy searches, HiGHS masters. Errors are against the certified lower bound, in nats.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from privpipe.numerics.line_pricing import bin_posteriors, price_line
+from privpipe.numerics.mapping_problem import Duals
+from privpipe.numerics.pricing import Question, price_in_memory
+from privpipe.sanitizers.alphabet import prepare_alphabet
+from privpipe.sanitizers.mapping_solve import solve_privacy_mapping
+from tests.oracles_sppm import all_distances, frank_wolfe_as_printed
+
+Row = tuple[Any, ...]
+
+
+def make_toy(n: int, seed: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """The paper's synthetic data; with a seed, uneven priors and positions."""
+    joint = np.repeat(np.eye(2), n // 2, axis=1)
+    joint = np.concatenate([joint, joint[:, -1:]], axis=1)[:, :n]
+    x = np.arange(n, dtype=float)
+    if seed is not None:
+        random = np.random.default_rng(seed)
+        joint = joint * random.uniform(0.2, 1.8, n)
+        x = np.cumsum(random.exponential(size=n))
+    return joint / joint.sum(), x[:, None]
+
+
+def compare(
+    name: str, joint: Any, codes: Any, kind: str, budget: float, gap: float, steps: int
+) -> list[Row]:
+    """A certified solve against the printed algorithm at L steps."""
+    distances = all_distances(codes, kind)
+    start = time.perf_counter()
+    printed = frank_wolfe_as_printed(joint, distances, budget, steps)
+    middle = time.perf_counter()
+    mapping = solve_privacy_mapping(joint, codes, kind, distortion_budget=budget, gap=gap)
+    ours, theirs = time.perf_counter() - middle, middle - start
+    error = printed.information - mapping.lower_bound
+    return [
+        (
+            f"{name}, certified to {gap:g}",
+            ours,
+            "s",
+            f"printed, L = {steps}",
+            theirs,
+            theirs / ours,
+        ),
+        (f"{name}, gap", mapping.gap, "nats", f"error of L = {steps}", error, error / mapping.gap),
+    ]
+
+
+def certify(name: str, joint: Any, codes: Any, kind: str, budget: float, gap: float) -> Row:
+    """A certified solve against its target."""
+    start = time.perf_counter()
+    mapping = solve_privacy_mapping(joint, codes, kind, distortion_budget=budget, gap=gap)
+    seconds = time.perf_counter() - start
+    return (
+        f"{name}, {mapping.stopped}",
+        seconds,
+        "s",
+        "gap by its target",
+        mapping.gap,
+        mapping.gap / gap,
+    )
+
+
+def price_pairs(n: int) -> list[Row]:
+    """Pairs per second of the searches against a numpy broadcast."""
+    joint, codes = make_toy(n)
+    problem = prepare_alphabet(joint, codes, "squared", n / 16).problem
+    random = np.random.default_rng(1)
+    duals = Duals(np.log(random.dirichlet([1.0, 1.0], n) / 0.5), 50 / n**2)
+    bins = bin_posteriors(problem.posterior, 64)
+    assert bins is not None
+    width = 64
+
+    def broadcast() -> None:
+        x = codes[:, 0]
+        (
+            problem.posterior[:width] @ duals.potentials.T
+            + duals.multiplier * (x[:width, None] - x[None]) ** 2
+        ).argmin(axis=1)
+
+    rates = {}
+    for name, action, pairs in (
+        ("numpy broadcast", broadcast, n * width),
+        ("distance transform", lambda: price_line(problem, Question(duals), bins), n * n),
+        ("search over all pairs", lambda: price_in_memory(problem, Question(duals)), n * n),
+    ):
+        action()
+        start = time.perf_counter()
+        action()
+        rates[name] = pairs / (time.perf_counter() - start) / 1e9
+    base = rates.pop("numpy broadcast")
+    return [
+        (f"{name}, n = {n}", rate, "Gpairs/s", "numpy broadcast", base, rate / base)
+        for name, rate in rates.items()
+    ]
+
+
+def run(small: bool) -> list[Row]:
+    """Rows of the table; small sizes for tests."""
+    joint, codes = make_toy(64)
+    solve_privacy_mapping(joint, codes, "squared", distortion_budget=4.0, gap=1e-6)
+    size, steps = (128, 10) if small else (1024, 100)
+    rows = compare(f"synthetic {size}", *make_toy(size), "squared", size / 16, 1e-7, steps)
+    for n in (512,) if small else (4096, 65_536, 2**20):
+        for label, budget in (
+            ("n/64", n / 64),
+            ("n/16", n / 16),
+            ("n/4", n / 4),
+            ("n²/256", n * n / 256),
+            ("n²/64", n * n / 64),
+            ("n²/32", n * n / 32),
+        ):
+            rows.append(certify(f"synthetic {n}, {label}", *make_toy(n), "squared", budget, 1e-4))
+    for n in (333,) if small else (5000, 100_003):
+        rows.append(certify(f"uneven {n}, n/4", *make_toy(n, 7), "squared", n / 4, 1e-4))
+    rows += price_pairs(1024 if small else 16_384)
+    folder = os.environ.get("PRIVPIPE_PAPER_DATA")
+    if folder and not small:
+        rows += census(Path(folder))
+    return rows
+
+
+def census(folder: Path) -> list[Row]:
+    """The 300 most frequent profiles against the printed algorithm, and all of them."""
+    from flows.reproduce.sppm_problems import load_census
+
+    rows: list[Row] = []
+    counts, codes = load_census(folder, "frequent")
+    for budget in (0.05, 0.35):
+        rows += compare(
+            f"census 300, {budget}", counts / counts.sum(), codes, "hamming", budget, 1e-8, 100
+        )
+    counts, codes = load_census(folder, "all")
+    for budget in (0.05, 0.35):
+        name = f"census {len(codes)}, {budget}"
+        rows.append(certify(name, counts / counts.sum(), codes, "hamming", budget, 1e-3))
+    return rows
+
+
+if __name__ == "__main__":
+    for row in run("--small" in sys.argv):
+        print(" | ".join(f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row))

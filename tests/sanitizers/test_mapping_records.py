@@ -1,0 +1,191 @@
+"""From records to a mapping and back: counts, options, release by keyed draws."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from privpipe import PrivacyMappingOptions, Records, fit_privacy_mapping, solve_privacy_mapping
+from privpipe.errors import InputError, OptionError
+from privpipe.numerics.streams import KeyedStream
+from privpipe.protocols import IntArray, Shard
+from privpipe.sanitizers.mapping import SparseMapping, count_thresholds, draw_symbols
+from privpipe.sanitizers.mapping_fit import prepare_joint
+from privpipe.sanitizers.profiles import ProfileCounts, make_joint
+from privpipe.store.artifacts import open_model, write_model
+
+
+def draw_records(n: int, seed: int = 0) -> tuple[IntArray, IntArray]:
+    """Attributes (n, 3), one sometimes missing, and two private variables that depend on them."""
+    rng = np.random.default_rng(seed)
+    attributes = np.stack([rng.integers(0, k, n) for k in (4, 3, 3)], axis=1)
+    attributes[rng.uniform(size=n) < 0.05, 2] = -1
+    first = (attributes[:, 0] + rng.integers(0, 3, n) >= 3).astype(np.int64)
+    second = (attributes[:, 1] + rng.integers(0, 2, n)) % 3
+    return attributes, np.stack([first, second], axis=1)
+
+
+def make_records(n: int = 3000, n_shards: int = 1) -> Records:
+    attributes, private = draw_records(n)
+    features = np.zeros((n, 1))
+    return Records(
+        features, confidential=private.astype(str), attributes=attributes, n_shards=n_shards
+    )
+
+
+def options(**changes: object) -> PrivacyMappingOptions:
+    given: dict[str, object] = {
+        "name": "privacy_mapping",
+        "attributes": ("a", "b", "c"),
+        "private": ("p", "q"),
+        "distortion_budget": 0.3,
+        "gap": 1e-6,
+    }
+    return PrivacyMappingOptions(**{**given, **changes})  # type: ignore[arg-type]
+
+
+def stream_of(n: int, first: int = 0, key: bytes = bytes(32)) -> KeyedStream:
+    return KeyedStream(key, partition="ab", first_record=first, n_records=n)
+
+
+@settings(max_examples=20, deadline=None)
+@given(n_shards=st.integers(1, 12))
+def test_profile_counts__do_not_depend_on_the_shards(n_shards: int) -> None:
+    whole = make_records(500).reduce(ProfileCounts.of)
+    parts = make_records(500, n_shards).reduce(ProfileCounts.of)
+    np.testing.assert_array_equal(parts.keys, whole.keys)
+    np.testing.assert_array_equal(parts.counts, whole.counts)
+
+
+def test_profile_counts__leave_unknown_private_values_out_and_refuse_numbers() -> None:
+    private = np.array([[0.0], [np.nan], [1.0]])
+    shard = Shard(np.zeros((3, 0)), confidential=private, attributes=np.array([[1], [1], [2]]))
+    counts = ProfileCounts.of(shard)
+    assert (counts.n_records, counts.n_left_out) == (2, 1)
+    with pytest.raises(InputError, match="not categorical"):
+        ProfileCounts.of(
+            Shard(np.zeros((1, 0)), confidential=np.array([[0.5]]), attributes=np.array([[1]]))
+        )
+
+
+def test_make_joint__several_private_variables_become_one() -> None:
+    attributes, private = draw_records(3000)
+    table, codes, values = make_joint(make_records().reduce(ProfileCounts.of))
+    assert len(values) == len(np.unique(private, axis=0))
+    assert table.sum() == 3000
+    cell = table[list(map(tuple, values)).index((1, 2)), list(map(tuple, codes)).index((3, 1, 0))]
+    here = (attributes == (3, 1, 0)).all(axis=1) & (private == (1, 2)).all(axis=1)
+    assert cell == here.sum()
+
+
+def test_prepare_joint__frequent_profiles_and_smoothing() -> None:
+    counts = make_records().reduce(ProfileCounts.of)
+    full, codes = prepare_joint(counts, options())
+    nearest, kept = prepare_joint(counts, options(most_frequent=10, unseen="nearest"))
+    dropped, same = prepare_joint(counts, options(most_frequent=10))
+    np.testing.assert_array_equal(kept, same)
+    frequent = codes[np.sort(np.argsort(-full.sum(axis=0), kind="stable")[:10])]
+    np.testing.assert_array_equal(kept, frequent)
+    np.testing.assert_allclose(nearest.sum(axis=1), full.sum(axis=1))  # nobody is lost
+    assert dropped.sum() == pytest.approx(1.0)
+    smooth, _ = prepare_joint(counts, options(smoothing=1e9))
+    posterior = smooth / smooth.sum(axis=0)
+    np.testing.assert_allclose(posterior, posterior[:, :1] * np.ones(len(codes)), atol=1e-5)
+
+
+def test_fit_privacy_mapping__is_certified_for_two_private_variables() -> None:
+    mapping = fit_privacy_mapping(make_records(n_shards=3), options())
+    assert mapping.gap <= 1e-6
+    assert mapping.potentials.shape[1] == 6
+    joint, codes = prepare_joint(make_records().reduce(ProfileCounts.of), options())
+    again = solve_privacy_mapping(joint, codes, distortion_budget=0.3, gap=1e-6)
+    np.testing.assert_array_equal(again.released, mapping.released)
+    np.testing.assert_array_equal(again.probabilities, mapping.probabilities)
+
+
+def test_fit_privacy_mapping__refuses_when_nothing_is_known() -> None:
+    records = Records(
+        np.zeros((4, 1)),
+        confidential=np.full((4, 1), np.nan),
+        attributes=np.zeros((4, 1), np.int64),
+    )
+    with pytest.raises(InputError, match="no record has a known private value"):
+        fit_privacy_mapping(records, options())
+
+
+@pytest.fixture(scope="module")
+def mapping() -> SparseMapping:
+    return fit_privacy_mapping(make_records(), options(unseen="nearest"))
+
+
+def test_apply__draws_from_the_columns(mapping: SparseMapping) -> None:
+    sizes = mapping.support_sizes()
+    column = int(np.argmax(sizes))
+    assert sizes[column] >= 3
+    n = 20_000
+    x = np.repeat(mapping.codes[column][None], n, axis=0)
+    released = mapping.find_symbols(mapping.apply(x, stream_of(n)))
+    inside = slice(mapping.pointers[column], mapping.pointers[column + 1])
+    expected = n * mapping.probabilities[inside]
+    seen = np.bincount(released, minlength=mapping.n_symbols)[mapping.released[inside]]
+    assert seen.sum() == n
+    often = expected >= 5
+    scale = seen[often].sum() / expected[often].sum()
+    # False alarms once in a million runs.
+    assert stats.chisquare(seen[often], expected[often] * scale).pvalue > 1e-6
+
+
+@settings(max_examples=20, deadline=None)
+@given(cuts=st.lists(st.integers(1, 399), max_size=4))
+def test_apply__chunks_change_nothing(mapping: SparseMapping, cuts: list[int]) -> None:
+    x, _ = draw_records(400, seed=1)
+    whole = mapping.apply(x, stream_of(400))
+    edges = sorted({0, 400, *cuts})
+    parts = [mapping.apply(x[a:b], stream_of(b - a, first=a)) for a, b in pairwise(edges)]
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
+    assert (mapping.apply(x, stream_of(400, key=b"1" * 32)) != whole).any()
+
+
+def test_apply__unseen_symbols(mapping: SparseMapping) -> None:
+    x = np.array([[9, 1, 1], *mapping.codes[:2]])
+    found = mapping.find_symbols(x)
+    near = (mapping.codes != x[0]).sum(axis=1)
+    assert near[found[0]] == near.min()
+    assert found[0] == int(np.argmin(near))
+    np.testing.assert_array_equal(found[1:], [0, 1])
+    strict = fit_privacy_mapping(make_records(), options())
+    with pytest.raises(InputError, match="1 different symbols") as error:
+        strict.apply(x, stream_of(3))
+    assert "9" not in str(error.value)
+
+
+def test_apply__says_what_is_wrong(mapping: SparseMapping) -> None:
+    with pytest.raises(OptionError, match="no stream"):
+        mapping.apply(mapping.codes)
+    with pytest.raises(InputError, match="shape"):
+        mapping.apply(mapping.codes[:, :2], stream_of(len(mapping.codes)))
+
+
+def test_draw_symbols__follows_the_words_exactly() -> None:
+    pointers = np.array([0, 1, 4])
+    thresholds = count_thresholds(pointers, np.array([1.0, 0.25, 0.0, 0.75]))
+    words = np.array([0, 2**62 - 1, 2**62, 2**64 - 1], np.uint64)
+    ones = np.ones(4, np.int64)
+    np.testing.assert_array_equal(draw_symbols(pointers, thresholds, ones, words), [1, 1, 3, 3])
+    np.testing.assert_array_equal(draw_symbols(pointers, thresholds, 0 * ones, words), [0] * 4)
+
+
+def test_sparse_mapping__is_stored_and_read_whole(mapping: SparseMapping, tmp_path: Path) -> None:
+    write_model(mapping, str(tmp_path / "mapping.zarr"))
+    read = open_model(str(tmp_path / "mapping.zarr"))
+    assert isinstance(read, SparseMapping)
+    x, _ = draw_records(200, seed=2)
+    np.testing.assert_array_equal(read.apply(x, stream_of(200)), mapping.apply(x, stream_of(200)))
+    assert read.guarantee == mapping.guarantee
+    assert (read.gap, read.stopped, read.unseen) == (mapping.gap, mapping.stopped, "nearest")
