@@ -9,8 +9,7 @@ from matplotlib.figure import Figure
 
 from flows.reproduce.hamm_accuracies import Accuracies, measure_genki, measure_har
 from flows.reproduce.result import Reproduction, compare_cell
-from privpipe.report.figures import Estimate, Point, plot_points
-from privpipe.report.style import ThemeName
+from privpipe.report.style import MARKERS, ThemeName, finish_figure, new_figure
 
 __all__ = ["plot_accuracies", "present_accuracies", "reproduce_genki", "reproduce_har"]
 
@@ -78,27 +77,45 @@ def present_accuracies(found: Accuracies) -> Reproduction:
 
 
 def plot_accuracies(found: Accuracies, theme: ThemeName, *, adversary: str = "logistic") -> Figure:
-    """The papers' plot: private accuracy to the right, target accuracy up, a mark per release."""
-    points = [
-        Point(
-            f"{r.filter_name} {r.n_filtered}",
-            _estimate(found, r.filter_name, r.n_filtered, "target", adversary),
-            _estimate(found, r.filter_name, r.n_filtered, "private", adversary),
+    """The papers' plot: private accuracy to the right, target accuracy up, a line per filter.
+
+    Small numbers are widths; dotted lines, the paper's level sets, join equal differences.
+    """
+    figure, axes, look = new_figure(theme, width=7.6, height=4.8)
+    for i, name in enumerate(dict.fromkeys(r.filter_name for r in found.results)):
+        private = [
+            r
+            for r in found.results
+            if (r.filter_name, r.task, r.adversary) == (name, "private", adversary)
+        ]
+        target = [found.find(name, r.n_filtered, "target", adversary) for r in private]
+        x, y = [r.mean for r in private], [r.mean for r in target]
+        axes.errorbar(
+            x,
+            y,
+            xerr=[[r.mean - r.lower for r in private], [r.upper - r.mean for r in private]],
+            yerr=[[r.mean - r.lower for r in target], [r.upper - r.mean for r in target]],
+            fmt=MARKERS[i % len(MARKERS)],
+            color=look.series[i % len(look.series)],
+            markersize=6,
+            elinewidth=0.5,
+            label=name,
         )
-        for r in found.results
-        if (r.task, r.adversary) == ("private", adversary)
-    ]
-    return plot_points(
-        points,
-        utility_baseline=found.chance[0],
-        confidential_baseline=found.chance[1],
-        utility="target accuracy",
-        confidential=f"private accuracy, {adversary} adversary",
-        title=found.name,
-        theme=theme,
+        for r, at in zip(private, zip(x, y, strict=True), strict=True):
+            axes.annotate(
+                r.n_filtered, at, xytext=(3, 4), textcoords="offset points", fontsize=7,
+                color=look.text,
+            )  # fmt: skip
+    axes.axvline(found.chance[1], color=look.faint, linestyle="--", linewidth=1)
+    shown = [r for r in found.results if r.adversary == adversary]
+    low = {task: min(r.mean for r in shown if r.task == task) for task in ("target", "private")}
+    for step in range(-10, 11):
+        axes.axline((0, step / 10), slope=1, color=look.faint, linewidth=0.4, linestyle=":")
+    axes.set(
+        xlim=(max(0.0, low["private"] - 0.1), 1),
+        ylim=(max(0.0, low["target"] - 0.1), 1),
+        xlabel=f"private accuracy, {adversary} adversary (dashed: guessing)",
+        ylabel="target accuracy",
     )
-
-
-def _estimate(found: Accuracies, name: str, width: int, task: str, adversary: str) -> Estimate:
-    r = found.find(name, width, task, adversary)
-    return Estimate(r.mean, r.lower, r.upper)
+    finish_figure(axes, look, title=f"{found.name}: upper left is best")
+    return figure

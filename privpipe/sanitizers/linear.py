@@ -16,7 +16,7 @@ __all__ = ["EMPIRICAL", "LinearFilter", "MinimaxFilter", "check_records"]
 EMPIRICAL = Guarantee(
     kind="none",
     number=None,
-    unit="",
+    unit="nats",
     scope="in expectation",
     theorem="Hamm, JMLR 2017, Theorem 4: the learned filter does as well in expectation as the "
     "best of its family, up to a term that falls with the number of training records",
@@ -111,8 +111,8 @@ class MinimaxFilter(LinearFilter):
         numbers. A private loss that reaches it says that the trained adversary learned nothing.
     generalisation_bound
         Bound on the expected rise of Phi on new records, in nats, for predictors no larger than
-        the fitted ones; see `bound_generalisation_gap` for what it assumes. None where it cannot
-        be stated, because some task is a number.
+        the fitted ones; see `bound_generalisation_gap` for what it assumes. -1 where it cannot
+        be stated, because some task is a number and its loss has no Lipschitz constant.
     """
 
     kind: ClassVar[str] = "minimax_filter"
@@ -122,7 +122,7 @@ class MinimaxFilter(LinearFilter):
     history_columns: tuple[str, ...]
     task_names: tuple[str, ...]
     baselines: FloatArray
-    generalisation_bound: float | None
+    generalisation_bound: float
 
 
 def check_records(x: npt.ArrayLike, n_features: int) -> tuple[FloatArray, np.dtype[Any]]:

@@ -222,10 +222,10 @@ def _bound_gap(
     weights: FloatArray,
     offset: FloatArray,
     centre: FloatArray,
-) -> float | None:
-    """Generalisation bound at the norms of the fitted predictors; None unless all are softmax."""
+) -> float:
+    """Generalisation bound at the norms of the fitted predictors; -1 unless all are softmax."""
     if not all(task.is_classification for task in tasks):
-        return None
+        return -1.0
     affine = np.vstack([weights, offset])
     norms = []
     for task, head in zip(tasks, found.heads, strict=True):
