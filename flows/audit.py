@@ -49,6 +49,7 @@ def audit_stage(run: Run, trained: Trained, plan: ReleasePlan, client: Client) -
         _released(run, trained, plan, client, "test" if held_out else "all", "audit_judge"),
         n_released=trained.n_features_out if plan.basis is None else plan.basis.n_features,
         unit_roundoff=float(np.finfo(plan.record_dtype).eps) / 2,
+        keeps_features=trained.keeps_features or plan.basis is not None,
         coding=getattr(run.options.method, "label_coding", "zero_one"),
         promise=_read_promise(run, trained),
     )

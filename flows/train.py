@@ -36,6 +36,8 @@ class Trained:
         Its shape.
     guarantee
         Its promise.
+    keeps_features
+        Whether predictors of raw records apply to released ones.
     mean_record : (n_features,), optional
         Mean training record, when values that are not finite are imputed.
     """
@@ -44,6 +46,7 @@ class Trained:
     n_features_in: int
     n_features_out: int
     guarantee: Guarantee
+    keeps_features: bool
     mean_record: FloatArray | None = None
 
 
@@ -96,6 +99,7 @@ def _describe(fitted: RecordMap, run: Run, client: Client) -> Trained:
         fitted.n_features_in,
         fitted.n_features_out,
         fitted.guarantee,
+        fitted.keeps_features,
         _shards(run, client).reduce(summarise_features).mean if imputes else None,
     )
 

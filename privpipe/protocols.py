@@ -233,6 +233,9 @@ class RecordMap(Protocol):
     kind: ClassVar[str]
     reads: ClassVar[Role]
     """Which part of a record goes in: "features" (floats) or "attributes" (codes)."""
+    keeps_features: ClassVar[bool]
+    """Whether predictors of raw records apply to released ones: the columns are the same
+    features, followed by a column of ones where one is appended."""
 
     @property
     def n_features_in(self) -> int: ...

@@ -62,6 +62,7 @@ class MaskFilter:
 
     kind: ClassVar[str] = "mask_filter"
     reads: ClassVar[Role] = "features"
+    keeps_features: ClassVar[bool] = True
 
     mask: FloatArray
     stopped: str

@@ -45,6 +45,7 @@ class FactoredCleaner(LinearCleaner):
     """
 
     kind: ClassVar[str] = "factored_cleaner"
+    keeps_features: ClassVar[bool] = False
     theorem: ClassVar[str] = ""
 
     _: KW_ONLY

@@ -43,6 +43,7 @@ class LaplaceMechanism:
 
     kind: ClassVar[str] = "laplace_mechanism"
     reads: ClassVar[Role] = "features"
+    keeps_features: ClassVar[bool] = True
 
     predictor: FloatArray
     scale: float

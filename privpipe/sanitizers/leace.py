@@ -45,6 +45,7 @@ class LeaceEraser:
 
     kind: ClassVar[str] = "leace_eraser"
     reads: ClassVar[Role] = "features"
+    keeps_features: ClassVar[bool] = True
 
     mean: FloatArray
     left: FloatArray

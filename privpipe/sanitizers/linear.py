@@ -45,6 +45,7 @@ class LinearFilter:
 
     kind: ClassVar[str] = "linear_filter"
     reads: ClassVar[Role] = "features"
+    keeps_features: ClassVar[bool] = False
 
     method: str
     weights: FloatArray

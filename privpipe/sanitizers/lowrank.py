@@ -72,6 +72,7 @@ class LinearCleaner:
 
     kind: ClassVar[str]
     reads: ClassVar[Role] = "features"
+    keeps_features: ClassVar[bool] = True
     theorem: ClassVar[str]
 
     predictor: FloatArray

@@ -89,6 +89,7 @@ class NeuralFilter:
 
     kind: ClassVar[str] = "neural_filter"
     reads: ClassVar[Role] = "features"
+    keeps_features: ClassVar[bool] = False
 
     parameters: FloatArray
     widths: IntArray
