@@ -50,6 +50,7 @@ def audit_stage(run: Run, trained: Trained, plan: ReleasePlan, client: Client) -
         _released(run, trained, plan, client, "test" if held_out else "all", "audit_judge"),
         n_released=_count_released(raw, trained, plan),
         unit_roundoff=_unit_roundoff(plan),
+        keeps_features=trained.keeps_features or plan.basis is not None,
         coding=getattr(run.options.method, "label_coding", "zero_one"),
         promise=_read_promise(run, trained),
     )

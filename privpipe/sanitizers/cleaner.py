@@ -102,13 +102,44 @@ class NullSpaceCleaner(LinearCleaner):
 
         Examples
         --------
-        The first layer of a neural network, two units of three inputs:
+        Any predictor that starts with a linear operator will do: what comes after it sees the
+        same numbers, up to the budget. The paper's four kinds, each on the same records:
 
-        >>> layer = np.array([[1.0, 0.0], [1.0, 0.5], [0.0, 2.0]])
-        >>> cleaner = NullSpaceCleaner.from_predictor(layer, utility_budget=0.0)
-        >>> x = np.array([[1.0, 2.0, 3.0]])
-        >>> np.allclose(np.tanh(cleaner.apply(x) @ layer), np.tanh(x @ layer))
+        >>> x = np.random.default_rng(0).normal(size=(200, 5))
+        >>> def cleaned(operator):
+        ...     return NullSpaceCleaner.from_predictor(operator, utility_budget=0.0).apply(x)
+
+        Linear regression: the coefficients, as `sklearn` has them in ``coef_``.
+
+        >>> from sklearn.linear_model import LinearRegression, LogisticRegression
+        >>> ally = LinearRegression().fit(x, x[:, 0] - x[:, 3])
+        >>> np.allclose(ally.predict(cleaned(ally.coef_)), ally.predict(x))
         True
+
+        Multi-label classification by regression and thresholds: a column per label.
+
+        >>> labels = np.column_stack([x[:, 0] > 0, x[:, 1] + x[:, 2] > 0])
+        >>> ally = LogisticRegression().fit(x, labels @ [1, 2])
+        >>> bool((ally.predict(cleaned(ally.coef_.T)) == ally.predict(x)).all())
+        True
+
+        A neural network: the weights of its first layer, (n_inputs, n_units).
+
+        >>> layer = np.array([[1.0, 0.0], [1.0, 0.5], [0.0, 2.0], [0.0, 0.0], [-1.0, 1.0]])
+        >>> np.allclose(np.tanh(cleaned(layer) @ layer), np.tanh(x @ layer))
+        True
+
+        Principal components: the loadings, (n_features, n_components), and their mean as centre.
+
+        >>> from sklearn.decomposition import PCA
+        >>> ally = PCA(2).fit(x)
+        >>> cleaner = NullSpaceCleaner.from_predictor(
+        ...     ally.components_.T, utility_budget=0.0, centre=ally.mean_
+        ... )
+        >>> np.allclose(ally.transform(cleaner.apply(x)), ally.transform(x))
+        True
+
+        In a file for ``[method] predictor``: ``np.savez("ally.npz", coefficients=operator)``.
         """
         predictor = as_predictor(desired_predictor)
         encoder, lift = factor_lift(predictor, representative, covariance)
