@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,10 +12,14 @@ from distributed import Client
 
 from flows.run import Run
 from flows.train import Trained
+from privpipe.attacks.options import AttackOptions
 from privpipe.attacks.rounds import Promise, audit_release
+from privpipe.attacks.verdicts import AttackReport
+from privpipe.dist.attacks import distribute_attacks
 from privpipe.dist.cleaned import CleanedShards
+from privpipe.dist.evidence import sample_evidence
 from privpipe.dist.reduce import ShardedCollection
-from privpipe.errors import GuaranteeError, InputError
+from privpipe.errors import GuaranteeError, InputError, MemoryBudgetError
 from privpipe.protocols import Shards
 from privpipe.records.splits import Part
 from privpipe.store.artifacts import read_arrays, read_model_header
@@ -43,6 +49,7 @@ def audit_stage(run: Run, trained: Trained, plan: ReleasePlan, client: Client) -
         _released(run, trained, plan, client, "test" if held_out else "all", "audit_judge"),
         n_released=trained.n_features_out,
         unit_roundoff=float(np.finfo(np.dtype(plan.arrays[0].dtype)).eps) / 2,
+        keeps_features=trained.keeps_features,
         coding=getattr(run.options.method, "label_coding", "zero_one"),
         promise=_read_promise(run, trained),
     )
@@ -58,9 +65,63 @@ def audit_stage(run: Run, trained: Trained, plan: ReleasePlan, client: Client) -
         "basis": _describe_basis(run, held_out),
         **findings,
         "n_groups": n_groups,
-        "attacks": "least squares, retrained on released records in the coordinates they show "
-        "(Xu et al. 2017, algorithm 3). Non-linear attacks may find more.",
+        "adversaries": _attack(run, trained, plan, client, held_out),
     }
+
+
+def _attack(
+    run: Run, trained: Trained, plan: ReleasePlan, client: Client, held_out: bool
+) -> dict[str, Any]:
+    """Every adversary on a bounded sample of the held-out records; a failure is unknown."""
+    if not run.training.confidential or not run.options.audit.adversaries:
+        return {"verdict": "unknown", "reason": "no adversary was asked for", "decisions": []}
+    options = AttackOptions(
+        adversaries=run.options.audit.adversaries,
+        max_records=run.options.audit.max_records,
+        rare_classes="merge",
+    )
+    records = _shards(run, client, "held_out" if held_out else "all", "attack").collection
+    named = {"model_url": run.stored_model_url, "model_digest": trained.model_digest}
+    if run.trains_on_itself:
+        named = {}
+        records = replace(records, released_url=plan.data_url, released_run=plan.run)
+    try:
+        report = distribute_attacks(
+            client,
+            partial(sample_evidence, records, options, **named),
+            options=options,
+            run_id=run.run_id,
+        )
+    except (InputError, MemoryBudgetError) as error:
+        return {"verdict": "unknown", "reason": str(error), "decisions": []}
+    found: dict[str, Any] = json.loads(report.to_json())
+    return found | {
+        "verdict": report.verdict,
+        "decisions": json.loads(report.decisions.to_json(orient="records")),
+        "strongest": _strongest(report, run),
+    }
+
+
+def _strongest(report: AttackReport, run: Run) -> dict[str, Any]:
+    """Per confidential variable the strongest adversary on released and on raw records."""
+    found: dict[str, Any] = {}
+    for column in run.training.schema.confidential:
+        score = "accuracy" if column.is_categorical else "r2"
+        found[column.name] = {}
+        for source in ("raw", "released"):
+            try:
+                name, value = report.strongest(column.name, score, source)
+            except InputError:  # no attack on it succeeded
+                continue
+            found[column.name][source] = {
+                "adversary": name,
+                "score": score,
+                "estimate": value.interval.estimate,
+                "lower": value.interval.lower,
+                "upper": value.interval.upper,
+                "baseline": value.baseline,
+            }
+    return found
 
 
 def _shards(run: Run, client: Client, part: Part, label: str) -> ShardedCollection:
@@ -73,7 +134,7 @@ def _released(
     """Raw and released records together: read from the release, or cleaned where they are read."""
     shards = _shards(run, client, part, label)
     if not run.trains_on_itself:
-        return CleanedShards(shards, run.work_model_url, trained.model_digest)
+        return CleanedShards(shards, run.stored_model_url, trained.model_digest)
     paired = replace(shards.collection, released_url=plan.data_url, released_run=plan.run)
     return replace(shards, collection=paired)
 
@@ -93,11 +154,11 @@ def _count_judged(run: Run, held_out: bool) -> tuple[int, int | None]:
 
 def _read_promise(run: Run, trained: Trained) -> Promise | None:
     """The promised predictor, read from the stored model as an outsider would read it."""
-    header = read_model_header(run.work_model_url)
+    header = read_model_header(run.stored_model_url)
     budget = header["fields"].get("utility_budget")
     if budget is None or "predictor" not in header["arrays"]:
         return None
-    predictor = read_arrays(run.work_model_url, ["predictor"])["predictor"]
+    predictor = read_arrays(run.stored_model_url, ["predictor"])["predictor"]
     return Promise(predictor, float(budget))
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 
 from flows.options import RunOptions
-from flows.run import Run, make_run_id, now
+from flows.run import Run, digest_options, make_run_id, now
 from privpipe.dist.cluster import check_address
 from privpipe.errors import InputError, OptionError, StoreError
 from privpipe.records.schema import CollectionSchema
 from privpipe.records.splits import make_split
 from privpipe.sanitizers import METHODS
 from privpipe.store.collection import Collection, open_collection
-from privpipe.store.layout import FEATURES
+from privpipe.store.fingerprint import fingerprint
+from privpipe.store.layout import FEATURES, RELEASED
 from privpipe.store.location import local_path, shown
-from privpipe.store.release import check_output_free, companion_url
+from privpipe.store.workspace import RunState
 
 __all__ = ["check_stage"]
 
@@ -41,6 +43,7 @@ def check_stage(options: RunOptions) -> Run:
     training = open_collection(
         options.training_path, desired=section.desired, confidential=section.confidential
     )
+    training = replace(training, only_finite=options.release.nonfinite != "fail")
     collection = training if options.training is None else open_collection(section.path)
     _check_schemas(collection.schema_of_records, training.schema_of_records)
     _check_include(options, collection.schema_of_records)
@@ -48,13 +51,19 @@ def check_stage(options: RunOptions) -> Run:
         training.schema_of_records.variable(options.audit.group)
     _check_outputs(options, collection)
     return Run(
-        run_id=make_run_id(),
         options=options,
         method=method,
         collection=collection,
         training=training,
         split=make_split(options.audit.holdout, options.audit.group),
-        started=now(),
+        state=RunState(
+            run_id=make_run_id(),
+            options_sha256=digest_options(options),
+            source_digest=collection.digest,
+            source_fingerprint=fingerprint(collection.url),
+            training_fingerprint=fingerprint(training.url),
+            started=now(),
+        ),
     )
 
 
@@ -76,10 +85,11 @@ def _check_schemas(collection: CollectionSchema, training: CollectionSchema) -> 
 
 def _check_include(options: RunOptions, schema: CollectionSchema) -> None:
     for name in options.release.include:
-        if name == FEATURES:
+        if name in (FEATURES, RELEASED):
             raise OptionError(
-                "[release] include names the raw features.",
-                remedy="Released features are always in; name other variables only.",
+                f"[release] include names {name!r}, which is a part of every release: raw features "
+                "are never released.",
+                remedy="Name other variables only; rename the variable when you ingest it.",
             )
         schema.variable(name)
         if name in options.collection.confidential:
@@ -91,18 +101,17 @@ def _check_include(options: RunOptions, schema: CollectionSchema) -> None:
 
 
 def _check_outputs(options: RunOptions, collection: Collection) -> None:
-    check_output_free(options.release.path)
-    check_output_free(companion_url(options.release.path, "model.zarr"))
+    for place in (collection.url, options.training_path):
+        if _same_or_inside(options.release.path, place):
+            raise OptionError(
+                f"The release {shown(options.release.path)} and the collection {shown(place)} "
+                "are the same place or one inside the other.",
+                remedy="Choose another place for the release.",
+                code="output-inside-input",
+            )
     path = local_path(options.release.path)
-    source = local_path(collection.url)
     if path is None:
         return
-    if source is not None and _same_or_inside(path, source):
-        raise OptionError(
-            f"The release {path} is equal to or inside the collection it is made from.",
-            remedy="Choose another place.",
-            code="output-inside-input",
-        )
     schema = collection.schema_of_records
     needed = schema.n_records * (schema.n_features + 1) * (8 if schema.dtype == "float64" else 4)
     free = shutil.disk_usage(_existing_parent(path)).free
@@ -115,9 +124,16 @@ def _check_outputs(options: RunOptions, collection: Collection) -> None:
         )
 
 
-def _same_or_inside(path: str, source: str) -> bool:
-    real, home = os.path.realpath(path), os.path.realpath(source)
-    return os.path.commonpath([real, home]) in (real, home)
+def _same_or_inside(url: str, source: str) -> bool:
+    """Whether one of two places holds the other; symbolic links are followed."""
+    path, home = local_path(url), local_path(source)
+    if path is not None and home is not None:
+        real, home = os.path.realpath(path), os.path.realpath(home)
+        return os.path.commonpath([real, home]) in (real, home)
+    if path is not None or home is not None:
+        return False
+    one, other = f"{shown(url).rstrip('/')}/", f"{shown(source).rstrip('/')}/"
+    return one.startswith(other) or other.startswith(one)
 
 
 def _existing_parent(path: str) -> str:

@@ -17,6 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from flows.toml_places import find_place
+from privpipe.attacks.options import AdversaryName, AttackOptions
+from privpipe.dist.apply import Nonfinite
 from privpipe.errors import OptionError
 from privpipe.records.schema import suggest
 from privpipe.sanitizers import METHODS
@@ -55,6 +57,13 @@ class ReleaseOptions(BaseModel):
         tuple[str, ...],
         Field(description="Further variables to release by name; a confidential one is refused."),
     ] = ()
+    nonfinite: Annotated[
+        Nonfinite,
+        Field(
+            description="Records with NaN or infinity: fail the run, withhold them (the row stays "
+            "and holds nothing, `released` is 0), or impute the training mean."
+        ),
+    ] = "fail"
 
 
 class ClusterSection(BaseModel):
@@ -86,6 +95,13 @@ class AuditOptions(BaseModel):
         str | None,
         Field(description="Variable whose equal values stay on one side (subject, original)."),
     ] = None
+    adversaries: Annotated[
+        tuple[AdversaryName, ...],
+        Field(description="Who attacks a sample of the held-out records beside least squares."),
+    ] = AttackOptions().adversaries
+    max_records: Annotated[
+        int, Field(ge=50, description="Different records that adversaries are given.")
+    ] = 10_000
 
 
 if TYPE_CHECKING:

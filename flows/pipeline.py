@@ -19,13 +19,14 @@ from flows.check import check_stage
 from flows.clean import clean_stage, plan_release
 from flows.options import RunOptions, read_options
 from flows.publish import publish_stage
+from flows.resume import begin_or_resume, is_published, reach_stage
 from flows.run import Run, cluster_options
 from flows.train import train_stage
 from flows.watch import Watch
 from privpipe.dist.boundary import run_sealed
 from privpipe.dist.cluster import connect
 from privpipe.report.audit import write_audit_markdown
-from privpipe.store.release import make_workspace, remove_workspace
+from privpipe.store.workspace import hold_workspace, read_state, remove_workspace
 
 __all__ = ["release_collection", "run_pipeline"]
 
@@ -72,22 +73,29 @@ def run_pipeline(config_path: str) -> str:
 
 
 def release_collection(options: RunOptions, watch: Watch) -> str:
-    """The stages in order; the workspace goes if a stage fails."""
+    """The stages in order. What a stopped run leaves is kept in its workspace, for the next."""
+    url = options.release.path
     with watch.stage("check", f"{options.collection.path}, method {options.method.name}"):
-        run = check_task(options)
-    with connect(cluster_options(options)) as client:
-        watch.say(f"cluster  dashboard at {client.dashboard_link}")
-        make_workspace(run.release_url)
-        try:
+        checked = check_task(options)
+    if is_published(options, checked.collection) and read_state(url) is None:
+        watch.say(f"done     {url} is already published; nothing to do")
+        return url
+    with hold_workspace(url):
+        if is_published(options, checked.collection):  # a run that died while it tidied up
+            remove_workspace(url)
+            return url
+        run, resumed = begin_or_resume(checked)
+        if resumed:
+            watch.say(f"resume   run {run.run_id} of {run.state.started}, stage {run.state.stage}")
+        with connect(cluster_options(options)) as client:
+            watch.say(f"cluster  dashboard at {client.dashboard_link}")
             findings = _work(run, client, watch)
-        except BaseException:
-            remove_workspace(run.release_url)
-            raise
+        remove_workspace(url)
     create_markdown_artifact(write_audit_markdown(findings), key="privpipe-summary")
     watch.say(f"done     release {run.release_url}")
     watch.say(f"         model   {run.model_url}")
     watch.say(f"         report  {run.report_url}")
-    return run.release_url
+    return url
 
 
 def _work(run: Run, client: Client, watch: Watch) -> dict[str, Any]:
@@ -95,11 +103,15 @@ def _work(run: Run, client: Client, watch: Watch) -> dict[str, Any]:
     with watch.stage("train", f"{run.training.n_records:,} records"), span("train"):
         trained = train_task(run, client)
     plan = plan_release(run, trained)
-    what = f"{plan.chunks.n_records:,} records in {plan.chunks.n_chunks} chunks"
+    n_chunks = plan.chunks.n_chunks
+    run = reach_stage(run, "clean", model_digest=trained.model_digest, n_chunks=n_chunks)
+    what = f"{plan.chunks.n_records:,} records in {n_chunks} chunks"
     with watch.stage("clean", what), span("clean"):
         receipts = clean_task(run, trained, plan, client, watch)
+    run = reach_stage(run, "audit")
     with watch.stage("audit", "held-out records, attack retrained"), span("audit"):
         findings = audit_task(run, trained, plan, client)
+    run = reach_stage(run, "publish")
     with watch.stage("publish", run.release_url):
         publish_task(run, trained, plan, receipts, findings)
     return findings

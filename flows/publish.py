@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from flows.resume import check_unchanged
 from flows.run import Run, digest_options, list_versions, now
 from flows.train import Trained
 from privpipe.report.audit import write_audit_markdown
 from privpipe.store.artifacts import publish_model
 from privpipe.store.blocks import Receipt
 from privpipe.store.location import join
-from privpipe.store.release import ReleasePlan, publish_release
+from privpipe.store.release import ReleasePlan, exists, publish_release
 from privpipe.store.text import write_file
 
 __all__ = ["publish_stage"]
@@ -26,11 +27,20 @@ def publish_stage(
     receipts: Mapping[int, Receipt],
     findings: Mapping[str, Any],
 ) -> None:
-    """Make everything visible; the release itself last, in one step."""
+    """Make everything visible; the release itself last, in one step.
+
+    Raises
+    ------
+    StoreError
+        If the records that were cleaned or judged are no longer those of the start.
+    """
+    check_unchanged(run)
     write_file(join(run.report_url, "audit.json"), json.dumps(findings, indent=1))
     write_file(join(run.report_url, "audit.md"), write_audit_markdown(findings))
-    publish_model(run.work_model_url, run.model_url)
-    publish_release(plan, receipts, _header(run, trained, findings))
+    if exists(run.work_model_url):  # otherwise a run died between this line and the next
+        publish_model(run.work_model_url, run.model_url)
+    withheld = sum(receipt.withheld for receipt in receipts.values())
+    publish_release(plan, receipts, {**_header(run, trained, findings), "n_withheld": withheld})
 
 
 def _header(run: Run, trained: Trained, findings: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,7 +54,7 @@ def _header(run: Run, trained: Trained, findings: Mapping[str, Any]) -> dict[str
         "training_digest": run.training.digest,
         "model_digest": trained.model_digest,
         "versions": list_versions(),
-        "started": run.started,
+        "started": run.state.started,
         "published": now(),
         "audit": dict(findings),
     }

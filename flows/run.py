@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
 
+from platformdirs import user_cache_path
 from pydantic import TypeAdapter
 
 from flows.options import RunOptions
@@ -17,8 +19,9 @@ from privpipe.dist.cluster import ClusterOptions
 from privpipe.protocols import Method
 from privpipe.records.splits import Split
 from privpipe.store.collection import Collection
-from privpipe.store.location import join
-from privpipe.store.release import companion_url, workspace_url
+from privpipe.store.location import join, local_path, shown
+from privpipe.store.release import companion_url, exists
+from privpipe.store.workspace import RunState, workspace_url
 
 __all__ = ["Run", "cluster_options", "digest_options", "list_versions", "make_run_id", "now"]
 
@@ -29,8 +32,6 @@ class Run:
 
     Parameters
     ----------
-    run_id
-        8 hexadecimal digits; in every Dask key and receipt.
     options
         The configuration.
     method
@@ -39,17 +40,30 @@ class Run:
         Opened, with the variables they are read for; often the same.
     split
         Which training records are held out.
-    started
-        UTC.
+    state
+        Identifier of the run and how far it has come; stored in the workspace.
     """
 
-    run_id: str
     options: RunOptions
     method: Method[Any]
     collection: Collection
     training: Collection
     split: Split
-    started: str
+    state: RunState
+
+    @property
+    def run_id(self) -> str:
+        """8 hexadecimal digits; in every Dask key and receipt."""
+        return self.state.run_id
+
+    @property
+    def may_withhold(self) -> bool:
+        """Whether some records may keep their row but not be released."""
+        method = self.options.method
+        return (
+            self.options.release.nonfinite == "withhold"
+            or getattr(method, "on_unrepresentable", "fail") == "withhold"
+        )
 
     @property
     def release_url(self) -> str:
@@ -59,6 +73,12 @@ class Run:
     def work_model_url(self) -> str:
         """Where the model is kept until the release is published."""
         return join(workspace_url(self.release_url), "model.zarr")
+
+    @property
+    def stored_model_url(self) -> str:
+        """Where the model is now: in the workspace, or at its place if a run died publishing."""
+        moved = self.state.model_digest is not None and not exists(self.work_model_url)
+        return self.model_url if moved else self.work_model_url
 
     @property
     def model_url(self) -> str:
@@ -99,14 +119,25 @@ def digest_options(options: RunOptions) -> str:
 
 
 def cluster_options(options: RunOptions) -> ClusterOptions:
-    """The ``[cluster]`` section as `privpipe.dist` takes it."""
+    """The ``[cluster]`` section as `privpipe.dist` takes it.
+
+    Scratch files are in the workspace, or in a folder of this machine named after a remote
+    release, so that the next run finds and removes what a killed one left.
+    """
     section = options.cluster
+    url = options.release.path
+    workspace = local_path(workspace_url(url))
+    if workspace is None:
+        name = hashlib.sha256(shown(url).encode()).hexdigest()[:16]
+        workspace = str(user_cache_path("privpipe", ensure_exists=True) / name)
+        os.makedirs(workspace, mode=0o700, exist_ok=True)
     return ClusterOptions(
         address=section.address,
         workers=section.workers,
         memory_limit=section.memory_limit,
         dashboard=section.dashboard,
         wait_seconds=section.wait_seconds,
+        scratch=f"{workspace}/dask",
     )
 
 

@@ -12,11 +12,14 @@ from distributed import Client
 
 from flows.run import Run, list_versions, now
 from privpipe.dist.reduce import ShardedCollection
-from privpipe.protocols import Guarantee
-from privpipe.store.artifacts import write_model
+from privpipe.errors import StoreError
+from privpipe.numerics.moments import CoMoments
+from privpipe.protocols import FloatArray, Guarantee, RecordMap, Shard
+from privpipe.store.artifacts import digest_map, open_model, write_model
 from privpipe.store.predictors import read_predictor
+from privpipe.store.release import check_output_free, exists
 
-__all__ = ["Trained", "train_stage"]
+__all__ = ["Trained", "read_files", "train_stage"]
 
 
 @dataclass(frozen=True)
@@ -31,19 +34,28 @@ class Trained:
         Its shape.
     guarantee
         Its promise.
+    keeps_features
+        Whether predictors of raw records apply to released ones.
+    mean_record : (n_features,), optional
+        Mean training record, when values that are not finite are imputed.
     """
 
     model_digest: str
     n_features_in: int
     n_features_out: int
     guarantee: Guarantee
+    keeps_features: bool
+    mean_record: FloatArray | None = None
 
 
 def train_stage(run: Run, client: Client) -> Trained:
-    """Fit on the training records that are not held out."""
-    shards = ShardedCollection(run.training.keeping(run.split, "fit"), client, run.run_id)
-    fitted = run.method.fit(shards, run.options.method, **_read_files(run))
-    digest = write_model(
+    """Fit on the training records that are not held out; a stored model is never fitted again."""
+    if exists(run.stored_model_url):
+        return _describe(open_model(run.stored_model_url), run, client)
+    check_output_free(run.model_url)
+    shards = _shards(run, client)
+    fitted = run.method.fit(shards, run.options.method, **read_files(run))
+    write_model(
         fitted,
         run.work_model_url,
         {
@@ -56,9 +68,38 @@ def train_stage(run: Run, client: Client) -> Trained:
             "trained": now(),
         },
     )
-    return Trained(digest, fitted.n_features_in, fitted.n_features_out, fitted.guarantee)
+    return _describe(fitted, run, client)
 
 
-def _read_files(run: Run) -> Mapping[str, Mapping[str, npt.NDArray[np.floating[Any]]]]:
+def _shards(run: Run, client: Client) -> ShardedCollection:
+    return ShardedCollection(run.training.keeping(run.split, "fit"), client, run.run_id)
+
+
+def _describe(fitted: RecordMap, run: Run, client: Client) -> Trained:
+    digest = digest_map(fitted)
+    if run.state.model_digest not in (None, digest):
+        raise StoreError(
+            "The stored model is not the one of the interrupted run.",
+            remedy="`privpipe purge`, then run again.",
+            code="other-model",
+        )
+    imputes = run.options.release.nonfinite == "impute"
+    return Trained(
+        digest,
+        fitted.n_features_in,
+        fitted.n_features_out,
+        fitted.guarantee,
+        fitted.keeps_features,
+        _shards(run, client).reduce(summarise_features).mean if imputes else None,
+    )
+
+
+def summarise_features(shard: Shard) -> CoMoments:
+    """Co-moments of the features alone."""
+    return CoMoments.of(shard.features)
+
+
+def read_files(run: Run) -> Mapping[str, Mapping[str, npt.NDArray[np.floating[Any]]]]:
+    """The arrays of every file that the method's options name."""
     files = run.method.files(run.options.method)
     return {name: read_predictor(url) for name, url in files.items()}

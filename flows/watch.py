@@ -30,7 +30,7 @@ class Watch:
     """Shows stages on a console and in Prefect; implements `privpipe.dist.progress.Progress`."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(stderr=True, highlight=False)
+        self.console = console or Console(stderr=True, highlight=False, soft_wrap=True)
         self._bar: Progress | None = None
         self._artifact: UUID | None = None
         self._done = self._total = 0
@@ -58,6 +58,7 @@ class Watch:
             TimeRemainingColumn(),
             console=self.console,
             transient=True,
+            disable=not self.console.is_terminal,
         )
         self._bar.add_task(stage, total=n_records)
         self._bar.start()

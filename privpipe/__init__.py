@@ -9,21 +9,42 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 _HOME = {
+    "AttackOptions": "privpipe.attacks.options",
+    "AttackReport": "privpipe.attacks.verdicts",
     "Guarantee": "privpipe.protocols",
     "IngestOptions": "privpipe.store.ingest",
     "KeyBinding": "privpipe.store.keys",
     "KeyedStream": "privpipe.numerics.streams",
-    "NullSpaceCleaner": "privpipe.sanitizers.nullspace",
+    "LaplaceMechanism": "privpipe.sanitizers.laplace",
+    "LinearFilter": "privpipe.sanitizers.linear",
+    "MinimaxFilter": "privpipe.sanitizers.linear",
+    "MinimaxNeuralOptions": "privpipe.sanitizers.minimax_neural",
+    "MinimaxOptions": "privpipe.sanitizers.minimax",
+    "NeuralFilter": "privpipe.sanitizers.minimax_neural",
+    "NullSpaceCleaner": "privpipe.sanitizers.cleaner",
     "PrivpipeError": "privpipe.errors",
     "Records": "privpipe.records.memory",
     "SourceLayout": "privpipe.store.sources.source",
+    "TargetedCleaner": "privpipe.sanitizers.targeted",
     "apply_dataset": "privpipe.dist.lazy",
     "export_release": "privpipe.store.export",
+    "fit_leace_eraser": "privpipe.sanitizers.leace",
+    "fit_minimax_family": "privpipe.sanitizers.minimax_family",
+    "fit_minimax_filter": "privpipe.sanitizers.minimax",
+    "fit_minimax_neural_filter": "privpipe.sanitizers.minimax_neural",
     "fit_null_space_cleaner": "privpipe.sanitizers.nullspace",
+    "fit_targeted_cleaner": "privpipe.sanitizers.targeted_fit",
     "forget_key": "privpipe.store.keys",
     "ingest": "privpipe.store.ingest",
     "list_keys": "privpipe.store.keys",
     "make_key": "privpipe.store.keys",
+    "measure_attacks": "privpipe.attacks.inference",
+    "measure_information": "privpipe.attacks.information",
+    "measure_linkage": "privpipe.attacks.linkage",
+    "measure_membership": "privpipe.attacks.membership",
+    "measure_null_space_privacy": "privpipe.attacks.nullspace",
+    "measure_reconstruction": "privpipe.attacks.reconstruction",
+    "measure_roc": "privpipe.attacks.roc",
     "open_collection": "privpipe.store.collection",
     "open_model": "privpipe.store.artifacts",
     "open_release": "privpipe.store.published",
@@ -46,14 +67,37 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    from privpipe.attacks.inference import measure_attacks as measure_attacks
+    from privpipe.attacks.information import measure_information as measure_information
+    from privpipe.attacks.linkage import measure_linkage as measure_linkage
+    from privpipe.attacks.membership import measure_membership as measure_membership
+    from privpipe.attacks.nullspace import measure_null_space_privacy as measure_null_space_privacy
+    from privpipe.attacks.options import AttackOptions as AttackOptions
+    from privpipe.attacks.reconstruction import measure_reconstruction as measure_reconstruction
+    from privpipe.attacks.roc import measure_roc as measure_roc
+    from privpipe.attacks.verdicts import AttackReport as AttackReport
     from privpipe.dist.lazy import apply_dataset as apply_dataset
     from privpipe.errors import PrivpipeError as PrivpipeError
     from privpipe.numerics.knapsack import solve_augmented_knapsack as solve_augmented_knapsack
     from privpipe.numerics.streams import KeyedStream as KeyedStream
     from privpipe.protocols import Guarantee as Guarantee
     from privpipe.records.memory import Records as Records
-    from privpipe.sanitizers.nullspace import NullSpaceCleaner as NullSpaceCleaner
+    from privpipe.sanitizers.cleaner import NullSpaceCleaner as NullSpaceCleaner
+    from privpipe.sanitizers.laplace import LaplaceMechanism as LaplaceMechanism
+    from privpipe.sanitizers.leace import fit_leace_eraser as fit_leace_eraser
+    from privpipe.sanitizers.linear import LinearFilter as LinearFilter
+    from privpipe.sanitizers.linear import MinimaxFilter as MinimaxFilter
+    from privpipe.sanitizers.minimax import MinimaxOptions as MinimaxOptions
+    from privpipe.sanitizers.minimax import fit_minimax_filter as fit_minimax_filter
+    from privpipe.sanitizers.minimax_family import fit_minimax_family as fit_minimax_family
+    from privpipe.sanitizers.minimax_neural import MinimaxNeuralOptions as MinimaxNeuralOptions
+    from privpipe.sanitizers.minimax_neural import NeuralFilter as NeuralFilter
+    from privpipe.sanitizers.minimax_neural import (
+        fit_minimax_neural_filter as fit_minimax_neural_filter,
+    )
     from privpipe.sanitizers.nullspace import fit_null_space_cleaner as fit_null_space_cleaner
+    from privpipe.sanitizers.targeted import TargetedCleaner as TargetedCleaner
+    from privpipe.sanitizers.targeted_fit import fit_targeted_cleaner as fit_targeted_cleaner
     from privpipe.store.artifacts import open_model as open_model
     from privpipe.store.artifacts import write_model as write_model
     from privpipe.store.collection import open_collection as open_collection

@@ -16,6 +16,8 @@
       GateError                       6  the release did not pass its gate
       GuaranteeError                  6  a promise cannot be kept or shown
 
+`PrivacyWarning` is a warning: what was asked is done, but protects less than it seems to.
+
 No message holds a value of a record. A message names the thing, what was wrong with it, what is
 allowed, and the way out; `code` is a stable name for machines, `remedy` the way out alone.
 """
@@ -35,6 +37,7 @@ __all__ = [
     "MemoryBudgetError",
     "NumericalError",
     "OptionError",
+    "PrivacyWarning",
     "PrivpipeError",
     "RankError",
     "StoreError",
@@ -81,6 +84,10 @@ class PrivpipeError(Exception):
 
 def _rebuild(kind: type[PrivpipeError], message: str, remedy: str, code: str) -> PrivpipeError:
     return kind(message, remedy=remedy, code=code)
+
+
+class PrivacyWarning(UserWarning):
+    """What was asked is done, but it protects less than its name suggests."""
 
 
 class OptionError(PrivpipeError, ValueError):

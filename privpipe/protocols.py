@@ -84,6 +84,10 @@ def _no_columns() -> FloatArray:
     return np.empty((0, 0))
 
 
+def _no_weights() -> FloatArray:
+    return np.empty(0)
+
+
 @dataclass(frozen=True, eq=False)
 class Shard:
     """Some records as plain arrays; all arrays have the same number of rows.
@@ -102,6 +106,8 @@ class Shard:
         What a release holds for these records; only audits see it.
     first_record
         Number of the first record within its collection; -1 when rows were left out.
+    weights : (n_records,), float64
+        How often each record counts in a fit; empty when all count once.
     """
 
     features: FloatArray
@@ -110,6 +116,7 @@ class Shard:
     attributes: IntArray = field(default_factory=lambda: np.empty((0, 0), np.int64))
     released: FloatArray = field(default_factory=_no_columns)
     first_record: int = 0
+    weights: FloatArray = field(default_factory=_no_weights)
 
     @property
     def n_records(self) -> int:
@@ -226,6 +233,9 @@ class RecordMap(Protocol):
     kind: ClassVar[str]
     reads: ClassVar[Role]
     """Which part of a record goes in: "features" (floats) or "attributes" (codes)."""
+    keeps_features: ClassVar[bool]
+    """Whether predictors of raw records apply to released ones: the columns are the same
+    features, followed by a column of ones where one is appended."""
 
     @property
     def n_features_in(self) -> int: ...

@@ -35,6 +35,16 @@ def run(
 
 
 @app.command()
+def check(
+    config: Annotated[str, typer.Argument(help="TOML file.")],
+) -> None:
+    """Check a configuration without a cluster, and say what its budget means."""
+    from flows.command.check import check_command
+
+    check_command(config)
+
+
+@app.command()
 def ingest(
     source: Annotated[
         str,
@@ -165,3 +175,50 @@ def demo(
     from flows.command.demo import demo_command
 
     demo_command(out, records, workers)
+
+
+@app.command()
+def status(
+    release: Annotated[str, typer.Argument(help="Path or URL of the release.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say how far the run of a release is."""
+    from flows.command.status import status_command
+
+    status_command(release, as_json=as_json)
+
+
+@app.command()
+def purge(
+    release: Annotated[str, typer.Argument(help="Path or URL of the release.")],
+) -> None:
+    """Remove what an interrupted run left behind."""
+    from flows.command.status import purge_command
+
+    purge_command(release)
+
+
+@app.command("forget-key")
+def forget_key(
+    release: Annotated[str, typer.Argument(help="Name of the key; none lists all.")] = "",
+) -> None:
+    """Destroy the key of a release's random draws, or list the keys there are."""
+    from flows.command.keys import forget_key_command
+
+    forget_key_command(release)
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str, typer.Argument(help="Figure of a paper; none lists all.")] = "",
+    data: Annotated[
+        str, typer.Option(help="Folder of the data sets; default: PRIVPIPE_PAPER_DATA.")
+    ] = "",
+    runs: Annotated[int, typer.Option(help="Runs to average; 0: the figure's own number.")] = 0,
+    out: Annotated[str, typer.Option(help="Folder for JSON, PNG and SVG.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Do a paper's figure again: our numbers beside the paper's, a verdict per cell."""
+    from flows.command.reproduce import reproduce_command
+
+    reproduce_command(name, data=data, runs=runs, out=out, as_json=as_json)

@@ -13,11 +13,19 @@ from rich.table import Table
 
 from flows.demo import N_ORIGINALS, prepare_demo
 from flows.prefect_home import prepare_prefect
+from privpipe.attacks.options import AttackOptions
 
 __all__ = ["demo_command"]
 
-ROWS = ("raw", "released", "released, attack retrained")
-FLOORS = ("knowing only the wanted answer", "guessing")
+ROWS = (
+    "raw",
+    "raw, strongest adversary",
+    "released",
+    "released, attack retrained",
+    "released, strongest adversary",
+    "knowing only the wanted answer",
+    "guessing",
+)
 
 
 def demo_command(folder: str, n_records: int, workers: int) -> None:
@@ -39,9 +47,13 @@ def demo_command(folder: str, n_records: int, workers: int) -> None:
         findings = json.load(file)
     picture = draw_portrait(base)
     console.print(_tabulate(findings))
+    best = findings["adversaries"]["strongest"]["digit"]["released"]
     console.print(
-        f"Accuracies rest on {findings['n_groups']} different scans the fit never saw. The attack "
-        "is least squares; stronger attacks may find more."
+        f"Accuracies rest on {findings['n_groups']} different scans the fit never saw; the "
+        f"adversaries' on {findings['adversaries']['n_records']}. Strongest of "
+        f"{len(AttackOptions().adversaries)} adversaries: {best['adversary']}, "
+        f"{best['lower']:.2f} to {best['upper']:.2f}.",
+        soft_wrap=True,
     )
     _say_where(console, base, picture, time.perf_counter() - begun)
 
@@ -49,13 +61,19 @@ def demo_command(folder: str, n_records: int, workers: int) -> None:
 def _tabulate(findings: Mapping[str, Any]) -> Table:
     table = Table("predicted from", "zero: accuracy (F1)", "which digit: accuracy (F1)")
     wanted, confidential = findings["desired"]["zero"], findings["confidential"]["digit"]
-    for row in (*ROWS, *FLOORS):
+    for source in ("raw", "released"):
+        best = findings["adversaries"]["strongest"]["digit"][source]
+        name = f"{source}, strongest adversary"
+        confidential = confidential | {name: {"accuracy": best["estimate"]}}
+    for row in ROWS:
         table.add_row(row, _figure(wanted.get(row)), _figure(confidential.get(row)))
     return table
 
 
 def _figure(found: Mapping[str, float] | None) -> str:
-    return "" if found is None else f"{found['accuracy']:.3f} ({found['f1']:.3f})"
+    if found is None:
+        return ""
+    return f"{found['accuracy']:.3f}" + (f" ({found['f1']:.3f})" if "f1" in found else "")
 
 
 def _say_where(console: Console, base: str, picture: str, seconds: float) -> None:

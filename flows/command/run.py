@@ -10,9 +10,11 @@ __all__ = ["run_command"]
 def run_command(config: str) -> None:
     """Check the file, then run the flow with an in-process Prefect unless a server is set."""
     prepare_prefect()
+    # Whatever the metadata tells is told in a moment, before Prefect and a cluster start.
+    from flows.check import check_stage
     from flows.options import read_options
 
-    read_options(config)  # fails in a moment, before Prefect starts
+    check_stage(read_options(config))
     from flows.pipeline import run_pipeline
 
     run_pipeline(config)

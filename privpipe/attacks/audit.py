@@ -11,7 +11,7 @@ completely private when its confidential label is predicted no better than from 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from privpipe.protocols import Column, FloatArray, IntArray, Shard
 
 __all__ = ["AuditPlan", "AuditSums", "PairMoments", "measure_pairs", "summarise_pairs"]
 
-AT_BUDGET = 1e-6
+AT_BUDGET = 1e-3
 """A record counts as at its budget when it spent all but this share of it."""
 
 
@@ -70,6 +70,8 @@ class AuditPlan:
         Mean raw training record.
     joint
         See `PairMoments`.
+    keeps_features
+        Whether the raw predictors apply to released records as they are.
     predictor : (n_released, n_predictions), optional
         The desired predictor that the release promises to preserve.
     utility_budget
@@ -83,6 +85,7 @@ class AuditPlan:
     attack: LeastSquares
     mean: FloatArray
     joint: tuple[IntArray | None, ...]
+    keeps_features: bool = True
     predictor: FloatArray | None = None
     utility_budget: float | None = None
 
@@ -148,6 +151,7 @@ def summarise_pairs(
 
 def measure_pairs(shard: Shard, *, plan: AuditPlan) -> AuditSums:
     """Judge the records of a shard: raw features, released features, true labels."""
+    shard = _only_released(shard)
     x = shard.features.astype(np.float64)
     released = shard.released.astype(np.float64)
     values = np.hstack([shard.desired, shard.confidential])
@@ -156,14 +160,27 @@ def measure_pairs(shard: Shard, *, plan: AuditPlan) -> AuditSums:
     largest: dict[str, float] = {}
     _add_utility(added, largest, x, released, plan)
     scores = {"raw": plan.raw.predict(x), "retrained": plan.attack.predict(released)}
-    direct = _widen(plan.raw, released.shape[1])
-    if direct is not None:
-        scores["released"] = direct.predict(released)
+    if plan.keeps_features:
+        scores["released"] = _widen(plan.raw, released.shape[1]).predict(released)
     _add_privacy(added, scores, targets, plan)
     for name, score in scores.items():
         _add_predictions(added, name, score, values, targets, plan)
     _add_floors(added, shard, plan)
     return AuditSums(len(x), added, largest)
+
+
+def _only_released(shard: Shard) -> Shard:
+    """Leave out withheld records, whose row holds nothing."""
+    kept = np.isfinite(shard.released).all(axis=1)
+    if kept.all():
+        return shard
+    return replace(
+        shard,
+        features=shard.features[kept],
+        desired=shard.desired[kept],
+        confidential=shard.confidential[kept],
+        released=shard.released[kept],
+    )
 
 
 def encode_answers(desired: FloatArray, columns: Sequence[Column]) -> IntArray:
@@ -270,12 +287,9 @@ def _confusion(truth: FloatArray, guess: IntArray, known: FloatArray, column: Co
     return np.bincount(flat, minlength=k * k).reshape(k, k).astype(np.float64)
 
 
-def _widen(fitted: LeastSquares, n_released: int) -> LeastSquares | None:
-    """The raw predictor on released records: as it is, with the ones column, or not at all."""
-    n = len(fitted.coefficients)
-    if n == n_released:
+def _widen(fitted: LeastSquares, n_released: int) -> LeastSquares:
+    """The raw predictor on released records: as it is, or with the column of ones."""
+    if len(fitted.coefficients) == n_released:
         return fitted
-    if n + 1 == n_released:
-        rows = np.vstack([fitted.coefficients, fitted.intercept])
-        return LeastSquares(rows, np.zeros_like(fitted.intercept), fitted.condition)
-    return None
+    rows = np.vstack([fitted.coefficients, fitted.intercept])
+    return LeastSquares(rows, np.zeros_like(fitted.intercept), fitted.condition)

@@ -52,6 +52,7 @@ def audit_release(
     n_released: int,
     unit_roundoff: float,
     coding: Coding = "zero_one",
+    keeps_features: bool = True,
     promise: Promise | None = None,
 ) -> dict[str, Any]:
     """Judge a release on labelled records that its map has never seen.
@@ -69,6 +70,8 @@ def audit_release(
         Of the released dtype.
     coding
         Values of categorical targets.
+    keeps_features
+        Whether released columns are the raw features, so that raw predictors apply to them.
     promise
         The utility promise to check on every judged record.
 
@@ -104,6 +107,7 @@ def audit_release(
         attack=fit_linear_attack(pairs.moments, n_released, unit_roundoff),
         mean=mean,
         joint=pairs.joint,
+        keeps_features=keeps_features,
         predictor=None if promise is None else promise.predictor,
         utility_budget=None if promise is None else promise.utility_budget,
     )

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,15 +20,18 @@ from distributed import TimeoutError as DaskTimeoutError
 from privpipe.dist.boundary import run_sealed
 from privpipe.dist.cluster import measure_workers
 from privpipe.dist.progress import Progress, Silent
-from privpipe.errors import ClusterError, FormatError, PrivpipeError
-from privpipe.protocols import RecordMap
+from privpipe.errors import ClusterError, FormatError, InputError, PrivpipeError
+from privpipe.protocols import BoolArray, FloatArray, RecordMap
+from privpipe.records.schema import MISSING
 from privpipe.store.artifacts import digest_map, open_model
 from privpipe.store.blocks import Receipt, write_block
 from privpipe.store.collection import Collection
-from privpipe.store.layout import FEATURES
+from privpipe.store.layout import FEATURES, RELEASED
 from privpipe.store.release import ReleasePlan
 
-__all__ = ["CleaningJob", "clean_chunks", "clean_collection"]
+__all__ = ["CleaningJob", "Nonfinite", "clean_chunks", "clean_collection", "treat_nonfinite"]
+
+Nonfinite = Literal["fail", "withhold", "impute"]
 
 IN_FLIGHT_PER_THREAD = 3
 """Tasks submitted per worker thread: one at work, two waiting close by."""
@@ -54,13 +57,25 @@ class CleaningJob:
         The fitted map, and what it must be.
     include
         Variables released by name.
+    nonfinite
+        What happens to records with values that are not finite: "fail", "withhold" (the row
+        stays and holds nothing), or "impute" (such values become those of `fill`).
+    fill : (n_features,), optional
+        Mean training record, for "impute".
     """
 
     collection: Collection
     plan: ReleasePlan
     model_url: str
     model_digest: str
-    include: tuple[str, ...] = field(default=())
+    include: tuple[str, ...] = ()
+    nonfinite: Nonfinite = "fail"
+    fill: FloatArray | None = None
+
+    @property
+    def flags_released(self) -> bool:
+        """Whether the release says of each record if it was released."""
+        return any(array.name == RELEASED for array in self.plan.arrays)
 
 
 def clean_collection(
@@ -137,16 +152,54 @@ def clean_chunks(job: CleaningJob, chunks: list[int]) -> list[Receipt]:
 def _clean_chunk(job: CleaningJob, fitted: RecordMap, chunk: int) -> Receipt:
     begun = time.perf_counter()
     start, stop = job.plan.chunks.rows(chunk)
-    x = job.collection.read(FEATURES, start, stop)
+    x, kept = treat_nonfinite(job, job.collection.read(FEATURES, start, stop), chunk)
+    released = fitted.apply(x if kept.all() else x[kept])
     block: dict[str, npt.NDArray[Any]] = {
-        FEATURES: np.ascontiguousarray(fitted.apply(x), job.plan.arrays[0].dtype)
+        FEATURES: _spread(released, kept).astype(job.plan.arrays[0].dtype, copy=False)
     }
+    kept &= ~np.isnan(block[FEATURES]).all(axis=1)  # a map may withhold records of its own
     for name in job.include:
-        block[name] = job.collection.read(name, start, stop)
+        values = job.collection.read(name, start, stop)
+        block[name] = values if kept.all() else _spread(values[kept], kept)
+    if job.flags_released:
+        block[RELEASED] = kept.astype(np.int8)
     receipt = write_block(job.plan.data_url, job.plan.arrays, chunk, block, job.plan.run)
-    return Receipt(
-        receipt.run, chunk, receipt.rows, receipt.objects, time.perf_counter() - begun
+    seconds = time.perf_counter() - begun
+    return replace(receipt, seconds=seconds, withheld=len(kept) - int(kept.sum()))
+
+
+def treat_nonfinite(
+    job: CleaningJob, x: npt.NDArray[Any], chunk: int
+) -> tuple[npt.NDArray[Any], BoolArray]:
+    """Records ready for the map, and which of them may be released.
+
+    Raises
+    ------
+    InputError
+        Under "fail", with how many records of which chunk are concerned.
+    """
+    finite = np.isfinite(x)
+    kept: BoolArray = finite.all(axis=1)
+    if kept.all() or job.nonfinite == "withhold":
+        return x, kept
+    if job.nonfinite == "impute" and job.fill is not None:
+        return np.where(finite, x, job.fill.astype(x.dtype)), np.ones(len(x), bool)
+    raise InputError(
+        f"{len(x) - int(kept.sum())} of {len(x)} records of chunk {chunk} hold features that are "
+        "not finite.",
+        remedy='Mend the source, or set [release] nonfinite = "withhold" or "impute".',
+        code="nonfinite",
     )
+
+
+def _spread(values: npt.NDArray[Any], kept: BoolArray) -> npt.NDArray[Any]:
+    """Put rows back to their places; rows left out hold NaN, or the missing code."""
+    if kept.all():
+        return values
+    fill = np.nan if np.issubdtype(values.dtype, np.floating) else MISSING
+    spread = np.full((len(kept), *values.shape[1:]), fill, values.dtype)
+    spread[kept] = values
+    return spread
 
 
 @lru_cache(maxsize=4)

@@ -40,9 +40,11 @@ def seal(error: Exception, stage: str) -> PrivpipeError:
     """
     if isinstance(error, PrivpipeError):
         return type(error)(error.message, remedy=error.remedy, code=error.code)
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return StoreError(
-            f"The disk is full ({stage}).", remedy="Free space, then run again.", code="disk-full"
+            f"The disk is full ({stage}).",
+            remedy="Free space, then run again: the work so far is kept.",
+            code="disk-full",
         )
     if isinstance(error, MemoryError):
         return MemoryBudgetError(

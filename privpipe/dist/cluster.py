@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,6 +48,9 @@ class ClusterOptions:
         Address of a local cluster's dashboard. It has no login, hence loopback.
     wait_seconds
         How long to wait for the first worker.
+    scratch
+        Folder for a local cluster's spilled records, emptied at start and at end; a new private
+        one by default.
     """
 
     address: str | None = None
@@ -53,6 +58,7 @@ class ClusterOptions:
     memory_limit: str = "auto"
     dashboard: str = "127.0.0.1:8787"
     wait_seconds: float = 60.0
+    scratch: str | None = None
 
 
 @dataclass(frozen=True)
@@ -115,7 +121,7 @@ def connect(options: ClusterOptions) -> Iterator[Client]:
         "distributed.worker.memory.spill-compression": None,
     }
     with (
-        tempfile.TemporaryDirectory(prefix="privpipe-dask-") as scratch,
+        _scratch_folder(options.scratch) as scratch,
         dask.config.set(settings),
         LocalCluster(
             n_workers=options.workers or os.cpu_count() or 1,
@@ -124,7 +130,7 @@ def connect(options: ClusterOptions) -> Iterator[Client]:
             host="127.0.0.1",
             dashboard_address=_free_address(options.dashboard),
             local_directory=scratch,
-            silence_logs="ERROR",
+            silence_logs="CRITICAL",
         ) as cluster,
         Client(cluster) as client,
     ):
@@ -187,6 +193,36 @@ def _prepare(client: Client, wait_seconds: float) -> None:
     if problem:
         raise ClusterError(problem, remedy="Start workers, or raise the limit.", code="no-workers")
     client.register_plugin(PrepareWorker())
+
+
+@contextmanager
+def _scratch_folder(path: str | None) -> Iterator[str]:
+    """A private folder; what a killed run left there, plain records among it, goes first."""
+    if path is None:
+        with tempfile.TemporaryDirectory(prefix="privpipe-dask-") as folder:
+            yield folder
+        return
+    _empty(path)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _empty(path: str) -> None:
+    """Make a private folder empty; workers of a killed run may need a moment to be gone."""
+    for _ in range(50):
+        shutil.rmtree(path, ignore_errors=True)
+        try:
+            os.mkdir(path, mode=0o700)
+            return
+        except FileExistsError:
+            time.sleep(0.1)
+    raise ClusterError(
+        f"The scratch folder {path} cannot be emptied.",
+        remedy="Something else uses it: end it, or remove the folder by hand.",
+        code="scratch",
+    )
 
 
 def _is_loopback(host: str) -> bool:

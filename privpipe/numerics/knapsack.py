@@ -1,6 +1,7 @@
-"""The augmented fractional knapsack and its closed form in the coordinates of a predictor.
+"""The augmented fractional knapsack, all rows of a chunk at once.
 
-Xu et al. 2017, Figure 1 with the augmented step 4; all rows of a chunk at once.
+Xu et al. 2017, Figure 1 with the augmented step 4. Its closed forms in the coordinates of a
+predictor are in `privpipe.numerics.shrinkage`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import numpy as np
 from privpipe.errors import InputError, OptionError
 from privpipe.protocols import FloatArray
 
-__all__ = ["check_budget", "shrink_coordinates", "solve_augmented_knapsack"]
+__all__ = ["check_budget", "solve_augmented_knapsack", "spent_before"]
 
 
 def solve_augmented_knapsack(gain: FloatArray, cost: FloatArray, budget: float) -> FloatArray:
@@ -66,49 +67,10 @@ def solve_augmented_knapsack(gain: FloatArray, cost: FloatArray, budget: float) 
     with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
         ratio = np.where(free, np.inf, gain / cost)
         order = np.argsort(-ratio, axis=1, kind="stable")
-        spent = _spent_before(np.take_along_axis(cost, order, axis=1))
+        spent = spent_before(np.take_along_axis(cost, order, axis=1))
         left = np.empty_like(cost)
         np.put_along_axis(left, order, np.maximum(budget - spent, 0.0), axis=1)
         return np.where(free, 1.0, np.sqrt(np.minimum(left / cost, 1.0)))
-
-
-def shrink_coordinates(coordinates: FloatArray, budget: FloatArray) -> FloatArray:
-    """Solve algorithm 1's knapsack in the coordinates whose squares are the costs.
-
-    With the costs ``H = b**2`` and gains 1 the knapsack takes the components by increasing
-    ``|b|``. What stays of the fractional one is ``sign(b) (|b| - sqrt(left))``: subtracting
-    keeps the digits that forming ``(1 - alpha) b`` would cancel.
-
-    Parameters
-    ----------
-    coordinates : (n_records, rank)
-        ``b``, in units of the desired prediction.
-    budget : (n_records,)
-        Budget of each record, non-negative, in squared units of the desired prediction.
-
-    Returns
-    -------
-    kept : (n_records, rank), float64
-        What is left of each coordinate; ``((coordinates - kept)**2).sum(1) <= budget``.
-
-    References
-    ----------
-    Xu et al. 2017, Figure 1 (augmented) with G = 1, and Figure 2.
-
-    Examples
-    --------
-    >>> shrink_coordinates(np.array([[3.0, 1.0]]), np.array([5.0]))
-    array([[1., 0.]])
-    """
-    size = np.abs(coordinates)
-    if coordinates.shape[1] == 1:
-        return _with_sign(np.maximum(size - np.sqrt(budget)[:, None], 0.0), coordinates)
-    order = np.argsort(size, axis=1, kind="stable")
-    with np.errstate(over="ignore", under="ignore"):
-        spent = _spent_before(np.take_along_axis(size, order, axis=1) ** 2)
-    left = np.empty_like(size)
-    np.put_along_axis(left, order, np.maximum(budget[:, None] - spent, 0.0), axis=1)
-    return _with_sign(np.maximum(size - np.sqrt(left), 0.0), coordinates)
 
 
 def check_budget(budget: float) -> None:
@@ -121,12 +83,7 @@ def check_budget(budget: float) -> None:
         )
 
 
-def _with_sign(size: FloatArray, signed: FloatArray) -> FloatArray:
-    # Adding zero turns -0.0 into 0.0: the sign of a coordinate removed whole must not remain.
-    return np.copysign(size, signed) + 0.0
-
-
-def _spent_before(cost: FloatArray) -> FloatArray:
+def spent_before(cost: FloatArray) -> FloatArray:
     """Cost of all components before each one, without subtracting (which would cancel)."""
     spent = np.zeros_like(cost)
     np.cumsum(cost[:, :-1], axis=1, out=spent[:, 1:])

@@ -12,7 +12,7 @@ import scipy.linalg
 from privpipe.errors import InputError, RankError
 from privpipe.protocols import FloatArray
 
-__all__ = ["factor_predictor", "lift_likely", "measure_rounding_margin"]
+__all__ = ["factor_predictor", "lift_likely", "make_unique"]
 
 SAME_SINGULAR_VALUE = 1e-9
 """Singular values this close, relative to the largest, share one subspace."""
@@ -65,9 +65,10 @@ def factor_predictor(predictor: FloatArray) -> tuple[FloatArray, FloatArray]:
             remedy="Give a predictor that uses at least one feature.",
             code="predictor",
         )
-    w = _unique_basis(right[:rank].T, s[:rank])
-    encoder = a @ w
-    return encoder, encoder / s[:rank] ** 2
+    encoder = a @ make_unique(right[:rank].T, s[:rank])
+    # D = E (E^T E)^-1 by QR: E / s**2 would lose the square of the condition number.
+    q, r = np.linalg.qr(encoder)
+    return encoder, scipy.linalg.solve_triangular(r, q.T).T
 
 
 def lift_likely(encoder: FloatArray, covariance: FloatArray) -> FloatArray:
@@ -113,42 +114,16 @@ def lift_likely(encoder: FloatArray, covariance: FloatArray) -> FloatArray:
     return lift
 
 
-def measure_rounding_margin(
-    predictor_norm: float,
-    record_norm: FloatArray,
-    released_norm: FloatArray,
-    n_features: int,
-    released_dtype: np.dtype[np.floating],
-) -> FloatArray:
-    """Bound what rounding adds to the root of a record's utility loss.
-
-    The first term is the rounding of the stored record, the second that of the float64 dot
-    products that made it and of those with which a reader checks it.
+def make_unique(w: FloatArray, s: FloatArray) -> FloatArray:
+    """Fix signs and, within equal singular values, the basis, by the rule of `factor_predictor`.
 
     Parameters
     ----------
-    predictor_norm
-        Frobenius norm of the predictor.
-    record_norm, released_norm : (n_records,)
-        Upper bounds on the Euclidean norms of record and released record.
-    n_features
-        Length of the dot products.
-    released_dtype
-        Dtype of the released record.
-
-    Returns
-    -------
-    margin : (n_records,)
-        In units of the desired prediction. Spending ``max(0, sqrt(budget) - margin)**2``
-        keeps every stored record within `budget`.
+    w : (n_rows, rank)
+        Orthonormal columns.
+    s : (rank,)
+        Their singular values, decreasing.
     """
-    unit_roundoff = float(np.finfo(released_dtype).eps) / 2
-    arithmetic = 4 * n_features * 2.0**-53 * (record_norm + released_norm)
-    return predictor_norm * (unit_roundoff * released_norm + arithmetic)
-
-
-def _unique_basis(w: FloatArray, s: FloatArray) -> FloatArray:
-    """Fix signs and, within equal singular values, the basis, by the rule stated above."""
     groups = np.flatnonzero(np.diff(s) < -SAME_SINGULAR_VALUE * s[0]) + 1
     parts = [_echelon(part) if part.shape[1] > 1 else part for part in np.split(w, groups, 1)]
     w = np.concatenate(parts, axis=1)

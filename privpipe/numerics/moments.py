@@ -12,9 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from privpipe.errors import InputError, OptionError, RankError
-from privpipe.protocols import FloatArray
+from privpipe.protocols import FloatArray, IntArray
 
-__all__ = ["CoMoments", "LeastSquares", "solve_least_squares"]
+__all__ = [
+    "CoMoments",
+    "LeastSquares",
+    "check_ridge",
+    "measure_scale",
+    "rank_error",
+    "solve_least_squares",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +31,7 @@ class CoMoments:
     Parameters
     ----------
     count
-        Number of rows.
+        Number of rows, or the sum of their weights.
     mean : (n_columns,), float64
     scatter : (n_columns, n_columns), float64
         Sum over rows of the outer products of the deviations from the mean.
@@ -37,19 +44,25 @@ class CoMoments:
     (3, [[8.0, 10.0], [10.0, 14.0]])
     """
 
-    count: int
+    count: float
     mean: FloatArray
     scatter: FloatArray
 
     @classmethod
-    def of(cls, rows: FloatArray) -> CoMoments:
-        """Summarise rows of shape (n_rows, n_columns); products are taken in float64."""
-        if len(rows) == 0:
+    def of(cls, rows: FloatArray, weights: FloatArray | None = None) -> CoMoments:
+        """Summarise rows of shape (n_rows, n_columns); products are taken in float64.
+
+        A row of weight w counts as w rows.
+        """
+        total = len(rows) if weights is None else float(weights.sum())
+        if total == 0:
             return cls.empty(rows.shape[1])
         z = np.array(rows, np.float64)  # a copy of our own: centred in place, and aligned
-        mean = z.mean(axis=0)
+        mean = z.mean(axis=0) if weights is None else weights @ z / total
         z -= mean
-        return cls(len(z), mean, z.T @ z)
+        if weights is not None:
+            z *= np.sqrt(weights)[:, None]
+        return cls(total, mean, z.T @ z)
 
     @classmethod
     def empty(cls, n_columns: int) -> CoMoments:
@@ -68,6 +81,10 @@ class CoMoments:
         scatter = self.scatter + other.scatter + weight * np.outer(step, step)
         return CoMoments(count, self.mean + step * (other.count / count), scatter)
 
+    def select(self, columns: IntArray) -> CoMoments:
+        """Summary of some of the columns."""
+        return CoMoments(self.count, self.mean[columns], self.scatter[np.ix_(columns, columns)])
+
 
 @dataclass(frozen=True, eq=False)
 class LeastSquares:
@@ -79,11 +96,14 @@ class LeastSquares:
     intercept : (n_targets,)
     condition
         Condition number of the scaled Gram matrix that was solved, ridge included.
+    solver
+        "co-moments", or "tsqr" (see `privpipe.numerics.triangles`).
     """
 
     coefficients: FloatArray
     intercept: FloatArray
     condition: float
+    solver: str = "co-moments"
 
     def predict(self, x: FloatArray) -> FloatArray:
         """Predictions, (n_records, n_targets), in float64."""
@@ -133,11 +153,10 @@ def solve_least_squares(
     InputError
         If there are fewer than two records.
     """
-    if not np.isfinite(ridge) or ridge < 0:
-        raise OptionError("ridge is negative or not finite.", remedy="Use a number >= 0.")
+    check_ridge(ridge)
     if moments.count < 2:
         raise InputError(
-            f"{moments.count} complete training records are too few for least squares.",
+            f"{moments.count:g} complete training records are too few for least squares.",
             remedy="Train on more records; records with missing labels do not count.",
         )
     gram, cross, mean = _normal_equations(moments, n_features, with_intercept)
@@ -146,7 +165,7 @@ def solve_least_squares(
     eigenvalues, vectors = np.linalg.eigh(scaled)
     tiny = eigenvalues <= n_features * np.finfo(np.float64).eps * eigenvalues[-1]
     if ridge == 0 and tiny.any():
-        raise _rank_error(vectors[:, tiny], moments.count, names)
+        raise rank_error(vectors[:, tiny], moments.count, names)
     shifted = np.maximum(eigenvalues, 0.0) + ridge
     solution = vectors @ ((vectors.T @ (cross / scale[:, None])) / shifted[:, None])
     coefficients = solution / scale[:, None]
@@ -166,21 +185,34 @@ def _normal_equations(
     return products[:n_features, :n_features], products[:n_features, n_features:], mean
 
 
-def _column_scale(gram: FloatArray, mean: FloatArray) -> FloatArray:
-    """Root of the diagonal; 1 where a column is constant but for rounding."""
-    variance = np.diag(gram)
-    constant = variance <= (8 * np.finfo(np.float64).eps * np.abs(mean)) ** 2
-    return np.where(constant, 1.0, np.sqrt(np.where(constant, 1.0, variance)))
+def check_ridge(ridge: float) -> None:
+    """Raise OptionError unless `ridge` is a finite number of at least 0."""
+    if not np.isfinite(ridge) or ridge < 0:
+        raise OptionError("ridge is negative or not finite.", remedy="Use a number >= 0.")
 
 
-def _rank_error(null: FloatArray, count: int, names: Sequence[str]) -> RankError:
+def measure_scale(moments: CoMoments, n_features: int, with_intercept: bool) -> FloatArray:
+    """Deviation (or root mean square without intercept) of each feature; 1 where constant."""
+    gram, _, mean = _normal_equations(moments, n_features, with_intercept)
+    return _column_scale(gram, mean)
+
+
+def rank_error(null: FloatArray, count: float, names: Sequence[str]) -> RankError:
+    """Name the features that the directions `null` (n_features, n_null) are made of."""
     weight = np.linalg.norm(null, axis=1)
     involved = np.flatnonzero(weight > 0.1 * weight.max())
     shown = [names[j] if names else f"number {j}" for j in involved[:8]]
     more = f" and {len(involved) - 8} more" if len(involved) > 8 else ""
     return RankError(
         f"{null.shape[1]} of {len(null)} directions of the training features are constant or "
-        f"combinations of others ({count} records); features involved: "
+        f"combinations of others ({count:g} records); features involved: "
         f"{', '.join(shown)}{more}.",
         remedy="Drop those features, train on more records, or set ridge (1e-6 is small).",
     )
+
+
+def _column_scale(gram: FloatArray, mean: FloatArray) -> FloatArray:
+    """Root of the diagonal; 1 where a column is constant but for rounding."""
+    variance = np.diag(gram)
+    constant = variance <= (8 * np.finfo(np.float64).eps * np.abs(mean)) ** 2
+    return np.where(constant, 1.0, np.sqrt(np.where(constant, 1.0, variance)))

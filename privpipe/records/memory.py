@@ -39,6 +39,8 @@ class Records:
         are categorical ones, whose codes follow the sorted order of their values.
     attributes : (n_records, n_attributes), optional
         Integer codes of categorical attributes, -1 where missing (privacy mappings).
+    weights : (n_records,), optional
+        How often each record counts in a fit, non-negative; once when not given.
     n_shards
         Number of shards; results do not depend on it but for rounding.
 
@@ -61,6 +63,7 @@ class Records:
         desired: npt.ArrayLike | None = None,
         confidential: npt.ArrayLike | None = None,
         attributes: npt.ArrayLike | None = None,
+        weights: npt.ArrayLike | None = None,
         n_shards: int = 1,
     ) -> None:
         x = np.asarray(features)
@@ -77,7 +80,7 @@ class Records:
         d, d_columns = _as_columns(desired, "desired", len(x))
         c, c_columns = _as_columns(confidential, "confidential", len(x))
         a = _as_codes(attributes, len(x))
-        self._whole = Shard(x, d, c, a)
+        self._whole = Shard(x, d, c, a, weights=_as_weights(weights, len(x)))
         self._n_shards = min(n_shards, len(x))
         self._schema = ShardSchema(
             n_features=x.shape[1],
@@ -88,6 +91,13 @@ class Records:
                 for j in range(a.shape[1])
             ),
         )
+
+    @classmethod
+    def of_shard(cls, shard: Shard, schema: ShardSchema) -> Records:
+        """Records of one shard of a collection, whose schema is known."""
+        made = cls.__new__(cls)
+        made._whole, made._schema, made._n_shards = shard, schema, 1
+        return made
 
     @property
     def n_records(self) -> int:
@@ -109,6 +119,7 @@ class Records:
                 w.confidential[rows],
                 w.attributes[rows],
                 first_record=int(start),
+                weights=w.weights[rows],
             )
 
     def reduce(self, summarise: Callable[[Shard], S]) -> S:
@@ -165,6 +176,18 @@ def _as_codes(values: npt.ArrayLike | None, n_records: int) -> IntArray:
             remedy="Give the codes 0 .. n_categories - 1, and -1 where missing.",
         )
     return codes.astype(np.int64)
+
+
+def _as_weights(values: npt.ArrayLike | None, n_records: int) -> FloatArray:
+    if values is None:
+        return np.empty(0)
+    weights = np.asarray(values, np.float64)
+    if weights.shape != (n_records,) or not (np.isfinite(weights) & (weights >= 0)).all():
+        raise InputError(
+            f"weights has shape {weights.shape}, or holds negative or non-finite values.",
+            remedy=f"Give {n_records} finite weights of at least 0.",
+        )
+    return weights
 
 
 def _check_rows(table: npt.NDArray[Any], role: str, n_records: int) -> None:

@@ -46,9 +46,35 @@ def write_audit_markdown(findings: Mapping[str, Any]) -> str:
         _utility(findings["e_utility"]),
         _privacy(findings["privacy"]),
         tabulate_predictions(findings).to_markdown(index=False, floatfmt=".3f"),
-        f"Attacks: {findings['attacks']}",
+        "The attack in these tables is least squares, retrained on released records in the "
+        "coordinates they show (Xu et al. 2017, algorithm 3).",
+        _adversaries(findings["adversaries"]),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _adversaries(found: Mapping[str, Any]) -> str:
+    """The strongest adversary per variable, released against raw."""
+    if not found.get("strongest"):
+        return f"Adversaries: {found['verdict']} ({found.get('reason', 'none succeeded')})."
+    rows = [
+        {
+            "confidential": variable,
+            "records": source,
+            "strongest adversary": best["adversary"],
+            "score": best["score"],
+            "estimate": best["estimate"],
+            "interval": f"{best['lower']:.3f} to {best['upper']:.3f}",
+            "guessing": best["baseline"],
+        }
+        for variable, sources in found["strongest"].items()
+        for source, best in sources.items()
+    ]
+    table = pd.DataFrame(rows).to_markdown(index=False, floatfmt=".3f")
+    return (
+        f"Adversaries on {found['n_records']:,} different held-out records (verdict at the limit "
+        f"of the report: {found['verdict']}); the strongest of each kind of records:\n\n{table}"
+    )
 
 
 def _utility(found: Mapping[str, Any] | None) -> str:

@@ -26,6 +26,8 @@ from privpipe.sanitizers import RECORD_MAPS
 from privpipe.store.collection import FORMAT_VERSION, read_header
 from privpipe.store.layout import ROOT_DOCUMENT, root_document
 from privpipe.store.location import (
+    create_bytes,
+    join,
     list_keys,
     local_path,
     open_store,
@@ -128,15 +130,26 @@ def open_model(url: str) -> RecordMap:
 
 
 def publish_model(work_url: str, url: str) -> None:
-    """Make a model of a workspace visible at its own place, in one step."""
-    check_output_free(url)
+    """Make a model of a workspace visible at its own place, in one step.
+
+    Where nothing can be renamed it is copied, root document last; a run that died after that
+    finds its own model there and goes on.
+    """
     work, path = local_path(work_url), local_path(url)
     if work is not None and path is not None:
+        check_output_free(url)
         os.rename(work, path)
         return
     source, target = open_store(work_url, read_only=True), open_store(url)
-    for key in sorted(list_keys(source), key=lambda key: key == ROOT_DOCUMENT):
-        write_bytes(target, key, read_bytes(source, key) or b"")
+    root = read_bytes(source, ROOT_DOCUMENT) or b""
+    if read_bytes(target, ROOT_DOCUMENT) == root:
+        return
+    check_output_free(url)
+    for key in list_keys(source):
+        if key != ROOT_DOCUMENT:
+            write_bytes(target, key, read_bytes(source, key) or b"")
+    if not create_bytes(join(url, ROOT_DOCUMENT), root):
+        check_output_free(url)
 
 
 def read_model_header(url: str) -> Mapping[str, Any]:

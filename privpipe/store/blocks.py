@@ -7,6 +7,7 @@ parallel writes lose data without an error.
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -69,6 +70,8 @@ class Receipt:
         What was stored, one per array.
     seconds
         Reading, mapping and writing.
+    withheld
+        Records whose row stays but holds nothing.
     """
 
     run: str
@@ -76,6 +79,7 @@ class Receipt:
     rows: int
     objects: tuple[Stored, ...]
     seconds: float
+    withheld: int = 0
 
 
 @lru_cache(maxsize=64)
@@ -214,15 +218,18 @@ def check_receipts(
 
 def _write_rows(url: str, name: str, start: int, values: npt.NDArray[Any], version: str) -> None:
     array = open_array(url, name, version).with_config({"write_empty_chunks": True})
+    code = "write"
     try:
         array[start : start + len(values)] = values
         return
     except OSError as error:
         problem = error.strerror or type(error).__name__
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            code = "disk-full"
     except Exception as error:  # many kinds, depending on the store
         problem = type(error).__name__
     raise StoreError(
         f"{join(shown(url), name)} could not be written ({problem}).",
-        remedy="Check free space and your rights; the work so far is kept.",
-        code="write",
+        remedy="Check free space and your rights, then run again; the work so far is kept.",
+        code=code,
     )

@@ -23,10 +23,17 @@ from privpipe.records.memory import add_sums
 from privpipe.records.schema import MISSING, CollectionSchema
 from privpipe.records.splits import Part, Split
 from privpipe.store.blocks import read_block
-from privpipe.store.layout import FEATURES, ROOT_DOCUMENT
+from privpipe.store.layout import FEATURES, ROOT_DOCUMENT, digest_documents, is_sealed
 from privpipe.store.location import list_keys, open_store, read_bytes, shown
 
-__all__ = ["FORMAT_VERSION", "Collection", "open_collection", "read_header", "read_kind"]
+__all__ = [
+    "FORMAT_VERSION",
+    "Collection",
+    "check_documents",
+    "open_collection",
+    "read_header",
+    "read_kind",
+]
 
 FORMAT_VERSION = 1
 
@@ -54,6 +61,8 @@ class Collection:
         Whether shards hold the features.
     split, part
         Which records to keep; all when `split` is None.
+    only_finite
+        Leave out records with features that are not finite.
     released_url, released_run
         Release being written whose features become the shards' `released`, for audits.
     """
@@ -67,6 +76,7 @@ class Collection:
     reads_features: bool = True
     split: Split | None = None
     part: Part = "all"
+    only_finite: bool = False
     released_url: str | None = None
     released_run: str = ""
 
@@ -91,10 +101,12 @@ class Collection:
         """Read one chunk, without the records that the split leaves out."""
         start, stop = self.plan.rows(chunk)
         keep = self._keep(start, stop)
-        whole = keep.all()
         features = (
             self.read(FEATURES, start, stop) if self.reads_features else np.empty((stop - start, 0))
         )
+        if self.only_finite:
+            keep &= np.isfinite(features).all(axis=1)
+        whole = keep.all()
         released = (
             np.empty((stop - start, 0))
             if self.released_url is None
@@ -213,7 +225,7 @@ def open_collection(
         url, schema, digest, tuple(desired), tuple(confidential), tuple(attributes)
     )
     _ = collection.schema  # names are checked here
-    _check_chunks(collection)
+    _check_chunks(collection, str(header.get("documents_sha256")))
     return collection
 
 
@@ -227,7 +239,7 @@ def read_header(url: str, expected: str) -> Mapping[str, Any]:
     FormatError
         If it is not of the expected kind or format version.
     """
-    header = _read_attributes(url, expected)
+    header, sealed = _read_attributes(url, expected)
     kind, version = str(header.get("format", "something else")), header.get("format_version")
     if kind != expected:
         raise FormatError(
@@ -241,16 +253,35 @@ def read_header(url: str, expected: str) -> Mapping[str, Any]:
             f"{shown(url)} has format version {version}; this privpipe reads {FORMAT_VERSION}.",
             remedy="Use the privpipe that wrote it, or ingest again.",
         )
+    if not sealed:
+        raise FormatError(
+            f"The header of {shown(url)} is damaged: it differs from its own digest.",
+            remedy=f"Restore the {expected}'s zarr.json, or make the {expected} again.",
+            code="header-damaged",
+        )
     return header
+
+
+def check_documents(url: str, names: Sequence[str], digest: str) -> None:
+    """Raise FormatError if documents of a store of ours are not as they were written."""
+    store = open_store(url, read_only=True)
+    documents = {name: read_bytes(store, name) or b"" for name in names}
+    if digest_documents(documents) != digest:
+        raise FormatError(
+            f"The descriptions of the arrays in {shown(url)} are damaged.",
+            remedy="Restore it from where it came, or make it again.",
+            code="documents-damaged",
+        )
 
 
 def read_kind(url: str) -> str | None:
     """What a store of ours is ("collection", "model", "release"), or None for another's."""
-    kind = _read_attributes(url, "collection, model or release").get("format")
+    kind = _read_attributes(url, "collection, model or release")[0].get("format")
     return None if kind is None else str(kind)
 
 
-def _read_attributes(url: str, expected: str) -> Mapping[str, Any]:
+def _read_attributes(url: str, expected: str) -> tuple[Mapping[str, Any], bool]:
+    """The attributes, and whether the document that holds them is as it was written."""
     try:
         content = read_bytes(open_store(url, read_only=True), ROOT_DOCUMENT)
         problem = "" if content else "there is none"
@@ -266,16 +297,17 @@ def _read_attributes(url: str, expected: str) -> Mapping[str, Any]:
     try:
         attributes: Mapping[str, Any] = json.loads(content)["attributes"]["privpipe"]
     except (ValueError, KeyError, TypeError):
-        return {}
-    return attributes
+        return {}, False
+    return attributes, is_sealed(content)
 
 
-def _check_chunks(collection: Collection) -> None:
+def _check_chunks(collection: Collection, documents_sha256: str) -> None:
     """A missing chunk would read as fill values without an error."""
     store = open_store(collection.url, read_only=True)
     schema = collection.schema_of_records
     names = [variable.name for variable in schema.variables]
     names += [FEATURES] if schema.n_features else []
+    check_documents(collection.url, [f"{name}/{ROOT_DOCUMENT}" for name in names], documents_sha256)
     for name in names:
         found = len(list_keys(store, f"{name}/c/"))
         if found != collection.plan.n_chunks:

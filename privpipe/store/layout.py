@@ -7,6 +7,7 @@ are made in memory here and written by those who know when.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,15 +22,21 @@ from privpipe.store.location import list_keys, read_bytes
 
 __all__ = [
     "FEATURES",
+    "RELEASED",
     "ROOT_DOCUMENT",
     "ArrayPlan",
     "array_documents",
     "chunk_key",
+    "digest_documents",
+    "is_sealed",
     "root_document",
 ]
 
 FEATURES = "features"
+RELEASED = "released"
+"""Variable of a release that may withhold records: 1 where the record was released, else 0."""
 ROOT_DOCUMENT = "zarr.json"
+SEAL = "sha256"
 
 
 @dataclass(frozen=True)
@@ -94,10 +101,35 @@ def array_documents(arrays: Sequence[ArrayPlan]) -> dict[str, bytes]:
 
 
 def root_document(attributes: Mapping[str, Any]) -> bytes:
-    """Content of the root's ``zarr.json`` with the given ``privpipe`` attributes."""
+    """Content of the root's ``zarr.json`` with the given ``privpipe`` attributes, sealed.
+
+    The seal is a SHA-256 over the attributes: it notices damage, not forgery.
+    """
+    plain = json.dumps(attributes, allow_nan=False)
     document = {
         "zarr_format": 3,
         "node_type": "group",
-        "attributes": {"privpipe": dict(attributes)},
+        "attributes": {
+            "privpipe": {**attributes, SEAL: hashlib.sha256(plain.encode()).hexdigest()}
+        },
     }
     return json.dumps(document, indent=1, allow_nan=False).encode()
+
+
+def is_sealed(content: bytes) -> bool:
+    """Whether every byte of a root document is as `root_document` wrote it."""
+    try:
+        attributes = dict(json.loads(content)["attributes"]["privpipe"])
+        attributes.pop(SEAL)
+        return root_document(attributes) == content
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def digest_documents(documents: Mapping[str, bytes]) -> str:
+    """SHA-256 over keys and contents, whatever their order."""
+    sha = hashlib.sha256()
+    for key in sorted(documents):
+        sha.update(f"{key} {len(documents[key])}\n".encode())
+        sha.update(documents[key])
+    return sha.hexdigest()

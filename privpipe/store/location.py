@@ -8,9 +8,9 @@ system has (a rename, a private folder) are asked for by name and answered by `l
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from urllib.parse import unquote, urlsplit
 
+import fsspec
 import numcodecs.blosc
 import zarr
 from zarr.abc.store import Store
@@ -21,17 +21,21 @@ from zarr.storage import FsspecStore, LocalStore, StorePath
 from privpipe.errors import StoreError
 
 __all__ = [
+    "create_bytes",
     "delete_tree",
+    "drop_unfinished",
     "join",
     "list_keys",
     "local_path",
     "open_store",
     "read_bytes",
     "shown",
-    "sizes",
     "use_one_thread",
     "write_bytes",
 ]
+
+UNFINISHED = ".partial"
+"""How Zarr's local store names a file before the rename that makes it an object."""
 
 
 def local_path(url: str) -> str | None:
@@ -70,7 +74,11 @@ def shown(url: str) -> str:
 
 
 def open_store(url: str, *, read_only: bool = False) -> Store:
-    """Open the Zarr store of a place, without checking that anything is there."""
+    """Open the Zarr store of a place, without checking that anything is there.
+
+    A store opened to be written makes its folder when it is first asked anything: open it
+    `read_only` unless it shall exist.
+    """
     path = local_path(url)
     if path is not None:
         return LocalStore(path, read_only=read_only)
@@ -85,8 +93,11 @@ def open_store(url: str, *, read_only: bool = False) -> Store:
 
 
 def read_bytes(store: Store, key: str) -> bytes | None:
-    """The object of a key, or None."""
-    found = sync(store.get(key, default_buffer_prototype()))
+    """The object of a key, or None where there is none (or no store at all)."""
+    try:
+        found = sync(store.get(key, default_buffer_prototype()))
+    except FileNotFoundError:
+        return None
     return None if found is None else found.to_bytes()
 
 
@@ -95,11 +106,38 @@ def write_bytes(store: Store, key: str, value: bytes) -> None:
     sync(StorePath(store, key).set(default_buffer_prototype().buffer.from_bytes(value)))
 
 
+def create_bytes(url: str, value: bytes) -> bool:
+    """Write an object of a remote place only if there is none; False if there was one.
+
+    The store itself decides who was first (S3: ``If-None-Match``, which has to be enforced
+    by the store; see DESIGN.md).
+    """
+    file_system, path = fsspec.core.url_to_fs(url)
+    try:
+        file_system.pipe_file(path, value, mode="create")
+    except FileExistsError:
+        return False
+    except OSError as error:
+        # s3fs hands on the answer to a failed precondition as an OSError without errno.
+        if error.errno is None and _was_refused(error):
+            return False
+        raise
+    return True
+
+
+def _was_refused(error: OSError) -> bool:
+    response = getattr(error.__cause__, "response", {})
+    return response.get("ResponseMetadata", {}).get("HTTPStatusCode") in (409, 412)
+
+
 def list_keys(store: Store, prefix: str = "") -> list[str]:
-    """Keys below a prefix, sorted; empty where there is nothing."""
+    """Keys below a prefix, sorted; empty where there is nothing.
+
+    What a killed process left of an unfinished write (see `drop_unfinished`) is no key.
+    """
 
     async def collect() -> list[str]:
-        return [key async for key in store.list_prefix(prefix)]
+        return [key async for key in store.list_prefix(prefix) if not key.endswith(UNFINISHED)]
 
     try:
         return sorted(sync(collect()))
@@ -107,16 +145,23 @@ def list_keys(store: Store, prefix: str = "") -> list[str]:
         return []
 
 
-def sizes(store: Store, keys: list[str]) -> Iterator[tuple[str, int]]:
-    """Size in bytes of each object."""
-    for key in keys:
-        yield key, sync(store.getsize(key))
+def drop_unfinished(url: str) -> None:
+    """Remove the temporary files that killed processes left of unfinished writes.
+
+    Nobody else may be writing. Remote stores have none: an object is there whole or not at all.
+    """
+    path = local_path(url)
+    for folder, _, names in os.walk(path) if path is not None else ():
+        for name in names:
+            if name.endswith(UNFINISHED):
+                os.unlink(os.path.join(folder, name))
 
 
-def delete_tree(store: Store) -> None:
-    """Delete everything in a store."""
+def delete_tree(store: Store, *, keep: str | None = None) -> None:
+    """Delete everything in a store, but for keys that begin with `keep`."""
     for key in list_keys(store):
-        sync(store.delete(key))
+        if keep is None or not key.startswith(keep):
+            sync(store.delete(key))
 
 
 def use_one_thread() -> None:

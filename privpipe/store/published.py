@@ -10,8 +10,8 @@ import zarr
 
 from privpipe.errors import IncompleteReleaseError
 from privpipe.store.blocks import Receipt, Stored, measure_object
-from privpipe.store.collection import read_header
-from privpipe.store.layout import ArrayPlan, chunk_key
+from privpipe.store.collection import check_documents, read_header
+from privpipe.store.layout import ROOT_DOCUMENT, ArrayPlan, chunk_key
 from privpipe.store.location import list_keys, open_store, shown
 from privpipe.store.release import RECEIPTS, digest_receipts
 
@@ -75,6 +75,9 @@ def check_release(url: str, *, verify: bool = False) -> Mapping[str, Any]:
             code="manifest",
         )
     store = open_store(url, read_only=True)
+    documents = [f"{name}/{ROOT_DOCUMENT}" for name in header["arrays"]]
+    documents += list_keys(store, f"{RECEIPTS}/")
+    check_documents(url, documents, str(header.get("documents_sha256")))
     damaged = 0
     for number, name in enumerate(header["arrays"]):
         array = zarr.open_array(store, path=name, mode="r")

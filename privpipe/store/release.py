@@ -9,52 +9,55 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import numpy.typing as npt
 import zarr
+from zarr.abc.store import Store
 from zarr.storage import MemoryStore
 
 from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.records.chunks import ChunkPlan
-from privpipe.store.blocks import Receipt, Stored, check_receipts
+from privpipe.store.blocks import Receipt, Stored, measure_object
+from privpipe.store.durability import flush_folder, flush_tree
 from privpipe.store.layout import (
     ROOT_DOCUMENT,
     ArrayPlan,
     array_documents,
-    chunk_key,
+    digest_documents,
     root_document,
 )
 from privpipe.store.location import (
-    delete_tree,
+    create_bytes,
+    drop_unfinished,
     join,
     list_keys,
     local_path,
     open_store,
     read_bytes,
     shown,
-    sizes,
     write_bytes,
 )
+from privpipe.store.workspace import workspace_url
 
 __all__ = [
     "RECEIPTS",
     "ReleasePlan",
+    "check_foreign",
     "check_output_free",
     "companion_url",
     "digest_receipts",
-    "finalise_release",
-    "make_workspace",
+    "drop_receipts",
+    "exists",
+    "find_damaged",
     "prepare_release",
     "publish_release",
     "read_ledger",
     "record_receipts",
-    "remove_workspace",
-    "workspace_url",
 ]
 
 RECEIPTS = "receipts"
@@ -94,17 +97,6 @@ class ReleasePlan:
         return self.url if local_path(self.url) is None else join(self.work_url, "release")
 
 
-def workspace_url(url: str) -> str:
-    """The private workspace of a release: a hidden neighbour.
-
-    >>> workspace_url("s3://bucket/release.zarr")
-    's3://bucket/.release.zarr.privpipe'
-    """
-    path = local_path(url)
-    parent, _, name = (path if path is not None else url.rstrip("/")).rpartition("/")
-    return f"{parent}/.{name}.privpipe"
-
-
 def companion_url(url: str, kind: str) -> str:
     """Where what belongs to a release stands: beside it.
 
@@ -114,109 +106,125 @@ def companion_url(url: str, kind: str) -> str:
     return f"{url.rstrip('/').removesuffix('.zarr')}.{kind}"
 
 
+def exists(url: str) -> bool:
+    """Whether a release, model or anything else stands at a place."""
+    path = local_path(url)
+    if path is not None:
+        return os.path.lexists(path)
+    return read_bytes(open_store(url, read_only=True), ROOT_DOCUMENT) is not None
+
+
 def check_output_free(url: str) -> None:
     """Raise StoreError if something stands where a release or model shall go."""
-    path = local_path(url)
-    taken = (
-        os.path.lexists(path)
-        if path is not None
-        else read_bytes(open_store(url), ROOT_DOCUMENT) is not None
-    )
-    if taken:
+    if exists(url):
         raise StoreError(
-            f"{shown(url)} exists; a release is never overwritten.",
+            f"{shown(url)} exists; nothing is ever overwritten.",
             remedy="Choose another place, or remove it.",
             code="exists",
         )
 
 
-def make_workspace(url: str) -> None:
-    """Make the private workspace of a release, which then belongs to one run alone.
-
-    Raises
-    ------
-    StoreError
-        If the release or its workspace exists, or cannot be made.
-    """
-    check_output_free(url)
-    path = local_path(workspace_url(url))
-    if path is None:
-        return
-    try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        os.mkdir(path, mode=0o700)
-        return
-    except FileExistsError:
-        problem, remedy = "exists", "Another run is writing this release, or one was interrupted: "
-        remedy += "wait for it, or remove the folder."
-    except OSError as error:
-        problem, remedy = f"cannot be made ({error.strerror})", "Check your rights."
-    raise StoreError(f"{path} {problem}.", remedy=remedy, code="workspace")
-
-
 def prepare_release(plan: ReleasePlan) -> None:
-    """Write the empty arrays; the root document comes last, when the release is published."""
+    """Write the empty arrays; the root document comes last, when the release is published.
+
+    What a killed run left of unfinished writes is removed first.
+    """
+    drop_unfinished(plan.work_url)
     store = open_store(plan.data_url)
     for key, content in array_documents(plan.arrays).items():
         write_bytes(store, key, content)
 
 
-def remove_workspace(url: str) -> None:
-    """Remove the workspace of a release with all that is in it."""
-    path = local_path(workspace_url(url))
-    if path is None:
-        delete_tree(open_store(workspace_url(url)))
-    else:
-        shutil.rmtree(path, ignore_errors=True)
-
-
 def record_receipts(plan: ReleasePlan, receipts: Sequence[Receipt]) -> None:
-    """Add a task's receipts to the ledger, in one object named after its first chunk."""
-    content = json.dumps([asdict(receipt) for receipt in receipts]).encode()
-    key = f"ledger/{plan.run}-{receipts[0].chunk:08d}.json"
-    write_bytes(open_store(plan.work_url), key, content)
+    """Add a task's receipts to the ledger, in one object.
+
+    It is named after exactly these chunks: a later task for some of them must not replace the
+    receipts of the others.
+    """
+    chunks = [receipt.chunk for receipt in receipts]
+    name = hashlib.sha256(repr(chunks).encode()).hexdigest()[:16]
+    key = f"ledger/{plan.run}-{chunks[0]:08d}-{name}.json"
+    _write_receipts(open_store(plan.work_url), key, receipts)
 
 
 def read_ledger(plan: ReleasePlan) -> list[Receipt]:
-    """All receipts recorded so far."""
+    """All receipts recorded so far; a damaged object of the ledger counts as not recorded."""
+    store = open_store(plan.work_url, read_only=True)
+    return [
+        receipt for key in list_keys(store, "ledger/") for receipt in _read_receipts(store, key)
+    ]
+
+
+def drop_receipts(plan: ReleasePlan, chunks: Collection[int]) -> None:
+    """Forget the receipts of chunks that have to be written again."""
     store = open_store(plan.work_url)
-    found: list[Receipt] = []
     for key in list_keys(store, "ledger/"):
-        for item in json.loads(read_bytes(store, key) or b"[]"):
-            objects = tuple(Stored(**stored) for stored in item.pop("objects"))
-            found.append(Receipt(objects=objects, **item))
-    return found
+        known = _read_receipts(store, key)
+        kept = [receipt for receipt in known if receipt.chunk not in chunks]
+        if len(kept) < len(known):
+            _write_receipts(store, key, kept)
 
 
-def finalise_release(plan: ReleasePlan) -> dict[int, Receipt]:
-    """Prove that every chunk has its receipt and that every object is there at its length.
+def _write_receipts(store: Store, key: str, receipts: Iterable[Receipt]) -> None:
+    content = json.dumps([asdict(receipt) for receipt in receipts])
+    seal = google_crc32c.value(content.encode())
+    write_bytes(store, key, f'{{"crc32c": {seal}, "receipts": {content}}}'.encode())
 
-    Returns
-    -------
-    by_chunk
-        The receipts by chunk number.
 
-    Raises
-    ------
-    IncompleteReleaseError
-        With what is missing.
-    """
-    by_chunk = check_receipts(read_ledger(plan), plan.arrays, plan.run)
+def _read_receipts(store: Store, key: str) -> list[Receipt]:
+    """Receipts of one object of the ledger; none if a single bit of it is not as written."""
+    try:
+        content = (read_bytes(store, key) or b"").decode()
+        head, _, tail = content.partition(', "receipts": ')
+        listed = tail.removesuffix("}")
+        if json.loads(f"{head}}}")["crc32c"] != google_crc32c.value(listed.encode()):
+            return []
+        return [
+            Receipt(**{**item, "objects": tuple(Stored(**stored) for stored in item["objects"])})
+            for item in json.loads(listed)
+        ]
+    except (ValueError, KeyError, TypeError):
+        return []
+
+
+def find_damaged(plan: ReleasePlan, receipts: Iterable[Receipt]) -> list[int]:
+    """Chunks whose stored objects are missing or differ from their receipt; reads every byte."""
     store = open_store(plan.data_url, read_only=True)
-    for number, array in enumerate(plan.arrays):
-        expected = {
-            chunk_key(array, chunk): receipt.objects[number].length
-            for chunk, receipt in by_chunk.items()
-        }
-        found = dict(sizes(store, list_keys(store, f"{array.name}/c/")))
-        wrong = sum(found.get(key) != length for key, length in expected.items())
-        if wrong or len(found) != len(expected):
+    return [
+        receipt.chunk
+        for receipt in receipts
+        if any(
+            _measure_or_none(store, array, receipt.chunk) != stored
+            for array, stored in zip(plan.arrays, receipt.objects, strict=True)
+        )
+    ]
+
+
+def check_foreign(plan: ReleasePlan) -> None:
+    """Raise IncompleteReleaseError if the workspace holds what the plan does not know."""
+    store = open_store(plan.data_url, read_only=True)
+    for key, content in array_documents(plan.arrays).items():
+        if read_bytes(store, key) != content:
             raise IncompleteReleaseError(
-                f"{wrong} chunks of {array.name!r} are missing or differ from their receipts, "
-                f"{max(0, len(found) - len(expected))} are foreign.",
-                remedy="Something else wrote into the workspace: remove it and run again.",
+                f"The description {key} in the workspace of {shown(plan.url)} was changed.",
+                remedy="Nothing was published. `privpipe purge`, then run again.",
+                code="damaged",
             )
-    return by_chunk
+    for array in plan.arrays:
+        found = len(list_keys(store, f"{array.name}/c/"))
+        if found != array.n_chunks:
+            raise IncompleteReleaseError(
+                f"The workspace holds {found} chunks of {array.name!r}; the plan has "
+                f"{array.n_chunks}.",
+                remedy="Something else wrote there: `privpipe purge`, then run again.",
+            )
+
+
+def _measure_or_none(store: Store, array: ArrayPlan, chunk: int) -> Stored | None:
+    try:
+        return measure_object(store, array, chunk)
+    except (IncompleteReleaseError, OSError):
+        return None
 
 
 def publish_release(
@@ -225,20 +233,21 @@ def publish_release(
     """Write receipts and header, then make the release visible in one step.
 
     On a file system that step is a rename of the finished tree; elsewhere it is the root
-    document, written last and only if none is there. The workspace goes when it has happened.
+    document, written last and only if none is there.
 
     Parameters
     ----------
     plan
         The release.
     receipts
-        What `finalise_release` returned.
+        Proven receipts by chunk number; see `check_receipts`.
     header
         Attributes of the release, without those that this function adds: format, version,
         run, arrays, chunks and the digest of the receipts.
     """
     store = open_store(plan.data_url)
-    for key, content in _receipt_documents(plan, receipts.values()).items():
+    receipt_documents = _receipt_documents(plan, receipts.values())
+    for key, content in receipt_documents.items():
         write_bytes(store, key, content)
     document = root_document(
         {
@@ -251,14 +260,22 @@ def publish_release(
             "n_chunks": plan.chunks.n_chunks,
             "chunk_rows": plan.chunks.chunk_rows,
             "receipts_sha256": digest_receipts(receipts.values()),
+            "documents_sha256": digest_documents(
+                {**array_documents(plan.arrays), **receipt_documents}
+            ),
         }
     )
     check_output_free(plan.url)
-    write_bytes(store, ROOT_DOCUMENT, document)
     path, data = local_path(plan.url), local_path(plan.data_url)
-    if path is not None and data is not None:
-        os.rename(data, path)
-    remove_workspace(plan.url)
+    if path is None or data is None:
+        if not create_bytes(join(plan.url, ROOT_DOCUMENT), document):
+            check_output_free(plan.url)
+        return
+    write_bytes(store, ROOT_DOCUMENT, document)
+    drop_unfinished(plan.data_url)
+    flush_tree(data)
+    os.rename(data, path)
+    flush_folder(os.path.dirname(path))
 
 
 def digest_receipts(receipts: Iterable[Receipt]) -> str:

@@ -17,7 +17,14 @@ from privpipe.errors import StoreError
 from privpipe.records.schema import CollectionSchema
 from privpipe.store.blocks import Receipt, write_block
 from privpipe.store.collection import FORMAT_VERSION
-from privpipe.store.layout import FEATURES, ROOT_DOCUMENT, ArrayPlan, array_documents, root_document
+from privpipe.store.layout import (
+    FEATURES,
+    ROOT_DOCUMENT,
+    ArrayPlan,
+    array_documents,
+    digest_documents,
+    root_document,
+)
 from privpipe.store.location import list_keys, local_path, open_store, shown, write_bytes
 from privpipe.store.tally import Tally
 
@@ -58,7 +65,8 @@ def write_collection(
     arrays = collection_arrays(schema)
     store = open_store(work)
     try:
-        for key, content in array_documents(arrays).items():
+        documents = array_documents(arrays)
+        for key, content in documents.items():
             write_bytes(store, key, content)
         tally = Tally(schema)
         receipts: list[Receipt] = []
@@ -72,6 +80,7 @@ def write_collection(
             "schema": asdict(schema),
             "statistics": asdict(tally.statistics(n_pooled or {})),
             "digest": digest,
+            "documents_sha256": digest_documents(documents),
         }
         write_bytes(store, ROOT_DOCUMENT, root_document(header))
         if path is not None:
@@ -119,7 +128,11 @@ def _digest(schema: CollectionSchema, receipts: Iterable[Receipt]) -> str:
 def check_free(url: str) -> None:
     """Raise StoreError if something stands where a collection shall go."""
     path = local_path(url)
-    taken = os.path.exists(path) if path is not None else bool(list_keys(open_store(url)))
+    taken = (
+        os.path.exists(path)
+        if path is not None
+        else bool(list_keys(open_store(url, read_only=True)))
+    )
     if taken:
         raise StoreError(
             f"{shown(url)} exists.", remedy="Choose another place, or remove it.", code="exists"

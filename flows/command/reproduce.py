@@ -1,0 +1,58 @@
+"""``privpipe reproduce``: a paper's figure done again, ours beside theirs."""
+
+from __future__ import annotations
+
+import io
+import os
+
+from rich.console import Console
+from rich.table import Table
+
+from flows.reproduce.registry import FIGURES, run_reproduction
+from flows.reproduce.result import Reproduction
+from privpipe.errors import OptionError
+from privpipe.store.text import write_file
+
+__all__ = ["list_figures", "reproduce_command"]
+
+
+def reproduce_command(name: str, *, data: str, runs: int, out: str, as_json: bool) -> None:
+    """Run one figure, or list all of them when no name is given."""
+    console = Console(highlight=False, soft_wrap=True)
+    if not name:
+        console.print(list_figures())
+        return
+    folder = data or os.environ.get("PRIVPIPE_PAPER_DATA", "")
+    if not folder:
+        raise OptionError(
+            "The papers' data sets are not named.",
+            remedy="Give their folder with --data, or set PRIVPIPE_PAPER_DATA.",
+        )
+    found = run_reproduction(name, folder, runs or None)
+    if as_json:
+        print(found.to_json())
+    else:
+        columns = ["cell", "ours", "lower", "upper", "paper", "verdict", "note"]
+        print(found.table[columns].to_markdown(index=False, floatfmt=".3g"))
+        console.print("\n".join([f"{found.title} ({found.paper})", *found.notes]), markup=False)
+    if out:
+        _write(found, out)
+        console.print(f"table and figure in {out}")
+
+
+def _write(found: Reproduction, folder: str) -> None:
+    """JSON, and the figure as PNG and SVG."""
+    write_file(f"{folder}/{found.name}.json", found.to_json())
+    figure = found.figure()
+    for kind in ("png", "svg"):
+        content = io.BytesIO()
+        figure.savefig(content, format=kind)
+        write_file(f"{folder}/{found.name}.{kind}", content.getvalue())
+
+
+def list_figures() -> Table:
+    """All figures by name."""
+    table = Table("name", "what", "paper", "runs")
+    for name, figure in FIGURES.items():
+        table.add_row(name, figure.title, figure.paper, str(figure.runs))
+    return table

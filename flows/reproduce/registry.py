@@ -1,0 +1,120 @@
+"""What can be reproduced, by name, and the function that runs one."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from flows.reproduce.result import Reproduction
+from privpipe.errors import InputError, OptionError
+
+__all__ = ["FIGURES", "PaperFigure", "run_reproduction"]
+
+Function = Callable[[Path, int], Reproduction]
+
+
+@dataclass(frozen=True)
+class PaperFigure:
+    """One figure or table of a paper that can be done again.
+
+    Parameters
+    ----------
+    title, paper
+        What it shows, and where it is from.
+    function
+        ``module:function`` that takes the data folder and the number of runs; loaded when it
+        is run, so that listing costs nothing.
+    files
+        Files of the data folder it reads.
+    runs
+        Runs averaged unless asked otherwise.
+    """
+
+    title: str
+    paper: str
+    function: str
+    files: tuple[str, ...]
+    runs: int
+
+    def load(self) -> Function:
+        """Import the function."""
+        module, name = self.function.split(":")
+        found: Function = getattr(importlib.import_module(module), name)
+        return found
+
+
+FIGURES: dict[str, PaperFigure] = {
+    "hamm2017-raw": PaperFigure(
+        title="Accuracy on raw records, before any filter",
+        paper="Hamm, JMLR 2017, section 6.3",
+        function="flows.reproduce.raw_records:reproduce_raw",
+        files=("genki.npz", "har.npz"),
+        runs=5,
+    ),
+    "hamm-genki": PaperFigure(
+        title="Filters on faces: expression kept, gender hidden",
+        paper="Hamm, JMLR 2017, figure 4",
+        function="flows.reproduce.hamm:reproduce_genki",
+        files=("genki.npz",),
+        runs=4,
+    ),
+    "hamm-har": PaperFigure(
+        title="Filters on motion: activity kept, subject hidden",
+        paper="Hamm, JMLR 2017, figure 6",
+        function="flows.reproduce.hamm:reproduce_har",
+        files=("har.npz",),
+        runs=4,
+    ),
+}
+"""Reproductions by name; a new one is a function in its paper's module and a row here."""
+
+
+def run_reproduction(name: str, data: Path | str, runs: int | None = None) -> Reproduction:
+    """Do a paper's figure again.
+
+    Parameters
+    ----------
+    name
+        One of `FIGURES`.
+    data
+        Folder of the papers' data sets.
+    runs
+        Runs to average; the figure's own number when not given.
+
+    Raises
+    ------
+    OptionError
+        If the name is unknown or `runs` is below 1.
+    InputError
+        If the folder or one of the files is missing.
+    """
+    if name not in FIGURES:
+        close = difflib.get_close_matches(name, FIGURES, n=1)
+        hint = f"Did you mean {close[0]!r}? " if close else ""
+        raise OptionError(
+            f"There is no reproduction {name!r}.",
+            remedy=f"{hint}Choose from: {', '.join(FIGURES)}.",
+        )
+    figure, folder = FIGURES[name], Path(data)
+    if runs is not None and runs < 1:
+        raise OptionError(f"runs is {runs}.", remedy="Use 1 or more.")
+    missing = [file for file in figure.files if not (folder / file).is_file()]
+    if missing:
+        raise InputError(
+            f"{', '.join(missing)} not found in {folder}.",
+            remedy="Name the folder of the papers' data sets.",
+            code="missing_data",
+        )
+    started = time.perf_counter()
+    found = figure.load()(folder, figure.runs if runs is None else runs)
+    return replace(
+        found,
+        name=name,
+        title=figure.title,
+        paper=figure.paper,
+        seconds=time.perf_counter() - started,
+    )

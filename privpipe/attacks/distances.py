@@ -1,0 +1,86 @@
+"""Distances between many records and many others, a bounded block at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from privpipe.protocols import FloatArray, IntArray
+
+__all__ = ["measure_nearest", "measure_ranks"]
+
+_PROBES_AT_ONCE = 1024
+_GALLERY_AT_ONCE = 8192
+_TIE = 1e-9
+"""Squared distances closer than this share of the squared lengths are ties."""
+
+
+def measure_ranks(
+    probes: FloatArray, gallery: FloatArray, own: IntArray, seed: int = 0
+) -> IntArray:
+    """Rank of each probe's own entry among all of the gallery by distance; 0 is nearest.
+
+    Parameters
+    ----------
+    probes : (n_probes, n_features)
+        Records to look up.
+    gallery : (n_gallery, n_features)
+        Records to look among.
+    own : (n_probes,)
+        Row of the gallery that belongs to each probe.
+    seed
+        Seed of the order among ties, so that identical entries are found by chance only.
+
+    Returns
+    -------
+    ranks : (n_probes,)
+        Number of entries nearer than the probe's own.
+
+    Notes
+    -----
+    Holds one block of 1,024 by 8,192 squared distances (64 MiB) at a time.
+    """
+    nearer, tied = np.zeros(len(probes), np.int64), np.zeros(len(probes), np.int64)
+    length = np.einsum("ij,ij->i", gallery, gallery, dtype=np.float64)
+    for rows in _blocks(len(probes), _PROBES_AT_ONCE):
+        p = probes[rows].astype(np.float64)
+        p_length = np.einsum("ij,ij->i", p, p)
+        mine = gallery[own[rows]].astype(np.float64)
+        reference = p_length + length[own[rows]] - 2 * np.einsum("ij,ij->i", p, mine)
+        margin = _TIE * (p_length + length[own[rows]])
+        for cols in _blocks(len(gallery), _GALLERY_AT_ONCE):
+            d = p_length[:, None] + length[cols] - 2 * (p @ gallery[cols].T.astype(np.float64))
+            nearer[rows] += np.count_nonzero(d < (reference - margin)[:, None], axis=1)
+            tied[rows] += np.count_nonzero(
+                np.abs(d - reference[:, None]) <= margin[:, None], axis=1
+            )
+    # The probe's own entry is among the ties.
+    return nearer + np.random.default_rng(seed).integers(0, np.maximum(tied, 1))
+
+
+def measure_nearest(probes: FloatArray, gallery: FloatArray) -> FloatArray:
+    """Euclidean distance of each probe to the nearest entry of the gallery, (n_probes,).
+
+    >>> measure_nearest(np.array([[0.0, 1.0]]), np.array([[0.0, 3.0], [5.0, 1.0]]))
+    array([2.])
+    """
+    nearest = np.full(len(probes), np.inf)
+    for rows in _blocks(len(probes), _PROBES_AT_ONCE):
+        p = probes[rows].astype(np.float64)
+        best = np.zeros(len(p), np.int64)
+        least = np.full(len(p), np.inf)
+        for cols in _blocks(len(gallery), _GALLERY_AT_ONCE):
+            g = gallery[cols].astype(np.float64)
+            d = np.einsum("ij,ij->i", g, g) - 2 * (p @ g.T)
+            at = np.argmin(d, axis=1)
+            found = d[np.arange(len(p)), at]
+            best = np.where(found < least, at + cols.start, best)
+            least = np.minimum(least, found)
+        # The difference itself keeps the digits that the expanded square loses near zero.
+        nearest[rows] = np.linalg.norm(p - gallery[best], axis=1)
+    return nearest
+
+
+def _blocks(n: int, size: int) -> Iterator[slice]:
+    return (slice(start, min(start + size, n)) for start in range(0, n, size))

@@ -1,0 +1,75 @@
+"""Reproducible choices that depend on the record itself, so that no sharding changes them.
+
+A 64-bit mix (Steele, Lea and Flood's SplitMix64 finaliser) of the bits of the features. It
+splits and masks *training* records; it is no cryptographic hash and draws no privacy noise.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from privpipe.protocols import BoolArray, FloatArray, WordArray
+
+__all__ = ["choose_mask", "choose_share"]
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+FIRST = np.uint64(0xBF58476D1CE4E5B9)
+SECOND = np.uint64(0x94D049BB133111EB)
+
+
+def choose_share(x: FloatArray, share: float, *, seed: int = 0) -> BoolArray:
+    """Choose about `share` of the records; equal records are chosen together.
+
+    Parameters
+    ----------
+    x : (n_records, n_features), float64
+    share
+        Between 0 and 1.
+
+    Returns
+    -------
+    chosen : (n_records,)
+
+    Examples
+    --------
+    >>> x = np.arange(20_000.0).reshape(-1, 2)
+    >>> abs(float(choose_share(x, 0.2).mean()) - 0.2) < 0.02
+    True
+    """
+    return np.asarray(_mix(_digest(x) + np.uint64(2 * seed + 1)) < _threshold(share))
+
+
+def choose_mask(x: FloatArray, n_columns: int, share: float, *, seed: int = 0) -> BoolArray:
+    """Choose about `share` of the entries of a table of records, as if by a coin for each.
+
+    Parameters
+    ----------
+    x : (n_records, n_features), float64
+        The records as they were read: values computed from them may differ by rounding.
+    n_columns
+        Columns of the table, which may be another one about the same records.
+
+    Returns
+    -------
+    chosen : (n_records, n_columns)
+    """
+    columns = np.arange(n_columns, dtype=np.uint64) * GOLDEN
+    words = _mix(_digest(x)[:, None] + columns + np.uint64(2 * seed + 1))
+    return np.asarray(words < _threshold(share))
+
+
+def _digest(x: FloatArray) -> WordArray:
+    """One word per record. -0.0 and 0.0 are the same value and get the same word."""
+    bits = np.ascontiguousarray(x + 0.0, np.float64).view(np.uint64)
+    columns = (np.arange(x.shape[1], dtype=np.uint64) + np.uint64(1)) * GOLDEN
+    return np.asarray(np.bitwise_xor.reduce(_mix(bits + columns), axis=1), np.uint64)
+
+
+def _mix(words: WordArray) -> WordArray:
+    words = (words ^ (words >> np.uint64(30))) * FIRST
+    words = (words ^ (words >> np.uint64(27))) * SECOND
+    return np.asarray(words ^ (words >> np.uint64(31)), np.uint64)
+
+
+def _threshold(share: float) -> np.uint64:
+    return np.uint64(min(int(share * 2.0**64), 2**64 - 1))

@@ -1,0 +1,194 @@
+"""Softmax and squared losses of a linear head, with gradients and curvature, summed over records.
+
+A head maps filtered records G (n_records, n_inputs) to scores G V. The classes of a softmax head
+are written in an orthonormal zero-sum basis, so that K classes have K - 1 scores and the
+curvature is not singular; a ridge on V is the ridge on the K columns of the usual form.
+"""
+
+from __future__ import annotations
+
+from functools import cache, reduce
+
+import numpy as np
+
+from privpipe.protocols import FloatArray, IntArray
+
+__all__ = [
+    "bound_softmax_curvature",
+    "make_class_basis",
+    "measure_entropy",
+    "measure_softmax",
+    "measure_squares",
+    "pack_symmetric",
+    "sum_softmax_curvature",
+    "unpack_symmetric",
+]
+
+
+@cache
+def make_class_basis(n_classes: int) -> FloatArray:
+    """Orthonormal basis of the score vectors that sum to zero (Helmert's, so it is fixed).
+
+    Parameters
+    ----------
+    n_classes
+        At least two.
+
+    Returns
+    -------
+    basis : (n_classes, n_classes - 1)
+
+    Examples
+    --------
+    >>> make_class_basis(3).round(3)
+    array([[ 0.707,  0.408],
+           [-0.707,  0.408],
+           [ 0.   , -0.816]])
+    """
+    basis = np.zeros((n_classes, n_classes - 1))
+    for j in range(1, n_classes):
+        basis[:j, j - 1] = 1.0
+        basis[j, j - 1] = -float(j)
+        basis[:, j - 1] /= np.sqrt(j * (j + 1.0))
+    basis.flags.writeable = False  # it is shared by all callers
+    return basis
+
+
+def measure_softmax(
+    scores: FloatArray, classes: IntArray, basis: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Negative log-likelihood of each record's class, with its slope.
+
+    Parameters
+    ----------
+    scores : (n_records, n_classes - 1)
+        In the coordinates of `basis`.
+    classes : (n_records,)
+        Class numbers, ``0 .. n_classes - 1``.
+    basis : (n_classes, n_classes - 1)
+
+    Returns
+    -------
+    losses : (n_records,)
+        In nats.
+    slopes : (n_records, n_classes - 1)
+        Derivative of each loss by the scores.
+    probabilities : (n_records, n_classes)
+
+    References
+    ----------
+    Hamm, JMLR 2017, equation (85).
+    """
+    logits = scores @ basis.T
+    # Column by column: reductions along short rows cost several times as much.
+    logits -= reduce(np.maximum, logits.T)[:, None]
+    rows = np.arange(len(logits))
+    own = logits[rows, classes]
+    p = np.exp(logits, out=logits)
+    total = p @ np.ones(p.shape[1])
+    p /= total[:, None]
+    return np.log(total) - own, p @ basis - basis[classes], p
+
+
+def sum_softmax_curvature(
+    inputs: FloatArray, probabilities: FloatArray, basis: FloatArray
+) -> FloatArray:
+    """Hessian of the summed softmax loss by the head.
+
+    It is ``sum_i (B^T (diag p_i - p_i p_i^T) B) kron (g_i g_i^T)``: the first part needs the
+    moments of the inputs by class only, the second is one symmetric product.
+
+    Parameters
+    ----------
+    inputs : (n_records, n_inputs)
+    probabilities : (n_records, n_classes)
+    basis : (n_classes, n_classes - 1)
+
+    Returns
+    -------
+    hessian : (q, q) with q = (n_classes - 1) n_inputs
+        By the head's entries ordered score by score, ``head.T.ravel()``.
+    """
+    n, p = inputs.shape
+    m = basis.shape[1]
+    if m == 1:  # two classes: one weight per record
+        weights = 2.0 * probabilities[:, :1] * probabilities[:, 1:] * inputs
+        return np.asarray(inputs.T @ weights)
+    left, right = np.triu_indices(p)
+    pairs = (inputs[:, left] * inputs[:, right]).T @ probabilities
+    by_class = np.empty((p, p, len(basis)))
+    by_class[left, right] = by_class[right, left] = pairs
+    first = np.einsum("ka,kb,ijk->aibj", basis, basis, by_class, optimize=True)
+    spread = ((probabilities @ basis)[:, :, None] * inputs[:, None, :]).reshape(n, m * p)
+    hessian: FloatArray = first.reshape(m * p, m * p) - spread.T @ spread
+    return hessian
+
+
+def bound_softmax_curvature(moments: FloatArray) -> FloatArray:
+    """Upper bound of the Hessian of a softmax loss: the same block for every score.
+
+    ``diag p - p p^T <= 1/2 (I - 1 1^T / K)``, which is ``1/2 I`` in the zero-sum basis.
+
+    Parameters
+    ----------
+    moments : (n_inputs, n_inputs)
+        Sum of ``g g^T``.
+
+    Returns
+    -------
+    block : (n_inputs, n_inputs)
+
+    References
+    ----------
+    Böhning 1992, Multinomial logistic regression algorithm, theorem 1.
+    """
+    return 0.5 * moments
+
+
+def measure_squares(scores: FloatArray, targets: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Squared error of each record, summed over its outputs, with its slope.
+
+    Parameters
+    ----------
+    scores, targets : (n_records, n_outputs)
+
+    Returns
+    -------
+    losses : (n_records,)
+        In squared units of the targets.
+    slopes : (n_records, n_outputs)
+    """
+    error = scores - targets
+    return np.einsum("ij,ij->i", error, error), 2.0 * error
+
+
+def measure_entropy(counts: FloatArray | IntArray) -> float:
+    """Entropy of the empirical distribution of classes, in nats.
+
+    It is the loss of the best guess that does not look at the record.
+
+    >>> measure_entropy(np.array([1, 1, 0])).__round__(4)
+    0.6931
+    """
+    share = counts[counts > 0] / counts.sum()
+    return float(-(share * np.log(share)).sum())
+
+
+def pack_symmetric(matrix: FloatArray) -> FloatArray:
+    """Upper triangle of a symmetric matrix as a vector, half the bytes to send."""
+    packed: FloatArray = matrix[np.triu_indices(len(matrix))]
+    return packed
+
+
+def unpack_symmetric(packed: FloatArray) -> FloatArray:
+    """Symmetric matrix from its upper triangle.
+
+    >>> unpack_symmetric(pack_symmetric(np.array([[1.0, 2.0], [2.0, 3.0]])))
+    array([[1., 2.],
+           [2., 3.]])
+    """
+    size = int((np.sqrt(8 * len(packed) + 1) - 1) // 2)
+    matrix = np.empty((size, size))
+    left, right = np.triu_indices(size)
+    matrix[left, right] = matrix[right, left] = packed
+    return matrix

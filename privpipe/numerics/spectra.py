@@ -1,0 +1,133 @@
+"""Whitening and generalised eigenvectors of covariances and scatters of classes.
+
+Symmetric matrices in, eigenvectors out; signs are fixed by a rule so that results do not depend
+on the BLAS build.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.linalg as sl
+
+from privpipe.protocols import FloatArray
+
+__all__ = [
+    "fix_signs",
+    "guard_directions",
+    "solve_generalised",
+    "whiten",
+]
+
+RANK = 1e-9
+"""Singular values below this share of the largest are rounding."""
+
+
+def fix_signs(vectors: FloatArray) -> FloatArray:
+    """Turn every column so that its entry of largest size is positive (the first of equals).
+
+    >>> fix_signs(np.array([[1.0, 2.0], [-3.0, 1.0]]))
+    array([[-1.,  2.],
+           [ 3.,  1.]])
+    """
+    if vectors.size == 0:
+        return vectors
+    largest = np.abs(vectors).argmax(axis=0)
+    signs = np.sign(vectors[largest, np.arange(vectors.shape[1])])
+    return np.asarray(vectors * np.where(signs == 0, 1.0, signs))
+
+
+def whiten(covariance: FloatArray, ridge: float) -> FloatArray:
+    """Transform T for which ``T^T (C + ridge mean(eigenvalues) I) T = I``.
+
+    Parameters
+    ----------
+    covariance : (n, n)
+    ridge
+        Relative to the mean eigenvalue; positive, so that constant and duplicated features
+        get small finite weights.
+
+    Returns
+    -------
+    transform : (n, n)
+        Columns by decreasing eigenvalue.
+    """
+    values, vectors = sl.eigh(covariance, check_finite=False)
+    values = np.maximum(values[::-1], 0.0)
+    floor = ridge * values.mean() + 1e-300
+    return np.asarray(fix_signs(vectors[:, ::-1]) / np.sqrt(values + floor))
+
+
+def solve_generalised(
+    columns: FloatArray, signs: FloatArray, metric: FloatArray, ridge: float
+) -> tuple[FloatArray, FloatArray]:
+    """Generalised eigenpairs of ``F diag(signs) F^T v = w (metric + ridge I) v``, w not zero.
+
+    F has few columns, so there are few such pairs: they are found in its range, with a
+    Cholesky factor of the metric and a small eigenproblem. A solver for square matrices would
+    return rounding errors of the zero eigenvalues as if they were small ones.
+
+    Parameters
+    ----------
+    columns : (n, k)
+        F.
+    signs : (k,)
+        Weights of its columns.
+    metric : (n, n)
+        Symmetric, positive semidefinite.
+    ridge
+        Relative to the mean eigenvalue of the metric; positive.
+
+    Returns
+    -------
+    values : (r,)
+        Ascending, r at most the rank of F.
+    vectors : (n, r)
+        ``V^T (metric + ridge I) V = I``.
+    """
+    n = len(metric)
+    lifted = metric + (ridge * np.trace(metric) / n + 1e-300) * np.eye(n)
+    lower = sl.cholesky(lifted, lower=True, check_finite=False)
+    whitened = sl.solve_triangular(lower, columns, lower=True, check_finite=False)
+    left, sizes, right = sl.svd(whitened, full_matrices=False, check_finite=False)
+    kept = sizes > RANK * sizes.max(initial=1e-300)
+    coupled = sizes[:, None] * right
+    inner = (coupled * signs) @ coupled.T
+    values, turned = sl.eigh(inner[np.ix_(kept, kept)], check_finite=False)
+    vectors = sl.solve_triangular(lower, left[:, kept] @ turned, lower=True, trans="T")
+    return values, fix_signs(vectors)
+
+
+def guard_directions(
+    covariance: FloatArray, guarded: FloatArray, taken: FloatArray, n_directions: int
+) -> FloatArray:
+    """Principal directions inside the complement of what must stay hidden or is there already.
+
+    Parameters
+    ----------
+    covariance : (n, n)
+    guarded : (n, k)
+        Spans the directions along which the confidential classes differ.
+    taken : (n, m)
+        Directions already chosen.
+    n_directions
+        At most ``n - k - m``.
+
+    Returns
+    -------
+    directions : (n, n_directions)
+        Orthonormal, orthogonal to `guarded` and `taken`, by decreasing variance.
+
+    Notes
+    -----
+    Guarantee: records projected on the result have equal means in all confidential classes of
+    the training data, so no affine classifier of theirs beats the constant one there.
+    """
+    closed = sl.orth(np.column_stack([guarded, taken]), rcond=1e-10)
+    inside = covariance - closed @ (closed.T @ covariance)
+    inside = inside - (inside @ closed) @ closed.T
+    values, vectors = sl.eigh((inside + inside.T) / 2, check_finite=False)
+    order = np.argsort(values, kind="stable")[::-1][:n_directions]
+    found = vectors[:, order]
+    # Directions of no variance may mix with the closed ones: project once more.
+    found = found - closed @ (closed.T @ found)
+    return fix_signs(np.asarray(found / np.maximum(np.linalg.norm(found, axis=0), 1e-300)))

@@ -1,0 +1,199 @@
+"""One self-contained page: a verdict, tables and figures, in light or dark as the reader's.
+
+A page holds numbers about records and names of variables, no value of a record; nothing in it
+is loaded from elsewhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, StrictUndefined
+from matplotlib.figure import Figure
+
+from privpipe.report.attack_figure import plot_attacks
+from privpipe.report.style import ThemeName, render_svg
+from privpipe.report.tables import format_number, summarise_attack_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Picture", "Section", "page_of_attacks", "render_page"]
+
+VERDICTS = {
+    "safe": "No adversary found more than is allowed.",
+    "leaks": "An adversary found more than is allowed.",
+    "unproven": "The limits reach above what is allowed: more test records are needed.",
+    "unknown": "Some attacks failed, so that nothing can be said.",
+}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure in both themes with the words for those who do not see it."""
+
+    light: Figure
+    dark: Figure
+    description: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading with text, pictures and a table; each of them may be missing."""
+
+    title: str
+    text: str = ""
+    pictures: tuple[Picture, ...] = ()
+    table: pd.DataFrame | None = None
+    folded: bool = False
+
+
+def render_page(
+    title: str,
+    sections: Sequence[Section],
+    *,
+    verdict: str = "",
+    facts: Mapping[str, str] | None = None,
+    version: str = "",
+) -> str:
+    """The page as HTML.
+
+    Parameters
+    ----------
+    title
+        Heading of the page.
+    sections
+        In order.
+    verdict
+        "safe", "leaks", "unproven" or "unknown" for a banner; none when empty.
+    facts
+        Names and values listed under the heading, such as run, method and options.
+    version
+        Version of the package, for the footer.
+
+    Returns
+    -------
+    str
+        HTML without scripts and without references to anything outside.
+    """
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    template = environment.from_string(
+        resources.files("privpipe.report").joinpath("templates/page.html").read_text("utf-8")
+    )
+    return template.render(
+        title=title,
+        verdict=verdict,
+        verdict_text=VERDICTS.get(verdict, ""),
+        facts=dict(facts or {}),
+        sections=[_describe(section) for section in sections],
+        version=version,
+    )
+
+
+def page_of_attacks(report_json: str, *, title: str = "Audit", version: str = "") -> str:
+    """The page of an attack report, from its JSON form.
+
+    Parameters
+    ----------
+    report_json
+        What ``AttackReport.to_json`` gives.
+    title, version
+        As `render_page`.
+    """
+    import pandas as pd  # slow to load
+
+    document = json.loads(report_json)
+    table = pd.DataFrame(document["table"])
+    numbers = ["estimate", "lower", "upper", "baseline", "advantage", "advantage_upper"]
+    table[numbers] = table[numbers].astype(float)
+    sections = [Section("Decisions", _explain(document), table=_decisions(document))]
+    for target in dict.fromkeys(table["target"]):
+        rows = table[table["target"] == target]
+        sections.append(Section(str(target), pictures=(_picture(rows, document, str(target)),)))
+    sections.append(Section("All attacks", table=summarise_attack_table(table), folded=True))
+    sections.append(Section("Options", table=_options(document), folded=True))
+    facts = {
+        "Records attacked": f"{document['n_records']:,} of {document['n_given']:,}",
+        "Withheld by the release": f"{document['n_withheld']:,}",
+        "Seen by the sanitiser": f"{document['n_seen']:,}",
+    }
+    return render_page(title, sections, verdict=document["verdict"], facts=facts, version=version)
+
+
+def _explain(document: Mapping[str, Any]) -> str:
+    options = document["options"]
+    return (
+        "Adversaries were trained on released records with their labels and judged on others. "
+        "Advantage is the share of the way from guessing to knowing; the upper limit of the "
+        f"strongest adversary decides, against {options['max_advantage']:g}. The limits of one "
+        f"variable hold together with confidence {options['level']:g}. A verdict speaks of these "
+        "adversaries and this sample; it proves nothing about others."
+    )
+
+
+def _decisions(document: Mapping[str, Any]) -> pd.DataFrame:
+    import pandas as pd  # slow to load
+
+    def number(value: float | None) -> str:
+        return "-" if value is None else format_number(value)
+
+    return pd.DataFrame([
+        {
+            "variable": d["target"],
+            "verdict": d["verdict"],
+            "strongest": f"{d['strongest'].replace('_', ' ')} ({d['score']})",
+            "score": number(d["estimate"]),
+            "of a guess": number(d["baseline"]),
+            "advantage": number(d["advantage"]),
+            "at most": number(d["advantage_upper"]),
+            "allowed": number(d["allowed"]),
+            "on raw records": number(d["control_advantage"]),
+            "on noise": number(d["noise_advantage"]),
+            "intervals": str(d["n_compared"]),
+            "failed": str(d["n_unknown"]),
+        }
+        for d in document["decisions"]
+    ])  # fmt: skip
+
+
+def _options(document: Mapping[str, Any]) -> pd.DataFrame:
+    import pandas as pd  # slow to load
+
+    items = document["options"].items()
+    text = {k: ", ".join(map(str, v)) if isinstance(v, list) else str(v) for k, v in items}
+    return pd.DataFrame({"option": list(text), "value": list(text.values())})
+
+
+def _picture(rows: pd.DataFrame, document: Mapping[str, Any], target: str) -> Picture:
+    allowed = document["options"]["max_advantage"]
+
+    def draw(theme: ThemeName) -> Figure:
+        return plot_attacks(rows, allowed=allowed, title=target, theme=theme)
+
+    return Picture(draw("light"), draw("dark"), f"Advantage of every adversary on {target}.")
+
+
+def _describe(section: Section) -> dict[str, Any]:
+    table = section.table
+    return {
+        "title": section.title,
+        "text": section.text,
+        "folded": section.folded,
+        "pictures": [
+            {"light": _embed(p.light), "dark": _embed(p.dark), "description": p.description}
+            for p in section.pictures
+        ],
+        "columns": [] if table is None else [str(column) for column in table.columns],
+        "rows": [] if table is None else table.astype(str).to_numpy().tolist(),
+    }
+
+
+def _embed(figure: Figure) -> str:
+    # An image of its own: identifiers inside one SVG cannot meet those of another.
+    encoded = base64.b64encode(render_svg(figure).encode()).decode()
+    return f"data:image/svg+xml;base64,{encoded}"

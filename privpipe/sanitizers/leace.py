@@ -1,0 +1,138 @@
+"""Linear concept erasure (LEACE): what to use when no desired predictor is known.
+
+Belrose et al. 2023: the least change of the records, in the sense of least squares, after which no
+linear predictor finds the confidential variables any better than a constant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass as options_dataclass
+
+from privpipe.errors import InputError
+from privpipe.numerics.erasure import solve_erasure
+from privpipe.protocols import FloatArray, Guarantee, RecordStream, Role, Shards
+from privpipe.sanitizers.arrays import as_records, check_finite_records
+from privpipe.sanitizers.design import summarise_design
+
+__all__ = ["LeaceEraser", "LeaceOptions", "fit_leace", "fit_leace_eraser"]
+
+
+@options_dataclass(frozen=True, config=ConfigDict(extra="forbid", hide_input_in_errors=True))
+class LeaceOptions:
+    """Options of ``[method] name = "leace"``: there are none."""
+
+    name: Literal["leace"]
+
+
+@dataclass(frozen=True, eq=False)
+class LeaceEraser:
+    """Projects each record obliquely: ``x~ = x - left (right^T (x - mean))``.
+
+    Parameters
+    ----------
+    mean : (n_features,)
+        Mean training record.
+    left, right : (n_features, rank)
+        See `solve_erasure`.
+    """
+
+    kind: ClassVar[str] = "leace_eraser"
+    reads: ClassVar[Role] = "features"
+    keeps_features: ClassVar[bool] = True
+
+    mean: FloatArray
+    left: FloatArray
+    right: FloatArray
+
+    @property
+    def n_features_in(self) -> int:
+        return len(self.mean)
+
+    @property
+    def n_features_out(self) -> int:
+        return len(self.mean)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """No linear predictor is left, on the distribution of the training records."""
+        return Guarantee(
+            kind="linear_erasure",
+            number=0.0,
+            unit="covariance of released features with confidential targets, training records",
+            scope="in expectation",
+            theorem="Belrose et al. 2023, LEACE, closed form of section 4",
+            assumptions="Linear adversaries with convex losses, on records distributed as the "
+            "training records; others may find more.",
+        )
+
+    def apply(self, x: npt.ArrayLike, stream: RecordStream | None = None) -> FloatArray:
+        """Erase; (n_records, n_features) or one record, in its floating dtype.
+
+        Raises
+        ------
+        InputError
+            If the shape is wrong or values are not finite.
+        """
+        records, dtype = as_records(x, self.n_features_in)
+        check_finite_records(records)
+        wide = records.astype(np.float64)
+        wide -= ((wide - self.mean) @ self.right) @ self.left.T
+        released: FloatArray = wide.astype(dtype)
+        return released[0] if np.ndim(x) == 1 else released
+
+
+def fit_leace_eraser(shards: Shards) -> LeaceEraser:
+    """Fit the eraser of the confidential variables, from one pass of co-moments.
+
+    A categorical variable is erased class by class (one against rest). Records with a missing
+    confidential label are left out.
+
+    Parameters
+    ----------
+    shards
+        Training records with at least one confidential variable.
+
+    Returns
+    -------
+    LeaceEraser
+
+    Raises
+    ------
+    InputError
+        If there is no confidential variable, fewer than two complete records, or features are
+        not finite.
+
+    References
+    ----------
+    Belrose et al. 2023, LEACE: Perfect linear concept erasure in closed form.
+
+    Examples
+    --------
+    >>> from privpipe import Records
+    >>> x = np.random.default_rng(1).normal(size=(50, 3))
+    >>> released = fit_leace_eraser(Records(x, confidential=x[:, 1])).apply(x)
+    >>> bool(abs(np.corrcoef(released[:, 0] + released[:, 2], x[:, 1])[0, 1]) < 1e-9)
+    True
+    """
+    schema = shards.schema
+    if not schema.confidential:
+        raise InputError(
+            "There is no confidential variable to erase.",
+            remedy="Name one in confidential.",
+        )
+    summarise = partial(summarise_design, schema=schema, coding="zero_one", roles=("confidential",))
+    moments = shards.reduce(summarise).of_role("confidential")
+    left, right = solve_erasure(moments, schema.n_features)
+    return LeaceEraser(moments.mean[: schema.n_features], left, right)
+
+
+def fit_leace(shards: Shards, options: LeaceOptions) -> LeaceEraser:
+    """Fit from options."""
+    return fit_leace_eraser(shards)

@@ -1,0 +1,154 @@
+"""Algorithm 2 to the letter, for reproductions only: it adds what it should remove.
+
+Figure 3 of Xu et al. 2017 takes ``a_j = v_j^T x`` with vectors that are not orthogonal. The bound
+on utility holds, but what is subtracted is no projection: vectors of the null space are added, and
+an adversary who retrains sees nearly everything.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from privpipe.errors import PrivacyWarning
+from privpipe.numerics.cleaning import Cleaned
+from privpipe.numerics.knapsack import solve_augmented_knapsack
+from privpipe.numerics.margin import UNIT
+from privpipe.numerics.pencil import diagonalise_printed
+from privpipe.protocols import FloatArray, Guarantee
+from privpipe.sanitizers.arrays import as_finite, as_predictor
+from privpipe.sanitizers.lowrank import (
+    BudgetScope,
+    LinearCleaner,
+    OnUnrepresentable,
+    scale_budget,
+)
+from privpipe.sanitizers.targeted import check_confidential
+
+__all__ = ["PrintedCleaner"]
+
+
+@dataclass(frozen=True, eq=False)
+class PrintedCleaner(LinearCleaner):
+    """Figure 3 as printed: ``x~ = x - V (alpha a)`` with ``a = V^T x``.
+
+    The encoder holds V, the lift its dual basis, so that ``x~ = lift a - V (alpha a)`` without
+    the null space that both predictors share. For the other fields see `LinearCleaner`.
+
+    Parameters
+    ----------
+    cost, gain : (rank,)
+        ``lambda_j`` of the desired and of the confidential predictor.
+    """
+
+    kind: ClassVar[str] = "printed_cleaner"
+    theorem: ClassVar[str] = "Xu et al. 2017, Theorem 3"
+
+    rule: str = "printed"
+    _: KW_ONLY
+    cost: FloatArray
+    gain: FloatArray
+
+    @classmethod
+    def from_predictors(
+        cls,
+        desired_predictor: npt.ArrayLike,
+        confidential_predictor: npt.ArrayLike,
+        *,
+        utility_budget: float,
+        budget: BudgetScope = "total",
+        intercept: npt.ArrayLike | None = None,
+        augmented: bool = False,
+        on_unrepresentable: OnUnrepresentable = "fail",
+    ) -> PrintedCleaner:
+        """Make the cleaner as printed; see `TargetedCleaner.from_predictors`.
+
+        Warns
+        -----
+        PrivacyWarning
+            Always.
+        """
+        warnings.warn(
+            "The printed form of algorithm 2 protects next to nothing against an adversary who "
+            'retrains. Use variant = "null_first" or "simultaneous" for anything but a '
+            "reproduction.",
+            PrivacyWarning,
+            stacklevel=3,
+        )
+        predictor = as_predictor(desired_predictor)
+        confidential = check_confidential(confidential_predictor, predictor)
+        vectors, dual, cost, gain = diagonalise_printed(predictor, confidential)
+        n_features, n_desired = predictor.shape
+        return cls(
+            predictor=predictor,
+            intercept=as_finite(intercept, (n_desired,), "intercept"),
+            encoder=vectors,
+            lift=dual,
+            centre=np.zeros(n_features),
+            utility_budget=scale_budget(utility_budget, budget, n_desired),
+            representative="closest",
+            augmented=augmented,
+            on_unrepresentable=on_unrepresentable,
+            cost=cost,
+            gain=gain,
+        )
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """The bound on utility, with the reason why it is not for use."""
+        return replace(
+            super().guarantee,
+            assumptions="For reproductions only: an adversary who retrains on released records "
+            "recovers nearly all confidential predictions.",
+        )
+
+    def _clean(self, x: FloatArray, dtype: np.dtype[Any], *, lifted: bool) -> Cleaned:
+        if self.augmented:
+            x = np.column_stack([x, np.ones(len(x))])
+        x = x.astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            a = x @ self.encoder
+            root = np.sqrt(self.utility_budget)
+            margin = self._measure_margin(x, a, dtype) if root else np.zeros(len(x))
+            withheld = ~(margin <= root) | ~np.isfinite(a).all(axis=1)
+        a[withheld] = 0.0
+        left = np.where(withheld, 0.0, root - margin) ** 2 / self._turning
+        alpha = self._remove(a, left)
+        released = a @ self.lift.T - (alpha * a) @ self.encoder.T if lifted else a - alpha * a
+        released = released.astype(dtype)
+        released[withheld] = np.nan
+        return Cleaned(released, (self.cost * (alpha * a) ** 2).sum(axis=1), withheld)
+
+    def _remove(self, a: FloatArray, budget: FloatArray) -> FloatArray:
+        """Shares, record by record's own budget: costs are scaled to a common budget of 1."""
+        scale = np.where(budget > 0, budget, 1.0)[:, None]
+        cost = np.where(self.cost > 0, self.cost * a * a / scale, 0.0)
+        alpha = solve_augmented_knapsack(self.gain * a * a / scale, cost, 1.0)
+        return np.where((budget > 0)[:, None] | (self.cost == 0), alpha, 0.0)
+
+    @cached_property
+    def _turning(self) -> float:
+        """Largest factor by which ``A^T V`` stretches what its columns' norms account for."""
+        seen = self.predictor.T @ self.encoder[:, self.cost > 0]
+        scaled = seen / np.sqrt(self.cost[self.cost > 0])
+        return max(1.0, float(np.linalg.norm(scaled, 2) ** 2))
+
+    def _measure_margin(self, x: FloatArray, a: FloatArray, dtype: np.dtype[Any]) -> FloatArray:
+        """As `plan_margin`, for two bases; what the null vectors still show counts in full."""
+        norm = np.linalg.norm(self.predictor)
+        arithmetic = 4 * (sum(self.encoder.shape) + 8) * UNIT * norm
+        storing = float(np.finfo(dtype).eps) / 2 * norm
+        reach = np.linalg.norm(self.lift, axis=0) + np.linalg.norm(self.encoder, axis=0)
+        unseen = np.linalg.norm(self.predictor.T @ self.encoder, axis=0) * (self.cost == 0)
+        missed = np.linalg.norm(self.predictor - self.encoder @ (self.lift.T @ self.predictor))
+        margin: FloatArray = (
+            (arithmetic + missed) * np.sqrt(np.einsum("ij,ij->i", x, x))
+            + np.abs(a) @ ((arithmetic + storing) * reach + unseen)
+            + float(np.finfo(dtype).smallest_subnormal) * np.sqrt(len(self.predictor)) * norm
+        )
+        return margin

@@ -1,0 +1,357 @@
+"""Whole audits: what leaks is caught, what does not is safe, what fails is unknown."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from privpipe.attacks import inference
+from privpipe.attacks.adversaries import ADVERSARIES, plan_attack_bytes
+from privpipe.attacks.evidence import prepare_evidence
+from privpipe.attacks.inference import measure_attacks, plan_attacks, run_attack
+from privpipe.attacks.options import AttackOptions
+from privpipe.attacks.outcomes import TABLE_SCHEMA, Attack
+from privpipe.attacks.problem import Fitted
+from privpipe.attacks.verdicts import (
+    DECISION_SCHEMA,
+    AttackReport,
+    check_attacks,
+    summarise_outcomes,
+)
+from privpipe.errors import GateError, InputError
+from privpipe.protocols import Column
+
+FAST = AttackOptions(
+    adversaries=("least_squares", "logistic", "naive_bayes"), n_replicates=60, max_advantage=0.2
+)
+
+
+class Face:
+    """Records whose secret shifts the mean along one direction; a projection removes it."""
+
+    def __init__(self, n: int = 1500, p: int = 8, seed: int = 0) -> None:
+        random = np.random.default_rng(seed)
+        self.secret = random.integers(0, 2, n)
+        self.direction = random.normal(size=p)
+        self.direction /= np.linalg.norm(self.direction)
+        self.x = random.normal(size=(n, p)) + 2.5 * np.outer(self.secret - 0.5, self.direction)
+
+    def release(self, sign: float = -1.0) -> np.ndarray:
+        return self.x + sign * np.outer(self.x @ self.direction, self.direction)
+
+
+def test_measure_attacks__passes_an_eraser_and_sees_the_secret_in_the_raw_records() -> None:
+    face = Face(6000)
+    report = measure_attacks(face.release(), face.secret, raw=face.x, options=FAST)
+    decision = report.decide()[0]
+    assert report.verdict == decision.verdict == "safe"
+    assert decision.control_advantage > 0.7
+    assert abs(decision.advantage) < 0.1
+    assert np.isnan(decision.noise_advantage)
+
+
+@pytest.mark.parametrize("adversary", ADVERSARIES)
+@pytest.mark.parametrize("flaw", ["identity", "leaked_label", "wrong_sign", "tiny_label"])
+def test_measure_attacks__catches_a_flawed_release_by_every_adversary(adversary, flaw) -> None:
+    face = Face()
+    released = {
+        "identity": face.x,
+        "wrong_sign": face.release(+1.0),
+        "leaked_label": np.column_stack([face.release(), face.secret]),
+        "tiny_label": np.column_stack([face.release(), 1e-9 * face.secret + 1.0]),
+    }[flaw]
+    options = replace(FAST, adversaries=(adversary,))
+    report = measure_attacks(released, face.secret, options=options)
+    assert report.verdict == "leaks"
+    assert report.decide()[0].advantage > (0.9 if "label" in flaw else 0.6)
+
+
+def test_measure_attacks__catches_a_leak_of_a_rare_class_that_accuracy_hides() -> None:
+    random = np.random.default_rng(1)
+    secret = (np.arange(4000) % 40 == 0).astype(int)
+    released = random.normal(size=(4000, 3))
+    released[:, 0] += 1.5 * secret
+    report = measure_attacks(released, secret, options=FAST)
+    table = report.table.set_index(["adversary", "score"])
+    assert table.loc[("logistic", "accuracy"), "advantage"] < 0.2
+    assert report.verdict == "leaks"
+    assert report.decide()[0].score == "auc"
+
+
+def test_measure_attacks__attacks_low_rank_releases_in_their_coordinates() -> None:
+    random = np.random.default_rng(2)
+    hidden = random.normal(size=(500, 3))
+    released = hidden @ random.normal(size=(3, 60))
+    number = hidden[:, 0] + 0.1 * random.normal(size=500)
+    options = replace(FAST, adversaries=("least_squares", "linear_svm"))
+    report = measure_attacks(released.astype(np.float32), number, options=options)
+    assert set(report.table["n_coordinates"]) == {3}
+    assert set(report.table["n_features"]) == {60}
+    r2 = report.table.query("score == 'r2'").set_index("adversary")["estimate"]
+    assert (r2 > 0.98).all()
+
+
+def test_measure_attacks__judges_by_group_when_records_share_a_subject() -> None:
+    random = np.random.default_rng(3)
+    groups = np.repeat(np.arange(60), 20)
+    secret = (np.arange(60) % 2)[groups]
+    # Each subject has a place of its own: records of one subject tell of one another, and
+    # nothing of the secret of subjects not seen.
+    released = random.normal(size=(60, 4))[groups] + 0.05 * random.normal(size=(1200, 4))
+    options = replace(FAST, adversaries=("nearest_neighbours",))
+    leaky = measure_attacks(released, secret, options=options).decide()[0]
+    honest = measure_attacks(released, secret, groups=groups, options=options)
+    assert leaky.advantage > 0.9
+    assert honest.decide()[0].advantage < 0.5
+    assert set(honest.table["interval"]) == {"grouped_wilson", "grouped_bootstrap"}
+
+
+def test_measure_attacks__handles_several_columns_with_missing_values() -> None:
+    face = Face(900)
+    age = 40 + 5 * face.x[:, 0]
+    age[::7] = np.nan
+    codes = face.secret.astype(float)
+    codes[::5] = -1
+    columns = (Column("disease", 2), Column("age"))
+    seen_names = []
+    report = measure_attacks(
+        face.x,
+        np.column_stack([codes, age]),
+        columns=columns,
+        options=FAST,
+        progress=lambda done, planned, outcome: seen_names.append((done, planned)),
+    )
+    table = report.table
+    assert seen_names == [(i, 4) for i in range(1, 5)]
+    assert set(table.query("target == 'age'")["adversary"]) == {"least_squares"}
+    assert set(table.query("target == 'disease'")["kind"]) == {"classes"}
+    used = table.query("target == 'disease'")[["n_train", "n_tune", "n_test"]].sum(axis=1)
+    assert set(used) == {720}
+    rmse = table.query("score == 'rmse'")["estimate"].item()
+    assert rmse < 0.2
+
+
+def test_measure_attacks__leaves_out_withheld_and_seen_records() -> None:
+    face = Face(600)
+    released = face.x.copy()
+    released[:30] = np.nan
+    seen = np.arange(600) >= 500
+    report = measure_attacks(released, face.secret, seen=seen, options=FAST)
+    assert (report.n_given, report.n_withheld, report.n_seen) == (600, 30, 100)
+    assert report.n_records == 470
+    papers = replace(FAST, seen_records="train")
+    report = measure_attacks(face.x, face.secret, seen=seen, options=papers)
+    assert set(report.table["n_test"]) == {500}
+    assert set(report.table["n_train"] + report.table["n_tune"]) == {100}
+
+
+def test_measure_attacks__bounds_the_sample_by_records_and_bytes() -> None:
+    face = Face(1500, p=100)
+    few = measure_attacks(face.x, face.secret, options=replace(FAST, max_records=200))
+    assert few.n_records == 200
+    assert replace(FAST, max_bytes=1 << 20).plan_sample(5000, 1000) == 262
+    assert replace(FAST, max_test=20).plan_sample(10, 1) == 10
+
+
+def test_plan_attack_bytes__grows_with_what_is_trained_on_up_to_a_bound() -> None:
+    def plan(n: int) -> int:
+        x = np.random.default_rng(0).normal(size=(n, 50)).astype(np.float32)
+        return plan_attack_bytes(prepare_evidence(x, np.arange(n) % 2))
+
+    fixed = 256 << 20
+    assert plan(1000) - fixed == 1000 * 50 * 16
+    assert plan(2000) - fixed == 2000 * 50 * 16
+
+
+def test_measure_attacks__gives_the_same_table_again_but_for_the_seconds() -> None:
+    face = Face(400)
+    first, again = (
+        measure_attacks(face.x, face.secret, options=FAST).table.drop(columns="seconds")
+        for _ in range(2)
+    )
+    assert first.equals(again)
+
+
+def test_measure_attacks__covers_the_truth_of_a_useless_release() -> None:
+    """With a release that says nothing the simultaneous intervals hold a guess's score."""
+    held = 0
+    for seed in range(40):
+        random = np.random.default_rng(seed)
+        options = replace(FAST, seed=seed)
+        report = measure_attacks(
+            random.normal(size=(300, 3)), random.integers(0, 2, 300), options=options
+        )
+        areas = report.table.query("score == 'auc'")
+        held += ((areas["lower"] <= 0.5) & (areas["upper"] >= 0.5)).all()
+    assert held >= 36  # nominal at least .95; fewer than 36 of 40 has probability .003
+
+
+def test_run_attack__turns_any_failure_into_unknown_without_its_text(monkeypatch) -> None:
+    face = Face(300)
+    evidence = prepare_evidence(face.release(), face.secret, options=FAST)
+
+    def fail(problem: object) -> object:
+        raise ValueError("the value 12345 of record 7 is unseen")
+
+    broken = dict(ADVERSARIES) | {"logistic": replace(ADVERSARIES["logistic"], fit=fail)}
+    monkeypatch.setattr(inference, "ADVERSARIES", broken)
+    attack = Attack("confidential", "classes", "released", "logistic")
+    outcome = run_attack(evidence, attack, FAST)
+    assert (outcome.status, outcome.reason, outcome.scores) == ("unknown", "ValueError", ())
+    report = measure_attacks(face.release(), face.secret, options=replace(FAST, max_advantage=1.0))
+    decision = report.decide()[0]
+    assert (decision.verdict, decision.n_unknown) == ("unknown", 1)
+    assert report.verdict == "unknown"
+    assert "12345" not in report.to_json()
+    leaky = measure_attacks(face.x, face.secret, options=FAST)
+    assert leaky.verdict == "leaks"
+
+
+def test_run_attack__that_cannot_decide_is_unknown(monkeypatch) -> None:
+    face = Face(300)
+    nan = Fitted(lambda x: np.full((len(x), 2), np.nan), "")
+    broken = {"logistic": replace(ADVERSARIES["logistic"], fit=lambda problem: nan)}
+    monkeypatch.setattr(inference, "ADVERSARIES", broken)
+    options = replace(FAST, adversaries=("logistic",))
+    report = measure_attacks(face.x, face.secret, options=options)
+    assert report.verdict == "unknown"
+    assert "not finite" in report.outcomes[0].reason
+    assert np.isnan(report.decide()[0].upper)
+
+
+def test_attack_report__is_unproven_where_the_sample_is_too_small_to_show_safety() -> None:
+    random = np.random.default_rng(8)
+    options = replace(FAST, max_advantage=0.3)
+    report = measure_attacks(
+        random.normal(size=(120, 2)), random.integers(0, 2, 120), options=options
+    )
+    decision = report.decide()[0]
+    assert decision.verdict == "unproven"
+    assert decision.advantage <= 0.3 < decision.advantage_upper
+
+
+def test_check_attacks__lets_only_safe_releases_pass() -> None:
+    face = Face(6000)
+    check_attacks(measure_attacks(face.release(), face.secret, options=FAST))
+    with pytest.raises(GateError, match=r"'confidential' leaks .* allowed 0\.200") as caught:
+        check_attacks(measure_attacks(face.x, face.secret, options=FAST))
+    assert (caught.value.code, caught.value.exit_code) == ("leaks", 6)
+    with pytest.raises(GateError, match="nothing was attacked"):
+        check_attacks(AttackReport((), FAST, 0, 0))
+    plan = (Attack("a", "classes", "released", "logistic"),)
+    with pytest.raises(GateError, match=r"'a' is unknown \(1 attacks failed\)"):
+        check_attacks(summarise_outcomes([], plan, FAST, n_records=1, n_given=1))
+
+
+def test_strongest__is_found_by_score_and_source() -> None:
+    face = Face(600)
+    report = measure_attacks(face.x, face.secret, raw=face.x, options=FAST)
+    rows = report.table.query("source == 'raw' and score == 'accuracy'").set_index("adversary")
+    name, score = report.strongest("confidential", "accuracy", "raw")
+    assert rows["upper"].idxmax() == name
+    assert score.interval.upper == rows["upper"].max()
+    with pytest.raises(InputError, match="No attack on noise measured accuracy"):
+        report.strongest("confidential", "accuracy", "noise")
+
+
+def test_attack_report__of_nothing_is_unknown() -> None:
+    assert AttackReport((), FAST, 0, 0).verdict == "unknown"
+    plan = (Attack("a", "classes", "released", "logistic"),)
+    report = summarise_outcomes([], plan, FAST, n_records=1, n_given=1)
+    assert report.verdict == "unknown"
+    assert "not run" in report.table["reason"].item()
+
+
+def test_attack_report__has_the_stated_schema_and_json() -> None:
+    face = Face(300)
+    report = measure_attacks(face.x, face.secret, options=FAST)
+    for frame, schema in ((report.table, TABLE_SCHEMA), (report.decisions, DECISION_SCHEMA)):
+        assert list(frame.columns) == list(schema)
+        for name, (dtype, meaning) in schema.items():
+            assert str(frame[name].dtype) == dtype
+            assert meaning
+    document = json.loads(report.to_json())
+    assert document["verdict"] == "leaks"
+    assert len(document["table"]) == len(report.table) == 3 * 4
+    assert document["decisions"][0]["noise_advantage"] is None
+    levels = report.table["level"]
+    np.testing.assert_allclose(levels, 1 - 0.05 / 6)
+    assert document["decisions"][0]["n_compared"] == 6
+
+
+def test_plan_attacks__names_each_attack_once() -> None:
+    face = Face(200)
+    evidence = prepare_evidence(
+        face.release(), np.column_stack([face.secret, face.secret]), raw=face.x, noise=face.x
+    )
+    plan = plan_attacks(evidence, AttackOptions())
+    assert len({attack.name for attack in plan}) == len(plan) == 3 * 2 * 7
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"confidential": np.zeros(200, int)}, "single class in 200"),
+        ({"confidential": np.zeros(200)}, "does not vary"),
+        ({"confidential": (np.arange(200) < 3).astype(int)}, "1 of the 2 classes"),
+        ({"confidential": np.zeros(199, int)}, "released has 200 rows"),
+        ({"confidential": np.full(200, np.inf)}, "200 infinite"),
+        ({"raw": np.zeros((3, 3))}, "raw has shape"),
+        ({"raw": np.full((200, 3), np.nan)}, "raw holds 600 values"),
+        ({"groups": np.zeros(9)}, "groups has shape"),
+        ({"seen": np.ones(200, bool)}, "0 records can be attacked"),
+        ({"columns": (Column("a"), Column("b"))}, "2 columns are named"),
+        ({"columns": (Column("a"), Column("a")), "confidential": np.ones((200, 2))}, "distinct"),
+        ({"confidential": np.ones((200, 0))}, "Give one column"),
+    ],
+)
+def test_prepare_evidence__refuses_without_telling_a_label(change, match) -> None:
+    given = {
+        "released": np.random.default_rng(0).normal(size=(200, 3)),
+        "confidential": np.arange(200) % 2,
+    }
+    with pytest.raises(InputError, match=match):
+        prepare_evidence(**(given | change))
+
+
+def test_prepare_evidence__merges_rare_classes_where_asked() -> None:
+    codes = np.concatenate([np.repeat([0, 1], 90), np.repeat(np.arange(2, 12), 2)])
+    options = AttackOptions(rare_classes="merge")
+    evidence = prepare_evidence(
+        np.random.default_rng(0).normal(size=(200, 2)), codes, options=options
+    )
+    assert evidence.columns[0].n_categories == 3
+    assert sorted(np.bincount(evidence.truth[:, 0].astype(int))) == [20, 90, 90]
+
+
+def test_prepare_evidence__takes_strings_and_booleans_as_classes() -> None:
+    x = np.random.default_rng(0).normal(size=(60, 2))
+    for values in (np.arange(60) % 2 == 0, np.where(np.arange(60) % 2, "yes", "no")):
+        assert prepare_evidence(x, values).columns[0].n_categories == 2
+    assert prepare_evidence(x, x[:, 0]).columns[0].n_categories is None
+
+
+def test_measure_attacks__reads_categories_as_such() -> None:
+    """A secret that is whether a code is odd: no order of the codes tells, indicators do."""
+    random = np.random.default_rng(9)
+    codes = random.integers(-1, 6, (800, 2))
+    options = replace(FAST, adversaries=("logistic",))
+    secret = codes[:, 0] % 2
+    features = (Column("kind", 6), Column("place", 6))
+    seen = measure_attacks(codes, secret, features=features, options=options).decide()[0]
+    blind = measure_attacks(codes, secret, options=options).decide()[0]
+    assert seen.advantage > 0.99
+    assert blind.advantage < 0.6
+    with pytest.raises(InputError, match="1 features are named"):
+        measure_attacks(codes, secret, features=features[:1], options=options)
+    with pytest.raises(InputError, match=r"\d+ records of released have no code of 'kind' below 3"):
+        measure_attacks(codes, secret, features=(Column("kind", 3), features[1]))
+
+
+def test_attack_options__refuse_what_they_do_not_know() -> None:
+    for wrong in ({"adversaries": ("oracle",)}, {"adversaries": ()}, {"level": 1.0}, {"nosuch": 1}):
+        with pytest.raises(ValueError, match=r"Input should be|at least one|[Uu]nexpected"):
+            AttackOptions(**wrong)

@@ -1,0 +1,167 @@
+"""Linkage, reconstruction and membership: certain where nothing is hidden, chance where all is."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from scipy.spatial.distance import cdist
+
+from privpipe.attacks.distances import measure_nearest, measure_ranks
+from privpipe.attacks.linkage import measure_linkage
+from privpipe.attacks.membership import (
+    measure_membership,
+    measure_surprise,
+)
+from privpipe.attacks.reconstruction import measure_reconstruction
+from privpipe.errors import InputError
+
+
+@pytest.fixture
+def raw() -> np.ndarray:
+    random = np.random.default_rng(0)
+    x = random.normal(size=(600, 8)) * 10.0 ** np.arange(-4, 4) + 5
+    x[:, 3] = 1.0
+    return x
+
+
+def test_measure_ranks__equals_brute_force_across_blocks(monkeypatch) -> None:
+    from privpipe.attacks import distances
+
+    monkeypatch.setattr(distances, "_PROBES_AT_ONCE", 7)
+    monkeypatch.setattr(distances, "_GALLERY_AT_ONCE", 11)
+    random = np.random.default_rng(1)
+    probes, gallery = random.normal(size=(20, 3)), random.normal(size=(50, 3))
+    own = random.integers(0, 50, 20)
+    d = cdist(probes, gallery)
+    expected = (d < d[np.arange(20), own][:, None]).sum(axis=1)
+    np.testing.assert_array_equal(measure_ranks(probes, gallery, own), expected)
+    np.testing.assert_allclose(measure_nearest(probes, gallery), d.min(axis=1))
+
+
+def test_measure_ranks__finds_identical_entries_by_chance_only() -> None:
+    ranks = measure_ranks(np.zeros((400, 2)), np.zeros((100, 2)), np.arange(400) % 100)
+    assert 0 <= ranks.min() < 5
+    assert 95 < ranks.max() < 100
+    assert abs(np.mean(ranks < 10) - 0.1) < 0.05
+
+
+def test_measure_linkage__is_certain_for_the_identity_and_for_any_rotation(raw) -> None:
+    report = measure_linkage(raw, raw)
+    assert {attack.method for attack in report.attacks} == {"direct", "learned"}
+    assert all(attack.top_1.estimate == 1.0 for attack in report.attacks)
+    turned = (raw - raw.mean(axis=0)) @ np.linalg.qr(np.random.default_rng(2).normal(size=(8, 8)))[
+        0
+    ]
+    found = measure_linkage(raw, turned[:, ::-1] * 3 + 1)
+    assert found.strongest.method == "learned"
+    assert found.strongest.top_10.lower > 0.5
+
+
+def test_measure_linkage__is_chance_for_unrelated_and_for_constant_releases(raw) -> None:
+    for released in (np.random.default_rng(3).normal(size=(600, 8)), np.full((600, 8), 2.0)):
+        report = measure_linkage(raw, released)
+        assert report.chance_10 == pytest.approx(10 / 600)
+        for attack in report.attacks:
+            assert attack.top_10.lower <= report.chance_10 <= attack.top_10.upper
+            assert attack.top_1.upper < 0.05
+
+
+def test_measure_linkage__states_its_report(raw) -> None:
+    report = measure_linkage(raw, raw[:, :2], groups=np.arange(600) // 6, max_records=400)
+    assert [attack.method for attack in report.attacks] == ["learned"]
+    assert report.attacks[0].top_1.method == "grouped_wilson"
+    assert (report.n_gallery, report.n_probes) == (400, 200)
+    assert measure_linkage(raw, raw, max_bytes=8 * 8 * 100).n_gallery == 100
+    assert json.loads(report.to_json())["strongest"] == "learned"
+    with pytest.raises(InputError, match="raw has 600 records, released 3"):
+        measure_linkage(raw, raw[:3])
+
+
+def test_measure_reconstruction__measures_what_is_left(raw) -> None:
+    whole = measure_reconstruction(raw, raw @ np.diag(10.0 ** np.arange(4, -4, -1)))
+    assert whole.strongest.r2.estimate > 0.99
+    assert len(whole.strongest.column_r2) == 7
+    half = measure_reconstruction(raw, raw[:, [0, 1, 2]])
+    np.testing.assert_allclose(half.attacks[0].column_r2[:3], 1, atol=0.01)
+    assert max(half.attacks[0].column_r2[3:]) < 0.1
+    assert half.attacks[0].r2.estimate == pytest.approx(3 / 7, abs=0.08)
+    nothing = measure_reconstruction(raw, np.random.default_rng(4).normal(size=(600, 3)))
+    assert nothing.strongest.r2.upper < 0.1
+
+
+def test_measure_reconstruction__sees_more_than_linear(raw) -> None:
+    x = np.random.default_rng(5).normal(size=(1500, 1))
+    report = measure_reconstruction(x**2, x)
+    linear, kernel = report.attacks
+    assert linear.r2.estimate < 0.2
+    assert kernel.r2.estimate > 0.9
+    assert report.strongest.adversary == "rbf"
+    assert json.loads(report.to_json())["strongest"] == "rbf"
+
+
+def test_measure_reconstruction__goes_by_group_and_refuses(raw) -> None:
+    report = measure_reconstruction(raw, raw, groups=np.arange(600) // 10, max_records=500)
+    assert report.attacks[0].r2.method == "grouped_bootstrap"
+    small = measure_reconstruction(raw, raw, max_bytes=8 * 8 * 100)
+    assert small.n_train + small.n_test == pytest.approx(80, abs=2)
+    with pytest.raises(InputError, match="released 3"):
+        measure_reconstruction(raw, raw[:3])
+    with pytest.raises(InputError, match="not finite"):
+        measure_reconstruction(np.where(raw > 5, np.nan, raw), raw)
+
+
+def test_measure_membership__finds_members_of_an_overfitted_model() -> None:
+    random = np.random.default_rng(6)
+    x, y = random.normal(size=(400, 150)), random.normal(size=400)
+    slope = np.linalg.lstsq(x[:200], y[:200], rcond=None)[0]
+    loss = (y - x @ slope) ** 2
+    report = measure_membership(loss[:200], loss[200:])
+    assert report.area.lower > 0.7
+    assert report.advantage > 0.4
+    assert report.epsilon_floor > 0.5
+    assert json.loads(report.to_json())["n_members"] == 200
+
+
+def test_measure_membership__shows_nothing_where_nothing_is() -> None:
+    held, floors = 0, []
+    for seed in range(60):
+        random = np.random.default_rng(seed)
+        report = measure_membership(random.normal(size=100), random.normal(size=100), seed=seed)
+        held += report.area.lower <= 0.5 <= report.area.upper
+        floors.append(report.epsilon_floor > 0)
+    assert held >= 52  # nominal 57; fewer than 52 of 60 has probability .01
+    assert sum(floors) <= 4
+
+
+def test_measure_surprise__is_small_for_copies() -> None:
+    random = np.random.default_rng(7)
+    surrogate = np.column_stack([random.normal(size=(300, 3)) * [1, 100, 1e-3], np.ones(300)])
+    near = measure_surprise(surrogate[:50] * (1 + 1e-9), surrogate)
+    far = measure_surprise(surrogate[:50] + np.array([0.5, 50, 5e-4, 0]), surrogate)
+    assert near.max() < 1e-5 < far.min()
+    assert measure_membership(near, far).area.estimate == 1.0
+    with pytest.raises(InputError, match="3 columns, the surrogate 4"):
+        measure_surprise(surrogate[:, :3], surrogate)
+
+
+def test_measure_epsilon_floor__is_a_lower_bound_for_randomised_response() -> None:
+    # Randomised response with privacy loss 1: members answer yes with probability e/(1+e).
+    random = np.random.default_rng(8)
+    share = np.e / (1 + np.e)
+    above = 0
+    for seed in range(40):
+        members = (random.random(2000) > share).astype(float)
+        others = (random.random(2000) > 1 - share).astype(float)
+        floor = measure_membership(members, others, seed=seed).epsilon_floor
+        assert floor > 0.7
+        above += floor > 1
+    assert above <= 4
+
+
+def test_measure_membership__refuses() -> None:
+    with pytest.raises(InputError, match="members has 3 values"):
+        measure_membership(np.zeros(3), np.zeros(30))
+    with pytest.raises(InputError, match="others has 30 values, 30 of them not finite"):
+        measure_membership(np.zeros(30), np.full(30, np.nan))

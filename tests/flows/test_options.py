@@ -1,0 +1,98 @@
+"""The configuration: stable keys, clear errors with places, overrides, no values echoed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flows.options import RunOptions, read_options
+from flows.run import digest_options
+from privpipe.errors import OptionError
+
+GOOD = """\
+[collection]
+path = "records.zarr"
+desired = ["beach"]
+confidential = ["urban", "mountain"]
+[training]
+path = "training.zarr"
+[method]
+name = "null_space"
+utility_budget = 0.01
+[release]
+path = "release.zarr"
+include = []
+[cluster]
+workers = 2
+[audit]
+holdout = 0.1
+"""
+
+
+def read(tmp_path: Path, text: str) -> RunOptions:
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    return read_options(str(path))
+
+
+def test_read_options__takes_the_stable_keys(tmp_path: Path) -> None:
+    options = read(tmp_path, GOOD)
+    assert options.collection.confidential == ("urban", "mountain")
+    assert options.training_path == "training.zarr"
+    assert options.method.utility_budget == 0.01
+    assert options.audit.holdout == 0.1
+
+
+def test_read_options__names_line_and_closest_key(tmp_path: Path) -> None:
+    text = GOOD.replace("utility_budget", "utility_bugdet").replace("workers", "wokers")
+    with pytest.raises(OptionError) as caught:
+        read(tmp_path, text)
+    message = str(caught.value)
+    assert "run.toml:9:1: [method] utility_bugdet is not known, did you mean 'utility_budget'?" in (
+        message
+    )
+    assert "run.toml:14:1: [cluster] wokers is not known, did you mean 'workers'?" in message
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("utility_budget = 0.01", "utility_budget = -123.5", "greater than or equal to 0"),
+        ("utility_budget = 0.01", "utility_budget = nan", "finite"),
+        ("utility_budget = 0.01", "", "utility_budget is missing"),
+        ('name = "null_space"', 'name = "nul_space"', "null_space"),
+        ("holdout = 0.1", "holdout = 123.5", "less than 1"),
+        ("workers = 2", "workers = 2\n[colection]\nx = 1", "did you mean 'collection'"),
+        ("[method]", "[method", "not valid TOML"),
+    ],
+)
+def test_read_options__explains_without_echoing_values(
+    tmp_path: Path, old: str, new: str, expected: str
+) -> None:
+    with pytest.raises(OptionError) as caught:
+        read(tmp_path, GOOD.replace(old, new))
+    assert expected in str(caught.value)
+    assert "123.5" not in str(caught.value)
+
+
+def test_read_options__lets_the_environment_override(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRIVPIPE_METHOD__UTILITY_BUDGET", "0.5")
+    monkeypatch.setenv("PRIVPIPE_RELEASE__PATH", "elsewhere.zarr")
+    options = read(tmp_path, GOOD)
+    assert options.method.utility_budget == 0.5
+    assert options.release.path == "elsewhere.zarr"
+
+
+def test_read_options__names_a_missing_file() -> None:
+    with pytest.raises(OptionError, match=r"no_such\.toml cannot be read"):
+        read_options("no_such.toml")
+
+
+def test_digest_options__ignores_the_cluster_alone(tmp_path: Path) -> None:
+    digest = digest_options(read(tmp_path, GOOD))
+    assert digest == digest_options(read(tmp_path, GOOD.replace("workers = 2", "workers = 7")))
+    assert digest != digest_options(read(tmp_path, GOOD.replace("0.01", "0.02")))

@@ -1,0 +1,110 @@
+"""The compiled kernel and NumPy agree; tiles do not show; what cannot be kept is withheld."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from privpipe.numerics import cleaning
+from privpipe.numerics.cleaning import (
+    clean_block,
+    clean_with_kernel,
+    clean_with_numpy,
+    reconstruct_records,
+)
+from privpipe.numerics.shrinkage import RULES
+from privpipe.sanitizers.cleaner import NullSpaceCleaner
+
+
+def make_form(rank, rule, dtype, *, budget=0.3, augmented=False):
+    rng = np.random.default_rng(rank)
+    cleaner = NullSpaceCleaner.from_predictor(
+        rng.normal(size=(20 + augmented, rank)),
+        utility_budget=budget,
+        rule=rule,
+        centre=None if augmented else rng.normal(size=20),
+        augmented=augmented,
+    )
+    return cleaner._form(np.dtype(dtype))
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(("rank", "augmented"), [(1, False), (3, False), (5, True)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("lifted", [True, False])
+def test_kernel__agrees_with_numpy(rank, augmented, rule, dtype, lifted):
+    form = make_form(rank, rule, dtype, augmented=augmented)
+    x = (np.random.default_rng(0).normal(size=(500, 20)) * 0.4).astype(dtype)
+    x[7] = 0
+    fast = clean_with_kernel(x, form, dtype, lifted=lifted)
+    plain = clean_with_numpy(x, form, dtype, lifted=lifted)
+    rounding = 4 * np.finfo(dtype if lifted else "float64").eps
+    np.testing.assert_allclose(fast.released, plain.released, rtol=rounding, atol=16 * rounding)
+    np.testing.assert_allclose(fast.spent, plain.spent, rtol=1e-9, atol=1e-12)
+    assert fast.released.dtype == plain.released.dtype
+    assert not fast.withheld.any()
+    assert not plain.withheld.any()
+
+
+@pytest.mark.parametrize("clean", [clean_with_kernel, clean_with_numpy])
+def test_clean__withholds_what_rounding_may_carry_over_the_budget(clean):
+    form = make_form(2, "greedy", "float32", budget=1e-8)
+    x = np.random.default_rng(0).normal(size=(6, 20)).astype(np.float32)
+    x[1] *= 1e6
+    x[2, 3] = np.nan
+    x[3, 3] = np.inf
+    found = clean(x, form, "float32")
+    np.testing.assert_array_equal(found.withheld, [False, True, True, True, False, False])
+    assert np.isnan(found.released[found.withheld]).all()
+    assert np.isfinite(found.released[~found.withheld]).all()
+
+
+@pytest.mark.parametrize("clean", [clean_with_kernel, clean_with_numpy])
+def test_clean__removes_the_null_space_only_at_budget_zero(clean):
+    form = make_form(2, "greedy", "float64", budget=0.0)
+    x = np.random.default_rng(0).normal(size=(50, 20)) * 1e9
+    found = clean(x, form, "float64")
+    assert not found.withheld.any()
+    assert not found.spent.any()
+    expected = form.centre + (x @ form.encoder + form.shift) @ form.lift.T
+    np.testing.assert_allclose(found.released, expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("clean", [clean_with_kernel, clean_with_numpy])
+def test_clean__leaves_no_negative_zero(clean):
+    form = make_form(2, "greedy", "float64", budget=1e6)
+    plain = cleaning.LinearForm(**{**vars(form), "centre": np.zeros(20), "shift": np.zeros(2)})
+    x = np.random.default_rng(0).normal(size=(50, 20))
+    found = clean(x, plain, "float64")
+    assert not found.released.any()
+    assert not np.signbit(found.released).any()
+
+
+def test_clean_with_numpy__does_not_depend_on_tiles(monkeypatch):
+    form = make_form(3, "greedy", "float64")
+    x = np.random.default_rng(0).normal(size=(101, 20))
+    whole = clean_with_numpy(x, form, "float64")
+    monkeypatch.setattr(cleaning, "TILE_VALUES", 60)
+    tiled = clean_with_numpy(x, form, "float64")
+    np.testing.assert_allclose(whole.released, tiled.released, atol=1e-14)
+
+
+def test_clean_block__takes_the_kernel_for_large_blocks_only(monkeypatch):
+    form = make_form(3, "greedy", "float32")
+    taken = []
+    monkeypatch.setattr(cleaning, "clean_with_kernel", lambda *a, **k: taken.append("kernel"))
+    monkeypatch.setattr(cleaning, "clean_with_numpy", lambda *a, **k: taken.append("numpy"))
+    rows = cleaning.KERNEL_VALUES // 20 + 1
+    for x in (np.ones((rows, 20), np.float32), np.ones((5, 20)), np.ones((rows, 20), np.float16)):
+        clean_block(x, form, x.dtype)
+    assert taken == ["kernel", "numpy", "numpy"]
+
+
+def test_reconstruct_records__gives_the_dense_release():
+    form = make_form(3, "greedy", "float32")
+    x = np.random.default_rng(0).normal(size=(50, 20)).astype(np.float32)
+    dense = clean_with_numpy(x, form, "float32").released
+    kept = clean_with_numpy(x, form, "float32", lifted=False).released
+    again = reconstruct_records(kept, form.lift, form.centre, "float32")
+    np.testing.assert_allclose(again, dense, rtol=1e-6)
+    assert again.dtype == np.float32

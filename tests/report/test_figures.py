@@ -1,0 +1,168 @@
+"""Figures: they show what they were given, in both themes, and are told apart without colour."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+
+from privpipe.errors import InputError
+from privpipe.report.attack_figure import plot_attacks
+from privpipe.report.figures import (
+    BarPair,
+    Estimate,
+    Line,
+    Point,
+    plot_bars,
+    plot_lines,
+    plot_points,
+    plot_roc,
+)
+from privpipe.report.style import MARKERS, THEMES, ThemeName, render_png, render_svg
+
+Draw = Callable[[ThemeName], Figure]
+
+
+def make_table() -> pd.DataFrame:
+    rows = [
+        ("released", "logistic", "accuracy", 0.02, 0.09, "measured"),
+        ("released", "logistic", "auc", 0.01, 0.12, "measured"),
+        ("released", "boosting", "", np.nan, np.nan, "unknown"),
+        ("raw", "logistic", "accuracy", 0.8, 0.85, "measured"),
+        ("raw", "boosting", "rmse", 0.7, 0.9, "measured"),
+        ("raw", "boosting", "r2", 0.7, 0.75, "measured"),
+    ]
+    names = ["source", "adversary", "score", "advantage", "advantage_upper", "status"]
+    return pd.DataFrame(rows, columns=names).assign(target="gender")
+
+
+DRAWINGS: dict[str, Draw] = {
+    "points": lambda theme: plot_points(
+        [
+            Point("raw", Estimate(0.9, 0.85, 0.93), Estimate(0.89, 0.85, 0.92)),
+            Point("minimax", Estimate(0.88), Estimate(0.5, 0.43, 0.57)),
+        ],
+        utility_baseline=0.5,
+        confidential_baseline=0.5,
+        title="faces",
+        theme=theme,
+    ),
+    "roc": lambda theme: plot_roc(
+        [Line("boosting", np.array([0, 0.1, 1]), np.array([0, 0.7, 1]))], title="roc", theme=theme
+    ),
+    "lines": lambda theme: plot_lines(
+        [
+            Line("a", np.array([0, 0.1, 1]), np.array([0.9, 0.7, 0.5])),
+            Line("b", np.array([0, 1]), np.array([0.9, 0.5]), np.zeros(2), np.ones(2)),
+        ],
+        x="budget",
+        y="accuracy",
+        baseline=0.5,
+        log_x=True,
+        theme=theme,
+    ),
+    "bars": lambda theme: plot_bars(
+        [BarPair("GENKI gender", Estimate(0.89, 0.8, 0.9), 0.9), BarPair("b", Estimate(1), None)],
+        y="accuracy",
+        theme=theme,
+    ),
+    "attacks": lambda theme: plot_attacks(make_table(), allowed=0.1, title="gender", theme=theme),
+}
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_plots__render_as_svg_and_png_the_same_each_time(name: str, theme: ThemeName) -> None:
+    svg, again = (render_svg(DRAWINGS[name](theme)) for _ in range(2))
+    assert svg == again
+    root = ET.fromstring(svg)
+    assert root.tag.endswith("svg")
+    assert THEMES[theme].background in svg
+    png = render_png(DRAWINGS[name](theme), dpi=40)
+    assert png.startswith(b"\x89PNG")
+    assert "file:" not in svg
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_plots__use_no_global_state(name: str) -> None:
+    import matplotlib as mpl
+    from matplotlib import _pylab_helpers
+
+    def settings() -> dict[str, object]:
+        # The backend is resolved at the first look at it.
+        return {key: value for key, value in mpl.rcParams.items() if key != "backend"}
+
+    before = settings()
+    render_svg(DRAWINGS[name]("dark"))
+    assert settings() == before
+    assert not _pylab_helpers.Gcf.figs
+
+
+def test_plot_points__puts_limits_and_baselines_where_they_are() -> None:
+    axes = DRAWINGS["points"]("light").axes[0]
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels == ["raw", "minimax"]
+    vertical = [line for line in axes.lines if list(line.get_xdata()) == [0.5, 0.5]]
+    assert vertical
+    spans = [s.get_segments()[0] for c in axes.containers for s in c.lines[2]]
+    np.testing.assert_allclose(spans[0][:, 0], [0.85, 0.92])
+    np.testing.assert_allclose(spans[1][:, 1], [0.85, 0.93])
+
+
+def test_plot_bars__leaves_a_gap_where_the_paper_gives_nothing() -> None:
+    axes = DRAWINGS["bars"]("light").axes[0]
+    heights = sorted(patch.get_height() for patch in axes.patches)
+    assert heights == [0.89, 0.9, 1]
+
+
+def test_plot_attacks__draws_the_largest_limit_and_marks_the_unknown() -> None:
+    axes = plot_attacks(make_table(), allowed=0.1).axes[0]
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert "unknown" in labels
+    assert "allowed (0.1)" in labels
+    crosses = [line for line in axes.lines if line.get_marker() == "x"]
+    assert len(crosses) == 1
+    ends = np.concatenate([s.get_segments()[0][:, 0] for c in axes.containers for s in c.lines[2]])
+    assert ends.max() == pytest.approx(0.85)
+    # The area reaches further than the accuracy, so it is the one drawn.
+    assert 0.12 in np.round(ends, 6)
+
+
+def test_plots__refuse_nothing_to_draw() -> None:
+    with pytest.raises(InputError, match="points is empty"):
+        plot_points([], utility_baseline=0, confidential_baseline=0)
+    two = pd.concat([make_table(), make_table().assign(target="age")])
+    with pytest.raises(InputError, match="2 confidential variables"):
+        plot_attacks(two)
+
+
+# Machado, Oliveira and Fernandes 2009, severity 1, applied to linear RGB.
+BLINDNESS = {
+    "deuteranopia": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+    "protanopia": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
+}
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("kind", BLINDNESS)
+def test_themes__first_series_differ_for_colour_blind_readers(theme, kind) -> None:
+    """The first five colours stay apart; beyond them the markers tell series apart."""
+    colours = np.array([to_rgb(c) for c in THEMES[theme].series[:5]])
+    seen = np.clip((colours**2.2) @ np.array(BLINDNESS[kind]).T, 0, 1) ** (1 / 2.2)
+    gaps = np.linalg.norm(seen[:, None] - seen[None], axis=2)
+    assert gaps[np.triu_indices(5, 1)].min() > 0.12
+    assert len(set(MARKERS)) == len(MARKERS) >= len(THEMES[theme].series)
+
+
+def test_themes__text_has_contrast() -> None:
+    def luminance(colour: str) -> float:
+        return float(np.array(to_rgb(colour)) ** 2.2 @ [0.2126, 0.7152, 0.0722])
+
+    for theme in THEMES.values():
+        dark, light = sorted((luminance(theme.text), luminance(theme.background)))
+        assert (light + 0.05) / (dark + 0.05) > 7

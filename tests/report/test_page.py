@@ -1,0 +1,120 @@
+"""Tables and the page: self-contained, escaped, and no more than the numbers given."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from privpipe.attacks.inference import measure_attacks
+from privpipe.attacks.options import AttackOptions
+from privpipe.attacks.verdicts import AttackReport
+from privpipe.report.page import Section, page_of_attacks, render_page
+from privpipe.report.tables import (
+    format_limits,
+    format_number,
+    render_text,
+    summarise_attack_table,
+)
+
+
+@pytest.fixture(scope="module")
+def report() -> AttackReport:
+    random = np.random.default_rng(0)
+    secret = random.integers(0, 2, 300)
+    x = random.normal(size=(300, 3)) + 987654.25 * secret[:, None]
+    options = AttackOptions(adversaries=("logistic", "least_squares"), n_replicates=50)
+    return measure_attacks(x, np.column_stack([secret, secret]), raw=x, options=options)
+
+
+class Reader(HTMLParser):
+    """Collects tags, links and images, and checks that tags are closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag not in ("meta", "img", "source"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def read(html: str) -> Reader:
+    reader = Reader()
+    reader.feed(html)
+    assert not reader.open
+    return reader
+
+
+def test_page_of_attacks__is_self_contained_and_shows_verdict_figures_and_tables(report) -> None:
+    html = page_of_attacks(report.to_json(), title="Audit of faces", version="0.1.0")
+    reader = read(html)
+    tags = [tag for tag, _ in reader.found]
+    assert tags.count("img") == tags.count("source") == 2
+    assert "script" not in tags
+    assert "link" not in tags
+    for tag, attributes in reader.found:
+        for name in ("src", "srcset", "href"):
+            assert (attributes.get(name) or "data:").startswith("data:")
+        if tag == "img":
+            assert attributes["alt"]
+    assert not re.search(r"https?://", html)
+    images = re.findall(r"data:image/svg\+xml;base64,([A-Za-z0-9+/=]+)", html)
+    assert all(base64.b64decode(image).startswith(b"<?xml") for image in images)
+    assert 'class="banner leaks"' in html
+    assert "confidential_1" in html
+
+
+def test_page_of_attacks__shows_no_value_of_a_record(report) -> None:
+    html = page_of_attacks(report.to_json())
+    assert "987654" not in html
+    assert "987654" not in report.to_json()
+
+
+def test_page_of_attacks__shows_what_is_unknown(report) -> None:
+    document = json.loads(report.to_json())
+    for row in document["table"]:
+        if row["adversary"] == "logistic" and row["source"] == "released":
+            empty = dict.fromkeys(("estimate", "lower", "upper", "advantage", "advantage_upper"))
+            row |= {"status": "unknown", "reason": "The worker failed: KilledWorker."} | empty
+    html = page_of_attacks(json.dumps(document))
+    assert "unknown: The worker failed: KilledWorker." in html
+
+
+def test_render_page__escapes_and_folds() -> None:
+    table = pd.DataFrame({"<b>": ["<script>alert(1)</script>"]})
+    html = render_page("a < b", [Section("s", "x & y", table=table, folded=True)], facts={"n": "1"})
+    reader = read(html)
+    assert "script" not in [tag for tag, _ in reader.found]
+    assert "details" in [tag for tag, _ in reader.found]
+    assert "a &lt; b" in html
+    assert "x &amp; y" in html
+    assert "banner" not in html.split("</style>")[1]
+
+
+def test_summarise_attack_table__has_a_row_per_attack_with_limits(report) -> None:
+    summary = summarise_attack_table(report.table)
+    assert len(summary) == 2 * 2 * 2
+    assert summary["accuracy"].str.fullmatch(r"[\d.]+ \([\d.]+ to [\d.]+\)").all()
+    assert summary.columns[-1] == "test records"
+    assert "least squares" in render_text(summary)
+
+
+def test_format_number__and_limits() -> None:
+    assert format_number(0.0) == "0"
+    assert format_number(0.00123) == "0.0012"
+    assert format_number(float("nan")) == "-"
+    assert format_limits(0.5, float("nan"), 1.0) == "0.5"
+    assert format_limits(1.0, 1.0, 1.0) == "1.000 (1.000 to 1.000)"
+    assert format_limits(1 / 3, 1 / 3 - 1e-17, 1 / 3 + 1e-16) == "0.333 (0.333 to 0.333)"
+    assert format_limits(6.7e6, 5e6, 8e6) == "6700000 (5000000 to 8000000)"

@@ -1,0 +1,137 @@
+"""The promise of every cleaner, in extended precision, for any predictor and any records."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from privpipe.errors import GuaranteeError, PrivacyWarning
+from privpipe.numerics.cleaning import clean_with_kernel
+from privpipe.sanitizers.cleaner import NullSpaceCleaner
+from privpipe.sanitizers.factored import FactoredCleaner
+from privpipe.sanitizers.printed import PrintedCleaner
+from privpipe.sanitizers.targeted import TargetedCleaner
+from tests.oracles import exact_loss
+
+KINDS = ("greedy", "kkt", "likely", "null_first", "simultaneous", "printed")
+
+
+def make_cleaner(kind, predictor, budget, centre, seed):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PrivacyWarning)
+        return _make_cleaner(kind, predictor, budget, centre, np.random.default_rng(seed))
+
+
+def _make_cleaner(kind, predictor, budget, centre, rng):
+    common = {"utility_budget": budget, "on_unrepresentable": "withhold"}
+    if kind in ("greedy", "kkt"):
+        return NullSpaceCleaner.from_predictor(predictor, rule=kind, centre=centre, **common)
+    if kind == "likely":
+        root = rng.normal(size=(len(predictor),) * 2)
+        return NullSpaceCleaner.from_predictor(
+            predictor, representative="likely", covariance=root @ root.T, centre=centre, **common
+        )
+    secret = rng.normal(size=(len(predictor), 2))
+    if kind == "printed":
+        return PrintedCleaner.from_predictors(predictor, secret, **common)
+    return TargetedCleaner.from_predictors(predictor, secret, variant=kind, centre=centre, **common)
+
+
+@st.composite
+def problems(draw):
+    """A predictor of any conditioning, records of any scale, a budget, a centre."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    n, k = draw(st.integers(1, 12)), draw(st.integers(1, 3))
+    u, w = np.linalg.svd(rng.normal(size=(n, k)), full_matrices=False)[::2]
+    sizes = np.geomspace(1, 10.0 ** -draw(st.integers(0, 13)), len(w))
+    predictor = 10.0 ** draw(st.integers(-6, 6)) * (u * sizes) @ w
+    scale = 10.0 ** rng.integers(-3, 4, size=n)
+    x = rng.normal(size=(20, n)) * scale
+    centre = rng.normal(size=n) * scale * draw(st.booleans())
+    spread = np.linalg.norm(x @ predictor) / 5
+    budget = (spread * 10.0 ** draw(st.integers(-6, 1))) ** 2
+    return predictor, x, centre, budget
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@settings(max_examples=40, deadline=None)
+@given(problems())
+def test_apply__never_exceeds_the_budget(kind, dtype, problem):
+    predictor, x, centre, budget = problem
+    x = x.astype(dtype)
+    cleaner = make_cleaner(kind, predictor, budget, centre, seed=1)
+    released, summary = cleaner.apply_measured(x)
+    kept = ~np.isnan(released[:, 0])
+    assert (exact_loss(predictor, x[kept], released[kept]) <= budget).all()
+    assert summary.n_withheld == np.count_nonzero(~kept)
+    assert summary.n_records == 20
+    if kind != "printed":
+        with np.errstate(all="ignore"):
+            fast = clean_with_kernel(x, cleaner._form(x.dtype), dtype)
+        ours = ~fast.withheld
+        assert (exact_loss(predictor, x[ours], fast.released[ours]) <= budget).all()
+        again = FactoredCleaner.of(cleaner, dtype)
+        records = again.reconstruct(again.apply(x))
+        kept = ~np.isnan(records[:, 0])
+        assert (exact_loss(predictor, x[kept], records[kept]) <= budget).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_apply__spends_all_but_a_little_of_the_budget_in_float64(kind):
+    rng = np.random.default_rng(0)
+    predictor = rng.normal(size=(30, 3))
+    x = rng.normal(size=(200, 30)) * 10
+    cleaner = make_cleaner(kind, predictor, 0.01, np.zeros(30), seed=1)
+    loss = exact_loss(predictor, x, cleaner.apply(x))
+    assert loss.max() <= 0.01
+    assert 1 - np.sqrt(float(loss.min()) / 0.01) < 1e-9
+
+
+def test_apply__refuses_by_default_and_withholds_on_request():
+    predictor = np.array([[1e6], [1.0]])
+    x = np.array([[1.0, 2.0], [1e-6, 1.0]], np.float32)
+    cleaner = NullSpaceCleaner.from_predictor(predictor, utility_budget=1e-4)
+    with pytest.raises(GuaranteeError, match="cost 1 of 2 records") as caught:
+        cleaner.apply(x)
+    assert "float64" in caught.value.remedy
+    assert caught.value.code == "unrepresentable"
+    released, summary = cleaner.with_policy("withhold").apply_measured(x)
+    np.testing.assert_array_equal(np.isnan(released).all(axis=1), [True, False])
+    assert (summary.n_records, summary.n_withheld) == (2, 1)
+    assert cleaner.apply(x.astype(np.float64)).shape == (2, 2)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems(), st.sampled_from(["float32", "float64"]))
+def test_budget_zero__is_never_refused_and_keeps_its_rounding_bound(problem, dtype):
+    predictor, x, centre, _ = problem
+    x = x.astype(dtype)
+    cleaner = make_cleaner("greedy", predictor, 0.0, centre, seed=1)
+    released, summary = cleaner.apply_measured(x)
+    promise = cleaner.guarantee
+    assert promise.kind == "exact_up_to_rounding"
+    sizes = np.linalg.norm(x.astype(float), axis=1) + np.linalg.norm(released.astype(float), axis=1)
+    error = np.sqrt(exact_loss(predictor, x, released).astype(float))
+    # Terms in the centre are not per unit of the record; they are rounding of the centre's size.
+    allowed = promise.number * (sizes + 3 * np.linalg.norm(centre)) + 1e-300
+    assert (error <= allowed).all()
+    assert summary.total == 0
+    assert summary.n_withheld == 0
+
+
+def test_summary__merges_and_agrees_with_the_exact_loss():
+    rng = np.random.default_rng(0)
+    predictor, x = rng.normal(size=(8, 2)), rng.normal(size=(60, 8))
+    cleaner = NullSpaceCleaner.from_predictor(predictor, utility_budget=0.5)
+    whole = cleaner.apply_measured(x)[1]
+    parts = cleaner.apply_measured(x[:13])[1].merge(cleaner.apply_measured(x[13:])[1])
+    loss = exact_loss(predictor, x, cleaner.apply(x)).astype(float)
+    assert whole.total == pytest.approx(loss.sum(), rel=1e-9)
+    assert whole.largest == pytest.approx(loss.max(), rel=1e-9)
+    assert whole.n_at_budget == np.count_nonzero(loss > 0.5 * (1 - 1e-3))
+    assert parts.as_dict() == pytest.approx(whole.as_dict())

@@ -1,0 +1,162 @@
+"""What every fitted map must do, whatever its method; a new map is a row in `EXAMPLES`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pickle
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from privpipe.errors import InputError, OptionError
+from privpipe.numerics.streams import KeyedStream
+from privpipe.protocols import Guarantee, RecordMap
+from privpipe.sanitizers import METHODS, RECORD_MAPS
+from privpipe.sanitizers.factored import FactoredCleaner
+from privpipe.sanitizers.laplace import LaplaceMechanism
+from privpipe.sanitizers.leace import fit_leace_eraser
+from privpipe.sanitizers.nullspace import fit_null_space_cleaner
+from privpipe.sanitizers.targeted_fit import fit_targeted_cleaner
+from privpipe.store.artifacts import digest_map, open_model, write_model
+from tests.sanitizers.xu_records import make_features, make_records
+
+EXAMPLES: dict[str, Callable[[], RecordMap]] = {
+    "null_space_cleaner": lambda: fit_null_space_cleaner(make_records(), utility_budget=0.1),
+    "targeted_cleaner": lambda: fit_targeted_cleaner(make_records(), utility_budget=0.1),
+    "printed_cleaner": lambda: fit_targeted_cleaner(
+        make_records(), utility_budget=0.1, variant="printed"
+    ),
+    "factored_cleaner": lambda: FactoredCleaner.of(
+        fit_null_space_cleaner(make_records(), utility_budget=0.1), "float32"
+    ),
+    "leace_eraser": lambda: fit_leace_eraser(make_records()),
+    "laplace_mechanism": lambda: LaplaceMechanism.from_predictor(
+        np.eye(7)[:, :2], utility_budget=0.1
+    ),
+}
+"""One fitted map of each kind, from the records of `xu_records`."""
+
+RANDOMISED = {"laplace_mechanism"}
+"""Kinds that draw: they need a stream, and the same one gives the same release."""
+
+
+def apply(fitted: RecordMap, x: np.ndarray, first_record: int = 0) -> np.ndarray:
+    """Apply with a stream that starts at a record's number; deterministic maps ignore it."""
+    stream = KeyedStream(bytes(32), partition="p", first_record=first_record, n_records=len(x))
+    return fitted.apply(x, stream)
+
+
+@pytest.fixture(params=sorted(EXAMPLES))
+def example(request) -> RecordMap:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return EXAMPLES[request.param]()
+
+
+def draw_inputs(fitted: RecordMap) -> np.ndarray:
+    return make_features()[:, : fitted.n_features_in]
+
+
+def test_examples__name_the_kind_they_make(example):
+    assert type(example) is RECORD_MAPS[example.kind]
+
+
+def test_map__is_frozen_and_small_and_says_what_it_reads(example):
+    assert example.reads in ("features", "attributes")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        example.kind_of = 1
+    name = dataclasses.fields(example)[0].name
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(example, name, None)
+    for item in dataclasses.fields(example):
+        value = getattr(example, item.name)
+        assert isinstance(value, np.ndarray | np.generic | float | int | str | tuple | Guarantee)
+
+
+def test_map__has_a_guarantee_that_can_be_quoted(example):
+    promise = example.guarantee
+    assert isinstance(promise, Guarantee)
+    assert promise.theorem
+    assert promise.unit
+    json.dumps(dataclasses.asdict(promise), allow_nan=False)
+
+
+def test_apply__maps_rows_to_rows_without_touching_its_input(example):
+    x = draw_inputs(example)
+    before = x.copy()
+    released = apply(example, x)
+    assert released.shape == (len(x), example.n_features_out)
+    np.testing.assert_array_equal(x, before)
+    x.setflags(write=False)
+    np.testing.assert_array_equal(apply(example, x), released)
+
+
+def test_apply__treats_each_record_alone(example):
+    x = draw_inputs(example)
+    whole = apply(example, x)
+    starts = range(0, len(x), 37)
+    parts = np.concatenate([apply(example, x[start : start + 37], start) for start in starts])
+    np.testing.assert_allclose(parts, whole, rtol=1e-6, atol=1e-9)
+    if example.kind not in RANDOMISED:
+        order = np.random.default_rng(0).permutation(len(x))
+        np.testing.assert_allclose(example.apply(x[order]), whole[order], rtol=1e-6, atol=1e-9)
+
+
+def test_apply__takes_memory_laid_out_in_any_way(example):
+    x = draw_inputs(example)
+    expected = apply(example, x)
+    wide = np.repeat(x, 2, axis=1)[:, ::2]
+    for other in (np.asfortranarray(x), wide, x.astype(">f8")):
+        np.testing.assert_allclose(apply(example, other), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_apply__takes_no_record_at_all(example):
+    released = apply(example, draw_inputs(example)[:0])
+    assert released.shape == (0, example.n_features_out)
+
+
+def test_apply__refuses_other_features_and_what_is_not_finite(example):
+    x = draw_inputs(example).copy()
+    with pytest.raises(InputError, match="shape"):
+        apply(example, x[:, 1:])
+    x[3, 1] = np.nan
+    with pytest.raises(InputError, match="1 of 240 records") as caught:
+        apply(example, x)
+    assert not any(character in str(caught.value) for character in ("nan", "["))
+
+
+def test_map__travels_whole(example, tmp_path):
+    x = draw_inputs(example)
+    expected = apply(example, x)
+    np.testing.assert_array_equal(apply(pickle.loads(pickle.dumps(example)), x), expected)
+    url = str(tmp_path / "map.zarr")
+    digest = write_model(example, url)
+    again = open_model(url)
+    assert digest_map(again) == digest
+    assert again.guarantee == example.guarantee
+    np.testing.assert_array_equal(apply(again, x), expected)
+
+
+def test_kinds__are_all_in_this_suite():
+    assert set(EXAMPLES) == set(RECORD_MAPS), "a new kind of map needs an example here"
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_method__refuses_unknown_options_without_showing_values(name):
+    with pytest.raises(ValueError, match="unexpected") as caught:
+        METHODS[name].options(name=name, no_such_option="secret value")
+    assert "secret value" not in str(caught.value)
+
+
+def test_apply__needs_a_stream_only_where_it_draws(example):
+    x = draw_inputs(example)
+    if example.kind not in RANDOMISED:
+        np.testing.assert_array_equal(example.apply(x), apply(example, x))
+        return
+    with pytest.raises(OptionError, match="stream"):
+        example.apply(x)
+    np.testing.assert_array_equal(apply(example, x), apply(example, x))
+    assert not np.array_equal(apply(example, x), apply(example, x, first_record=1))

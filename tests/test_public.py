@@ -1,0 +1,75 @@
+"""The outside of the package: names, lazy imports, errors, the command's help."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+import privpipe
+from privpipe import errors
+
+HEAVY = ("numpy", "zarr", "dask", "distributed", "prefect", "xarray", "pandas", "sklearn")
+
+
+def run_python(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    return done.stdout
+
+
+def test_import__loads_nothing_heavy() -> None:
+    loaded = run_python(f"import privpipe, sys; print([n for n in {HEAVY} if n in sys.modules])")
+    assert loaded.strip() == "[]"
+
+
+def test_help__loads_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv = ['privpipe', '--help']\n"
+        "from flows.command import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        f"print('HEAVY', [n for n in {HEAVY} if n in sys.modules])"
+    )
+    output = run_python(code)
+    assert "HEAVY []" in output
+    for command in ("run", "ingest", "inspect", "demo"):
+        assert command in output
+
+
+@pytest.mark.parametrize("name", privpipe.__all__)
+def test_public_names__are_there_and_documented(name: str) -> None:
+    found = getattr(privpipe, name)
+    assert name == "__version__" or found.__doc__
+
+
+def test_unknown_name__is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = privpipe.no_such_name
+
+
+def test_errors__carry_exit_codes_by_class() -> None:
+    codes = {
+        errors.OptionError: 2,
+        errors.InputError: 3,
+        errors.RankError: 3,
+        errors.StoreError: 4,
+        errors.FormatError: 4,
+        errors.ClusterError: 5,
+        errors.MemoryBudgetError: 5,
+        errors.GateError: 6,
+        errors.GuaranteeError: 6,
+        errors.ConvergenceError: 7,
+    }
+    assert {kind: kind.exit_code for kind in codes} == codes
+    assert issubclass(errors.OptionError, ValueError)
+    assert issubclass(errors.InputError, ValueError)
+
+
+def test_errors__travel_whole_between_processes() -> None:
+    error = errors.RankError("Two features coincide.", remedy="Drop one.", code="twins")
+    back = pickle.loads(pickle.dumps(error))
+    assert type(back) is errors.RankError
+    assert (back.message, back.remedy, back.code) == (error.message, error.remedy, error.code)
