@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING as NO_DEFAULT
-from dataclasses import fields
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
@@ -123,15 +121,14 @@ def _model_of(section: str) -> type[BaseModel]:
 
 
 def _method_keys(method: str) -> Iterable[tuple[str, str, Any]]:
-    properties = TypeAdapter(METHODS[method].options).json_schema()["properties"]
-    for item in fields(METHODS[method].options):
-        default = PydanticUndefined if item.default is NO_DEFAULT else item.default
-        about = properties.get(item.name, {})
+    schema = TypeAdapter(METHODS[method].options).json_schema()
+    for name, about in schema["properties"].items():
+        required = name in schema.get("required", ())
         choices = ", ".join(map(str, about.get("enum", ())))
-        description = str(about.get("description", "")) + (
-            f" One of: {choices}." if choices else ""
-        )
-        yield item.name, "" if item.name == "name" else description, default
+        description = str(about.get("description", ""))
+        description += f" One of: {choices}." if choices else ""
+        default = PydanticUndefined if required else about.get("default")
+        yield name, "" if name == "name" else description, default
 
 
 def _write_key(name: str, given: Any, default: Any, optional: bool) -> str:

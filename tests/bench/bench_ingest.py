@@ -28,13 +28,11 @@ from privpipe.store.layout import FEATURES, ArrayPlan
 from privpipe.store.location import use_one_thread
 from privpipe.store.release import (
     ReleasePlan,
-    finalise_release,
-    make_workspace,
     prepare_release,
     publish_release,
-    record_receipts,
 )
 from privpipe.store.sources.source import SourceLayout
+from privpipe.store.workspace import remove_workspace
 
 Row = tuple[str, float, str, str, float, float]
 """Name, value, unit, what it is measured against, its value, ratio."""
@@ -139,19 +137,18 @@ def write_release(path: Path, n_records: int, rows: int) -> str:
         ArrayPlan("town", (n_records,), rows, "int8", (("categories", ["Bern", "Linz", "Ulm"]),)),
     )
     plan = ReleasePlan("0" * 8, str(path), arrays)
-    make_workspace(plan.url)
     prepare_release(plan)
     rng = np.random.default_rng(1)
-    receipts: list[Receipt] = []
+    receipts: dict[int, Receipt] = {}
     for chunk in range(plan.chunks.n_chunks):
         start, stop = plan.chunks.rows(chunk)
         block = {
             FEATURES: rng.normal(size=(stop - start, N_FEATURES)).astype(np.float32).round(3),
             "town": rng.integers(-1, 3, stop - start).astype(np.int8),
         }
-        receipts.append(write_block(plan.data_url, arrays, chunk, block, plan.run))
-    record_receipts(plan, receipts)
-    publish_release(plan, finalise_release(plan), {})
+        receipts[chunk] = write_block(plan.data_url, arrays, chunk, block, plan.run)
+    publish_release(plan, receipts, {})
+    remove_workspace(plan.url)
     return plan.url
 
 

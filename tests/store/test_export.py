@@ -17,13 +17,11 @@ from privpipe.store.layout import FEATURES, ArrayPlan
 from privpipe.store.published import open_release
 from privpipe.store.release import (
     ReleasePlan,
-    finalise_release,
-    make_workspace,
     prepare_release,
     publish_release,
-    record_receipts,
 )
 from privpipe.store.sources.source import SourceLayout
+from privpipe.store.workspace import remove_workspace
 from tests.store.tables import make_frame, read_collection
 
 N = 23
@@ -36,7 +34,6 @@ def make_release(url, header=None):
         ArrayPlan("score", (N,), 5, "float64"),
     )
     plan = ReleasePlan("0123abcd", str(url), arrays)
-    make_workspace(plan.url)
     prepare_release(plan)
     rng = np.random.default_rng(4)
     whole = {
@@ -44,11 +41,13 @@ def make_release(url, header=None):
         "town": rng.integers(-1, 2, N).astype(np.int8),
         "score": np.where(np.arange(N) == 7, np.nan, rng.normal(size=N)),
     }
+    receipts = {}
     for chunk in range(plan.chunks.n_chunks):
         rows = slice(*plan.chunks.rows(chunk))
         block = {name: values[rows] for name, values in whole.items()}
-        record_receipts(plan, [write_block(plan.data_url, arrays, chunk, block, plan.run)])
-    publish_release(plan, finalise_release(plan), header or {})
+        receipts[chunk] = write_block(plan.data_url, arrays, chunk, block, plan.run)
+    publish_release(plan, receipts, header or {})
+    remove_workspace(plan.url)
     return str(url), whole
 
 

@@ -75,8 +75,9 @@ class DelimitedText:
         """
         ragged: list[pc.InvalidRow] = []
         try:
+            size = self._block_bytes()
             with self.open_stream() as stream:
-                schema = self._reader(stream, ragged).schema
+                schema = self._reader(stream, size, ragged).schema
         except (pa.ArrowException, OSError, EOFError) as error:
             message = str(error)
         else:
@@ -109,8 +110,9 @@ class DelimitedText:
         """
         ragged: list[pc.InvalidRow] = []
         try:
+            size = self._block_bytes()
             with self.open_stream() as stream:
-                yield from self._reader(stream, ragged, names, types, skip)
+                yield from self._reader(stream, size, ragged, names, types, skip)
                 return
         except (pa.ArrowException, OSError, EOFError) as error:
             message = str(error)
@@ -119,6 +121,7 @@ class DelimitedText:
     def _reader(
         self,
         stream: pa.NativeFile,
+        size: int,
         ragged: list[pc.InvalidRow],
         names: Sequence[str] = (),
         types: Mapping[str, Any] | None = None,
@@ -128,7 +131,6 @@ class DelimitedText:
             ragged.append(row)
             return "error"
 
-        size = self._block_bytes()
         return pc.open_csv(
             stream,
             # One thread: only then rows are numbered in what goes wrong.
