@@ -6,6 +6,7 @@ start would be counted; ratios are of times measured in one run.
 
 from __future__ import annotations
 
+import signal
 import tempfile
 import time
 from pathlib import Path
@@ -15,7 +16,6 @@ import pytest
 
 from flows.demo import N_ORIGINALS, write_digits
 from flows.options import RunOptions
-from privpipe.dist import apply
 from privpipe.store import blocks
 from privpipe.store.blocks import Receipt, measure_object, read_block
 from privpipe.store.collection import open_collection
@@ -51,22 +51,27 @@ def _measure_resume(source: str, folder: str) -> list[Row]:
         _timed(_options(source, f"{folder}/warm.zarr"))
         whole = _timed(_options(source, f"{folder}/whole.zarr"))
         options = _options(source, f"{folder}/resumed.zarr")
-        end = time.perf_counter() + whole / 2
-        write = apply.write_block
-
-        def write_until_half_time(*args: object) -> Receipt:
-            if time.perf_counter() > end:
-                raise StoppedError
-            return write(*args)  # type: ignore[arg-type]
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(apply, "write_block", write_until_half_time)
-            try:
-                _timed(options)
-            except StoppedError:
-                pass
+        _stop_after(whole / 2, options)
         resumed = _timed(options)
     return [("resume after a kill at half time", resumed, "s", "full run", whole, resumed / whole)]
+
+
+def _stop_after(seconds: float, options: RunOptions) -> None:
+    """Begin a run and stop it, wherever it is by then."""
+
+    def stop(*_: object) -> None:
+        raise StoppedError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        run_serially(options)
+    except StoppedError:
+        return
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    raise AssertionError("the run was over before its half time")
 
 
 def _measure_receipts(source: str, folder: str, rounds: int) -> list[Row]:

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterator
 
 import fsspec
+import fsspec.asyn
 import numpy as np
 import pytest
 
