@@ -30,8 +30,8 @@ from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.store import blocks
 from privpipe.store.blocks import Receipt
 from privpipe.store.collection import Collection
-from privpipe.store.ingest import write_collection
 from privpipe.store.release import find_damaged
+from privpipe.store.writing import write_collection
 
 N_RECORDS, N_FEATURES, CHUNK_ROWS = 460, 5, 50
 """10 chunks, the last one not full: two tasks of the cleaning."""
