@@ -48,6 +48,34 @@ class PaperFigure:
 
 
 FIGURES: dict[str, PaperFigure] = {
+    "xu-fig4": PaperFigure(
+        title="Null-space cleaning without attack",
+        paper="Xu et al. 2017, figure 4",
+        function="flows.reproduce.xu:reproduce_xu_fig4",
+        files=(),
+        runs=10,
+    ),
+    "xu-fig6": PaperFigure(
+        title="Null-space cleaning, attack retrained",
+        paper="Xu et al. 2017, figure 6",
+        function="flows.reproduce.xu:reproduce_xu_fig6",
+        files=(),
+        runs=10,
+    ),
+    "xu-fig7": PaperFigure(
+        title="Null-space cleaning beside Laplace noise at equal utility",
+        paper="Xu et al. 2017, figure 7",
+        function="flows.reproduce.xu:reproduce_xu_fig7",
+        files=(),
+        runs=10,
+    ),
+    "xu-own": PaperFigure(
+        title="The figures of Xu et al. for every .arff of a folder of your own",
+        paper="Xu et al. 2017, figures 4 and 6, other data",
+        function="flows.reproduce.xu:measure_own",
+        files=(),
+        runs=10,
+    ),
     "hamm2017-raw": PaperFigure(
         title="Accuracy on raw records, before any filter",
         paper="Hamm, JMLR 2017, section 6.3",

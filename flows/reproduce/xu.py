@@ -11,17 +11,18 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
+from flows.reproduce.result import Cell, Reproduction, compare_cell
 from flows.reproduce.xu_figures import (
     DATASETS,
     FIGURE_4,
     FIGURE_6,
     FIGURE_7,
-    UNAVAILABLE,
-    XuCell,
+    NOTES,
     make_cell,
 )
 from privpipe.attacks.nullspace import NullSpacePrivacy, measure_null_space_privacy
@@ -33,14 +34,17 @@ from privpipe.sanitizers.laplace import LaplaceMechanism
 from privpipe.sanitizers.lowrank import LinearCleaner
 from privpipe.sanitizers.nullspace import fit_null_space_cleaner
 from privpipe.sanitizers.targeted_fit import fit_targeted_cleaner
+from privpipe.store.sources.opening import open_source
+from privpipe.store.sources.source import Coded, SourceLayout
 
 __all__ = [
     "LabelTable",
     "Reading",
     "Trial",
-    "XuCell",
     "draw_trial",
+    "has_table",
     "measure_laplace",
+    "measure_own",
     "measure_trial",
     "read_table",
     "reproduce_xu_fig4",
@@ -98,6 +102,7 @@ READINGS: dict[tuple[str, int], Reading] = {
     ("scene", 1): Reading("first", "plus_minus"),
     ("scene", 3): Reading("first", "plus_minus"),
     ("scene", 5): Reading("first", "plus_minus"),
+    **{("CAL500", n): Reading("first", "plus_minus") for n in (1, 87, 173)},
     ("wq", 1): Reading("first", "zero_one"),
     ("wq", 7): Reading("random", "zero_one"),
     ("wq", 13): Reading("first", "zero_one"),
@@ -108,28 +113,30 @@ READINGS: dict[tuple[str, int], Reading] = {
 """By data set and number of desired labels."""
 
 
-def reproduce_xu_fig4(data: Path, runs: int) -> tuple[XuCell, ...]:
+def reproduce_xu_fig4(data: Path, runs: int) -> Reproduction:
     """Figure 4: algorithms 1 and 2 without attack, e_utility, e_privacy and complete privacy.
 
     Parameters
     ----------
     data
-        Folder with ``scene.npz``, ``wq.npz`` and ``oes97.npz``.
+        Folder with data sets of the paper; rows of others are left out.
     runs
         Runs to average; the paper has 10.
     """
-    return tuple(_reproduce_table(data, runs, FIGURE_4, _read_direct))
+    return Reproduction(tuple(_reproduce_table(data, runs, FIGURE_4, _read_direct)), NOTES)
 
 
-def reproduce_xu_fig6(data: Path, runs: int) -> tuple[XuCell, ...]:
+def reproduce_xu_fig6(data: Path, runs: int) -> Reproduction:
     """Figure 6: the same with the attack of algorithm 3; see `reproduce_xu_fig4`."""
-    return tuple(_reproduce_table(data, runs, FIGURE_6, _read_attacked))
+    return Reproduction(tuple(_reproduce_table(data, runs, FIGURE_6, _read_attacked)), NOTES)
 
 
-def reproduce_xu_fig7(data: Path, runs: int) -> tuple[XuCell, ...]:
+def reproduce_xu_fig7(data: Path, runs: int) -> Reproduction:
     """Figure 7: Laplace noise at equal utility beside algorithm 1; see `reproduce_xu_fig4`."""
-    cells: list[XuCell] = []
+    cells: list[Cell] = []
     for (name, budget), printed in FIGURE_7.items():
+        if not has_table(data, name):
+            continue
         n_desired = 1 if name == "scene" else 8
         table, reading = read_table(data, name), READINGS[name, n_desired]
         found: list[tuple[float, ...]] = []
@@ -140,18 +147,49 @@ def reproduce_xu_fig7(data: Path, runs: int) -> tuple[XuCell, ...]:
             found.append((*laplace, *_read_direct(ours, n_desired)[1:], *_read_attacked(ours, 1)))
         row = f"{name} {budget:g}"
         cells += make_cell_row("Figure 7", row, printed, list(zip(*found, strict=True)), name)
-    return tuple(cells)
+    return Reproduction(tuple(cells), NOTES)
+
+
+def measure_own(data: Path, runs: int) -> Reproduction:
+    """The same figures for every Mulan-style .arff of a folder: a user's own data sets.
+
+    One, half and all but one of the labels are desired, drawn in each run; labels as they are.
+    """
+    cells: list[Cell] = []
+    for path in sorted(data.glob("*.arff")):
+        table = read_table(data, path.stem)
+        n_labels = table.labels.shape[1]
+        for n_desired in sorted({1, n_labels // 2, n_labels - 1} - {0, n_labels}):
+            found: list[tuple[float, ...]] = []
+            for run in range(runs):
+                trial = draw_trial(table, n_desired, Reading("random", "zero_one"), run)
+                ours = measure_trial(trial, 1, 0.01)
+                found.append((*_read_direct(ours, n_desired), *_read_attacked(ours, 1)))
+            row = f"{path.stem} {n_desired}/{n_labels - n_desired}"
+            columns = (*DATASETS["Figure 4"], *DATASETS["Figure 7"][-2:])
+            cells += [
+                compare_cell(f"{row}, {column}", values, paper=None, tolerance=0.0)
+                for column, values in zip(columns, zip(*found, strict=True), strict=True)
+            ]
+    return Reproduction(tuple(cells), NOTES[:1])
+
+
+def has_table(folder: Path, name: str) -> bool:
+    """Whether a folder holds a data set."""
+    return any((folder / f"{name}.{kind}").is_file() for kind in ("npz", "arff"))
 
 
 def read_table(folder: Path, name: str) -> LabelTable:
-    """Read ``<name>.npz`` with arrays X and Y.
+    """Read ``<name>.npz`` with arrays X and Y, or ``<name>.arff`` with its XML list of labels.
 
     Raises
     ------
     InputError
-        If it is not there or lacks an array.
+        If neither is there, or an array is missing.
     """
     path = folder / f"{name}.npz"
+    if not path.exists() and has_table(folder, name):
+        return _read_arff(folder, name)
     try:
         with np.load(path, allow_pickle=False) as stored:
             x, y = stored["X"].astype(np.float64), stored["Y"].astype(np.float64)
@@ -164,6 +202,25 @@ def read_table(folder: Path, name: str) -> LabelTable:
         remedy="Name the folder of the papers' data sets; files hold X and Y, records as rows.",
         code="missing_data",
     )
+
+
+def _read_arff(folder: Path, name: str) -> LabelTable:
+    """The whole table: data sets of this repository are small."""
+    source = open_source(str(folder / f"{name}.arff"), SourceLayout())
+    blocks = list(source.blocks(2**16))
+    labels = [
+        np.column_stack([_as_numbers(values) for values in block.variables.values()])
+        for block in blocks
+    ]
+    features = np.concatenate([block.features.astype(np.float64) for block in blocks])
+    return LabelTable(name, features, np.concatenate(labels))
+
+
+def _as_numbers(values: npt.NDArray[Any] | Coded) -> FloatArray:
+    """A label of a Mulan file, whose nominal values are the texts of numbers."""
+    if not isinstance(values, Coded):
+        return values.astype(np.float64)
+    return np.array([*values.names, "nan"], np.float64)[values.codes]
 
 
 def draw_trial(table: LabelTable, n_desired: int, reading: Reading, run: int) -> Trial:
@@ -244,9 +301,9 @@ def _reproduce_table(
     runs: int,
     printed: dict[tuple[str, int, int], tuple[float, ...]],
     read: Callable[[NullSpacePrivacy, int], tuple[float, ...]],
-) -> Iterator[XuCell]:
+) -> Iterator[Cell]:
     for (name, n_desired, algorithm), values in printed.items():
-        if name in UNAVAILABLE:
+        if not has_table(data, name):
             continue
         table, reading = read_table(data, name), READINGS[name, n_desired]
         which: Literal[1, 2] = 1 if algorithm == 1 else 2
@@ -267,7 +324,7 @@ def make_cell_row(
     found: Sequence[Sequence[float]],
     name: str,
     n_desired: int = 0,
-) -> list[XuCell]:
+) -> list[Cell]:
     """The cells of one row of a table, in the order of its columns."""
     columns = DATASETS[figure]
     return [

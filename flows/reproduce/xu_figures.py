@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
-import numpy as np
-from scipy import stats
+from flows.reproduce.result import Cell, compare_cell
 
 __all__ = [
     "DATASETS",
@@ -16,8 +12,6 @@ __all__ = [
     "FIGURE_6",
     "FIGURE_7",
     "NOTES",
-    "UNAVAILABLE",
-    "XuCell",
     "make_cell",
 ]
 
@@ -103,9 +97,6 @@ DATASETS: dict[str, tuple[str, ...]] = {
 }
 """Columns of each figure."""
 
-UNAVAILABLE = ("CAL500",)
-"""Data sets that may not be had; their rows are left out."""
-
 NOTES = (
     "Ones are appended and cleaned along, the budget is per desired label, scene's labels are "
     "-1/+1, e_privacy is measured against the raw confidential prediction and complete privacy "
@@ -114,7 +105,7 @@ NOTES = (
     "last; wq 7/7: drawn in each run), the choices that come closest.",
     "Algorithm 2 is the variant that removes the null space first. To the letter the paper's "
     "formula adds null-space vectors of arbitrary scale, which explains its 5.3E+10.",
-    "CAL500 is not available; its rows are left out.",
+    "Rows of data sets that are not in the folder (CAL500 may not be had) are left out.",
 )
 """What a reader of the tables should know."""
 
@@ -129,56 +120,9 @@ _DRAWN = (
 _LABELS = "The paper does not say which label is confidential, and the figure depends on it."
 
 
-@dataclass(frozen=True)
-class XuCell:
-    """One number of the paper and ours.
-
-    Parameters
-    ----------
-    cell
-        Figure, row and column.
-    unit
-        "percent", or "squared units".
-    runs
-        Our value of each run.
-    paper
-        The paper's.
-    tolerance
-        Difference within which they agree, in the unit of the value.
-    note
-        What explains a difference.
-    """
-
-    cell: str
-    unit: str
-    runs: tuple[float, ...]
-    paper: float
-    tolerance: float
-    note: str
-
-    @property
-    def ours(self) -> float:
-        """Mean of our runs."""
-        return float(np.mean(self.runs))
-
-    @property
-    def reach(self) -> float:
-        """Half the width of the 95 % interval of that mean over runs; NaN with one run."""
-        n = len(self.runs)
-        if n < 2:
-            return math.nan
-        return float(stats.t.ppf(0.975, n - 1) * np.std(self.runs, ddof=1) / np.sqrt(n))
-
-    @property
-    def verdict(self) -> Literal["agrees", "differs"]:
-        """Whether they differ by more than the tolerance plus, at most as much, our interval."""
-        allowed = self.tolerance + min(self.tolerance, float(np.nan_to_num(self.reach)))
-        return "agrees" if abs(self.ours - self.paper) <= allowed + 1e-12 else "differs"
-
-
 def make_cell(
     cell: str, column: str, runs: Sequence[float], paper: float, name: str, n_desired: int
-) -> XuCell:
+) -> Cell:
     """Hold our runs against one number of the paper, with the tolerance of its kind.
 
     Complete privacy within 5 points, e_privacy within 15 %, Laplace's within 20 % (two digits are
@@ -195,4 +139,4 @@ def make_cell(
     if column == "e_utility":
         tolerance = 0.0006
     unit = "percent" if percent else "squared units"
-    return XuCell(cell, unit, tuple(float(run) for run in runs), paper, tolerance, note)
+    return compare_cell(cell, runs, paper=paper, tolerance=tolerance, unit=unit, note=note)

@@ -12,13 +12,14 @@ from flows.reproduce.xu import (
     Reading,
     draw_trial,
     measure_laplace,
+    measure_own,
     measure_trial,
     read_table,
     reproduce_xu_fig4,
     reproduce_xu_fig6,
     reproduce_xu_fig7,
 )
-from flows.reproduce.xu_figures import FIGURE_4, FIGURE_6, XuCell
+from flows.reproduce.xu_figures import FIGURE_4, FIGURE_6
 from privpipe.attacks.nullspace import measure_null_space_privacy
 from privpipe.errors import InputError
 from privpipe.sanitizers.cleaner import NullSpaceCleaner
@@ -75,17 +76,42 @@ def test_read_table__says_what_is_missing(tmp_path):
         read_table(tmp_path, "half")
 
 
-def test_cell__agrees_within_its_tolerance_and_interval():
-    near = XuCell("c", "percent", (50.0, 54.0), 55.0, 2.0, "")
-    assert near.reach > 2
-    assert near.verdict == "agrees"
-    assert XuCell("c", "percent", (52.0,), 55.0, 2.0, "").verdict == "differs"
-    assert XuCell("c", "percent", (50.0, 54.0), 57.0, 2.0, "").verdict == "differs"
+def write_mulan(folder, name, table):
+    """The table as Mulan writes it: an ARFF and an XML list of labels."""
+    k = table.labels.shape[1]
+    lines = [
+        f"@relation {name}",
+        *(f"@attribute x{j} numeric" for j in range(table.features.shape[1])),
+    ]
+    lines += [*(f"@attribute y{j} {{0,1}}" for j in range(k)), "@data"]
+    for x, y in zip(table.features, table.labels, strict=True):
+        lines.append(",".join([*(repr(float(v)) for v in x), *(str(int(v)) for v in y)]))
+    (folder / f"{name}.arff").write_text("\n".join(lines) + "\n")
+    names = "".join(f'<label name="y{j}"></label>' for j in range(k))
+    header = '<?xml version="1.0" encoding="utf-8"?>'
+    (folder / f"{name}.xml").write_text(
+        f'{header}<labels xmlns="http://mulan.sourceforge.net/labels">{names}</labels>'
+    )
+
+
+def test_measure_own__takes_any_mulan_table(tmp_path):
+    table = make_table()
+    binary = LabelTable("own", table.features, table.labels)
+    write_mulan(tmp_path, "own", binary)
+    read = read_table(tmp_path, "own")
+    assert np.array_equal(read.labels, binary.labels)
+    assert np.array_equal(read.features, binary.features)
+    found = measure_own(tmp_path, 2)
+    assert {cell.verdict for cell in found.cells} == {"not compared"}
+    assert {cell.cell.split(",")[0] for cell in found.cells} >= {"own 1/3"}
 
 
 @pytest.fixture(scope="module")
 def cells(paper_data):
-    found = [*reproduce_xu_fig4(paper_data, 10), *reproduce_xu_fig6(paper_data, 10)]
+    found = [
+        *reproduce_xu_fig4(paper_data, 10).cells,
+        *reproduce_xu_fig6(paper_data, 10).cells,
+    ]
     return {cell.cell: cell for cell in found}
 
 
@@ -123,7 +149,7 @@ def test_figures_4_and_6__what_differs_is_explained(cells):
 @pytest.mark.paper
 @pytest.mark.slow
 def test_figure_7__laplace_at_equal_utility_hides_less(paper_data):
-    cells = {cell.cell: cell for cell in reproduce_xu_fig7(paper_data, 4)}
+    cells = {cell.cell: cell for cell in reproduce_xu_fig7(paper_data, 4).cells}
     assert all(cell.note for cell in cells.values() if cell.verdict == "differs")
     for row in ("scene 0.01", "oes97 0.01"):
         noise = cells[f"Figure 7, {row}, Laplace complete privacy"].ours
