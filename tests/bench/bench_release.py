@@ -27,8 +27,8 @@ from tests.store.serial_run import run_serially, serial_flows
 Row = tuple[str, float, str, str, float, float]
 
 
-class StoppedError(Exception):
-    """The run has reached its half time."""
+class StoppedError(BaseException):
+    """The run has reached its half time; like a kill, nothing on the way handles it."""
 
 
 def run(small: bool) -> list[Row]:

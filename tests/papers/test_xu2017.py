@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 
 import numpy as np
 import pytest
 
+from flows.reproduce.registry import run_reproduction
 from flows.reproduce.xu import (
     LabelTable,
     Reading,
@@ -201,3 +203,15 @@ def test_printed_algorithm_2__hides_next_to_nothing_from_the_attack(paper_data):
     )
     assert leaky.attacked.e_privacy < 0.02
     assert kept.attacked.e_privacy > 10 * leaky.attacked.e_privacy
+
+
+@pytest.mark.paper
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["xu-fig4", "xu-fig6", "xu-fig7"])
+def test_reproduce__gives_table_json_and_picture(paper_data, name, tmp_path):
+    found = run_reproduction(name, paper_data, runs=1)
+    document = json.loads(found.to_json())
+    assert document["paper"].startswith("Xu et al. 2017")
+    assert len(found.table) == len(document["cells"]) == len(found.cells)
+    found.figure().savefig(tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size > 10_000

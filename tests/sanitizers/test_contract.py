@@ -164,7 +164,9 @@ def test_map__travels_whole(example, tmp_path):
 
 
 def test_kinds__are_all_in_this_suite():
-    assert set(EXAMPLES) == set(RECORD_MAPS), "a new kind of map needs an example here"
+    # Maps of categorical attributes take codes; `test_mapping_records` holds them to the same.
+    kinds = {kind for kind, made in RECORD_MAPS.items() if made.reads == "features"}
+    assert set(EXAMPLES) == kinds, "a new kind of map needs an example here"
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
