@@ -97,27 +97,6 @@ FIGURES: dict[str, PaperFigure] = {
         files=("har.npz",),
         runs=4,
     ),
-    "xu-fig4": PaperFigure(
-        title="Null-space cleaning without attack: utility and privacy",
-        paper="Xu et al. 2017, Figure 4",
-        function="flows.reproduce.xu_tables:reproduce_fig4",
-        files=("scene.npz", "wq.npz", "oes97.npz"),
-        runs=10,
-    ),
-    "xu-fig6": PaperFigure(
-        title="Null-space cleaning under the attack of algorithm 3",
-        paper="Xu et al. 2017, Figure 6",
-        function="flows.reproduce.xu_tables:reproduce_fig6",
-        files=("scene.npz", "wq.npz", "oes97.npz"),
-        runs=10,
-    ),
-    "xu-fig7": PaperFigure(
-        title="Laplace noise at equal utility beside null-space cleaning",
-        paper="Xu et al. 2017, Figure 7",
-        function="flows.reproduce.xu_tables:reproduce_fig7",
-        files=("scene.npz", "oes97.npz"),
-        runs=10,
-    ),
 }
 """Reproductions by name; a new one is a function in its paper's module and a row here."""
 

@@ -8,8 +8,9 @@ can be put through the same measurements as a `LabelTable`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +26,7 @@ from flows.reproduce.xu_figures import (
     NOTES,
     make_cell,
 )
+from flows.reproduce.xu_picture import draw_complete_privacy
 from privpipe.attacks.nullspace import NullSpacePrivacy, measure_null_space_privacy
 from privpipe.errors import InputError
 from privpipe.numerics.labels import Coding
@@ -123,12 +125,12 @@ def reproduce_xu_fig4(data: Path, runs: int) -> Reproduction:
     runs
         Runs to average; the paper has 10.
     """
-    return Reproduction(tuple(_reproduce_table(data, runs, FIGURE_4, _read_direct)), NOTES)
+    return _present(_reproduce_table(data, runs, FIGURE_4, _read_direct))
 
 
 def reproduce_xu_fig6(data: Path, runs: int) -> Reproduction:
     """Figure 6: the same with the attack of algorithm 3; see `reproduce_xu_fig4`."""
-    return Reproduction(tuple(_reproduce_table(data, runs, FIGURE_6, _read_attacked)), NOTES)
+    return _present(_reproduce_table(data, runs, FIGURE_6, _read_attacked))
 
 
 def reproduce_xu_fig7(data: Path, runs: int) -> Reproduction:
@@ -147,7 +149,12 @@ def reproduce_xu_fig7(data: Path, runs: int) -> Reproduction:
             found.append((*laplace, *_read_direct(ours, n_desired)[1:], *_read_attacked(ours, 1)))
         row = f"{name} {budget:g}"
         cells += make_cell_row("Figure 7", row, printed, list(zip(*found, strict=True)), name)
-    return Reproduction(tuple(cells), NOTES)
+    return _present(cells)
+
+
+def _present(found: Iterable[Cell]) -> Reproduction:
+    cells = tuple(found)
+    return Reproduction(cells, NOTES, partial(draw_complete_privacy, cells))
 
 
 def measure_own(data: Path, runs: int) -> Reproduction:
