@@ -22,13 +22,20 @@ from privpipe.dist.reduce import ShardedCollection
 from privpipe.errors import GuaranteeError, InputError, MemoryBudgetError
 from privpipe.protocols import Shards
 from privpipe.records.splits import Part
+from privpipe.sanitizers.summary import UtilitySummary
 from privpipe.store.artifacts import read_arrays, read_model_header
 from privpipe.store.release import ReleasePlan
 
 __all__ = ["audit_stage"]
 
 
-def audit_stage(run: Run, trained: Trained, plan: ReleasePlan, client: Client) -> dict[str, Any]:
+def audit_stage(
+    run: Run,
+    trained: Trained,
+    plan: ReleasePlan,
+    cost: UtilitySummary | None,
+    client: Client,
+) -> dict[str, Any]:
     """Audit the release that is about to be published.
 
     Returns
@@ -39,7 +46,8 @@ def audit_stage(run: Run, trained: Trained, plan: ReleasePlan, client: Client) -
     Raises
     ------
     GuaranteeError
-        If a judged record lost more utility than was promised: nothing is published.
+        If a judged record lost more utility than was promised, or more than the receipts of the
+        cleaning say of any record (`cost`): nothing is published.
     """
     held_out = run.options.audit.holdout > 0
     n_judged, n_groups = _count_judged(run, held_out)
@@ -62,12 +70,25 @@ def audit_stage(run: Run, trained: Trained, plan: ReleasePlan, client: Client) -
             remedy="Nothing was published. This is a fault of privpipe: report it.",
             code="budget-exceeded",
         )
+    if utility is not None and utility["budget"] and cost is not None and run.trains_on_itself:
+        _check_agreement(utility["largest"], cost)
     return {
         "basis": _describe_basis(run, held_out),
         **findings,
         "n_groups": n_groups,
         "adversaries": _attack(run, trained, plan, client, held_out),
     }
+
+
+def _check_agreement(audited: float, cost: UtilitySummary) -> None:
+    """What the audit finds from the stored records cannot exceed what cleaning reported."""
+    # Stored records are rounded after cleaning measured them, by far less than their margin.
+    if audited > 1.05 * cost.largest:
+        raise GuaranteeError(
+            "The audit finds a larger loss of utility than the cleaning reported.",
+            remedy="Nothing was published. This is a fault of privpipe: report it.",
+            code="audit-disagrees",
+        )
 
 
 def _attack(

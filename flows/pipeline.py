@@ -18,7 +18,7 @@ from flows.audit import audit_stage
 from flows.check import check_stage
 from flows.clean import clean_stage, plan_release
 from flows.options import RunOptions, read_options
-from flows.publish import publish_stage, write_report
+from flows.publish import merge_utility, publish_stage, write_report
 from flows.results import write_results
 from flows.resume import begin_or_resume, is_published, reach_stage
 from flows.run import Run, cluster_options
@@ -143,7 +143,7 @@ def _work(run: Run, client: Client, watch: Watch, until: str) -> dict[str, Any] 
     if last == 1:
         return None
     with watch.stage("audit", "held-out records, attack retrained"), span("audit"):
-        findings = audit_task(run, trained, plan, client)
+        findings = audit_task(run, trained, plan, merge_utility(receipts), client)
     write_report(run, findings)
     if last == 2:
         return findings

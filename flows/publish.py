@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import reduce
 from typing import Any
 
 from flows.resume import check_unchanged
 from flows.run import Run, digest_options, list_versions, now
 from flows.train import Trained
 from privpipe.report.audit import write_audit_markdown
+from privpipe.sanitizers.summary import UtilitySummary
 from privpipe.store.artifacts import publish_model
 from privpipe.store.blocks import Receipt
 from privpipe.store.location import join
 from privpipe.store.release import ReleasePlan, exists, publish_release
 from privpipe.store.text import write_file
 
-__all__ = ["publish_stage", "write_report"]
+__all__ = ["merge_utility", "publish_stage", "write_report"]
 
 
 def publish_stage(
@@ -37,8 +39,17 @@ def publish_stage(
     check_unchanged(run)
     if exists(run.work_model_url):  # otherwise a run died between this line and the next
         publish_model(run.work_model_url, run.model_url)
-    withheld = sum(receipt.withheld for receipt in receipts.values())
-    publish_release(plan, receipts, {**_header(run, trained, findings), "n_withheld": withheld})
+    header = _header(run, trained, findings)
+    header["n_withheld"] = sum(receipt.withheld for receipt in receipts.values())
+    utility = merge_utility(receipts)
+    header["e_utility"] = None if utility is None else utility.as_dict()
+    publish_release(plan, receipts, header)
+
+
+def merge_utility(receipts: Mapping[int, Receipt]) -> UtilitySummary | None:
+    """What cleaning cost all records, from the receipts; None where the map does not measure it."""
+    found = [receipt.utility for receipt in receipts.values() if receipt.utility is not None]
+    return reduce(lambda left, right: left.merge(right), found) if found else None
 
 
 def write_report(run: Run, findings: Mapping[str, Any]) -> None:

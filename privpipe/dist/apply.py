@@ -22,9 +22,13 @@ from privpipe.dist.cluster import measure_workers
 from privpipe.dist.parcel import send
 from privpipe.dist.progress import Progress, Silent
 from privpipe.errors import ClusterError, FormatError, InputError, PrivpipeError
+from privpipe.numerics.streams import JoinedStream
 from privpipe.protocols import BoolArray, FloatArray, RecordMap, RecordStream
+from privpipe.records.partitions import cut_by_partition
 from privpipe.records.schema import MISSING
 from privpipe.sanitizers.factored import FactoredCleaner
+from privpipe.sanitizers.lowrank import LinearCleaner
+from privpipe.sanitizers.summary import UtilitySummary
 from privpipe.store.artifacts import digest_map, open_model
 from privpipe.store.blocks import Receipt, write_block
 from privpipe.store.collection import Collection
@@ -161,9 +165,8 @@ def clean_chunks(job: CleaningJob, chunks: list[int]) -> list[Receipt]:
 def _clean_chunk(job: CleaningJob, fitted: RecordMap, chunk: int) -> Receipt:
     begun = time.perf_counter()
     start, stop = job.plan.chunks.rows(chunk)
-    block, kept = (_map_codes if fitted.reads == "attributes" else _map_features)(
-        job, fitted, chunk
-    )
+    mapped = (_map_codes if fitted.reads == "attributes" else _map_features)(job, fitted, chunk)
+    block, kept = mapped.block, mapped.kept
     for name in job.include:
         values = job.collection.read(name, start, stop)
         block[name] = values if kept.all() else _spread(values[kept], kept)
@@ -171,38 +174,64 @@ def _clean_chunk(job: CleaningJob, fitted: RecordMap, chunk: int) -> Receipt:
         block[RELEASED] = kept.astype(np.int8)
     receipt = write_block(job.plan.data_url, job.plan.arrays, chunk, block, job.plan.run)
     seconds = time.perf_counter() - begun
-    return replace(receipt, seconds=seconds, withheld=len(kept) - int(kept.sum()))
+    withheld = len(kept) - int(kept.sum())
+    return replace(receipt, seconds=seconds, withheld=withheld, utility=mapped.utility)
 
 
-def _map_features(job: CleaningJob, fitted: RecordMap, chunk: int) -> tuple[Block, BoolArray]:
-    """Released features of a chunk, and which of its records are released."""
+@dataclass(frozen=True, eq=False)
+class _Mapped:
+    """What a map made of a chunk: the arrays, which records are released, and the cost."""
+
+    block: Block
+    kept: BoolArray
+    utility: UtilitySummary | None = None
+
+
+def _map_features(job: CleaningJob, fitted: RecordMap, chunk: int) -> _Mapped:
+    """Released features of a chunk."""
     start, stop = job.plan.chunks.rows(chunk)
     x, kept = treat_nonfinite(job, job.collection.read(FEATURES, start, stop), chunk)
-    # Withheld records keep their place, so that what is drawn for a record never shifts.
-    ready = x if kept.all() else np.where(kept[:, None], x, x.dtype.type(0))
-    released = fitted.apply(ready, _stream(job, start, stop - start))
-    if not kept.all():
-        released[~kept] = np.nan
+    utility = None
+    if isinstance(fitted, LinearCleaner):
+        # Withheld records must not count as cleaned, and cleaning draws nothing.
+        released, utility = fitted.apply_measured(x if kept.all() else x[kept])
+        released = _spread(released, kept)
+    else:
+        # Withheld records keep their place, so that what is drawn for a record never shifts.
+        ready = x if kept.all() else np.where(kept[:, None], x, x.dtype.type(0))
+        released = fitted.apply(ready, _stream(job, start, stop))
+        if not kept.all():
+            released[~kept] = np.nan
     kept &= ~np.isnan(released).all(axis=1)  # a map may withhold records of its own
-    return {FEATURES: released.astype(job.plan.arrays[0].dtype, copy=False)}, kept
+    block = {FEATURES: released.astype(job.plan.arrays[0].dtype, copy=False)}
+    return _Mapped(block, kept, utility)
 
 
-def _map_codes(job: CleaningJob, fitted: RecordMap, chunk: int) -> tuple[Block, BoolArray]:
+def _map_codes(job: CleaningJob, fitted: RecordMap, chunk: int) -> _Mapped:
     """Released attributes of a chunk, one array per variable."""
     start, stop = job.plan.chunks.rows(chunk)
-    codes = fitted.apply(job.collection.codes(start, stop), _stream(job, start, stop - start))
+    codes = fitted.apply(job.collection.codes(start, stop), _stream(job, start, stop))
     dtypes = {array.name: array.dtype for array in job.plan.arrays}
     block = {
         name: codes[:, j].astype(dtypes[name]) for j, name in enumerate(job.collection.attributes)
     }
-    return block, np.ones(len(codes), bool)
+    return _Mapped(block, np.ones(len(codes), bool))
 
 
-def _stream(job: CleaningJob, first_record: int, n_records: int) -> RecordStream | None:
-    """Random words of these records, from the release's key; None when nothing is drawn."""
+def _stream(job: CleaningJob, start: int, stop: int) -> RecordStream | None:
+    """Random words of these records, from the release's key; None when nothing is drawn.
+
+    A record's words depend on its partition and its number within, not on where the partition
+    stands in the collection.
+    """
     if job.key is None:
         return None
-    return job.key.open().stream(job.collection.digest, first_record, n_records)
+    key = job.key.open()
+    runs = cut_by_partition(job.collection.schema_of_records.partitions, start, stop)
+    if not runs:  # a collection without partitions is one
+        return key.stream(job.collection.digest, start, stop - start)
+    parts = [key.stream(run.partition.digest, run.first_record, run.n_records) for run in runs]
+    return JoinedStream(tuple(parts))
 
 
 def treat_nonfinite(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NoReturn
 
 import numpy as np
@@ -264,3 +265,24 @@ def _block_numbers(
     over = upper >> np.uint64(32)
     one = np.uint64(1)
     return over >> one, (place >> one) | (over << np.uint64(63)), (place & one).astype(bool)
+
+
+@dataclass(frozen=True)
+class JoinedStream:
+    """The streams of consecutive runs of records, one after the other.
+
+    Parameters
+    ----------
+    parts
+        In the order of the records.
+    """
+
+    parts: tuple[RecordStream, ...]
+
+    @property
+    def n_records(self) -> int:
+        return sum(part.n_records for part in self.parts)
+
+    def words(self, purpose: str, words_per_record: int) -> WordArray:
+        """Uniform 64-bit words, shape (n_records, words_per_record)."""
+        return np.concatenate([part.words(purpose, words_per_record) for part in self.parts])

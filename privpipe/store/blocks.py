@@ -21,6 +21,7 @@ import zarr
 from zarr.abc.store import Store
 
 from privpipe.errors import IncompleteReleaseError, StoreError
+from privpipe.sanitizers.summary import UtilitySummary
 from privpipe.store.layout import ArrayPlan, chunk_key
 from privpipe.store.location import join, open_store, read_bytes, shown
 
@@ -72,6 +73,8 @@ class Receipt:
         Reading, mapping and writing.
     withheld
         Records whose row stays but holds nothing.
+    utility
+        What cleaning cost these records, where the map measures it.
     """
 
     run: str
@@ -80,6 +83,7 @@ class Receipt:
     objects: tuple[Stored, ...]
     seconds: float
     withheld: int = 0
+    utility: UtilitySummary | None = None
 
 
 @lru_cache(maxsize=64)

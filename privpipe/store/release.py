@@ -22,6 +22,7 @@ from zarr.storage import MemoryStore
 
 from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.records.chunks import ChunkPlan
+from privpipe.sanitizers.summary import UtilitySummary
 from privpipe.store.basis import Basis
 from privpipe.store.blocks import Receipt, Stored, measure_object
 from privpipe.store.durability import flush_folder, flush_tree
@@ -194,12 +195,15 @@ def _read_receipts(store: Store, key: str) -> list[Receipt]:
         listed = tail.removesuffix("}")
         if json.loads(f"{head}}}")["crc32c"] != google_crc32c.value(listed.encode()):
             return []
-        return [
-            Receipt(**{**item, "objects": tuple(Stored(**stored) for stored in item["objects"])})
-            for item in json.loads(listed)
-        ]
+        return [_as_receipt(item) for item in json.loads(listed)]
     except (ValueError, KeyError, TypeError):
         return []
+
+
+def _as_receipt(item: dict[str, Any]) -> Receipt:
+    objects = tuple(Stored(**stored) for stored in item["objects"])
+    utility = None if item["utility"] is None else UtilitySummary(**item["utility"])
+    return Receipt(**{**item, "objects": objects, "utility": utility})
 
 
 def find_damaged(plan: ReleasePlan, receipts: Iterable[Receipt]) -> list[int]:

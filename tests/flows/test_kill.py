@@ -21,7 +21,7 @@ from flows.clean import clean_stage, plan_release
 from flows.demo import write_digits
 from flows.options import RunOptions
 from flows.pipeline import release_collection
-from flows.publish import publish_stage
+from flows.publish import merge_utility, publish_stage
 from flows.resume import begin_or_resume
 from flows.train import train_stage
 from flows.watch import Watch
@@ -118,7 +118,7 @@ def undisturbed(digits: Path, client: Client, tmp_path_factory: pytest.TempPathF
         trained = train_stage(run, client)
         plan = plan_release(run, trained)
         receipts = clean_stage(run, trained, plan, client, Silent())
-        findings = audit_stage(run, trained, plan, client)
+        findings = audit_stage(run, trained, plan, merge_utility(receipts), client)
         publish_stage(run, trained, plan, receipts, findings)
     return folder / "release.zarr"
 

@@ -71,6 +71,8 @@ def test_run_pipeline__publishes_a_release_that_keeps_its_promise(tmp_path: Path
     assert found["confidential"]["income"]["released, attack retrained"]["r2"] < 0.2
     header = release.attrs["privpipe"]
     assert header["guarantee"]["number"] == 0.5
+    assert header["e_utility"]["n_records"] == 600
+    assert header["e_utility"]["largest"] == pytest.approx(loss.max(), rel=1e-6)
     assert header["method"] == "null_space"
     assert not (tmp_path / ".release.zarr.privpipe").exists()
     run_pipeline(configure(tmp_path))  # again: nothing to do
