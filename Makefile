@@ -12,7 +12,7 @@ demo: $(READY)
 	$(BIN)/privpipe demo
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(READY)
 	$(BIN)/ruff check .

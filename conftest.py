@@ -27,3 +27,14 @@ def paper_data() -> Path:
     if not folder:
         pytest.skip("PRIVPIPE_PAPER_DATA is not set")
     return Path(folder)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Count in one line what was skipped for want of the papers' data sets."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    missing = sum("PRIVPIPE_PAPER_DATA" in str(report.longrepr) for report in skipped)
+    if missing:
+        terminalreporter.write_line(
+            f"{missing} tests were skipped: they need the papers' data sets, in the folder that "
+            "PRIVPIPE_PAPER_DATA names."
+        )
