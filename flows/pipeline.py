@@ -7,6 +7,7 @@ futures, never Prefect tasks. Parameters are paths, results are receipts, except
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
 from distributed import Client, span
@@ -26,6 +27,7 @@ from flows.train import train_stage
 from flows.watch import Watch
 from privpipe.dist.boundary import run_sealed
 from privpipe.dist.cluster import connect
+from privpipe.errors import PrivpipeError
 from privpipe.report.audit import write_audit_markdown
 from privpipe.store.workspace import has_workspace, hold_workspace, remove_workspace
 
@@ -90,7 +92,8 @@ def release_collection(options: RunOptions, watch: Watch, until: str = "publish"
     try:
         outcome = _release(options, watch, until)
     except Exception as error:
-        write_results(options.release.path, watch, "failed", error)
+        with suppress(OSError, PrivpipeError):  # a full disk must not hide why the run failed
+            write_results(options.release.path, watch, "failed", error)
         raise
     write_results(options.release.path, watch, outcome)
     return options.release.path

@@ -127,11 +127,14 @@ def _method_keys(method: str) -> Iterable[tuple[str, str, Any]]:
         choices = ", ".join(map(str, about.get("enum", ())))
         description = str(about.get("description", ""))
         description += f" One of: {choices}." if choices else ""
-        default = PydanticUndefined if required else about.get("default")
+        missing = [PydanticUndefined] if about.get("type") == "array" else PydanticUndefined
+        default = missing if required else about.get("default")
         yield name, "" if name == "name" else description, default
 
 
 def _write_key(name: str, given: Any, default: Any, optional: bool) -> str:
+    if default == [PydanticUndefined] and not given:
+        return f"{'# ' if optional else ''}{name} = [FILL IN]"
     required = default is PydanticUndefined
     if given:
         return f"{'# ' if optional else ''}{name} = {_as_toml(given)}"

@@ -127,7 +127,7 @@ def _options(source: str, release: str) -> RunOptions:
         collection={"path": source, "desired": ["zero"], "confidential": ["digit"]},
         method={"name": "null_space", "utility_budget": 0.01, "ridge": 0.01},
         release={"path": release},
-        audit={"holdout": 0.5, "group": "original"},
+        audit={"holdout": 0.5, "group": "original", "adversaries": []},
     )
 
 

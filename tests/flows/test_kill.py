@@ -166,7 +166,15 @@ def die_once(marker: str, when: str) -> None:
             return
         os._exit(9)
 
+    write_and_die.undisturbed = write  # type: ignore[attr-defined]
     apply.write_block = write_and_die  # type: ignore[assignment]
+
+
+def heal() -> None:
+    """On a worker: write again as ever."""
+    from privpipe.dist import apply
+
+    apply.write_block = getattr(apply.write_block, "undisturbed", apply.write_block)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -179,7 +187,8 @@ def test_clean__a_worker_killed_at_a_write_changes_nothing(
     marker = tmp_path / "died"
     client.run(die_once, str(marker), when)
     run_with(make_options(source, tmp_path))
-    client.restart()
+    client.wait_for_workers(2, timeout=120)
+    client.run(heal)
     assert marker.exists()
     assert_same(tmp_path / "release.zarr", undisturbed)
 

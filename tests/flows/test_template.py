@@ -30,10 +30,11 @@ def make_text(method="null_space", **given):
 @pytest.mark.parametrize("method", METHODS)
 def test_write_template__only_what_is_marked_is_missing(tmp_path, method):
     text = make_text(method, desired=["smoker"], confidential=["age"])
-    if re.search(r"(?m)^\w+ = FILL IN", text):
+    if re.search(r"(?m)^\w+ = \[?FILL IN", text):
         with pytest.raises(tomllib.TOMLDecodeError):
             tomllib.loads(text)
-    (tmp_path / "c.toml").write_text(re.sub(r"(?m)^(\w+) = FILL IN$", r"\1 = 1", text))
+    filled = re.sub(r"(?m)^(\w+) = FILL IN$", r"\1 = 1", text)
+    (tmp_path / "c.toml").write_text(filled.replace("[FILL IN]", '["smoker"]'))
     options = read_options(str(tmp_path / "c.toml"))
     assert options.method.name == method
     assert options.collection.path == "in.zarr"

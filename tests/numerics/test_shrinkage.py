@@ -43,6 +43,7 @@ def test_shrink_by_rule__leaves_no_sign_of_what_was_removed_whole(b, budget, rul
 @settings(deadline=None)
 @given(coordinates, budgets)
 def test_shrink_coordinates__is_the_knapsack_with_equal_gains(b, budget):
+    b = np.where(np.abs(b) < 1e-150, 0.0, b)  # the knapsack's costs are squares, which vanish
     kept = shrink_coordinates(b, np.full(len(b), budget))
     alpha = solve_augmented_knapsack(np.ones_like(b), b * b, budget)
     np.testing.assert_allclose(kept, (1 - alpha) * b, rtol=1e-9, atol=1e-9 * np.abs(b).max())
