@@ -144,7 +144,8 @@ def compare_releases(folder: Path, undisturbed: Path) -> None:
     assert first == second
     reports = [read_tree(place / "release.report") for place in (folder, undisturbed)]
     for report in reports:
-        assert json.loads(report.pop("run_results.json"))["outcome"] == "published"
+        outcome = json.loads(report.pop("run_results.json"))["outcome"]
+        assert outcome in ("published", "nothing to do")  # died just after it was published
     assert reports[0] == reports[1]
     models = [read_tree(place / "release.model.zarr") for place in (folder, undisturbed)]
     for tree in models:
