@@ -34,24 +34,25 @@ def tell_control(*_: Any) -> NoReturn:
 
 def make_map_tell() -> None:
     """On a worker: the map fails, and its message holds a record."""
-    from privpipe.sanitizers.nullspace import NullSpaceCleaner
+    from privpipe.sanitizers.lowrank import LinearCleaner
 
-    def apply(self: Any, x: Any, stream: Any = None) -> Any:
+    def apply_measured(self: Any, x: Any, stream: Any = None) -> Any:
         raise ValueError(f"cannot map {x[3].tolist()} of {x!r}")
 
-    NullSpaceCleaner.apply = apply  # type: ignore[method-assign]
+    LinearCleaner.apply_measured = apply_measured  # type: ignore[method-assign]
 
 
 def make_statistics_tell() -> None:
     """On a worker: reading fails in the middle, and the message holds what was read."""
-    from privpipe.store.collection import Collection
+    from privpipe.store import collection
 
-    read = Collection.read
+    read = collection.read_block
 
-    def tell(self: Any, name: str, start: int, stop: int) -> Any:
-        raise RuntimeError(f"{name}: {read(self, name, start, stop).tolist()}")
+    def tell(url: str, name: str, start: int, stop: int, version: str) -> Any:
+        values = read(url, name, start, stop, version)
+        raise RuntimeError(f"{name}: {values.tolist()}")
 
-    Collection.read = tell  # type: ignore[method-assign]
+    collection.read_block = tell
 
 
 ON_WORKERS = {"map": make_map_tell, "statistics": make_statistics_tell}
