@@ -91,7 +91,7 @@ def test_figures__can_be_loaded(name: str) -> None:
     figure = FIGURES[name]
     assert callable(figure.load())
     assert figure.runs >= 1
-    assert figure.files
+    assert figure.files or name == "sppm-synthetic"  # makes its own data
 
 
 @pytest.mark.paper
