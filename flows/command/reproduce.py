@@ -23,7 +23,8 @@ def reproduce_command(name: str, *, data: str, runs: int, out: str, as_json: boo
         console.print(list_figures())
         return
     folder = data or os.environ.get("PRIVPIPE_PAPER_DATA", "")
-    if not folder:
+    needed = name not in FIGURES or FIGURES[name].files
+    if needed and not folder:
         raise OptionError(
             "The papers' data sets are not named.",
             remedy="Give their folder with --data, or set PRIVPIPE_PAPER_DATA.",

@@ -29,9 +29,11 @@ class PaperFigure:
         ``module:function`` that takes the data folder and the number of runs; loaded when it
         is run, so that listing costs nothing.
     files
-        Files of the data folder it reads.
+        Files of the data folder it reads; none where the data are made.
     runs
         Runs averaged unless asked otherwise.
+    remedy
+        What to do when a file is missing.
     """
 
     title: str
@@ -39,6 +41,7 @@ class PaperFigure:
     function: str
     files: tuple[str, ...]
     runs: int
+    remedy: str = "Name the folder of the papers' data sets."
 
     def load(self) -> Function:
         """Import the function."""
@@ -97,6 +100,29 @@ FIGURES: dict[str, PaperFigure] = {
         files=("har.npz",),
         runs=4,
     ),
+    "sppm-census": PaperFigure(
+        title="Sparse privacy mappings of census records: information, attackers, features",
+        paper="Salamatian et al., SPPM, figures 2 (middle) and 3, table 1",
+        function="flows.reproduce.sppm_census:reproduce_census",
+        files=("adult.csv.gz",),
+        runs=3,
+    ),
+    "sppm-synthetic": PaperFigure(
+        title="Sparse privacy mappings of synthetic symbols: pictures, steps, times, supports",
+        paper="Salamatian et al., SPPM, figures 1, 2 (left), 5, 6 and 7",
+        function="flows.reproduce.sppm_synthetic:reproduce_synthetic",
+        files=(),
+        runs=3,
+    ),
+    "sppm-movie": PaperFigure(
+        title="Sparse privacy mappings of film ratings: information, attacker, supports",
+        paper="Salamatian et al., SPPM, figures 2 (right), 4 and 7",
+        function="flows.reproduce.sppm_movie:reproduce_movie",
+        files=("ml-1m/users.dat", "ml-1m/movies.dat", "ml-1m/ratings.dat"),
+        runs=1,
+        remedy="Get MovieLens 1M from GroupLens, whose licence forbids passing it on, and unpack "
+        "it in the folder of the papers' data sets as ml-1m/.",
+    ),
 }
 """Reproductions by name; a new one is a function in its paper's module and a row here."""
 
@@ -134,7 +160,7 @@ def run_reproduction(name: str, data: Path | str, runs: int | None = None) -> Re
     if missing:
         raise InputError(
             f"{', '.join(missing)} not found in {folder}.",
-            remedy="Name the folder of the papers' data sets.",
+            remedy=figure.remedy,
             code="missing_data",
         )
     started = time.perf_counter()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -139,6 +139,8 @@ class Reproduction:
         Departures from the paper and what could not be matched.
     picture
         Draws the figure in a theme; bars of ours beside the paper's when not given.
+    curves
+        Points of the figure by name: numbers, strings, lists and dictionaries of them.
     name, title, paper, seconds
         Name on the command line, what it shows, where it is from and the time it took; the
         registry fills them in.
@@ -147,6 +149,7 @@ class Reproduction:
     cells: tuple[Cell, ...]
     notes: tuple[str, ...] = ()
     picture: Callable[[ThemeName], Figure] | None = None
+    curves: Mapping[str, object] = field(default_factory=dict)
     name: str = ""
     title: str = ""
     paper: str = ""
@@ -177,7 +180,7 @@ class Reproduction:
         return plot_bars(pairs, y=", ".join(units), title=self.title, theme=theme)
 
     def to_json(self) -> str:
-        """Name, paper, cells, verdict counts and notes as JSON; what does not exist is null."""
+        """Name, paper, cells, verdict counts, curves and notes as JSON; null for what is not."""
         document = {
             "name": self.name,
             "title": self.title,
@@ -185,6 +188,7 @@ class Reproduction:
             "seconds": _or_none(self.seconds),
             "verdicts": self.counts,
             "notes": list(self.notes),
+            "curves": dict(self.curves),
             "cells": [
                 {key: _or_none(value) for key, value in asdict(cell).items()} for cell in self.cells
             ],

@@ -1,25 +1,23 @@
-"""What the figures of Salamatian et al., SPPM, measure on a mapping: exactly, without sampling.
+"""What the figures of Salamatian et al., SPPM, measure on a mapping.
 
-Attackers see the whole released distribution, which is the most that any number of records can
-teach them.
+Exactly, where attackers know the whole released distribution, which is the most that any number
+of records can teach them; and by attackers that train on records drawn and released.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
-from matplotlib.figure import Figure
 from sklearn.linear_model import LogisticRegression
 
+from privpipe.attacks.inference import measure_attacks
+from privpipe.attacks.options import AttackOptions
 from privpipe.numerics.information import measure_information
-from privpipe.protocols import FloatArray, IntArray
+from privpipe.numerics.streams import KeyedStream
+from privpipe.protocols import Column, FloatArray, IntArray
 from privpipe.sanitizers.mapping import SparseMapping
 
 __all__ = [
-    "Found",
-    "PaperResult",
+    "attack_drawn_records",
     "correct_information",
     "logistic_scores",
     "measure_features",
@@ -28,41 +26,6 @@ __all__ = [
     "release_counts",
     "trace_roc",
 ]
-
-
-@dataclass(frozen=True)
-class Found:
-    """One number of ours beside the paper's.
-
-    Parameters
-    ----------
-    cell
-        Which number.
-    ours
-    paper
-        None where the paper gives none.
-    tolerance
-        In the unit: a digit of a table, the width of a line of a figure.
-    unit
-    note
-    """
-
-    cell: str
-    ours: float
-    paper: float | None
-    tolerance: float
-    unit: str
-    note: str = ""
-
-
-@dataclass(frozen=True, eq=False)
-class PaperResult:
-    """A figure done again: numbers beside the paper's, curves for JSON, a picture, notes."""
-
-    cells: tuple[Found, ...]
-    curves: dict[str, Any]
-    figure: Figure
-    notes: tuple[str, ...]
 
 
 def release_counts(mapping: SparseMapping, counts: FloatArray) -> FloatArray:
@@ -132,6 +95,37 @@ def trace_roc(scores: FloatArray, masses: FloatArray) -> tuple[FloatArray, Float
     steps = [np.bincount(inverse.ravel(), row) for row in share]
     false, true = (np.concatenate([[0.0], np.cumsum(step)]) for step in steps)
     return false, true, float(np.trapezoid(true, false))
+
+
+def attack_drawn_records(
+    mapping: SparseMapping, counts: FloatArray, n_records: int, seed: int
+) -> dict[str, float]:
+    """Area under the ROC curve of attackers that train on released records, by attacker.
+
+    Parameters
+    ----------
+    mapping
+    counts : (2, n_symbols)
+        Records are drawn from it, with replacement.
+    n_records
+        To draw; attackers are judged on those they did not train on.
+    seed
+        Of the records, the release and the attackers.
+    """
+    random = np.random.default_rng(seed)
+    cells = random.choice(counts.size, n_records, p=(counts / counts.sum()).ravel())
+    private, symbols = np.divmod(cells, counts.shape[1])
+    stream = KeyedStream(random.bytes(32), partition="drawn", first_record=0, n_records=n_records)
+    # Categories are counted from 0 without gaps: a subset of a file's may lack some.
+    codes = np.stack([np.unique(c, return_inverse=True)[1].ravel() for c in mapping.codes.T], 1)
+    released = codes[mapping.find_symbols(mapping.apply(mapping.codes[symbols], stream))]
+    columns = [Column(f"attribute {k}", int(c.max()) + 1) for k, c in enumerate(codes.T)]
+    options = AttackOptions(
+        adversaries=("naive_bayes", "logistic"), decides=("auc",), n_replicates=50, seed=seed
+    )
+    report = measure_attacks(released, private, features=columns, options=options)
+    rows = report.table[(report.table["score"] == "auc") & (report.table["source"] == "released")]
+    return dict(zip(rows["adversary"], rows["estimate"].astype(float), strict=True))
 
 
 def measure_neighbours(

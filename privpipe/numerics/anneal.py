@@ -126,6 +126,7 @@ def anneal(
             state.logits,
             state.multiplier,
             anchor=reference * (1e-2 * tau),
+            late=progress.is_late,
         )
         duals = Duals(potentials_of(solved.logits, problem.prior), solved.multiplier)
         cost, level = column_minima(problem, state.pairs, duals)

@@ -163,7 +163,7 @@ def search_frank_wolfe(
     for _ in range(n_steps):
         masses = _masses(problem, current)
         ratios = np.maximum(log_ratios(masses), _RATIO_FLOOR)
-        pairs, solution = _generate_columns(problem, ratios, price)
+        pairs, solution = _generate_columns(progress, ratios, price)
         current = _line_search(problem, current, pairs, solution.weights)
         duals = Duals(normalise_potentials(ratios, problem.prior), solution.multiplier)
         bound, duals = _best_bound(problem, duals, solution.levels, price)
@@ -174,9 +174,10 @@ def search_frank_wolfe(
 
 
 def _generate_columns(
-    problem: MappingProblem, ratios: FloatArray, price: PriceOracle
+    progress: Progress, ratios: FloatArray, price: PriceOracle
 ) -> tuple[Pairs, LinearSolution]:
-    """Algorithm 2: grow the active pairs until no reduced cost is negative."""
+    """Algorithm 2: grow the active pairs until no reduced cost is negative, or time is up."""
+    problem = progress.problem
     columns = np.arange(problem.n_columns)
     pairs = Pairs.of(problem, problem.stay, columns)
     while True:
@@ -191,7 +192,7 @@ def _generate_columns(
             np.concatenate([pairs.symbols, prices.best[new, 0]]),
             np.concatenate([pairs.columns, new]),
         )
-        if len(grown) == len(pairs):
+        if len(grown) == len(pairs) or progress.is_late():
             return pairs, solution
         pairs = grown
 

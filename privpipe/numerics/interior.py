@@ -9,6 +9,7 @@ lags. A tiny anchored mass per symbol keeps the posteriors inside the simplex.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -205,11 +206,14 @@ def solve_interior_point(
     gap: float,
     dense: bool,
     max_steps: int = 60,
+    late: Callable[[], bool] = bool,
 ) -> InteriorPoint:
-    """Solve on the pairs from a starting dual point."""
+    """Solve on the pairs from a starting dual point; `late` is asked before each step."""
     mu = start_gap / len(pairs)
     state = _State(problem, pairs, anchor, logits, max(multiplier, 1e-300), mu, dense)
     for _ in range(max_steps):
+        if late():
+            break
         state.factor()
         _advance(state, _predict_and_correct(state))
         left = state.complementarity * len(pairs)

@@ -109,6 +109,11 @@ class PosteriorBins:
     high: FloatArray
     share: FloatArray
 
+    @property
+    def exact(self) -> bool:
+        """Whether all columns of each bin share one posterior."""
+        return bool((self.low == self.high).all())
+
 
 def bin_posteriors(posterior: FloatArray, n_bins: int) -> PosteriorBins | None:
     """Group columns by posterior: exactly while few differ, else by intervals (two values).

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from privpipe.numerics.anneal import AnnealState, logits_of, start_logits
+from privpipe.numerics.anneal import AnnealState, anneal, logits_of, start_logits
 from privpipe.numerics.coarsening import CoarseLine, coarsen_line
 from privpipe.numerics.exploring import Explorer, LineExplorer
 from privpipe.numerics.line_pricing import bin_posteriors
-from privpipe.numerics.mapping_problem import Duals, MappingProblem, Pairs, make_feasible
+from privpipe.numerics.mapping_problem import Duals, MappingProblem, Pairs, Plan, make_feasible
 from privpipe.numerics.polish import polish
 from privpipe.numerics.progress import Progress
 from privpipe.numerics.softmin import (
@@ -29,9 +29,14 @@ __all__ = ["search_line"]
 _COARSEST = 256
 _REFINEMENT = 4
 _FINE_BINS = 128
-_LEVEL_BINS = 32
-_COLUMN_BINS = 8
+_CERTIFYING_BINS = 256
+_LEVEL_BINS = 64
+_COLUMN_BINS = 24
+"""Columns of a cell: with 8, noisy posteriors are averaged so much that the duals lag by 1e-4."""
 _START_GAP = 5e-3
+_MOST_FACTORED = 200_000
+_THICK_COLUMNS = 16
+"""Pairs, and pairs per column, above which factors fill in and conjugate gradients are faster."""
 
 
 def search_line(progress: Progress, start: Duals | None = None) -> None:
@@ -63,12 +68,24 @@ def search_line(progress: Progress, start: Duals | None = None) -> None:
 
 def _carry_back(progress: Progress, level: CoarseLine, inner: Progress, n_pairs: int) -> Duals:
     """Measure a level's plan and duals on the full alphabet."""
-    explore = LineExplorer(_FINE_BINS, width=0)
+    explore = LineExplorer(_CERTIFYING_BINS, width=0)
     duals = level.refine_duals(inner.duals)
     found = explore(progress.problem, duals, None, -np.inf)
-    plan = level.refine_plan(inner.plan)
+    plan = _refine_plan(level, inner.plan)
     progress.offer(plan, found.duals, found.bound, n_pairs, "cells")
     return duals
+
+
+def _refine_plan(level: CoarseLine, plan: Plan) -> Plan:
+    """The best way back: with posteriors that differ within a group, wider spacings."""
+    best, spacing = level.refine_plan(plan), _REFINEMENT
+    while not level.bins.exact and spacing <= level.fine.n_symbols // _COARSEST:
+        wider = level.refine_plan(plan, spacing)
+        if wider.information >= best.information and spacing > _REFINEMENT**2:
+            break
+        best = min(best, wider, key=lambda found: found.information)
+        spacing *= _REFINEMENT
+    return best
 
 
 def _search_level(progress: Progress, start: Duals | None, explore: Explorer) -> int:
@@ -78,7 +95,21 @@ def _search_level(progress: Progress, start: Duals | None, explore: Explorer) ->
         state, gap = _solve_all_pairs(progress)
     else:
         state, gap = _staircases(problem, explore, start), 1e-3
+        if len(state.pairs) > max(_MOST_FACTORED, _THICK_COLUMNS * problem.n_columns):
+            return _anneal_thick(progress, explore, state)
     return len(polish(progress, explore, state, gap, sparse=True))
+
+
+def _anneal_thick(progress: Progress, explore: Explorer, state: AnnealState) -> int:
+    """Low temperatures from a good start, on the pairs that carry mass there."""
+    problem, tau = progress.problem, 4 * progress.gap
+    duals = Duals(potentials_of(state.logits, problem.prior), state.multiplier)
+    cost, level = column_minima(problem, state.pairs, duals)
+    symbols, columns = state.pairs.symbols, state.pairs.columns
+    keep = (cost - level[columns] < 10 * tau) | (symbols == problem.stay[columns])
+    pairs = Pairs.of(problem, symbols[keep], columns[keep])
+    state = AnnealState(pairs, state.logits, state.multiplier, tau)
+    return len(anneal(progress, explore, state, progress.gap).pairs)
 
 
 def _staircases(problem: MappingProblem, explore: Explorer, start: Duals | None) -> AnnealState:
@@ -108,7 +139,13 @@ def _solve_all_pairs(progress: Progress) -> tuple[AnnealState, float]:
     target = max(_START_GAP, progress.gap)
     while True:
         solved = maximise_smoothed_dual(
-            problem, pairs, tau, logits, multiplier, anchor=reference * (1e-2 * tau)
+            problem,
+            pairs,
+            tau,
+            logits,
+            multiplier,
+            anchor=reference * (1e-2 * tau),
+            late=progress.is_late,
         )
         logits, multiplier = solved.logits, solved.multiplier
         duals = Duals(potentials_of(logits, problem.prior), multiplier)
@@ -116,7 +153,7 @@ def _solve_all_pairs(progress: Progress) -> tuple[AnnealState, float]:
         bound = max(0.0, float(problem.mass @ level) - multiplier * problem.budget)
         plan = make_feasible(problem, pairs, solved.weights, 1e-9)
         progress.offer(plan, duals, bound, len(pairs), "anneal")
-        if plan.information - bound <= target or tau < 0.1 * target:
+        if plan.information - bound <= target or tau < 0.1 * target or progress.is_late():
             break
         tau *= 0.5
     keep = (cost - level[pairs.columns] < 10 * tau) | (pairs.symbols == problem.stay[pairs.columns])

@@ -7,7 +7,7 @@ import numpy as np
 from privpipe.numerics.anneal import AnnealState, logits_of
 from privpipe.numerics.exploring import Explorer
 from privpipe.numerics.interior import InteriorPoint, solve_interior_point
-from privpipe.numerics.mapping_problem import Duals, MappingProblem, Pairs, make_feasible
+from privpipe.numerics.mapping_problem import Duals, Pairs, make_feasible
 from privpipe.numerics.progress import Progress
 from privpipe.numerics.softmin import potentials_of
 from privpipe.protocols import FloatArray
@@ -50,11 +50,11 @@ def polish(
     problem, gap = progress.problem, progress.gap
     anchor = np.tile(problem.prior, (problem.n_symbols, 1)) * (1e-2 * gap / problem.n_symbols)
     pairs, logits, multiplier = state.pairs, state.logits, state.multiplier
-    idle = False
+    idle, before, stalled = False, np.inf, 0
     for _ in range(max_rounds):
-        solved = _solve(problem, pairs, logits, multiplier, anchor, start_gap, gap, sparse)
+        solved = _solve(progress, pairs, logits, multiplier, anchor, start_gap, sparse)
         if solved is None:
-            if start_gap >= 1.0:
+            if start_gap >= 1.0 or progress.stop:
                 break
             start_gap = min(30 * start_gap, 1.0)
             continue
@@ -73,6 +73,10 @@ def polish(
             break
         pairs, idle = grown, len(grown) == len(pairs)
         here = plan.information - found.bound
+        stalled = stalled + 1 if here > 0.9 * before else 0
+        if stalled >= 2:
+            break
+        before = min(here, before)
         if here < 0.05:
             logits, multiplier = logits_of(found.duals.potentials, problem.prior), duals.multiplier
             start_gap = min(max(10 * gap, 3 * here), 1e-2)
@@ -82,16 +86,16 @@ def polish(
 
 
 def _solve(
-    problem: MappingProblem,
+    progress: Progress,
     pairs: Pairs,
     logits: FloatArray,
     multiplier: float,
     anchor: FloatArray,
     start_gap: float,
-    gap: float,
     sparse: bool,
 ) -> InteriorPoint | None:
     """One interior point; None when it did not come out, which a farther start mends."""
+    problem = progress.problem
     unknowns = problem.n_symbols * (problem.n_private - 1)
     try:
         solved = solve_interior_point(
@@ -101,8 +105,9 @@ def _solve(
             multiplier,
             anchor,
             start_gap=start_gap,
-            gap=0.2 * gap,
+            gap=0.2 * progress.gap,
             dense=not sparse or unknowns <= 400,
+            late=progress.is_late,
         )
     except (np.linalg.LinAlgError, RuntimeError):
         return None

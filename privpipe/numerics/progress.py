@@ -46,7 +46,7 @@ class Progress:
     gap
         Wanted difference between information and lower bound, nats.
     max_seconds
-        Time after which no new round begins.
+        Time after which no new round begins, and inner solves end at their next step.
     on_round
         Called after each round with this object; a solve that may be interrupted stores its
         plan and duals there and is started again from them.
@@ -95,4 +95,8 @@ class Progress:
         """Why to stop now: "gap reached", "time limit", or "" to go on."""
         if self.reached <= self.gap:
             return "gap reached"
-        return "time limit" if self.seconds >= self.max_seconds else ""
+        return "time limit" if self.is_late() else ""
+
+    def is_late(self) -> bool:
+        """Whether the time is up; inner solves ask between their steps."""
+        return self.seconds >= self.max_seconds

@@ -15,6 +15,7 @@ by the diagonal blocks therefore need O(tau**-1/2) products whatever the size of
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -185,7 +186,9 @@ def spend_budget(problem: MappingProblem, pairs: Pairs, logits: FloatArray, tau:
     return float(np.sqrt(low * high))
 
 
-def _newton_direction(point: _Point, max_products: int) -> tuple[FloatArray, float, int]:
+def _newton_direction(
+    point: _Point, max_products: int, late: Callable[[], bool]
+) -> tuple[FloatArray, float, int]:
     """Preconditioned conjugate gradients on the Newton system, to a relative 1e-3."""
     x, xl = np.zeros_like(point.grad), 0.0
     b, bl = point.grad.copy(), point.grad_lam
@@ -193,7 +196,7 @@ def _newton_direction(point: _Point, max_products: int) -> tuple[FloatArray, flo
     d, dl = s.copy(), sl
     rho = first = float((b * s).sum()) + bl * sl
     n_products = 0
-    while rho > 1e-3 * first and n_products < max_products:
+    while rho > 1e-3 * first and n_products < max_products and not late():
         h, hl = point.curve(d, dl)
         n_products += 1
         bend = float((d * h).sum()) + dl * hl
@@ -237,6 +240,7 @@ def maximise_smoothed_dual(
     anchor: FloatArray,
     max_steps: int = 60,
     max_products: int = 400,
+    late: Callable[[], bool] = bool,
 ) -> SmoothedDual:
     """Newton's method with a line search from a starting point.
 
@@ -253,6 +257,8 @@ def maximise_smoothed_dual(
         sensible, and keep every posterior inside the simplex.
     max_steps, max_products
         Newton steps, and products with the Hessian per step.
+    late
+        Asked before each product; once true, the search ends where it stands.
 
     Returns
     -------
@@ -264,13 +270,14 @@ def maximise_smoothed_dual(
     n_products, n_steps, converged = 0, 0, False
     for n_steps in range(max_steps):  # noqa: B007 - reported
         point.differentiate()
-        dt, dl, more = _newton_direction(point, max_products)
+        dt, dl, more = _newton_direction(point, max_products, late)
         n_products += more
         gain = 0.5 * (float((dt * point.grad).sum()) + dl * point.grad_lam)
         missed = abs(point.grad_lam) / problem.budget
         converged = gain <= 1e-4 * tau and missed <= 0.02 * tau
         new = None if converged else _climb(point, dt, dl)
-        if new is None:
+        if new is None or late():
+            point = new or point
             break
         point = new
     return SmoothedDual(point.logits, point.lam, point.weights, converged, n_steps, n_products)

@@ -25,6 +25,7 @@ __all__ = [
     "new_figure",
     "render_png",
     "render_svg",
+    "theme_panels",
 ]
 
 ThemeName = Literal["light", "dark"]
@@ -87,6 +88,13 @@ def new_figure(
     axes.grid(visible=True, linewidth=0.5, alpha=0.35, color=look.faint)
     axes.set_axisbelow(True)
     return figure, axes, look
+
+
+@contextmanager
+def theme_panels(theme: ThemeName) -> Iterator[Theme]:
+    """Everything drawn within has the theme's colours: for figures of several panels."""
+    with _look(THEMES[theme]):
+        yield THEMES[theme]
 
 
 def finish_figure(axes: Any, look: Theme, *, title: str, beside: bool = True) -> None:

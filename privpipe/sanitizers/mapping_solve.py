@@ -71,7 +71,8 @@ def solve_privacy_mapping(
     start
         A mapping of the same alphabet to begin from: an interrupted solve, a near budget.
     max_seconds
-        Time after which no new round begins; the best mapping so far is returned.
+        Time after which no new round begins and inner solves end at their next step; a pricing
+        round is finished. The best mapping so far is returned.
     on_round
         Called after each round with the search's progress.
     unseen

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -247,3 +249,38 @@ def test_solve_privacy_mapping__says_what_is_wrong(
     }
     with pytest.raises(error, match=match):
         solve_privacy_mapping(**{**arguments, **change})  # type: ignore[arg-type]
+
+
+def noisy_line(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Uneven positions and priors, and a posterior of its own for every symbol."""
+    random = np.random.default_rng(1)
+    mass = random.uniform(0.2, 1.8, n)
+    posterior = np.where(np.arange(n) < n // 2, 0.1, 0.9) + 0.05 * random.normal(size=n)
+    posterior = np.clip(posterior, 0.001, 0.999)
+    joint = np.stack([mass * (1 - posterior), mass * posterior]) / mass.sum()
+    return joint, np.cumsum(random.exponential(size=n))[:, None]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [1 / 16, 8.0])
+def test_solve__ordered_symbols_with_noisy_posteriors(share: float) -> None:
+    n = 2048
+    joint, codes = noisy_line(n)
+    given = {"distortion_budget": n * share, "gap": 1e-4}
+    mapping = solve_privacy_mapping(joint, codes, "squared", **given)  # type: ignore[arg-type]
+    assert mapping.stopped == "gap reached"
+    assert mapping.gap <= 1e-4
+
+
+@pytest.mark.slow
+def test_solve__ends_soon_after_the_time_limit() -> None:
+    joint, codes = noisy_line(4096)
+    solve_privacy_mapping(*noisy_line(64), "squared", distortion_budget=4.0, gap=1e-3)
+    start = time.monotonic()
+    mapping = solve_privacy_mapping(
+        joint, codes, "squared", distortion_budget=256.0, gap=1e-9, max_seconds=3.0
+    )
+    assert mapping.stopped == "time limit"
+    assert time.monotonic() - start < 3.0 + 5.0
+    assert mapping.lower_bound <= mapping.information
+    assert mapping.distortion <= 256.0 * (1 + 1e-12)
