@@ -8,8 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flows.check import check_stage
 from flows.command import main
+from flows.options import read_options
+from flows.resume import begin_or_resume
 from privpipe import NullSpaceCleaner, write_model
+from privpipe.store.workspace import hold_workspace
 from tests.flows.test_pipeline import configure
 from tests.standard import write_standard
 
@@ -90,3 +94,51 @@ def test_internal_error__is_sealed(
     errors = capsys.readouterr().err
     assert "RuntimeError at test_command.py" in errors
     assert "a value of a record" not in errors
+
+
+def test_status_and_purge__of_an_interrupted_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_standard(str(tmp_path / "records.zarr"), 50)
+    config, release = configure(tmp_path), str(tmp_path / "release.zarr")
+    run = check_stage(read_options(config))
+    with hold_workspace(release):
+        begin_or_resume(run)
+        assert call(monkeypatch, "status", release, "--json") == 0
+        content = capsys.readouterr().out
+        assert json.loads(content) == json.loads(content) | {
+            "running": True,
+            "published": False,
+            "run": run.run_id,
+            "stage": "check",
+        }
+        assert call(monkeypatch, "purge", release) == 4
+        assert "A run is writing" in capsys.readouterr().err
+    assert call(monkeypatch, "status", release) == 0
+    assert "interrupted" in capsys.readouterr().out
+    assert call(monkeypatch, "purge", release) == 0
+    assert not (tmp_path / ".release.zarr.privpipe").exists()
+    assert call(monkeypatch, "resume", config) == 2
+
+
+def test_dry_run__says_what_would_be_written_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_standard(str(tmp_path / "records.zarr"), 150, chunk_rows=64)
+    config = configure(tmp_path)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    assert call(monkeypatch, "run", config, "--dry-run", "--json") == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["records"], plan["chunks"], plan["tasks"]) == (150, 3, 1)
+    assert plan["writes"]["release"] == str(tmp_path / "release.zarr")
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_check__says_what_the_budget_means(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_standard(str(tmp_path / "records.zarr"), 400)
+    assert call(monkeypatch, "check", configure(tmp_path)) == 0
+    output = capsys.readouterr().out
+    assert "of the variance of the desired prediction" in output
+    assert all(share in output for share in ("0.1%", "1.0%", "5.0%"))

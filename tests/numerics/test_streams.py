@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from privpipe.errors import OptionError
-from privpipe.numerics.streams import MAX_RECORDS, TILE_WORDS, KeyedStream, tile_words
+from privpipe.numerics.streams import MAX_RECORDS, TILE_WORDS, JoinedStream, KeyedStream, tile_words
 from privpipe.protocols import RecordStream
 
 KEY = bytes(range(32))
@@ -206,3 +206,15 @@ def test_stream__neither_shows_nor_pickles_its_key():
         with pytest.raises(OptionError, match="not pickled") as caught:
             way(source)
         assert "must never" not in str(caught.value)
+
+
+def test_joined_stream__is_its_parts_one_after_the_other() -> None:
+    key = bytes(range(32))
+    parts = tuple(
+        KeyedStream(key, partition=name, first_record=first, n_records=n)
+        for name, first, n in (("a", 3, 4), ("b", 0, 2))
+    )
+    joined = JoinedStream(parts)
+    assert joined.n_records == 6
+    expected = np.concatenate([part.words("noise", 3) for part in parts])
+    assert np.array_equal(joined.words("noise", 3), expected)
