@@ -36,9 +36,15 @@ from privpipe.store.keys import KeyTicket
 from privpipe.store.layout import FEATURES, RELEASED
 from privpipe.store.release import ReleasePlan
 
-__all__ = ["CleaningJob", "Nonfinite", "clean_chunks", "clean_collection",
+__all__ = [
+    "CleaningJob",
+    "Nonfinite",
+    "clean_chunks",
+    "clean_collection",
     "load_map",
-    "release_records", "treat_nonfinite"]
+    "release_records",
+    "treat_nonfinite",
+]
 
 Nonfinite = Literal["fail", "withhold", "impute"]
 Block = dict[str, npt.NDArray[Any]]
@@ -288,7 +294,9 @@ def load_map(url: str, digest: str) -> RecordMap:
     return fitted
 
 
-def _next_finished(client: Client, in_flight: set[Future[Any]], progress: Progress) -> set[Future[Any]]:
+def _next_finished(
+    client: Client, in_flight: set[Future[Any]], progress: Progress
+) -> set[Future[Any]]:
     """Wait for a task to finish; report when nothing moves, give up when no worker is left."""
     silent_since = time.monotonic()
     while True:

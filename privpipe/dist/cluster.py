@@ -25,7 +25,7 @@ __all__ = ["ClusterOptions", "WorkerMemory", "check_address", "connect", "measur
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 WORKER_ENVIRONMENT = {
-    **{name: "1" for name in _THREADS},
+    **dict.fromkeys(_THREADS, "1"),
     # The nanny's own value hands memory back after every pass: 2.4 times the processor time.
     "MALLOC_TRIM_THRESHOLD_": str(2**30),
     "MALLOC_MMAP_THRESHOLD_": str(2**28),
@@ -144,8 +144,8 @@ def check_address(address: str) -> None:
     if parts.scheme == "tls" or (parts.scheme == "tcp" and _is_loopback(parts.hostname or "")):
         return
     raise OptionError(
-        f"The scheduler's address has the scheme {parts.scheme or 'none'!r}: without TLS anyone who "
-        "reaches it can run code and read records.",
+        f"The scheduler's address has the scheme {parts.scheme or 'none'!r}: without TLS anyone "
+        "who reaches it can run code and read records.",
         remedy="Use tls://host:port with certificates in Dask's configuration, or a tcp:// "
         "address of this machine.",
         code="insecure-cluster",

@@ -83,9 +83,7 @@ def apply_dataset(
     return rest.assign({features: xr.Variable(raw.dims, released, raw.attrs)})
 
 
-def apply_lazily(
-    fitted: RecordMap, x: da.Array, *, streams: StreamOf | None = None
-) -> da.Array:
+def apply_lazily(fitted: RecordMap, x: da.Array, *, streams: StreamOf | None = None) -> da.Array:
     """Map a Dask array of records, (n_records, n_features_in), block by block.
 
     Parameters

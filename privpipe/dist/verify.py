@@ -43,9 +43,7 @@ def find_damaged_chunks(
     def submit(task: tuple[int, list[Receipt]]) -> object:
         start, some = task
         key = f"verify_chunk-{plan.run}-{attempt}-{start:06d}"
-        return client.submit(
-            run_sealed, find_damaged, shared, some, key=key, pure=False, retries=2
-        )
+        return client.submit(run_sealed, find_damaged, shared, some, key=key, pure=False, retries=2)
 
     first = measure_workers(client).n_threads * 2 or 1
     running = as_completed([submit(task) for _, task in zip(range(first), queue, strict=False)])

@@ -23,15 +23,15 @@ from privpipe.dist.attacks import EvidenceSummary, check_worker_memory, distribu
 from privpipe.dist.cluster import WorkerMemory
 from privpipe.errors import InputError, MemoryBudgetError
 
-OPTIONS = AttackOptions(
-    adversaries=("least_squares", "logistic", "naive_bayes"), n_replicates=60
-)
+OPTIONS = AttackOptions(adversaries=("least_squares", "logistic", "naive_bayes"), n_replicates=60)
 
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0") as cluster,
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0"
+        ) as cluster,
         Client(cluster) as connected,
     ):
         yield connected
@@ -110,7 +110,9 @@ def test_distribute_attacks__calls_a_lost_task_unknown_and_tells_no_text(
 
 def test_check_worker_memory__refuses_before_any_attack_runs() -> None:
     mib = 1 << 20
-    workers = WorkerMemory(n_workers=2, n_threads=4, smallest=1000 * mib, total=2000 * mib, threads=2)
+    workers = WorkerMemory(
+        n_workers=2, n_threads=4, smallest=1000 * mib, total=2000 * mib, threads=2
+    )
     check_worker_memory(EvidenceSummary((), {}, 100 * mib, 400 * mib), workers)
     with pytest.raises(MemoryBudgetError, match=r"need 1002 MiB on a worker of 2 threads"):
         check_worker_memory(EvidenceSummary((), {}, 101 * mib, 400 * mib), workers)
@@ -126,9 +128,7 @@ def test_distribute_attacks__survives_workers_that_die(scattered: bool) -> None:
     evidence = functools.partial(prepare_and_die, 2)
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),
-        LocalCluster(
-            n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0"
-        ) as cluster,
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
         Client(cluster) as connected,
     ):
         report = distribute_attacks(

@@ -20,9 +20,7 @@ from privpipe.sanitizers.nullspace import NullSpaceCleaner
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(23, 5))
 CLEANER = NullSpaceCleaner.from_predictor(RNG.normal(size=(5, 2)), utility_budget=0.1)
-WIDER = NullSpaceCleaner.from_predictor(
-    RNG.normal(size=(6, 2)), utility_budget=0.1, augmented=True
-)
+WIDER = NullSpaceCleaner.from_predictor(RNG.normal(size=(6, 2)), utility_budget=0.1, augmented=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,5 +106,5 @@ def test_apply_dataset__what_does_not_fit_is_told():
         apply_lazily(CLEANER, da.from_array(X[:, :4]))
     unknown = da.from_array(X, chunks=(7, 5))
     unknown = unknown[unknown[:, 0] > 0]
-    with pytest.raises(InputError, match="not known.*compute_chunk_sizes"):
+    with pytest.raises(InputError, match=r"not known.*compute_chunk_sizes"):
         apply_lazily(CLEANER, unknown)

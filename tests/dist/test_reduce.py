@@ -60,7 +60,7 @@ def test_reduce__is_bitwise_the_same_for_one_worker_and_two(client: Client, url:
 
 def test_reduce__hides_the_text_of_foreign_errors(client: Client, url: str) -> None:
     sharded = ShardedCollection(open_collection(url), client, "00000005")
-    with pytest.raises(Exception, match="RuntimeError at test_reduce.py") as caught:
+    with pytest.raises(Exception, match=r"RuntimeError at test_reduce\.py") as caught:
         sharded.reduce(fails)
     assert "secret" not in str(caught.value)
     assert caught.value.__context__ is None
