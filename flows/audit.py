@@ -24,6 +24,7 @@ from privpipe.protocols import Shards
 from privpipe.records.splits import Part
 from privpipe.sanitizers.summary import UtilitySummary
 from privpipe.store.artifacts import read_arrays, read_model_header
+from privpipe.store.collection import PartCount
 from privpipe.store.release import ReleasePlan
 
 __all__ = ["audit_stage"]
@@ -50,7 +51,7 @@ def audit_stage(
         cleaning say of any record (`cost`): nothing is published.
     """
     held_out = run.options.audit.holdout > 0
-    n_judged, n_groups = _count_judged(run, held_out)
+    judged = _count_judged(run, held_out)
     raw = _shards(run, trained, client, "fit" if held_out else "all", "audit_raw")
     findings = audit_release(
         raw,
@@ -65,8 +66,8 @@ def audit_stage(
     utility = findings["e_utility"]
     if utility is not None and utility["budget"] and utility["n_above_budget"]:
         raise GuaranteeError(
-            f"{utility['n_above_budget']} of {n_judged} judged records lost more utility than the "
-            "budget allows.",
+            f"{utility['n_above_budget']} of {judged.n_records} judged records lost more utility "
+            "than the budget allows.",
             remedy="Nothing was published. This is a fault of privpipe: report it.",
             code="budget-exceeded",
         )
@@ -75,7 +76,7 @@ def audit_stage(
     return {
         "basis": _describe_basis(run, held_out),
         **findings,
-        "n_groups": n_groups,
+        "n_groups": judged.n_groups,
         "adversaries": _attack(run, trained, plan, client, held_out),
     }
 
@@ -115,6 +116,7 @@ def _attack(
             partial(sample_evidence, records, options, **named),
             options=options,
             run_id=run.run_id,
+            keeper=run.keeper,
         )
     except (InputError, MemoryBudgetError) as error:
         return {"verdict": "unknown", "reason": str(error), "decisions": []}
@@ -153,7 +155,7 @@ def _shards(
 ) -> ShardedCollection:
     kept = run.training.keeping(run.split, part)
     collection = replace(kept, indicators=trained.reads == "attributes")
-    return ShardedCollection(collection, client, run.run_id, label)
+    return ShardedCollection(collection, client, run.run_id, label, run.keeper)
 
 
 def _released(
@@ -172,13 +174,13 @@ def _released(
     return replace(shards, collection=paired)
 
 
-def _count_judged(run: Run, held_out: bool) -> tuple[int, int | None]:
+def _count_judged(run: Run, held_out: bool) -> PartCount:
     parts: tuple[Part, ...] = ("fit", "attack", "test") if held_out else ("all",)
-    counts = [run.training.keeping(run.split, part).count_kept() for part in parts]
-    if min(kept for kept, _ in counts) < 2:
+    counts = run.training.count_parts(run.split, parts)
+    if min(part.n_records for part in counts) < 2:
         raise InputError(
             f"Holding out {run.options.audit.holdout:g} of the training records leaves too few "
-            f"to {' / '.join(parts)}: {' / '.join(str(kept) for kept, _ in counts)}.",
+            f"to {' / '.join(parts)}: {' / '.join(str(part.n_records) for part in counts)}.",
             remedy="Change [audit] holdout, or train on more records.",
             code="audit-too-small",
         )

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 
 from flows.options import RunOptions
 from privpipe.dist.cluster import ClusterOptions
+from privpipe.dist.kept import Keeper
 from privpipe.protocols import Method
 from privpipe.records.splits import Split
 from privpipe.store.collection import Collection
@@ -73,6 +74,11 @@ class Run:
     def work_model_url(self) -> str:
         """Where the model is kept until the release is published."""
         return join(workspace_url(self.release_url), "model.zarr")
+
+    @property
+    def keeper(self) -> Keeper:
+        """Where sums and outcomes of attacks are kept until the release is published."""
+        return Keeper(join(workspace_url(self.release_url), "kept"))
 
     @property
     def stored_model_url(self) -> str:

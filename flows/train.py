@@ -92,7 +92,9 @@ def _lay_out(run: Run, fitted: RecordMap) -> RecordMap:
 
 
 def _shards(run: Run, client: Client) -> ShardedCollection:
-    return ShardedCollection(run.training.keeping(run.split, "fit"), client, run.run_id)
+    return ShardedCollection(
+        run.training.keeping(run.split, "fit"), client, run.run_id, keeper=run.keeper
+    )
 
 
 def _describe(fitted: RecordMap, run: Run, client: Client) -> Trained:

@@ -16,10 +16,11 @@ from privpipe.attacks.adversaries import plan_attack_bytes
 from privpipe.attacks.evidence import Evidence
 from privpipe.attacks.inference import plan_attacks, run_attack
 from privpipe.attacks.options import AttackOptions
-from privpipe.attacks.outcomes import (Attack, AttackOutcome)
-from privpipe.attacks.verdicts import (AttackReport, summarise_outcomes)
+from privpipe.attacks.outcomes import Attack, AttackOutcome
+from privpipe.attacks.verdicts import AttackReport, summarise_outcomes
 from privpipe.dist.boundary import run_sealed
 from privpipe.dist.cluster import WorkerMemory, measure_workers
+from privpipe.dist.kept import Keeper
 from privpipe.errors import MemoryBudgetError, PrivpipeError
 
 __all__ = ["EvidenceSummary", "check_worker_memory", "distribute_attacks"]
@@ -53,6 +54,7 @@ def distribute_attacks(
     run_id: str = "",
     progress: Callable[[int, int, AttackOutcome], None] | None = None,
     retries: int = 1,
+    keeper: Keeper | None = None,
 ) -> AttackReport:
     """Run the attacks of an audit on the workers of a cluster.
 
@@ -73,6 +75,8 @@ def distribute_attacks(
         Called after each attack with the number done, the number planned and the outcome.
     retries
         Times an attack is tried again when its worker is lost.
+    keeper
+        Where outcomes are kept, and found by a run that goes on; None to keep nothing.
 
     Returns
     -------
@@ -98,13 +102,15 @@ def distribute_attacks(
     try:
         summary = _describe(client, held, options, run_id)
         check_worker_memory(summary, measure_workers(client))
+        known = keeper and keeper.about(evidence, options)
         tasks = {
             client.submit(
                 run_sealed,
-                run_attack,
+                attack_once,
                 held,
                 attack,
                 options,
+                known and known.about(attack),
                 key=f"attack-{run_id}-{attack.name}",
                 pure=False,
                 retries=retries,
@@ -154,6 +160,19 @@ def describe_evidence(evidence: Evidence, options: AttackOptions) -> EvidenceSum
         held_bytes=evidence.n_bytes,
         attack_bytes=plan_attack_bytes(evidence),
     )
+
+
+def attack_once(
+    evidence: Evidence, attack: Attack, options: AttackOptions, keeper: Keeper | None
+) -> AttackOutcome:
+    """Worker side: run an attack, unless an earlier run kept what it measured."""
+    if keeper is not None and (kept := keeper.read("outcome")) is not None:
+        known: AttackOutcome = kept
+        return known
+    outcome = run_attack(evidence, attack, options)
+    if keeper is not None and outcome.status == "measured":
+        keeper.write("outcome", outcome)
+    return outcome
 
 
 def check_worker_memory(summary: EvidenceSummary, workers: WorkerMemory) -> None:

@@ -7,21 +7,23 @@ alone, so that the result does not depend on the number of workers.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce as fold
 from typing import Any, TypeVar
 
+import numpy as np
 from distributed import Client, Future
 
 from privpipe.dist.boundary import run_sealed
+from privpipe.dist.kept import Keeper, RunningSum
 from privpipe.dist.oracles import ResidentOracle
 from privpipe.dist.parcel import send
 from privpipe.errors import PrivpipeError
 from privpipe.protocols import Oracle, Shard, ShardSchema, Statistics, Sums
 from privpipe.store.collection import Collection
 
-__all__ = ["FAN_IN", "ShardedCollection"]
+__all__ = ["FAN_IN", "ShardedCollection", "merge_all", "summarise_chunks"]
 
 FAN_IN = 8
 """Statistics merged by one task."""
@@ -43,12 +45,16 @@ class ShardedCollection:
         Identifier of the run: keys of two runs on one scheduler never meet.
     label
         What the dashboard shows after ``sum_`` and ``merge_``.
+    keeper
+        Where the statistic of each task is kept, so that an interrupted run goes on within a
+        pass; None to keep nothing.
     """
 
     collection: Collection
     client: Client
     run: str
     label: str = "moments"
+    keeper: Keeper | None = None
     _calls: Iterator[int] = field(default_factory=itertools.count, repr=False)
 
     @property
@@ -63,6 +69,7 @@ class ShardedCollection:
         """Summarise and merge on the workers; see `Shards.reduce`."""
         token = f"{self.run}-{next(self._calls):02d}"
         collection, summary = send(self.client, self.collection), send(self.client, summarise)
+        keeper = self.keeper and self.keeper.about(self.collection, summarise)
         leaves = (
             self.client.submit(
                 run_sealed,
@@ -70,6 +77,7 @@ class ShardedCollection:
                 collection,
                 summary,
                 list(chunks),
+                keeper,
                 key=f"sum_{self.label}-{token}-{number:06d}",
                 pure=False,
                 retries=2,
@@ -116,11 +124,28 @@ class ShardedCollection:
 
 
 def summarise_chunks(
-    collection: Collection, summarise: Callable[[Shard], S], chunks: list[int]
+    collection: Collection,
+    summarise: Callable[[Shard], S],
+    chunks: Sequence[int],
+    keeper: Keeper | None = None,
 ) -> S:
-    """Worker side: read chunk by chunk, summarise, merge; memory is that of one chunk."""
-    parts = (summarise(collection.shard(chunk)) for chunk in chunks)
-    return fold(lambda left, right: left.merge(right), parts)
+    """Worker side: read chunk by chunk, summarise, merge; memory is that of one chunk.
+
+    What an earlier run kept of these chunks is not read again.
+    """
+    total: RunningSum[S] = RunningSum(keeper, f"{chunks[0]:06d}-{len(chunks):02d}")
+    for chunk in chunks[total.n_chunks :]:
+        shard = collection.shard(chunk)
+        total.add(summarise(shard), shard.n_records, _measure_bytes(collection, chunk))
+    assert total.statistic is not None, "a task has chunks"
+    return total.statistic
+
+
+def _measure_bytes(collection: Collection, chunk: int) -> int:
+    """Of the features of a chunk, decoded."""
+    schema = collection.schema_of_records
+    start, stop = collection.plan.rows(chunk)
+    return (stop - start) * schema.n_features * np.dtype(schema.dtype).itemsize
 
 
 def merge_all(parts: list[S]) -> S:

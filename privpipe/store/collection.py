@@ -31,6 +31,7 @@ from privpipe.store.location import list_keys, open_store, read_bytes, shown
 __all__ = [
     "FORMAT_VERSION",
     "Collection",
+    "PartCount",
     "check_documents",
     "open_collection",
     "read_header",
@@ -40,6 +41,14 @@ __all__ = [
 FORMAT_VERSION = 1
 
 S = TypeVar("S", bound=Statistics)
+
+
+@dataclass(frozen=True)
+class PartCount:
+    """How many records a part of a split has, and of how many groups (None if not grouped)."""
+
+    n_records: int
+    n_groups: int | None
 
 
 @dataclass(frozen=True)
@@ -150,17 +159,24 @@ class Collection:
 
         return ask
 
-    def count_kept(self) -> tuple[int, int | None]:
-        """Records of the part, and how many different groups they belong to (if grouped)."""
-        kept, groups = 0, [np.empty(0, np.int64)]
+    def count_parts(self, split: Split, parts: Sequence[Part]) -> list[PartCount]:
+        """Records and groups of some parts of a split, in one pass over what decides them."""
+        kept = [0] * len(parts)
+        groups = [np.empty(0, np.int64) for _ in parts]
+        splitting = self.keeping(split, "all")
         for chunk in range(self.plan.n_chunks):
             start, stop = self.plan.rows(chunk)
-            keep = self._keep(start, stop)
-            kept += int(keep.sum())
-            if self.split is not None and self.split.group is not None:
-                groups = [np.unique(np.concatenate([*groups, self._identities(start, stop)[keep]]))]
-        grouped = self.split is not None and self.split.group is not None
-        return kept, len(groups[0]) if grouped else None
+            identities = splitting._identities(start, stop)
+            for i, part in enumerate(parts):
+                mine = identities[split.keep(part, identities)]
+                kept[i] += len(mine)
+                if split.group is not None:
+                    groups[i] = np.union1d(groups[i], mine)
+        grouped = split.group is not None
+        return [
+            PartCount(n, len(found) if grouped else None)
+            for n, found in zip(kept, groups, strict=True)
+        ]
 
     def read(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
         """Rows of one array, in its stored dtype; features of none are not stored."""

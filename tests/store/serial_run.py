@@ -25,6 +25,8 @@ from flows.options import RunOptions
 from flows.watch import Watch
 from privpipe.dist import apply
 from privpipe.dist.cluster import WorkerMemory
+from privpipe.dist.kept import Keeper
+from privpipe.dist.reduce import merge_all, summarise_chunks
 from privpipe.protocols import Oracle, Shard, ShardSchema, Sums
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.store import blocks
@@ -51,6 +53,7 @@ class SerialShards:
     client: SerialClient
     run: str
     label: str = ""
+    keeper: Keeper | None = None
 
     @property
     def n_records(self) -> int:
@@ -61,7 +64,11 @@ class SerialShards:
         return self.collection.schema
 
     def reduce(self, summarise: Callable[[Shard], Any]) -> Any:
-        return self.collection.reduce(summarise)
+        keeper = self.keeper and self.keeper.about(self.collection, summarise)
+        tasks = self.collection.plan.tasks()
+        return merge_all(
+            [summarise_chunks(self.collection, summarise, task, keeper) for task in tasks]
+        )
 
     def oracle(self, function: Callable[..., Sums], **resident: Any) -> Oracle[Any, Sums]:
         return self.collection.oracle(function, **resident)

@@ -72,8 +72,9 @@ def test_parts__add_up_to_the_whole(tmp_path: Path) -> None:
     assert fit.count + held_out.count == whole.count == 500
     np.testing.assert_allclose(fit.merge(held_out).scatter, whole.scatter, rtol=1e-9, atol=1e-7)
     np.testing.assert_allclose(whole.mean[:9], x.mean(axis=0), rtol=1e-12)
-    kept, groups = opened.keeping(split, "held_out").count_kept()
-    assert kept == groups == held_out.count
+    some, rest = opened.count_parts(split, ("held_out", "fit"))
+    assert some.n_records == some.n_groups == held_out.count
+    assert rest.n_records == fit.count
 
 
 def test_open_collection__suggests_names(tmp_path: Path) -> None:
