@@ -27,6 +27,7 @@ __all__ = [
     "join",
     "list_keys",
     "local_path",
+    "measure_files",
     "open_store",
     "read_bytes",
     "shown",
@@ -143,6 +144,15 @@ def list_keys(store: Store, prefix: str = "") -> list[str]:
         return sorted(sync(collect()))
     except FileNotFoundError:
         return []
+
+
+def measure_files(path: str) -> int:
+    """Bytes of all files below a folder of the file system; 0 where there is none."""
+    return sum(
+        os.lstat(os.path.join(folder, name)).st_size
+        for folder, _, names in os.walk(path)
+        for name in names
+    )
 
 
 def drop_unfinished(url: str) -> None:
