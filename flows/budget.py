@@ -87,4 +87,5 @@ def _sample(run: Run) -> Shard:
         np.concatenate([shard.confidential for shard in shards]),
         np.concatenate([shard.attributes for shard in shards]),
         first_record=-1,
+        weights=np.concatenate([shard.weights for shard in shards]),
     )

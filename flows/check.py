@@ -48,8 +48,15 @@ def check_stage(options: RunOptions) -> Run:
                 f"The method {method.name!r} needs [collection] {role}.",
                 remedy="Name at least one variable.",
             )
+    if section.weights is not None and not method.weighs:
+        raise OptionError(
+            f"The method {method.name!r} counts every record once; [collection] weights names "
+            "a variable.",
+            remedy="Leave weights out, or use null_space, null_space_targeted or leace.",
+            code="weights",
+        )
     training = replace(
-        open_collection(options.training_path, **roles),
+        open_collection(options.training_path, **roles, weights=section.weights),
         only_finite=options.release.nonfinite != "fail",
     )
     collection = training

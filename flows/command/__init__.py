@@ -18,11 +18,12 @@ def main() -> None:
         sys.argv.remove("--debug")
         app()
         return
+    from flows.command.failure import report_failure, report_warnings
+
+    report_warnings()
     try:
         app()
     except Exception as error:
-        from flows.command.failure import report_failure
-
         code = report_failure(error)
     else:
         code = 0
