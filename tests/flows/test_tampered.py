@@ -60,8 +60,9 @@ def make_change(spends: float, says: float) -> Callable[[], None]:
 @pytest.mark.parametrize(
     ("spends", "says", "expected"),
     [
-        (1.1, 1.0, "judged records lost more utility than the budget allows"),
-        (1.0, 0.9, "finds a larger loss of utility than the cleaning reported"),
+        (1.1, 1.0, "released records lost more utility than the budget allows"),
+        (1.0, 0.9, "finds another loss of utility than the cleaning reported"),
+        (0.9, 1.12, "finds another loss of utility than the cleaning reported"),
     ],
 )
 def test_audit__finds_out_a_kernel_that_lies(

@@ -14,6 +14,7 @@ from privpipe.attacks.audit import AuditSums, PairMoments
 from privpipe.attacks.intervals import Interval
 from privpipe.attacks.measures import Score
 from privpipe.attacks.outcomes import Attack, AttackOutcome
+from privpipe.attacks.utility import UtilityLosses
 from privpipe.numerics.moments import CoMoments
 from privpipe.numerics.triangles import TriangularFactor
 from privpipe.sanitizers.design import DesignMoments
@@ -26,7 +27,8 @@ VALUES = (
     TriangularFactor.of(ROWS),
     DesignMoments(3, {"desired": 1}, {("desired",): MOMENTS, (): MOMENTS}),
     PairMoments(MOMENTS, (None, np.arange(6).reshape(2, 3))),
-    AuditSums(3, {"e/utility": ROWS[0], "nothing": np.empty((0, 2))}, {"worst": math.inf}),
+    AuditSums(3, {"e/privacy": ROWS[0], "nothing": np.empty((0, 2))}),
+    UtilityLosses(3, 1 / 3, math.inf, 2, 1),
     KeptSum(5, 2000, MOMENTS),
     AttackOutcome(
         Attack("a/b", "classes", "raw", "rbf"),
