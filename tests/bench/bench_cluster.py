@@ -4,27 +4,30 @@ What a job is, and what is measured of it, stands in `cluster_jobs`. Jobs that a
 turn, and values are medians of the turns. Processor time of workers is that of their processes
 with all threads, Dask's included.
 
-Overhead is all time of the workers that is not spent in a chunk (they wait for planning, for
-dispatch, for the last of them to end), and the processor time of this process (plan, scheduler,
-ledger, proof of completeness) as if nothing of it ran beside the workers; with receipts, also the
-time the workers take to read back and checksum what they wrote.
+Overhead is a sum of three parts: wall time of the workers that is not spent in a chunk (they wait
+for the plan, for dispatch, for the last of them to end); processor time of this process (plan,
+scheduler, ledger, proof of completeness), as if none of it ran beside the workers; and the time
+the workers take to read back and checksum what they wrote. It is held against the wall time of
+all workers.
 """
 
 from __future__ import annotations
 
 import tempfile
+from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 from distributed import Client
 
-from tests.bench.cluster_jobs import JobBench, Spent
+from privpipe.dist.apply import clean_chunks
+from tests.bench.cluster_jobs import JobBench, Spent, measure_job
 from tests.bench.stores import CHUNK_ROWS
 
 Row = tuple[str, float, str, str, float, float]
-MIB = 2**20
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Sizes:
     many: int = 168  # 1,198,344 records, 1.4 GB
     most: int = 1000  # 8 GB
     chunk_rows: int = CHUNK_ROWS
-    rounds: int = 5
+    rounds: int = 8
     rounds_of_most: int = 3
 
 
@@ -56,43 +59,61 @@ def run(small: bool) -> list[Row]:
 
 
 def compare_with_copy(bench: JobBench, sizes: Sizes, one: Client, two: Client) -> list[Row]:
-    """Cleaning and copying, on one worker and on two."""
+    """Cleaning and copying, on one worker and on two; who begins changes from turn to turn."""
     collection = bench.collection(sizes.many)
-    found: dict[str, list[Spent]] = {"clean 1": [], "copy 1": [], "clean 2": [], "copy 2": []}
-    for _ in range(sizes.rounds):
-        found["clean 1"].append(bench.clean(one, collection))
-        found["copy 1"].append(bench.copy(one, collection))
-        found["clean 2"].append(bench.clean(two, collection))
-        found["copy 2"].append(bench.copy(two, collection))
+    jobs = {
+        "clean 1": lambda: bench.clean(one, collection),
+        "copy 1": lambda: bench.copy(one, collection),
+        "clean 2": lambda: bench.clean(two, collection),
+        "copy 2": lambda: bench.copy(two, collection),
+    }
+    found: dict[str, list[Spent]] = {name: [] for name in jobs}
+    for turn in range(sizes.rounds):
+        names = deque(jobs)
+        names.rotate(turn)
+        for name in names:
+            found[name].append(jobs[name]())
     rows = []
     for workers in (1, 2):
         name, other = f"clean {sizes.many} chunks, workers: {workers}", "their own copy"
-        clean, copy = found[f"clean {workers}"], found[f"copy {workers}"]
-        rows.append(_row(name, "s", _wall(clean), other, _wall(copy)))
-        rows.append(_row(name, "s of CPU", _total(clean), other, _total(copy)))
-    first, second = found["clean 1"], found["clean 2"]
-    rows.append(_row("two workers", "s", _wall(second), "one worker", _wall(first)))
-    busier, only = (_median(part, lambda spent: max(spent.workers)) for part in (second, first))
-    rows.append(_row("busier of two workers", "s of CPU", busier, "one worker", only))
+        pair = found[f"clean {workers}"], found[f"copy {workers}"]
+        rows += [
+            _row(name, "s", other, *pair, of=lambda s: s.wall),
+            _row(name, "s of CPU", other, *pair, of=lambda s: s.processor),
+            _row(name, "s outside the kernel", other, *pair, of=lambda s: s.outside_kernel),
+        ]
+    pair = found["clean 2"], found["clean 1"]
+    rows.append(_row("two workers", "s", "one worker", *pair, of=lambda s: s.wall))
+    rows.append(
+        _row("busier of two workers", "s of CPU", "one worker", *pair, of=lambda s: s.busiest)
+    )
     return rows
 
 
 def compare_sizes(bench: JobBench, sizes: Sizes, client: Client) -> list[Row]:
-    """CPU per record and peak memory on one worker, which begins with the small collection."""
+    """CPU per record and peak memory on one worker, which begins with the small collection.
+
+    The small one is cleaned so often that as many records are written, into releases beside one
+    another, before any of them is removed: both take as much new memory for the page cache, which
+    a virtual machine may have to get back from its host at a price.
+    """
     few, many = bench.collection(sizes.few), bench.collection(sizes.many)
-    at_first = [bench.clean(client, few) for _ in range(sizes.rounds)]
-    smaller, larger = [], []
+    at_first = [bench.clean(client, few) for _ in range(2)]
+    smaller: list[float] = []
+    larger: list[Spent] = []
     for _ in range(sizes.rounds):
         larger.append(bench.clean(client, many))
-        smaller += [bench.clean(client, few) for _ in range(sizes.rounds)]
-    per_record = [
-        1e6 * _total(part) / of.n_records for part, of in ((larger, many), (smaller, few))
-    ]
-    peaks = [max(spent.peak for spent in part) / MIB for part in (larger, at_first)]
+        with ExitStack() as stack:
+            jobs = [stack.enter_context(bench.job(few)) for _ in range(sizes.many // sizes.few)]
+            parts = [measure_job(client, job, clean_chunks).processor for job in jobs]
+        smaller.append(sum(parts) / len(parts))
     name, other = f"{many.n_records:,} records", f"{few.n_records:,} records"
+    peaks = [max(s.peak for s in part) / 2**20 for part in (larger, at_first)]
+    one = 1e6 * _median(larger, lambda s: s.processor) / many.n_records
+    each = 1e6 * median(smaller) / few.n_records
     return [
-        _row(f"{name}, per record", "us of CPU", per_record[0], other, per_record[1]),
-        _row(f"{name}, peak memory of the worker", "MiB", peaks[0], other, peaks[1]),
+        (f"{name}, per record", one, "us of CPU", other, each, one / each),
+        (f"{name}, worker's peak memory", peaks[0], "MiB", other, peaks[1], peaks[0] / peaks[1]),
     ]
 
 
@@ -100,29 +121,33 @@ def measure_overhead(bench: JobBench, sizes: Sizes, client: Client) -> list[Row]
     """Planning, dispatch and receipts as a share of the workers' wall time; see the module."""
     collection = bench.collection(sizes.most)
     spent = [bench.clean(client, collection) for _ in range(sizes.rounds_of_most)]
+    parts: dict[str, Callable[[Spent], float]] = {
+        "workers not in a chunk": lambda s: s.available - s.chunks,
+        "CPU of driver with scheduler": lambda s: s.driver,
+        "receipts made by workers": lambda s: s.receipts,
+        "planning, dispatch and receipts": lambda s: s.available - s.chunks + s.driver + s.receipts,
+    }
     available = _median(spent, lambda s: s.available)
-    overhead = _median(spent, lambda s: s.available - s.chunks + s.driver)
-    receipts = _median(spent, lambda s: s.available - s.chunks + s.driver + s.receipts)
-    driver = _median(spent, lambda s: s.driver)
     other = f"wall time of two workers, {sizes.most} chunks"
+    values = {name: _median(spent, part) for name, part in parts.items()}
     return [
-        _row("planning and dispatch, eight chunks a task", "s", overhead, other, available),
-        _row("planning, dispatch and receipts", "s", receipts, other, available),
-        _row("driver with scheduler", "s of CPU", driver, "the two workers", _total(spent)),
+        (name, value, "s", other, available, value / available) for name, value in values.items()
     ]
 
 
-def _row(name: str, unit: str, value: float, reference: str, other: float) -> Row:
+def _row(
+    name: str,
+    unit: str,
+    reference: str,
+    ours: list[Spent],
+    theirs: list[Spent],
+    *,
+    of: Callable[[Spent], float],
+) -> Row:
+    """Medians of one quantity."""
+    value, other = _median(ours, of), _median(theirs, of)
     return name, value, unit, reference, other, value / other
 
 
 def _median(found: list[Spent], of: Callable[[Spent], float]) -> float:
     return median(of(spent) for spent in found)
-
-
-def _wall(found: list[Spent]) -> float:
-    return _median(found, lambda spent: spent.wall)
-
-
-def _total(found: list[Spent]) -> float:
-    return _median(found, lambda spent: sum(spent.workers))

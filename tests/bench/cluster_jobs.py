@@ -27,9 +27,12 @@ from tests.bench.watching import (
     copy_chunks,
     forget_peak,
     peak_bytes,
+    processor_seconds,
     take_receipt_seconds,
     watch_receipts,
 )
+
+Work = Callable[[CleaningJob, list[int]], list[Receipt]]
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Spent:
     wall
         From preparing the release to the proof of its receipts.
     workers
-        Processor time of each worker.
+        Processor time of each worker: all, and that outside of the kernel.
     driver
         Processor time of this process.
     chunks
@@ -53,11 +56,26 @@ class Spent:
     """
 
     wall: float
-    workers: tuple[float, ...]
+    workers: tuple[tuple[float, float], ...]
     driver: float
     chunks: float
     receipts: float
     peak: int
+
+    @property
+    def busiest(self) -> float:
+        """Processor time of the worker that took most."""
+        return max(whole for whole, _ in self.workers)
+
+    @property
+    def processor(self) -> float:
+        """Processor time of all workers."""
+        return sum(whole for whole, _ in self.workers)
+
+    @property
+    def outside_kernel(self) -> float:
+        """Of that, outside of the kernel: without files, pages and sockets."""
+        return sum(own for _, own in self.workers)
 
     @property
     def available(self) -> float:
@@ -88,7 +106,7 @@ class JobBench:
     def cluster(self, workers: int) -> Iterator[Client]:
         """A cluster whose workers have loaded and compiled all they need."""
         with connect(ClusterOptions(workers=workers, dashboard="127.0.0.1:0")) as client:
-            with self._job(self.collection(1)) as job:
+            with self.job(self.collection(1)) as job:
                 prepare_release(job.plan)
                 client.run(apply.clean_chunks, job, [0])
                 client.run(copy_chunks, job, [0])
@@ -96,38 +114,39 @@ class JobBench:
             yield client
 
     def clean(self, client: Client, collection: Collection) -> Spent:
-        return self._measure(client, collection, apply.clean_chunks)
+        """Clean a collection, and remove the release."""
+        with self.job(collection) as job:
+            return measure_job(client, job, apply.clean_chunks)
 
     def copy(self, client: Client, collection: Collection) -> Spent:
         """The same job in the same loop, but for the map."""
-        return self._measure(client, collection, copy_chunks)
+        with self.job(collection) as job:
+            return measure_job(client, job, copy_chunks)
 
-    def _measure(
-        self,
-        client: Client,
-        collection: Collection,
-        work: Callable[[CleaningJob, list[int]], list[Receipt]],
-    ) -> Spent:
-        with self._job(collection) as job, patch.object(apply, "clean_chunks", work):
-            client.run(forget_peak)
-            client.run(take_receipt_seconds)
-            before = client.run(time.process_time)
-            mine, begun = time.process_time(), time.perf_counter()
-            proven = _run_stage(client, job)
-            wall, driver = time.perf_counter() - begun, time.process_time() - mine
-            after = client.run(time.process_time)
-            return Spent(
-                wall=wall,
-                workers=tuple(after[worker] - before[worker] for worker in before),
-                driver=driver,
-                chunks=sum(receipt.seconds for receipt in proven),
-                receipts=sum(client.run(take_receipt_seconds).values()),
-                peak=max(client.run(peak_bytes).values()),
-            )
-
-    def _job(self, collection: Collection) -> AbstractContextManager[CleaningJob]:
+    def job(self, collection: Collection) -> AbstractContextManager[CleaningJob]:
+        """A job with a release of its own, which is removed at the end."""
         self._n_runs += 1
         return fresh_job(self.folder, collection, self.model, f"{self._n_runs:08x}")
+
+
+def measure_job(client: Client, job: CleaningJob, work: Work) -> Spent:
+    """One job, its release left in place; `work` is what a task of the loop calls."""
+    with patch.object(apply, "clean_chunks", work):
+        client.run(forget_peak)
+        client.run(take_receipt_seconds)
+        before = client.run(processor_seconds)
+        mine, begun = time.process_time(), time.perf_counter()
+        proven = _run_stage(client, job)
+        wall, driver = time.perf_counter() - begun, time.process_time() - mine
+        after = client.run(processor_seconds)
+    return Spent(
+        wall=wall,
+        workers=tuple((after[w][0] - before[w][0], after[w][1] - before[w][1]) for w in before),
+        driver=driver,
+        chunks=sum(receipt.seconds for receipt in proven),
+        receipts=sum(client.run(take_receipt_seconds).values()),
+        peak=max(client.run(peak_bytes).values()),
+    )
 
 
 def _run_stage(client: Client, job: CleaningJob) -> Sequence[Receipt]:

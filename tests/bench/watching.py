@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import resource
 import time
 from pathlib import Path
 
@@ -49,6 +50,12 @@ def take_receipt_seconds() -> float:
     seconds = sum(_RECEIPTS)
     _RECEIPTS.clear()
     return seconds
+
+
+def processor_seconds() -> tuple[float, float]:
+    """Processor time of this process so far: all of it, and that outside of the kernel."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime, used.ru_utime
 
 
 def give_back_memory() -> None:
