@@ -163,8 +163,11 @@ def test_run__killed_busy_refused_and_resumed(
     run_id = flow.run_id()
     _, alive = psutil.wait_procs(flow.workers(), timeout=30)
     assert not alive  # no worker outlives its flow
+    servers = [process for process in flow.family if _is_server(process)]
     assert f"resume   run {run_id}" in flow.finish()
     assert_same(flow.release, undisturbed)
+    assert servers
+    assert not psutil.wait_procs(servers, timeout=30)[1]  # ended by the next run
 
 
 def test_run__a_client_killed_alone_leaves_a_cluster_that_the_next_one_uses(
@@ -200,6 +203,13 @@ def test_run__killed_in_the_audit_keeps_what_it_found(start: Any, undisturbed: P
     for outcome in kept:  # another run of an attack takes another time
         attack = outcome.attack
         assert seconds[attack.source, attack.adversary, attack.target] == outcome.seconds
+
+
+def _is_server(process: psutil.Process) -> bool:
+    try:
+        return "prefect.server.api.server:create_app" in process.cmdline()
+    except psutil.Error:
+        return False
 
 
 def _other(source: Path, folder: Path) -> RunOptions:
