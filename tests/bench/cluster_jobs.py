@@ -68,6 +68,11 @@ class Spent:
         return max(whole for whole, _ in self.workers)
 
     @property
+    def each(self) -> float:
+        """Processor time per worker."""
+        return self.processor / len(self.workers)
+
+    @property
     def processor(self) -> float:
         """Processor time of all workers."""
         return sum(whole for whole, _ in self.workers)
