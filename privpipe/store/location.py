@@ -135,9 +135,12 @@ def list_keys(store: Store, prefix: str = "") -> list[str]:
 
     What a killed process left of an unfinished write (see `drop_unfinished`) is no key.
     """
+    # s3fs lists an emptied folder as an object of its own, by its whole path.
+    folder = str(getattr(store, "path", ""))
 
     async def collect() -> list[str]:
-        return [key async for key in store.list_prefix(prefix) if not key.endswith(UNFINISHED)]
+        found = [key async for key in store.list_prefix(prefix)]
+        return [key for key in found if key != folder and not key.endswith(UNFINISHED)]
 
     try:
         return sorted(sync(collect()))
