@@ -61,7 +61,7 @@ class ReleaseOptions(BaseModel):
         bool,
         Field(
             description="Tell how many records each partition of the source has, so that `export` "
-            "can write a file for each. Names of partitions are never released; which records "
+            "can write a file for each. Names of partitions are not released; which records "
             "stood together is, and may tell what they were partitioned by."
         ),
     ] = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from typing import Any
@@ -25,13 +24,12 @@ READS = 5.0
 """A run reads, maps, writes, verifies and audits each chunk: about so many readings."""
 
 
-def dry_run_command(config: str, *, as_json: bool) -> None:
+def dry_run_command(config: str, *, as_json: bool) -> dict[str, Any]:
     """Print the plan of a run."""
     run = check_stage(read_options(config))
     plan = _plan(run)
     if as_json:
-        print(json.dumps(plan, indent=1))
-        return
+        return plan
     console = Console(highlight=False, soft_wrap=True)
     console.print(
         f"would clean {plan['records']:,} records in {plan['chunks']:,} chunks ({plan['tasks']:,} "
@@ -47,6 +45,7 @@ def dry_run_command(config: str, *, as_json: bool) -> None:
     )
     for what, where in plan["writes"].items():
         console.print(f"would write {what:8s} {where}")
+    return plan
 
 
 def _plan(run: Run) -> dict[str, Any]:
