@@ -20,7 +20,7 @@ from privpipe.store.basis import read_basis
 from privpipe.store.blocks import read_block
 from privpipe.store.destination import hold_destination, move_made, show_made
 from privpipe.store.layout import FEATURES
-from privpipe.store.location import join, local_path, open_store, shown
+from privpipe.store.location import explain_unreachable, join, local_path, open_store, shown
 from privpipe.store.published import check_release
 
 __all__ = ["export_release"]
@@ -80,11 +80,9 @@ def export_release(url: str, out_url: str, *, verify: bool = False) -> int:
         return released.n_records
     except OSError as error:
         problem = error.strerror or type(error).__name__
-    except ImportError as error:
-        problem = str(error.name or type(error).__name__)
     raise StoreError(
         f"{shown(out_url)} could not be written ({problem}).",
-        remedy="Check free space and your rights, and the URL's fsspec package (s3fs for s3://).",
+        remedy="Check free space and your rights.",
         code="write",
     )
 
@@ -127,11 +125,8 @@ def _write_file(released: _Released, out_url: str) -> None:
             _write_part(released, fsspec.filesystem("file"), work, 0, released.n_records)
             move_made(work, path)
         return
-    system, target = fsspec.core.url_to_fs(out_url)
-    if system.exists(target):
-        raise StoreError(
-            f"{shown(out_url)} exists.", remedy="Choose another place, or remove it.", code="exists"
-        )
+    system, target = _reach(out_url)
+    _check_absent(system, target, out_url)
     whole = False
     try:
         _write_part(released, system, target, 0, released.n_records)
@@ -139,6 +134,28 @@ def _write_file(released: _Released, out_url: str) -> None:
     finally:
         if not whole and system.exists(target):
             system.rm_file(target)
+
+
+def _reach(url: str) -> tuple[Any, str]:
+    try:
+        system, path = fsspec.core.url_to_fs(url)
+        return system, str(path)
+    except Exception as error:  # many kinds, depending on the file system
+        problem = explain_unreachable(url, error)
+    raise problem
+
+
+def _check_absent(system: Any, path: str, url: str) -> None:
+    problem: StoreError
+    try:
+        if not system.exists(path):
+            return
+        problem = StoreError(
+            f"{shown(url)} exists.", remedy="Choose another place, or remove it.", code="exists"
+        )
+    except Exception as error:  # many kinds, depending on the file system
+        problem = explain_unreachable(url, error)
+    raise problem
 
 
 def _write_part(released: _Released, system: Any, path: str, start: int, stop: int) -> None:

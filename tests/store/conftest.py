@@ -25,8 +25,9 @@ def bucket() -> Iterator[str]:
         running.start()
         host, port = running.get_host_and_port()
         patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        fsspec.filesystem("s3").mkdir("releases")
-        yield "s3://releases"
+        name = f"releases-{uuid.uuid4().hex}"  # moto's buckets outlive its server
+        fsspec.filesystem("s3").mkdir(name)
+        yield f"s3://{name}"
         _close_sessions()
         running.stop()
 
