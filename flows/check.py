@@ -64,6 +64,7 @@ def check_stage(options: RunOptions) -> Run:
         collection = open_collection(section.path, attributes=roles["attributes"])
     _check_schemas(collection.schema_of_records, training.schema_of_records)
     _check_include(options, collection.schema_of_records)
+    _check_partitions(options, collection.schema_of_records)
     if options.audit.group is not None:
         training.schema_of_records.variable(options.audit.group)
     _check_outputs(options, collection)
@@ -132,6 +133,24 @@ def _check_include(options: RunOptions, schema: CollectionSchema) -> None:
                 remedy="A confidential variable is never released.",
                 code="confidential-included",
             )
+
+
+def _check_partitions(options: RunOptions, schema: CollectionSchema) -> None:
+    """Partitions by a confidential variable would tell it, whatever they are called."""
+    keys = {
+        level.partition("=")[0]
+        for partition in schema.partitions
+        for level in partition.name.split("/")
+        if "=" in level
+    }
+    told = sorted(keys & set(_roles(options)["confidential"]))
+    if options.release.partitions and told:
+        raise OptionError(
+            f"[release] partitions is true, and the collection is partitioned by the confidential "
+            f"variable {', '.join(map(repr, told))}.",
+            remedy="Set it to false: which records stood together would tell the variable.",
+            code="confidential-included",
+        )
 
 
 def _check_outputs(options: RunOptions, collection: Collection) -> None:

@@ -64,6 +64,14 @@ class ReleaseOptions(BaseModel):
         tuple[str, ...],
         Field(description="Further variables to release by name; a confidential one is refused."),
     ] = ()
+    partitions: Annotated[
+        bool,
+        Field(
+            description="Tell how many records each partition of the source has, so that `export` "
+            "can write a file for each. Names of partitions are not released; which records "
+            "stood together is, and may tell what they were partitioned by."
+        ),
+    ] = False
     layout: Annotated[
         Literal["dense", "factored"],
         Field(

@@ -20,7 +20,7 @@ from flows.check import check_stage
 from flows.clean import clean_stage, plan_release
 from flows.options import RunOptions, read_options
 from flows.publish import merge_utility, publish_stage, write_report
-from flows.results import write_results
+from flows.results import write_failure, write_results
 from flows.resume import begin_or_resume, is_published, reach_stage
 from flows.run import Run, cluster_options
 from flows.train import train_stage
@@ -92,8 +92,11 @@ def release_collection(options: RunOptions, watch: Watch, until: str = "publish"
     try:
         outcome = _release(options, watch, until)
     except Exception as error:
-        with suppress(OSError, PrivpipeError):  # a full disk must not hide why the run failed
-            write_results(options.release.path, watch, "failed", error)
+        write_failure(options.release.path, watch, error)
+        raise
+    except BaseException:  # Ctrl-C, or Prefect cancels the run
+        with suppress(OSError, PrivpipeError):
+            write_results(options.release.path, watch, "interrupted")
         raise
     write_results(options.release.path, watch, outcome)
     return options.release.path

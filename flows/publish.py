@@ -39,7 +39,7 @@ def publish_stage(
     check_unchanged(run)
     if exists(run.work_model_url):  # otherwise a run died between this line and the next
         publish_model(run.work_model_url, run.model_url)
-    header = _header(run, trained, findings)
+    header = _header(run, trained, findings) | _describe_records(run, trained, plan)
     header["n_withheld"] = sum(receipt.withheld for receipt in receipts.values())
     utility = merge_utility(receipts)
     header["e_utility"] = None if utility is None else utility.as_dict()
@@ -56,6 +56,19 @@ def write_report(run: Run, findings: Mapping[str, Any]) -> None:
     """Write the audit beside the release-to-be; it holds whether or not that is published."""
     write_file(join(run.report_url, "audit.json"), json.dumps(findings, indent=1))
     write_file(join(run.report_url, "audit.md"), write_audit_markdown(findings))
+
+
+def _describe_records(run: Run, trained: Trained, plan: ReleasePlan) -> dict[str, Any]:
+    """What of the source's own description is released, by allow-list; see store/DESIGN.md."""
+    schema = run.collection.schema_of_records
+    same_features = trained.reads == "features" and (
+        trained.keeps_features or plan.basis is not None
+    )
+    partitions = schema.partitions if run.options.release.partitions else ()
+    return {
+        "feature_names": list(schema.feature_names) if same_features else [],
+        "partitions": [partition.n_records for partition in partitions],
+    }
 
 
 def _header(run: Run, trained: Trained, findings: Mapping[str, Any]) -> dict[str, Any]:

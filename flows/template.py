@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
@@ -19,9 +20,10 @@ from privpipe.errors import OptionError
 from privpipe.records.schema import CollectionSchema, suggest
 from privpipe.sanitizers import METHODS
 
-__all__ = ["write_template"]
+__all__ = ["FILL_IN", "write_template"]
 
 WIDTH = 96
+FILL_IN = "FILL IN"
 
 SECTIONS = ("collection", "training", "method", "release", "cluster", "audit")
 
@@ -34,6 +36,7 @@ def write_template(
     method: str,
     desired: Sequence[str] = (),
     confidential: Sequence[str] = (),
+    budget: float | None = None,
 ) -> str:
     """Write a configuration for a collection.
 
@@ -48,7 +51,9 @@ def write_template(
     method
         Method whose options are written.
     desired, confidential
-        Variables to keep and to hide.
+        Variables to keep and to hide; where neither is named, both are marked to be filled in.
+    budget
+        A first ``utility_budget``, for methods that have one.
 
     Returns
     -------
@@ -75,6 +80,7 @@ def write_template(
         ("collection", "confidential"): list(confidential),
         ("release", "path"): release,
         ("method", "name"): method,
+        ("method", "utility_budget"): budget,
     }
     lines = [
         "# Configuration of privpipe; run it with: privpipe run THIS_FILE",
@@ -108,10 +114,19 @@ def _write_section(
     lines = [*_comment(title[:1].upper() + title[1:]), f"{'# ' if optional else ''}[{section}]"]
     if section == "collection":
         lines += _list_variables(schema)
+    # What to keep and what to hide is the question itself; a method may name attributes instead.
+    open_ = section == "collection" and not _names_attributes(method)
+    open_ &= not (given["collection", "desired"] or given["collection", "confidential"])
     for name, description, default in keys:
+        if open_ and name in ("desired", "confidential"):
+            default = [PydanticUndefined]
         lines += _comment(description)
         lines.append(_write_key(name, given.get((section, name)), default, optional))
     return lines
+
+
+def _names_attributes(method: str) -> bool:
+    return "attributes" in {item.name for item in fields(METHODS[method].options)}
 
 
 def _model_of(section: str) -> type[BaseModel]:
@@ -134,12 +149,12 @@ def _method_keys(method: str) -> Iterable[tuple[str, str, Any]]:
 
 def _write_key(name: str, given: Any, default: Any, optional: bool) -> str:
     if default == [PydanticUndefined] and not given:
-        return f"{'# ' if optional else ''}{name} = [FILL IN]"
+        return f"{'# ' if optional else ''}{name} = [{FILL_IN}]"
     required = default is PydanticUndefined
     if given:
         return f"{'# ' if optional else ''}{name} = {_as_toml(given)}"
     if required:
-        return f"# {name} = FILL IN" if optional else f"{name} = FILL IN"
+        return f"# {name} = {FILL_IN}" if optional else f"{name} = {FILL_IN}"
     return f"# {name} = {_as_toml(default)}"
 
 

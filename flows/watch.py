@@ -37,11 +37,13 @@ class Watch:
         self._updated = 0.0
         self.run_id: str | None = None
         self.stages: list[tuple[str, float]] = []
+        self.current = "check"
 
     @contextmanager
     def stage(self, name: str, what: str) -> Iterator[None]:
         """Print a line when a stage ends well, with its seconds."""
         begun = time.perf_counter()
+        self.current = name
         yield
         spent = time.perf_counter() - begun
         self.stages.append((name, spent))

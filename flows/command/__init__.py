@@ -4,27 +4,72 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
+
+import typer
 
 from flows.command.app import app
 
 __all__ = ["main"]
 
+INTERRUPTED = 130
+"""As shells say of what was stopped by Ctrl-C."""
+
+_UsageError: Any = typer.BadParameter.__base__
+"""Wrong command lines, of the click that this typer brings along or depends on."""
+
 
 def main() -> None:
-    """Run the command; errors become one message on stderr and an exit code by class."""
+    """Run the command; errors become one message on stderr and an exit code by class.
+
+    With ``--json`` stdout holds exactly one document, also when the command failed.
+    """
     os.umask(0o077)  # whatever a run writes is private until its owner says otherwise
     debug = "--debug" in sys.argv
     if debug:
         sys.argv.remove("--debug")
-        app()
-        return
-    from flows.command.failure import report_failure, report_warnings
+    if "--json" in sys.argv and "--help" not in sys.argv:
+        from flows.command.output import print_document, printing_to_stderr
 
-    report_warnings()
-    try:
-        app()
-    except Exception as error:
-        code = report_failure(error)
+        with printing_to_stderr():
+            code, answer = _run(debug)
+        print_document(answer)
     else:
-        code = 0
+        code, _ = _run(debug)
     sys.exit(code)
+
+
+def _run(debug: bool) -> tuple[int, Any]:
+    """Exit code, and what the command answers to a machine."""
+    if not debug:
+        from flows.command.failure import report_warnings
+
+        report_warnings()
+    try:
+        answer = app(standalone_mode=False)
+    except _UsageError as error:
+        error.show()
+        message = error.format_message()
+        return 2, _refuse("usage", 2, message, "See `privpipe COMMAND --help`.")
+    except (typer.Abort, KeyboardInterrupt):
+        answer = INTERRUPTED
+    except Exception as error:
+        if debug:
+            raise
+        from flows.command.failure import as_ours, describe_failure, show_failure
+
+        ours = as_ours(error)
+        show_failure(ours)
+        return ours.exit_code, {"error": describe_failure(ours)}
+    if answer == INTERRUPTED:
+        message = "The command was interrupted."
+        print(message, file=sys.stderr)
+        remedy = "Run it again: an interrupted run goes on where it stopped."
+        return INTERRUPTED, _refuse("interrupted", INTERRUPTED, message, remedy)
+    # Only --help and its like end with a number of their own.
+    return (answer, None) if isinstance(answer, int) else (0, answer)
+
+
+def _refuse(code: str, exit_code: int, message: str, remedy: str) -> dict[str, Any]:
+    about = {"code": code, "exit_code": exit_code, "message": message, "remedy": remedy}
+    return {"error": about}

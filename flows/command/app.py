@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,7 +16,10 @@ app = typer.Typer(
     add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    epilog="--debug anywhere on the line shows tracebacks, which may hold values of records.",
+    epilog="Exit codes: 0 done, 2 command line or configuration, 3 data, 4 storage, 5 cluster or "
+    "memory, 6 guarantee or gate, 7 anything else, 130 interrupted. With --json stdout holds one "
+    'JSON document, also on failure: {"error": {code, exit_code, message, remedy}}. '
+    "--debug anywhere on the line shows tracebacks, which may hold values of records.",
 )
 
 
@@ -24,7 +27,20 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
+_Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 _Config = Annotated[str, typer.Argument(help="TOML file; see README.md for its keys.")]
+
+
+def _complete_method(incomplete: str) -> list[str]:
+    from privpipe.sanitizers import METHODS
+
+    return [name for name in METHODS if name.startswith(incomplete)]
+
+
+def _complete_figure(incomplete: str) -> list[str]:
+    from flows.reproduce.registry import FIGURES
+
+    return [name for name in FIGURES if name.startswith(incomplete)]
 
 
 @app.command()
@@ -33,65 +49,63 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be read, needed and written.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print JSON.")] = False,
-) -> None:
+    as_json: _Json = False,
+) -> dict[str, Any]:
     """Run the main job: check, train, clean, audit, publish; goes on where it was stopped."""
     if dry_run:
         from flows.command.dry_run import dry_run_command
 
-        dry_run_command(config, as_json=as_json)
-        return
-    from flows.command.run import run_command
-
-    run_command(config)
+        return dry_run_command(config, as_json=as_json)
+    return _run_until(config, "publish")
 
 
 @app.command()
-def train(config: _Config) -> None:
+def train(config: _Config, as_json: _Json = False) -> dict[str, Any]:
     """Run up to the fitted model, which waits in the private workspace."""
-    _run_until(config, "train")
+    return _run_until(config, "train")
 
 
 @app.command()
-def clean(config: _Config) -> None:
+def clean(config: _Config, as_json: _Json = False) -> dict[str, Any]:
     """Run up to the cleaned records, proven complete; nothing is published."""
-    _run_until(config, "clean")
+    return _run_until(config, "clean")
 
 
 @app.command()
-def audit(config: _Config) -> None:
+def audit(config: _Config, as_json: _Json = False) -> dict[str, Any]:
     """Run up to the audit of what would be released; nothing is published."""
-    _run_until(config, "audit")
+    return _run_until(config, "audit")
 
 
 @app.command()
-def publish(config: _Config) -> None:
+def publish(config: _Config, as_json: _Json = False) -> dict[str, Any]:
     """Do what is missing and publish; the same as run."""
-    _run_until(config, "publish")
+    return _run_until(config, "publish")
 
 
 @app.command()
-def resume(config: _Config) -> None:
+def resume(config: _Config, as_json: _Json = False) -> dict[str, Any]:
     """Go on with an interrupted run; an error when there is none."""
     from flows.command.run import resume_command
 
-    resume_command(config)
+    return resume_command(config)
 
 
-def _run_until(config: str, stage: str) -> None:
+def _run_until(config: str, stage: str) -> dict[str, Any]:
     from flows.command.run import run_command
 
-    run_command(config, until=stage)
+    return run_command(config, until=stage)
 
 
 @app.command()
 def check(
     config: Annotated[str, typer.Argument(help="TOML file.")],
-) -> None:
+    as_json: _Json = False,
+) -> dict[str, Any]:
     """Check a configuration without a cluster, and say what its budget means."""
     from flows.command.check import check_command
 
-    check_command(config)
+    return check_command(config, as_json=as_json)
 
 
 @app.command()
@@ -128,8 +142,8 @@ def ingest(
     delimiter: Annotated[str, typer.Option(help="Delimiter of a CSV file.")] = ",",
     dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "",
     chunk_mib: Annotated[float, typer.Option(help="MiB of features per chunk.")] = 8.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+    as_json: _Json = False,
+) -> dict[str, Any]:
     """Make a collection from a foreign source, streaming; values are withheld."""
     from flows.command.ingest import ingest_command
     from privpipe.store.ingest import IngestOptions
@@ -152,50 +166,62 @@ def ingest(
         min_category_count=min_category_count,
         chunk_bytes=max(1, int(chunk_mib * 2**20)),
     )
-    ingest_command(source, dest, options, as_json=as_json)
+    return ingest_command(source, dest, options, as_json=as_json)
 
 
 @app.command()
 def export(
     release: Annotated[str, typer.Argument(help="A published release, path or URL.")],
-    out: Annotated[str, typer.Argument(help=".parquet file to write, path or fsspec URL.")],
+    out: Annotated[
+        str,
+        typer.Argument(
+            help=".parquet file to write, or folder/ for a file per partition that the release "
+            "keeps; path or fsspec URL."
+        ),
+    ],
     verify: Annotated[
         bool, typer.Option("--verify", help="First read every byte and check it.")
     ] = False,
-) -> None:
-    """Write a release as a Parquet file, streaming."""
+    as_json: _Json = False,
+) -> dict[str, Any]:
+    """Write a release as Parquet, streaming."""
     from flows.command.export import export_command
 
-    export_command(release, out, verify=verify)
+    return export_command(release, out, verify=verify, as_json=as_json)
 
 
 @app.command()
-def schema() -> None:
+def schema(as_json: _Json = False) -> dict[str, Any]:
     """Print the JSON schema of the configuration, for editors."""
     from flows.command.configuration import schema_command
 
-    schema_command()
+    return schema_command(as_json=as_json)
 
 
 @app.command()
 def init(
     collection: Annotated[str, typer.Argument(help="The collection to sanitise, path or URL.")],
     out: Annotated[str, typer.Argument(help="TOML file to write; - prints it.")] = "privpipe.toml",
-    method: Annotated[str, typer.Option(help="Method whose options are written.")] = "null_space",
+    method: Annotated[
+        str,
+        typer.Option(help="Method whose options are written.", autocompletion=_complete_method),
+    ] = "null_space",
     desired: Annotated[str, typer.Option(help="Variables to keep, by comma.")] = "",
     confidential: Annotated[str, typer.Option(help="Variables to hide, by comma.")] = "",
     release: Annotated[str, typer.Option(help="Where the release will be.")] = "",
-) -> None:
+    as_json: _Json = False,
+) -> dict[str, Any]:
     """Write a commented configuration for a collection."""
     from flows.command.configuration import init_command
 
-    init_command(
+    return init_command(
         collection,
         out,
         method=method,
         desired=_names(desired),
         confidential=_names(confidential),
         release=release,
+        as_json=as_json,
     )
 
 
@@ -205,12 +231,12 @@ def inspect(
     verify: Annotated[
         bool, typer.Option("--verify", help="Read every byte of a release and check it.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+    as_json: _Json = False,
+) -> dict[str, Any]:
     """Describe a collection, a model or a release; values are withheld."""
     from flows.command.inspect import inspect_command
 
-    inspect_command(path, verify=verify, as_json=as_json)
+    return inspect_command(path, verify=verify, as_json=as_json)
 
 
 @app.command()
@@ -220,55 +246,61 @@ def demo(
     ] = 8_388_396,
     out: Annotated[str, typer.Option(help="Folder of the demo.")] = "privpipe-demo",
     workers: Annotated[int, typer.Option(help="Worker processes.")] = 2,
-) -> None:
+    as_json: _Json = False,
+) -> dict[str, Any]:
     """Run the main job on real records that come with the installation."""
     from flows.command.demo import demo_command
 
-    demo_command(out, records, workers)
+    return demo_command(out, records, workers, as_json=as_json)
 
 
 @app.command()
 def status(
     release: Annotated[str, typer.Argument(help="Path or URL of the release.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+    as_json: _Json = False,
+) -> dict[str, Any]:
     """Say how far the run of a release is."""
     from flows.command.status import status_command
 
-    status_command(release, as_json=as_json)
+    return status_command(release, as_json=as_json)
 
 
 @app.command()
 def purge(
     release: Annotated[str, typer.Argument(help="Path or URL of the release.")],
-) -> None:
+    as_json: _Json = False,
+) -> dict[str, Any]:
     """Remove what an interrupted run left behind."""
     from flows.command.status import purge_command
 
-    purge_command(release)
+    return purge_command(release, as_json=as_json)
 
 
 @app.command("forget-key")
 def forget_key(
     release: Annotated[str, typer.Argument(help="Name of the key; none lists all.")] = "",
-) -> None:
+    as_json: _Json = False,
+) -> dict[str, Any]:
     """Destroy the key of a release's random draws, or list the keys there are."""
     from flows.command.keys import forget_key_command
 
-    forget_key_command(release)
+    return forget_key_command(release, as_json=as_json)
 
 
 @app.command()
 def reproduce(
-    name: Annotated[str, typer.Argument(help="Figure of a paper; none lists all.")] = "",
+    name: Annotated[
+        str,
+        typer.Argument(help="Figure of a paper; none lists all.", autocompletion=_complete_figure),
+    ] = "",
     data: Annotated[
         str, typer.Option(help="Folder of the data sets; default: PRIVPIPE_PAPER_DATA.")
     ] = "",
     runs: Annotated[int, typer.Option(help="Runs to average; 0: the figure's own number.")] = 0,
     out: Annotated[str, typer.Option(help="Folder for JSON, PNG and SVG.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+    as_json: _Json = False,
+) -> dict[str, Any]:
     """Do a paper's figure again: our numbers beside the paper's, a verdict per cell."""
     from flows.command.reproduce import reproduce_command
 
-    reproduce_command(name, data=data, runs=runs, out=out, as_json=as_json)
+    return reproduce_command(name, data=data, runs=runs, out=out, as_json=as_json)

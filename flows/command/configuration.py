@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
 
+from pydantic import ValidationError
 from rich.console import Console
 
+from flows.budget import explain_budget
+from flows.check import check_stage
+from flows.command.output import print_document
 from flows.options import RunOptions
-from flows.template import write_template
-from privpipe.errors import StoreError
+from flows.template import FILL_IN, write_template
+from privpipe.errors import PrivpipeError, StoreError
+from privpipe.sanitizers import METHODS
 from privpipe.store.collection import open_collection
+from privpipe.store.release import companion_url
 
 __all__ = ["init_command", "schema_command"]
 
+SHARE = 0.01
+"""Share of the variance of the desired prediction that a first configuration gives away."""
 
-def schema_command() -> None:
+
+def schema_command(*, as_json: bool) -> dict[str, Any]:
     """Print the JSON schema of the configuration."""
-    schema = RunOptions.model_json_schema()
-    print(
-        json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=1)
-    )
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **RunOptions.model_json_schema(),
+    }
+    if not as_json:
+        print_document(schema)
+    return schema
 
 
 def init_command(
@@ -31,20 +44,66 @@ def init_command(
     desired: Sequence[str],
     confidential: Sequence[str],
     release: str,
-) -> None:
+    as_json: bool,
+) -> dict[str, Any]:
     """Write a commented configuration; an existing file is never overwritten."""
     schema = open_collection(collection).schema_of_records
+    release = release or companion_url(collection, "release.zarr")
     text = write_template(
         collection,
         schema,
-        release=release or f"{collection.rstrip('/').removesuffix('.zarr')}.release.zarr",
+        release=release,
         method=method,
         desired=desired,
         confidential=confidential,
+        budget=_suggest_budget(collection, release, method, desired, confidential),
     )
-    if out == "-":
+    answer = {"path": out, "complete": FILL_IN not in _uncommented(text), "text": text}
+    if out != "-":
+        _write_new(out, text)
+    elif not as_json:
         print(text, end="")
-        return
+    if out != "-" and not as_json:
+        first = "" if answer["complete"] else "fill in what is marked, then: "
+        Console(highlight=False).print(
+            f"{out}: {first}privpipe check {out}, privpipe run {out}", soft_wrap=True, markup=False
+        )
+    return answer
+
+
+def _uncommented(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+
+
+def _suggest_budget(
+    collection: str,
+    release: str,
+    method: str,
+    desired: Sequence[str],
+    confidential: Sequence[str],
+) -> float | None:
+    """1 % of the variance of the desired prediction, to two digits; None where that is unknown."""
+    if method not in METHODS or "utility_budget" not in _options_of(method) or not desired:
+        return None
+    try:
+        options = RunOptions(
+            collection={"path": collection, "desired": desired, "confidential": confidential},
+            method={"name": method, "utility_budget": 1.0},
+            release={"path": release},
+        )
+        meaning = explain_budget(check_stage(options))
+    except (PrivpipeError, ValidationError):  # `check` will say what is wrong
+        return None
+    if meaning is None or not meaning.variance > 0:
+        return None
+    return float(f"{SHARE * meaning.variance:.2g}")
+
+
+def _options_of(method: str) -> set[str]:
+    return {item.name for item in fields(METHODS[method].options)}
+
+
+def _write_new(out: str, text: str) -> None:
     problem = ""
     try:
         with open(out, "x", encoding="utf-8") as file:
@@ -55,6 +114,3 @@ def init_command(
         problem = f"cannot be written ({error.strerror})"
     if problem:
         raise StoreError(f"{out} {problem}.", remedy="Choose another place.", code="exists")
-    Console(highlight=False).print(
-        f"{out}: fill in what is marked, then: privpipe run {out}", soft_wrap=True, markup=False
-    )

@@ -28,7 +28,7 @@ ROWS = (
 )
 
 
-def demo_command(folder: str, n_records: int, workers: int) -> None:
+def demo_command(folder: str, n_records: int, workers: int, *, as_json: bool) -> dict[str, Any]:
     """Make the collection, run the flow, show what came out and where it is."""
     console = Console(highlight=False)
     begun = time.perf_counter()
@@ -46,6 +46,22 @@ def demo_command(folder: str, n_records: int, workers: int) -> None:
     with open(os.path.join(base, "release.report", "audit.json"), encoding="utf-8") as file:
         findings = json.load(file)
     picture = draw_portrait(base)
+    seconds = time.perf_counter() - begun
+    if not as_json:
+        _say_what(console, findings)
+        _say_where(console, base, picture, seconds)
+    return {
+        "release": f"{base}/release.zarr",
+        "model": f"{base}/release.model.zarr",
+        "report": f"{base}/release.report",
+        "configuration": config,
+        "picture": picture,
+        "seconds": round(seconds, 1),
+        "audit": findings,
+    }
+
+
+def _say_what(console: Console, findings: Mapping[str, Any]) -> None:
     console.print(_tabulate(findings))
     best = findings["adversaries"]["strongest"]["digit"]["released"]
     console.print(
@@ -55,7 +71,6 @@ def demo_command(folder: str, n_records: int, workers: int) -> None:
         f"{best['lower']:.2f} to {best['upper']:.2f}.",
         soft_wrap=True,
     )
-    _say_where(console, base, picture, time.perf_counter() - begun)
 
 
 def _tabulate(findings: Mapping[str, Any]) -> Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from typing import Any
@@ -18,20 +17,23 @@ from privpipe.store.location import shown
 
 __all__ = ["dry_run_command"]
 
-START_SECONDS = 15.0
-"""Prefect's in-process server and a local cluster, roughly."""
+START_SECONDS = 18.0
+"""Prefect's in-process server, a local cluster, and what workers import for their first task."""
 
-READS = 5.0
-"""A run reads, maps, writes, verifies and audits each chunk: about so many readings."""
+TRAIN_READS, CLEAN_READS, AUDIT_READS = 2.0, 4.0, 4.0
+"""How many times as long as reading the records a stage takes, where its map is not iterative."""
+
+ATTACK_SECONDS = 3e-7
+"""One adversary, trained on raw or released records, per cell of its sample (measured)."""
 
 
-def dry_run_command(config: str, *, as_json: bool) -> None:
+def dry_run_command(config: str, *, as_json: bool) -> dict[str, Any]:
     """Print the plan of a run."""
     run = check_stage(read_options(config))
     plan = _plan(run)
     if as_json:
-        print(json.dumps(plan, indent=1))
-        return
+        return plan
+    parts = plan["seconds_by_part"]
     console = Console(highlight=False, soft_wrap=True)
     console.print(
         f"would clean {plan['records']:,} records in {plan['chunks']:,} chunks ({plan['tasks']:,} "
@@ -42,11 +44,14 @@ def dry_run_command(config: str, *, as_json: bool) -> None:
         f"{plan['bytes_on_disk'] / 2**20:,.0f} MiB of disk at most"
     )
     console.print(
-        f"would take  roughly {plan['seconds']:.0f} s on {plan['workers']} workers (from reading "
-        "one chunk; training of iterative methods comes on top)"
+        f"would take  roughly {plan['seconds']:.0f} s on {plan['workers']} workers: start "
+        f"{parts['start']:.0f} s, passes over the records {parts['passes']:.0f} s, adversaries "
+        f"{parts['adversaries']:.0f} s (from reading one chunk now; on a busy machine twice as "
+        "long, and training of iterative methods comes on top)"
     )
     for what, where in plan["writes"].items():
         console.print(f"would write {what:8s} {where}")
+    return plan
 
 
 def _plan(run: Run) -> dict[str, Any]:
@@ -54,9 +59,7 @@ def _plan(run: Run) -> dict[str, Any]:
     chunks = ChunkPlan(schema.n_records, schema.chunk_rows)
     itemsize = np.dtype(schema.dtype).itemsize
     workers = run.options.cluster.workers or os.cpu_count() or 1
-    begun = time.perf_counter()
-    run.collection.shard(0)
-    one = time.perf_counter() - begun
+    parts = _estimate_seconds(run, workers)
     raw = schema.n_records * max(schema.n_features, len(run.collection.attributes)) * itemsize
     return {
         "records": schema.n_records,
@@ -68,10 +71,31 @@ def _plan(run: Run) -> dict[str, Any]:
             schema.chunk_rows, schema.n_features, schema.n_features, itemsize
         ),
         "workers": workers,
-        "seconds": START_SECONDS + READS * one * chunks.n_chunks / workers,
+        "seconds": sum(parts.values()),
+        "seconds_by_part": parts,
         "writes": {
             "release": shown(run.release_url),
             "model": shown(run.model_url),
             "report": shown(run.report_url),
         },
+    }
+
+
+def _estimate_seconds(run: Run, workers: int) -> dict[str, float]:
+    """Seconds of a run by part, from reading one chunk."""
+    run.training.shard(0)  # what is opened or compiled once
+    begun = time.perf_counter()
+    run.training.shard(0)
+    one = time.perf_counter() - begun
+    at_once = min(workers, os.cpu_count() or 1)
+    chunks = CLEAN_READS * run.collection.plan.n_chunks
+    chunks += (TRAIN_READS + AUDIT_READS) * run.training.plan.n_chunks
+    audit, schema = run.options.audit, run.training.schema_of_records
+    held_out = schema.n_records * (audit.holdout or 1.0)
+    cells = min(held_out, audit.max_records) * max(schema.n_features, len(run.training.attributes))
+    attacks = 2 * len(audit.adversaries) * len(run.training.confidential)
+    return {
+        "start": START_SECONDS,
+        "passes": one * chunks / at_once,
+        "adversaries": ATTACK_SECONDS * cells * attacks / at_once,
     }

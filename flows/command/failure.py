@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console
 
 from privpipe.dist.boundary import seal
 from privpipe.errors import PrivacyWarning, PrivpipeError
 
-__all__ = ["report_failure", "report_warnings"]
+__all__ = ["as_ours", "describe_failure", "report_warnings", "show_failure"]
 
 
 def report_warnings() -> None:
@@ -34,11 +34,24 @@ def report_warnings() -> None:
     warnings.showwarning = show
 
 
-def report_failure(error: Exception) -> int:
-    """Print the error and return the exit code of its class."""
-    sealed = error if isinstance(error, PrivpipeError) else seal(error, "privpipe")
+def as_ours(error: Exception) -> PrivpipeError:
+    """The error as one of ours, which holds no foreign text."""
+    return error if isinstance(error, PrivpipeError) else seal(error, "privpipe")
+
+
+def describe_failure(error: PrivpipeError) -> dict[str, Any]:
+    """The error for machines."""
+    return {
+        "code": error.code,
+        "exit_code": error.exit_code,
+        "message": error.message,
+        "remedy": error.remedy.strip(),
+    }
+
+
+def show_failure(error: PrivpipeError) -> None:
+    """Print the error on stderr."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(f"error[{sealed.code}]: {sealed.message}", style="red", markup=False)
-    if sealed.remedy:
-        console.print(sealed.remedy.strip(), markup=False)
-    return sealed.exit_code if isinstance(error, PrivpipeError) else PrivpipeError.exit_code
+    console.print(f"error[{error.code}]: {error.message}", style="red", markup=False)
+    if error.remedy:
+        console.print(error.remedy.strip(), markup=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from rich.console import Console
@@ -16,19 +15,20 @@ from privpipe.store.tally import Statistics, read_statistics
 __all__ = ["describe", "describe_gaps", "ingest_command", "list_counts", "tabulate_schema"]
 
 
-def ingest_command(source: str, dest: str, options: IngestOptions, *, as_json: bool) -> None:
+def ingest_command(
+    source: str, dest: str, options: IngestOptions, *, as_json: bool
+) -> dict[str, Any]:
     """Ingest and describe the result, values withheld."""
     schema = ingest(source, dest, options)
     statistics = read_statistics(dest)
-    if as_json:
-        print(json.dumps(list_counts(schema, statistics), indent=1))
-        return
-    console = Console(highlight=False)
-    console.print(f"{shown(dest)}: {describe(schema)}", soft_wrap=True)
-    warning = describe_gaps(statistics)
-    if warning:
-        console.print(warning, soft_wrap=True)
-    console.print(tabulate_schema(schema, statistics))
+    if not as_json:
+        console = Console(highlight=False)
+        console.print(f"{shown(dest)}: {describe(schema)}", soft_wrap=True)
+        warning = describe_gaps(statistics)
+        if warning:
+            console.print(warning, soft_wrap=True)
+        console.print(tabulate_schema(schema, statistics))
+    return list_counts(schema, statistics)
 
 
 def describe(schema: CollectionSchema) -> str:

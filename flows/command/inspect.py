@@ -22,45 +22,44 @@ __all__ = ["inspect_command"]
 WITHHELD = ("fields", "schema", "arrays")
 
 
-def inspect_command(path: str, *, verify: bool, as_json: bool) -> None:
+def inspect_command(path: str, *, verify: bool, as_json: bool) -> dict[str, Any]:
     """Describe what is at `path`; raise if it is damaged."""
     kind = read_kind(path)
     if kind == "collection":
-        _show_collection(path, as_json)
-    elif kind == "model":
+        return _show_collection(path, as_json)
+    if kind == "model":
         open_model(path)  # checks the digest
-        _show_header(read_model_header(path), path, as_json)
-    elif kind == "release":
+        return _show_header(read_model_header(path), path, as_json)
+    if kind == "release":
         header = check_release(path, verify=verify)
-        _show_header(header, path, as_json)
+        answer = _show_header(header, path, as_json)
         if verify and not as_json:
             Console(highlight=False).print("Every stored byte matches its receipt.")
-    else:
-        raise FormatError(
-            f"{shown(path)} is not of privpipe.", remedy="Ingest foreign data with privpipe ingest."
-        )
+        return answer | ({"verified": True} if verify else {})
+    raise FormatError(
+        f"{shown(path)} is not of privpipe.", remedy="Ingest foreign data with privpipe ingest."
+    )
 
 
-def _show_collection(path: str, as_json: bool) -> None:
+def _show_collection(path: str, as_json: bool) -> dict[str, Any]:
     collection = open_collection(path)
     schema = collection.schema_of_records
     statistics = read_statistics(path)
+    content = {**list_counts(schema, statistics), "digest": collection.digest}
     if as_json:
-        content = {**list_counts(schema, statistics), "digest": collection.digest}
-        print(json.dumps(content, indent=1))
-        return
+        return content
     console = Console(highlight=False)
     console.print(f"collection {shown(path)}: {describe(schema)}", soft_wrap=True)
     console.print(f"digest {collection.digest}", soft_wrap=True)
     if gaps := describe_gaps(statistics):
         console.print(gaps, soft_wrap=True)
     console.print(tabulate_schema(schema, statistics))
+    return content
 
 
-def _show_header(header: Mapping[str, Any], path: str, as_json: bool) -> None:
+def _show_header(header: Mapping[str, Any], path: str, as_json: bool) -> dict[str, Any]:
     if as_json:
-        print(json.dumps(dict(header), indent=1))
-        return
+        return dict(header)
     table = Table("key", "value", title=f"{header['format']} {shown(path)}", title_justify="left")
     for key, value in header.items():
         if key in WITHHELD or key == "audit":
@@ -73,3 +72,4 @@ def _show_header(header: Mapping[str, Any], path: str, as_json: bool) -> None:
         from privpipe.report.audit import write_audit_markdown
 
         print(write_audit_markdown(header["audit"]))
+    return dict(header)

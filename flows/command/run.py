@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from flows.prefect_home import prepare_prefect
 
 __all__ = ["resume_command", "run_command"]
 
 
-def run_command(config: str, until: str = "publish") -> None:
-    """Check the file, then run the flow with an in-process Prefect unless a server is set."""
+def run_command(config: str, until: str = "publish") -> dict[str, Any]:
+    """Check the file, then run the flow with an in-process Prefect unless a server is set.
+
+    Returns
+    -------
+    results
+        What ``run_results.json`` says.
+    """
     prepare_prefect()
     # Whatever the metadata tells is told in a moment, before Prefect and a cluster start.
     from flows.check import check_stage
     from flows.options import read_options
+    from flows.results import read_results, write_failure
 
-    check_stage(read_options(config))
+    options = read_options(config)
+    try:
+        check_stage(options)
+    except Exception as error:
+        write_failure(options.release.path, None, error)
+        raise
     from flows.pipeline import run_pipeline
 
     run_pipeline(config, until)
+    return read_results(options.release.path)
 
 
-def resume_command(config: str) -> None:
+def resume_command(config: str) -> dict[str, Any]:
     """Go on with an interrupted run.
 
     Raises
@@ -40,4 +55,4 @@ def resume_command(config: str) -> None:
             remedy="Start one with `privpipe run`.",
             code="nothing-to-resume",
         )
-    run_command(config)
+    return run_command(config)

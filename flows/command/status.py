@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from typing import Any
 
 from rich.console import Console
 
@@ -10,12 +10,12 @@ from flows.clean import read_progress
 from privpipe.errors import StoreError
 from privpipe.store.location import shown
 from privpipe.store.release import exists
-from privpipe.store.workspace import is_held, read_state, remove_workspace
+from privpipe.store.workspace import has_workspace, is_held, read_state, remove_workspace
 
 __all__ = ["purge_command", "status_command"]
 
 
-def status_command(release: str, *, as_json: bool) -> None:
+def status_command(release: str, *, as_json: bool) -> dict[str, Any]:
     """Say how far the run of a release is."""
     state = read_state(release)
     content = {
@@ -29,20 +29,20 @@ def status_command(release: str, *, as_json: bool) -> None:
         "chunks_done": read_progress(release, state.run_id) if state else None,
     }
     if as_json:
-        print(json.dumps(content, indent=1))
-        return
+        return content
     console = Console(highlight=False, soft_wrap=True)
     if state is None:
         console.print(f"{shown(release)}: {'published' if exists(release) else 'nothing here'}")
-        return
+        return content
     how = "running" if content["running"] else "interrupted; `privpipe run` goes on with it"
     console.print(
         f"{shown(release)}: {how}. Run {state.run_id}, started {state.started}, stage "
         f"{state.stage}, {content['chunks_done']} of {state.n_chunks or '?'} chunks."
     )
+    return content
 
 
-def purge_command(release: str) -> None:
+def purge_command(release: str, *, as_json: bool) -> dict[str, Any]:
     """Remove what an interrupted run left; a running one and a published release stay.
 
     Raises
@@ -54,5 +54,9 @@ def purge_command(release: str) -> None:
         raise StoreError(
             f"A run is writing {shown(release)}.", remedy="Stop it first.", code="busy"
         )
+    found = has_workspace(release)
     remove_workspace(release)
-    Console(highlight=False, soft_wrap=True).print(f"{shown(release)}: workspace removed")
+    if not as_json:
+        what = "workspace removed" if found else "there was no workspace; nothing removed"
+        Console(highlight=False, soft_wrap=True).print(f"{shown(release)}: {what}")
+    return {"release": shown(release), "removed": found}

@@ -50,9 +50,13 @@ def seal(error: Exception, stage: str) -> PrivpipeError:
         return MemoryBudgetError(
             f"A worker ran out of memory ({stage}).", remedy="Use fewer threads or smaller chunks."
         )
-    return ClusterError(
+    # What Dask itself says of lost workers and connections is no fault of ours.
+    foreign = type(error).__module__.partition(".")[0] == "distributed"
+    return (ClusterError if foreign else PrivpipeError)(
         f"{stage} failed with {type(error).__name__} at {_place(error.__traceback__)}.",
-        remedy="This is a fault of privpipe or of its installation; report type and place.",
+        remedy="See the logs of scheduler and workers, then run again: the work so far is kept."
+        if foreign
+        else "This is a fault of privpipe or of its installation; report type and place.",
         code="task-failed",
     )
 

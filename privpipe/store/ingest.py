@@ -18,12 +18,13 @@ from privpipe.records.chunks import TARGET_CHUNK_BYTES, plan_chunk_rows
 from privpipe.records.schema import CollectionSchema
 from privpipe.store.categories import Coder
 from privpipe.store.collection import open_collection
+from privpipe.store.destination import hold_destination
 from privpipe.store.layout import FEATURES
 from privpipe.store.location import shown
 from privpipe.store.sources.opening import open_source
 from privpipe.store.sources.source import RecordSource, SourceLayout
 from privpipe.store.survey import survey_source
-from privpipe.store.writing import Chunk, check_free, collection_arrays, write_collection
+from privpipe.store.writing import Chunk, collection_arrays, write_held
 
 __all__ = ["IngestOptions", "ingest"]
 
@@ -102,15 +103,24 @@ def ingest(
 
     Notes
     -----
-    Two passes, each in blocks, so that memory does not grow with the source. Records keep the
-    order of the source; each partition of the source (a file of a folder, or a Hive folder) is
-    a run of records of its own.
+    Two passes, each in blocks, so that memory does not grow with the source. One process at a
+    time writes a destination; killed at any time it leaves nothing visible, and the next ingest
+    removes what it left. Records keep the order of the source; each partition of the source (a
+    file of a folder, or a Hive folder) is a run of records of its own.
     """
     options = options or IngestOptions()
     _check_options(options)
-    check_free(dest_url)
+    source = open_source(source_url, options.whole_layout)
+    with hold_destination(dest_url) as work:
+        _ingest_into(dest_url, work, source, shown(source_url), options)
+    return open_collection(dest_url).schema_of_records
+
+
+def _ingest_into(
+    dest_url: str, work: str, source: RecordSource, where: str, options: IngestOptions
+) -> None:
+    """Both passes over a source, for who holds the destination."""
     layout = options.whole_layout
-    source = open_source(source_url, layout)
     dtype = np.dtype(options.dtype) if options.dtype else source.features_dtype
     chunk_rows = plan_chunk_rows(
         source.n_features, dtype.itemsize, target_bytes=options.chunk_bytes
@@ -124,14 +134,10 @@ def ingest(
         min_category_count=options.min_category_count,
     )
     if survey.n_records == 0:
-        raise InputError(
-            f"{shown(source_url)} has no records.", remedy="Give at least one.", code="empty"
-        )
+        raise InputError(f"{where} has no records.", remedy="Give at least one.", code="empty")
     if not source.n_features and not survey.coders:
         raise InputError(
-            f"Nothing is left of {shown(source_url)}.",
-            remedy="Leave features or variables in.",
-            code="empty",
+            f"Nothing is left of {where}.", remedy="Leave features or variables in.", code="empty"
         )
     schema = CollectionSchema(
         n_records=survey.n_records,
@@ -143,8 +149,7 @@ def ingest(
         partitions=survey.partitions,
     )
     chunks = _fill_chunks(source, schema, survey.coders, rows)
-    write_collection(dest_url, schema, chunks, n_pooled=survey.n_pooled)
-    return open_collection(dest_url).schema_of_records
+    write_held(dest_url, work, schema, chunks, n_pooled=survey.n_pooled)
 
 
 def _fill_chunks(

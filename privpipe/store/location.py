@@ -14,6 +14,7 @@ import fsspec
 import google_crc32c
 import numcodecs.blosc
 import zarr
+from fsspec.registry import known_implementations
 from zarr.abc.store import Store
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
@@ -25,6 +26,7 @@ __all__ = [
     "create_bytes",
     "delete_tree",
     "drop_unfinished",
+    "explain_unreachable",
     "join",
     "list_keys",
     "local_path",
@@ -90,11 +92,31 @@ def open_store(url: str, *, read_only: bool = False) -> Store:
         return LocalStore(path, read_only=read_only)
     try:
         return FsspecStore.from_url(url, read_only=read_only)
-    except (ImportError, ValueError) as error:
-        problem = type(error).__name__
-    raise StoreError(
-        f"{shown(url)} cannot be opened ({problem}).",
-        remedy="Check the URL's scheme, and install its fsspec package (s3fs for s3://).",
+    except Exception as error:  # many kinds, depending on the file system
+        problem = explain_unreachable(url, error)
+    raise problem
+
+
+def explain_unreachable(url: str, error: Exception) -> StoreError:
+    """What is wrong when fsspec cannot reach a place, and which package is missing, if one is."""
+    scheme = urlsplit(url).scheme
+    if isinstance(error, ImportError):
+        remedy = str(known_implementations.get(scheme, {}).get("err", "Install its package."))
+        return StoreError(
+            f"{shown(url)} needs a package that is not installed.",
+            remedy=f"{remedy.rstrip('.')}.",
+            code="package-missing",
+        )
+    if isinstance(error, ValueError) and scheme not in known_implementations:
+        return StoreError(
+            f"{shown(url)} has the scheme {scheme!r}, which is not known.",
+            remedy="Use a local path or an fsspec URL, as s3://bucket/name.",
+            code="url-scheme",
+        )
+    return StoreError(
+        f"{shown(url)} cannot be reached ({type(error).__name__}).",
+        remedy="Check host, name, credentials and your rights.",
+        code="unreachable",
     )
 
 
@@ -160,9 +182,12 @@ def list_keys(store: Store, prefix: str = "") -> list[str]:
 
     What a killed process left of an unfinished write (see `drop_unfinished`) is no key.
     """
+    # s3fs lists an emptied folder as an object of its own, by its whole path.
+    folder = str(getattr(store, "path", ""))
 
     async def collect() -> list[str]:
-        return [key async for key in store.list_prefix(prefix) if not key.endswith(UNFINISHED)]
+        found = [key async for key in store.list_prefix(prefix)]
+        return [key for key in found if key != folder and not key.endswith(UNFINISHED)]
 
     try:
         return sorted(sync(collect()))

@@ -36,8 +36,9 @@ def open_release(url: str, *, verify: bool = False) -> xr.Dataset:
     -------
     dataset
         The released features ``(record, feature)`` and the variables included by name, as
-        lazy arrays of the stored chunks; ``dataset.attrs`` holds the header. Records of a
-        factored release are made of its coordinates when they are computed.
+        lazy arrays of the stored chunks; the coordinate `feature` holds the features' names,
+        where they have some, and ``dataset.attrs`` the header. Records of a factored release are
+        made of its coordinates when they are computed.
 
     Raises
     ------
@@ -62,6 +63,9 @@ def open_release(url: str, *, verify: bool = False) -> xr.Dataset:
         allowed = allowed.drop_vars(FEATURES).assign(
             {FEATURES: read_basis(url).expand(dataset[FEATURES])}
         )
+    names = list(header.get("feature_names") or ())
+    if names and FEATURES in allowed:
+        allowed = allowed.assign_coords(feature=names)
     allowed.attrs = {"privpipe": dict(header)}
     return allowed
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
+import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
@@ -13,22 +12,21 @@ from typing import Any
 
 import numpy.typing as npt
 
-from privpipe.errors import StoreError
 from privpipe.records.schema import CollectionSchema
 from privpipe.store.blocks import Receipt, write_block
 from privpipe.store.collection import FORMAT_VERSION
+from privpipe.store.destination import hold_destination, show_made
 from privpipe.store.layout import (
     FEATURES,
-    ROOT_DOCUMENT,
     ArrayPlan,
     array_documents,
     digest_documents,
     root_document,
 )
-from privpipe.store.location import list_keys, local_path, open_store, shown, write_bytes
+from privpipe.store.location import open_store, write_bytes
 from privpipe.store.tally import Tally
 
-__all__ = ["Chunk", "check_free", "collection_arrays", "write_collection"]
+__all__ = ["Chunk", "collection_arrays", "write_collection", "write_held"]
 
 Chunk = Mapping[str, npt.NDArray[Any]]
 """Rows of one chunk by array: "features" and each variable."""
@@ -59,35 +57,41 @@ def write_collection(
     digest
         SHA-256 over schema and checksums of all stored chunks, hexadecimal.
     """
-    check_free(url)
-    path = local_path(url)
-    work = url if path is None else f"{path}.ingest-{os.getpid()}"
+    with hold_destination(url) as work:
+        return write_held(url, work, schema, blocks, n_pooled=n_pooled)
+
+
+def write_held(
+    url: str,
+    work: str,
+    schema: CollectionSchema,
+    blocks: Iterable[Chunk],
+    *,
+    n_pooled: Mapping[str, int] | None = None,
+) -> str:
+    """`write_collection` for who holds the destination and was told to write to `work`."""
     arrays = collection_arrays(schema)
     store = open_store(work)
-    try:
-        documents = array_documents(arrays)
-        for key, content in documents.items():
-            write_bytes(store, key, content)
-        tally = Tally(schema)
-        receipts: list[Receipt] = []
-        for chunk, block in enumerate(_read_ahead(_tallied(blocks, tally))):
-            receipts.append(write_block(work, arrays, chunk, block, work))
-        schema = replace(schema, partitions=tally.partitions())
-        digest = _digest(schema, receipts)
-        header = {
-            "format": "collection",
-            "format_version": FORMAT_VERSION,
-            "schema": asdict(schema),
-            "statistics": asdict(tally.statistics(n_pooled or {})),
-            "digest": digest,
-            "documents_sha256": digest_documents(documents),
-        }
-        write_bytes(store, ROOT_DOCUMENT, root_document(header))
-        if path is not None:
-            os.rename(work, path)
-    finally:
-        if path is not None:
-            shutil.rmtree(work, ignore_errors=True)
+    documents = array_documents(arrays)
+    for key, content in documents.items():
+        write_bytes(store, key, content)
+    tally = Tally(schema)
+    version = secrets.token_hex(8)  # no process may take these arrays for others once held here
+    receipts = [
+        write_block(work, arrays, chunk, block, version)
+        for chunk, block in enumerate(_read_ahead(_tallied(blocks, tally)))
+    ]
+    schema = replace(schema, partitions=tally.partitions())
+    digest = _digest(schema, receipts)
+    header = {
+        "format": "collection",
+        "format_version": FORMAT_VERSION,
+        "schema": asdict(schema),
+        "statistics": asdict(tally.statistics(n_pooled or {})),
+        "digest": digest,
+        "documents_sha256": digest_documents(documents),
+    }
+    show_made(url, work, root_document(header))
     return digest
 
 
@@ -123,17 +127,3 @@ def _digest(schema: CollectionSchema, receipts: Iterable[Receipt]) -> str:
         for stored in receipt.objects:
             sha.update(f"{receipt.chunk} {stored.array} {stored.length} {stored.crc32c}\n".encode())
     return sha.hexdigest()
-
-
-def check_free(url: str) -> None:
-    """Raise StoreError if something stands where a collection shall go."""
-    path = local_path(url)
-    taken = (
-        os.path.exists(path)
-        if path is not None
-        else bool(list_keys(open_store(url, read_only=True)))
-    )
-    if taken:
-        raise StoreError(
-            f"{shown(url)} exists.", remedy="Choose another place, or remove it.", code="exists"
-        )

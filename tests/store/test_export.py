@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 
 import fsspec
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
@@ -25,6 +27,14 @@ from privpipe.store.workspace import remove_workspace
 from tests.store.tables import make_frame, read_collection
 
 N = 23
+
+
+def choose_place(where, tmp_path, request):
+    """The test's folder, or one of its name in memory or in a bucket."""
+    if where == "local":
+        return str(tmp_path)
+    home = "memory:/" if where == "memory" else request.getfixturevalue("bucket")
+    return f"{home}/{tmp_path.name}"
 
 
 def make_release(url, header=None):
@@ -51,11 +61,12 @@ def make_release(url, header=None):
     return str(url), whole
 
 
-@pytest.mark.parametrize("remote", [False, True])
+@pytest.mark.parametrize("where", ["local", "memory", "s3"])
 @pytest.mark.parametrize("names", [(), ("a", "b", "c")])
-def test_export_release__parquet_holds_what_the_release_does(tmp_path, remote, names):
-    url, whole = make_release(tmp_path / "r.zarr", {"feature_names": list(names)})
-    out = f"memory://{tmp_path.name}/r.parquet" if remote else str(tmp_path / "r.parquet")
+def test_export_release__parquet_holds_what_the_release_does(tmp_path, request, where, names):
+    place = choose_place(where, tmp_path, request)
+    url, whole = make_release(f"{place}/r.zarr", {"feature_names": list(names)})
+    out = f"{place}/r.parquet"
     assert export_release(url, out, verify=True) == N
     with fsspec.open(out, "rb") as file:
         found = pq.read_table(file)
@@ -68,6 +79,74 @@ def test_export_release__parquet_holds_what_the_release_does(tmp_path, remote, n
     assert found.column("score").null_count == 1
     assert json.loads(found.schema.metadata[b"privpipe"])["run"] == "0123abcd"
     assert pq.ParquetFile(fsspec.open(out, "rb").open()).num_row_groups == 5
+
+
+@pytest.mark.parametrize("where", ["local", "memory", "s3"])
+def test_export_release__a_folder_holds_a_file_per_partition(tmp_path, request, where):
+    place = choose_place(where, tmp_path, request)
+    header = {"feature_names": ["a", "b", "c"], "partitions": [12, 0, 11]}
+    url, whole = make_release(f"{place}/r.zarr", header)
+    assert export_release(url, f"{place}/out.parquet/") == N
+    system, root = fsspec.core.url_to_fs(f"{place}/out.parquet")
+    assert sorted(path.rpartition("/")[2] for path in system.find(root)) == [
+        "_SUCCESS",
+        *(f"part-0000{number}.parquet" for number in range(3)),
+    ]
+    parts = []
+    for number in range(3):
+        with system.open(f"{root}/part-0000{number}.parquet", "rb") as file:
+            parts.append(pq.read_table(file))
+    assert [part.num_rows for part in parts] == [12, 0, 11]
+    for j, name in enumerate("abc"):
+        found = np.concatenate([part.column(name).to_numpy() for part in parts])
+        np.testing.assert_array_equal(found, whole[FEATURES][:, j])
+    with pytest.raises(StoreError, match=r"out\.parquet exists"):
+        export_release(url, f"{place}/out.parquet/")
+    # What was one partition is one again.
+    options = IngestOptions(layout=SourceLayout(labels=("town", "score")))
+    schema = ingest(f"{place}/out.parquet/", f"{place}/again.zarr", options)
+    assert schema.feature_names == ("a", "b", "c")
+    assert [part.n_records for part in schema.partitions] == [12, 0, 11]
+
+
+def test_export_release__a_folder_of_no_partitions_is_one_file(tmp_path):
+    url, _ = make_release(tmp_path / "r.zarr")
+    export_release(url, str(tmp_path / "out"))
+    assert sorted(os.listdir(tmp_path / "out")) == ["_SUCCESS", "part-00000.parquet"]
+    assert pd.read_parquet(tmp_path / "out").shape == (N, 5)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["a", "a", "b"], ["feature_0", "feature_1", "feature_2"]),
+        (["a", "town", "b"], ["feature_0", "feature_1", "feature_2"]),
+    ],
+)
+def test_export_release__no_column_hides_another(tmp_path, names, expected):
+    url, _ = make_release(tmp_path / "r.zarr", {"feature_names": names})
+    export_release(url, str(tmp_path / "r.parquet"))
+    found = pq.read_schema(tmp_path / "r.parquet").names
+    assert found == [*expected, "town", "score"]
+
+
+def test_export_release__killed_leaves_nothing_visible_and_the_next_removes_the_rest(
+    tmp_path, monkeypatch
+):
+    url, _ = make_release(tmp_path / "r.zarr")
+
+    def die(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("privpipe.store.destination._clear", lambda *_: None)
+        patch.setattr("privpipe.store.destination.remove_workspace", lambda *_: None)
+        patch.setattr("privpipe.store.export.move_made", die)
+        with pytest.raises(KeyboardInterrupt):
+            export_release(url, str(tmp_path / "out.parquet"))
+    assert sorted(os.listdir(tmp_path)) == [".out.parquet.privpipe", "r.zarr"]
+    export_release(url, str(tmp_path / "out.parquet"))
+    assert sorted(os.listdir(tmp_path)) == ["out.parquet", "r.zarr"]
 
 
 def test_export_release__ingest_brings_it_back(tmp_path):
@@ -97,7 +176,7 @@ def test_export_release__nothing_is_overwritten_and_only_parquet_is_written(tmp_
         export_release(url, str(tmp_path / "there.parquet"))
     with pytest.raises(OptionError, match=r"does not end in \.parquet"):
         export_release(url, str(tmp_path / "r.csv"))
-    with pytest.raises(StoreError, match="could not be written"):
+    with pytest.raises(StoreError, match="cannot be made"):
         export_release(url, str(tmp_path / "there.parquet" / "x.parquet"))
     assert (tmp_path / "there.parquet").read_bytes() == b"x"
 

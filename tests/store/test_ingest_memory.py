@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import zarr
 
 N_PIECE = 10_000
 N_FEATURES = 40
@@ -71,6 +72,34 @@ def write_npz(path, n_pieces):
     np.savez_compressed(path, X=np.asfortranarray(x), y=np.arange(len(x)))
 
 
+def write_sparse_arff(path, n_pieces):
+    names = "".join(f"@attribute f{j} numeric\n" for j in range(N_FEATURES))
+    labels = "@attribute label {0,1}\n@attribute town {Ulm,Bern,Linz}\n"
+    rows = make_frame().to_numpy().tolist()
+    cells = (", ".join(f"{j} {cell}" for j, cell in enumerate(row) if cell != 0) for row in rows)
+    body = "".join(f"{{{line}}}\n" for line in cells)
+    with open(path, "w") as file:
+        file.write(f"@relation r\n{names}{labels}@data\n")
+        for _ in range(n_pieces):
+            file.write(body)
+
+
+def write_zarr(path, n_pieces):
+    x = make_frame().iloc[:, :N_FEATURES].to_numpy()
+    shape = (n_pieces * N_PIECE, N_FEATURES)
+    group = zarr.open_group(str(path), mode="w")
+    features = group.create_array("X", shape=shape, chunks=(1_000, N_FEATURES), dtype="f8")
+    for piece in range(n_pieces):
+        features[piece * N_PIECE : (piece + 1) * N_PIECE] = x
+
+
+def write_folder(path, n_pieces):
+    """Files by Hive folder, each with its towns."""
+    for piece in range(n_pieces):
+        (path / f"day={piece}").mkdir(parents=True)
+        write_parquet(path / f"day={piece}" / "t.parquet", 1)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
 @pytest.mark.parametrize(
@@ -80,7 +109,10 @@ def write_npz(path, n_pieces):
         (write_csv, "t.csv"),
         (write_csv, "t.csv.gz"),
         (write_arff, "t.arff"),
+        (write_sparse_arff, "t.arff"),
         (write_npz, "t.npz"),
+        (write_zarr, "t.zarr"),
+        (write_folder, "folder"),
     ],
 )
 def test_ingest__memory_does_not_grow_with_the_source(tmp_path, write, name):
@@ -90,7 +122,7 @@ def test_ingest__memory_does_not_grow_with_the_source(tmp_path, write, name):
         folder.mkdir()
         write(folder / name, n_pieces)
         command = [sys.executable, "-c", MEASURE, str(folder / name), str(folder / "c.zarr")]
-        command += ["table"] if name != "t.npz" else []
+        command += ["table"] if name not in ("t.npz", "t.zarr") else []
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         peaks.append(int(done.stdout) * 2**10)
     grown = N_PIECE * 27 * N_FEATURES * 8

@@ -91,6 +91,8 @@ def read_arff_header(lines: Iterable[bytes], where: str) -> ArffHeader:
         if line[:5].lower() == "@data":
             return ArffHeader(tuple(found), number, size)
         if line[:10].lower() == "@attribute":
+            if "\ufffd" in line:  # comments and the relation's name may be in any encoding
+                raise not_utf8(f"{where}: line {number}")
             found.append(_read_attribute(line, f"{where}: line {number}"))
         elif (line and not line.startswith(("%", "@"))) or number > MOST_HEADER_LINES:
             break
@@ -141,6 +143,15 @@ def unquote(text: str) -> str:
     if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
         return re.sub(r"\\(.)", r"\1", text[1:-1])
     return text
+
+
+def not_utf8(where: str) -> FormatError:
+    """The error for text in another encoding."""
+    return FormatError(
+        f"{where} is not text in UTF-8.",
+        remedy="Convert it, as with `iconv -f LATIN1 -t UTF-8`.",
+        code="encoding",
+    )
 
 
 def undeclared(count: int, name: str, where: str) -> InputError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,9 +12,10 @@ import numpy.typing as npt
 import pandas as pd
 import zarr
 
-from privpipe.errors import InputError, OptionError, StoreError
+from privpipe.errors import FormatError, InputError, OptionError, PrivpipeError, StoreError
 from privpipe.records.schema import suggest
 from privpipe.store.location import open_store, shown
+from privpipe.store.sources.roles import check_names, check_variable_name
 from privpipe.store.sources.source import Block, Coded, Kind, SourceLayout, SourceVariable
 
 __all__ = ["ArraySource", "zarr_columns"]
@@ -97,6 +99,10 @@ class ArraySource:
         self._groups = _name_variables(rest, self.n_records, layout, url)
         self._forced_text = frozenset(layout.categorical)
         self.feature_names = _read_names(columns, "feature_names", self.n_features)
+        kept = [name for names, _ in self._groups for name in names if name not in layout.drop]
+        for variable in kept:
+            check_variable_name(variable)
+        check_names([*self.feature_names, *kept], shown(url))
         self._dropped = frozenset(layout.drop)
         names = [item.name for item in self._all_variables()]
         for wanted in (*layout.categorical, *layout.numeric, *layout.drop):
@@ -161,12 +167,29 @@ def zarr_columns(url: str) -> dict[str, ZarrColumn]:
     """
     try:
         group = zarr.open_group(open_store(url, read_only=True), mode="r")
-        return {name: ZarrColumn(array) for name, array in group.arrays()}
+        kind = _kind_of_ours(group)
+        if not kind:
+            return {name: ZarrColumn(array) for name, array in group.arrays()}
+    except PrivpipeError:
+        raise
     except Exception as error:  # many kinds, depending on the store
         problem = type(error).__name__
+    else:
+        raise InputError(
+            f"{shown(url)} is a privpipe {kind} already.",
+            remedy="Use it as it is, or `privpipe export` the release and ingest its Parquet.",
+            code="not-foreign",
+        )
     raise StoreError(
-        f"{shown(url)} cannot be read as a Zarr group ({problem}).", remedy="Check the path."
+        f"{shown(url)} cannot be read as a Zarr group ({problem}).",
+        remedy="Check the path: a group with an array of features is read, not an array alone.",
     )
+
+
+def _kind_of_ours(group: zarr.Group) -> str:
+    """What a group of privpipe is; empty for a foreign one."""
+    about: Any = group.attrs.get("privpipe")
+    return str(about.get("format", "store")) if isinstance(about, dict) else ""
 
 
 def _find_features(columns: Mapping[str, Column], layout: SourceLayout, url: str) -> str:
@@ -195,6 +218,7 @@ def _find_features(columns: Mapping[str, Column], layout: SourceLayout, url: str
 def _name_variables(
     columns: Mapping[str, Column], n_records: int, layout: SourceLayout, url: str
 ) -> list[tuple[tuple[str, ...], Column]]:
+    _check_kinds(columns, n_records, layout, url)
     fitting = {
         name: column
         for name, column in columns.items()
@@ -226,6 +250,23 @@ def _name_variables(
     return named
 
 
+def _check_kinds(
+    columns: Mapping[str, Column], n_records: int, layout: SourceLayout, url: str
+) -> None:
+    """An array of one value per record that cannot be stored must not be left out unseen."""
+    wanted = columns if layout.labels is None else layout.labels
+    for name, column in columns.items():
+        fits = column.dtype.kind in _KINDS and len(column.shape) <= 2
+        if column.shape[:1] == (n_records,) and not fits and name in wanted:
+            if name not in layout.drop:
+                raise InputError(
+                    f"The array {name!r} of {shown(url)} is neither numbers nor text "
+                    f"({column.dtype}, shape {column.shape}).",
+                    remedy="Leave it out with --drop, or store numbers or text instead.",
+                    code="column-type",
+                )
+
+
 def _column_names(
     name: str, column: Column, columns: Mapping[str, Column], layout: SourceLayout
 ) -> tuple[str, ...]:
@@ -247,8 +288,19 @@ def _read_names(columns: Mapping[str, Column], name: str, count: int) -> tuple[s
 def _as_values(values: npt.NDArray[Any]) -> npt.NDArray[Any] | Coded:
     """Numbers as they are, text coded."""
     if values.dtype.kind not in "USTO":
-        return values
-    codes, names = pd.factorize(values.astype(np.str_).astype(object))
+        return values.astype(values.dtype.newbyteorder("="), copy=False)
+    text = _decode(values) if values.dtype.kind == "S" else values
+    codes, names = pd.factorize(text.astype(np.str_).astype(object))
     missing = [i for i, name in enumerate(names) if name in ("", "nan", "None", "<NA>")]
     codes = np.where(np.isin(codes, missing), -1, codes)
     return Coded(codes, tuple(str(name) for name in names))
+
+
+def _decode(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    with suppress(UnicodeDecodeError):
+        return np.char.decode(values, "utf-8", "strict")
+    raise FormatError(
+        "An array of bytes is not text in UTF-8.",
+        remedy="Store it as text, or leave it out with --drop.",
+        code="encoding",
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -78,6 +79,9 @@ class DelimitedText:
             size = self._block_bytes()
             with self.open_stream() as stream:
                 schema = self._reader(stream, size, ragged).schema
+                _ = schema.names  # decoded here
+        except UnicodeDecodeError:
+            message = "UTF8"
         except (pa.ArrowException, OSError, EOFError) as error:
             message = str(error)
         else:
@@ -155,7 +159,10 @@ class DelimitedText:
     def _block_bytes(self) -> int:
         """Rows of many columns need larger blocks; the first row tells."""
         with self.open_stream() as stream, io.BufferedReader(stream) as lines:
-            return max(BLOCK_BYTES, 4 * len(lines.readline(2**26)))
+            first = lines.readline(2**26)
+        if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise _not_utf8(self.where)
+        return max(BLOCK_BYTES, 4 * len(first))
 
     def _explain(
         self, message: str, ragged: Sequence[pc.InvalidRow], names: Sequence[str]
@@ -204,6 +211,6 @@ class DelimitedText:
 def _not_utf8(where: str) -> FormatError:
     return FormatError(
         f"{where} is not text in UTF-8.",
-        remedy="Convert it, as with `iconv -t UTF-8`.",
+        remedy="Convert it, as with `iconv -f LATIN1 -t UTF-8`.",
         code="encoding",
     )

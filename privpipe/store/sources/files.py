@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from privpipe.errors import InputError, StoreError
-from privpipe.store.location import shown
+from privpipe.store.location import explain_unreachable, shown
 
 __all__ = ["SUFFIXES", "TableFile", "TableFiles", "list_files", "open_input"]
 
@@ -104,17 +104,14 @@ def list_files(url: str) -> TableFiles | None:
         found = sorted(system.find(root)) if is_folder else [root]
         exists = is_folder or bool(system.exists(root))
     except Exception as error:  # many kinds, depending on the file system
-        problem = type(error).__name__
+        problem = explain_unreachable(url, error)
     else:
         if not exists:
             raise StoreError(
                 f"There is nothing at {shown(url)}.", remedy="Check the path.", code="not-found"
             )
         return _arrange(system, url, root, found)
-    raise StoreError(
-        f"{shown(url)} cannot be listed ({problem}).",
-        remedy="Check the URL's scheme and your rights, and install its fsspec package.",
-    )
+    raise problem
 
 
 def _arrange(system: Any, url: str, root: str, paths: list[str]) -> TableFiles | None:

@@ -12,8 +12,8 @@ import fsspec
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.errors import StoreError
-from privpipe.store.location import shown
+from privpipe.errors import InputError, PrivpipeError, StoreError
+from privpipe.store.location import explain_unreachable, shown
 
 __all__ = ["NpyColumn", "npz_columns"]
 
@@ -98,21 +98,41 @@ def npz_columns(url: str) -> dict[str, NpyColumn]:
     Raises
     ------
     StoreError
-        If it cannot be read, or holds objects.
-    """
+        If it cannot be read.
+    InputError
+        If it holds objects."""
     try:
         with fsspec.open(url) as file, zipfile.ZipFile(file) as archive:
             found: dict[str, NpyColumn] = {}
             for member in archive.namelist():
                 with archive.open(member) as stream:
                     shape, fortran, dtype = _read_header(stream)
+                if dtype.hasobject:
+                    raise _holds_objects(url, member)
                 found[member.removesuffix(".npy")] = NpyColumn(url, member, shape, dtype, fortran)
             return found
-    except (OSError, EOFError, zipfile.BadZipFile, ValueError) as error:
-        problem = type(error).__name__
+    except PrivpipeError:
+        raise
+    except ImportError as error:
+        unreachable = explain_unreachable(url, error)
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
+        unreachable, problem = None, type(error).__name__
+    if unreachable is not None:
+        raise unreachable
     raise StoreError(
         f"{shown(url)} cannot be read as .npz ({problem}).",
-        remedy="Check the path; objects (pickles) inside are never loaded.",
+        remedy="Check the path; the file is damaged or cut short, or its web server does not serve "
+        "parts of files: download it first.",
+    )
+
+
+def _holds_objects(url: str, member: str) -> InputError:
+    """Objects are pickles, and loading a pickle runs code."""
+    return InputError(
+        f"The array {member.removesuffix('.npy')!r} of {shown(url)} holds Python objects, which "
+        "are never loaded.",
+        remedy="Save numbers or text, as with array.astype(str).",
+        code="objects",
     )
 
 
@@ -124,6 +144,4 @@ def _read_header(stream: BinaryIO | Any) -> tuple[tuple[int, ...], bool, np.dtyp
         else np.lib.format.read_array_header_2_0
     )
     shape, fortran, dtype = read(stream)
-    if dtype.hasobject:
-        raise ValueError("objects are never loaded")
     return tuple(shape), bool(fortran), dtype

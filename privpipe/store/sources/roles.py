@@ -21,6 +21,7 @@ __all__ = [
     "assign_roles",
     "check_drift",
     "check_names",
+    "check_variable_name",
 ]
 
 ColumnKind = Literal["number", "integer", "boolean", "text", "other"]
@@ -28,6 +29,9 @@ Form = Literal["number", "text"]
 """How a column is to be read."""
 
 RESERVED = "features"
+
+_NESTED = ("list", "large_list", "fixed_size_list", "struct", "map", "dense_union", "sparse_union")
+"""How Arrow begins the names of types that hold more than one value."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +148,22 @@ def check_names(names: Sequence[str], where: str) -> None:
         )
 
 
+def check_variable_name(name: str) -> None:
+    """Refuse a name that cannot be that of an array beside the features.
+
+    Raises
+    ------
+    InputError
+        With the name.
+    """
+    if name == RESERVED or "/" in name or name.startswith((".", "__")) or not name:
+        raise InputError(
+            f"A variable cannot be named {name!r}.",
+            remedy="Rename it: 'features', slashes, a leading dot or two underscores are taken.",
+            code="reserved-name",
+        )
+
+
 def check_drift(first: Sequence[TableColumn], here: Sequence[TableColumn], where: str) -> None:
     """Refuse a file whose columns differ from the first file's in name or kind.
 
@@ -208,8 +228,8 @@ def _check_features(features: Sequence[TableColumn], where: str) -> None:
     if texts:
         raise InputError(
             f"{where} holds text in {_listed(texts)}, and a feature is a number.",
-            remedy="Make it a variable with --labels or --categorical, or leave it out with "
-            "--drop if it is an identifier.",
+            remedy="Make it a variable with --labels or --categorical, leave it out with --drop if "
+            "it is an identifier, or name what stands for a missing value with --missing.",
             code="text-feature",
         )
     others = [f"{c.name} ({c.type_name})" for c in features if c.kind == "other"]
@@ -223,17 +243,19 @@ def _check_features(features: Sequence[TableColumn], where: str) -> None:
 
 def _check_variables(kept: Sequence[TableColumn], layout: SourceLayout, where: str) -> None:
     for column in kept:
-        if column.name == RESERVED or "/" in column.name or column.name.startswith("."):
-            raise InputError(
-                f"A variable cannot be named {column.name!r}.",
-                remedy="Rename the column: 'features', slashes and a leading dot are taken.",
-                code="reserved-name",
-            )
+        check_variable_name(column.name)
         if column.kind == "text" and column.name in layout.numeric:
             raise InputError(
                 f"The variable {column.name!r} of {where} holds text and cannot be numeric.",
                 remedy="Leave it out of --numeric, or drop it with --drop.",
                 code="text-variable",
+            )
+        if column.type_name.startswith(_NESTED):
+            raise InputError(
+                f"The variable {column.name!r} of {where} holds lists or structures "
+                f"({column.type_name}).",
+                remedy="Leave it out with --drop, or store one value per record.",
+                code="column-type",
             )
         if column.kind == "other" and column.name not in layout.categorical:
             raise InputError(

@@ -35,7 +35,7 @@ MULAN = """<?xml version="1.0" encoding="utf-8"?>
 
 def ingest_text(tmp_path, text, **layout):
     path = tmp_path / "t.arff"
-    path.write_text(text)
+    path.write_text(text, errors="surrogateescape")
     dest = tmp_path / "c.zarr"
     schema = ingest(str(path), str(dest), IngestOptions(layout=SourceLayout(**layout)))
     return schema, read_collection(dest)
@@ -148,6 +148,7 @@ def test_read_label_list__needs_labels():
         (HEADER.replace("@data\n", ""), "no @data line"),
         ("@relation x\n@attribute\n@data\n", "line 2 is not a complete @attribute"),
         ("@relation x\n@data\n1\n", "declares no attributes"),
+        (HEADER.replace("real", "real % secr\udcf6t"), "line 5 is not text in UTF-8"),
     ],
 )
 def test_ingest__a_bad_file_is_told_without_its_cells(tmp_path, text, message):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import zarr
 
-from privpipe.errors import InputError, OptionError, StoreError
+from privpipe.errors import FormatError, InputError, OptionError, StoreError
 from privpipe.store.ingest import IngestOptions, ingest
 from privpipe.store.sources.source import SourceLayout
 from tests.store.tables import read_collection
@@ -102,5 +102,52 @@ def test_ingest__damaged_arrays_are_told(tmp_path):
 
 def test_ingest__objects_are_never_loaded(tmp_path):
     np.savez(tmp_path / "o.npz", X=np.zeros((2, 2)), y=np.array([object(), None]))
-    with pytest.raises(StoreError, match="pickles"):
+    with pytest.raises(InputError, match=r"'y' of .* holds Python objects"):
         ingest(str(tmp_path / "o.npz"), str(tmp_path / "c.zarr"))
+
+
+@pytest.mark.parametrize(
+    ("extra", "kind", "message"),
+    [
+        ({"a/b": np.arange(4)}, InputError, "cannot be named 'a/b'"),
+        ({".b": np.arange(4)}, InputError, r"cannot be named '\.b'"),
+        ({"feature_names": np.array(["u", "u"])}, InputError, "columns named u"),
+        ({"feature_names": np.array(["u", "v"]), "v": np.arange(4)}, InputError, "columns named v"),
+        ({"day": np.arange(4).astype("M8[D]")}, InputError, r"'day' .*neither numbers nor text"),
+        ({"cube": np.zeros((4, 2, 2))}, InputError, r"'cube' .* shape \(4, 2, 2\)"),
+        ({"b": np.array([b"a", b"b", b"c", b"\xff"])}, FormatError, "not text in UTF-8"),
+    ],
+)
+def test_ingest__arrays_that_cannot_be_stored_are_not_left_out_unseen(
+    tmp_path, extra, kind, message
+):
+    np.savez(tmp_path / "s.npz", X=np.zeros((4, 2)), **extra)
+    with pytest.raises(kind, match=message):
+        ingest(str(tmp_path / "s.npz"), str(tmp_path / "c.zarr"))
+    assert [path.name for path in tmp_path.iterdir()] == ["s.npz"]
+    names = [name for name in extra if name != "feature_names"]
+    if names:
+        options = IngestOptions(drop=tuple(names))
+        assert ingest(str(tmp_path / "s.npz"), str(tmp_path / "c.zarr"), options).variables == ()
+
+
+def test_ingest__foreign_byte_orders_and_bytes_are_read(tmp_path):
+    x, y = np.arange(8.0).reshape(4, 2), np.array([3, 1, 2, 1])
+    town = np.array(["Ulm", "Köln", "Ulm", ""])
+    encoded = np.char.encode(town, "utf-8")
+    np.savez(tmp_path / "s.npz", X=x.astype(">f8"), y=y.astype(">i4"), town=encoded)
+    ingest(str(tmp_path / "s.npz"), str(tmp_path / "c.zarr"))
+    found = read_collection(tmp_path / "c.zarr")
+    np.testing.assert_array_equal(found["features"], x)
+    np.testing.assert_array_equal(found["y"], y)
+    assert found["town"] == [name or None for name in town.tolist()]
+
+
+def test_ingest__a_collection_is_not_taken_for_a_foreign_group(tmp_path):
+    np.savez(tmp_path / "s.npz", X=np.zeros((4, 2)))
+    ingest(str(tmp_path / "s.npz"), str(tmp_path / "c.zarr"))
+    with pytest.raises(InputError, match="is a privpipe collection already"):
+        ingest(str(tmp_path / "c.zarr"), str(tmp_path / "d.zarr"))
+    zarr.save_array(str(tmp_path / "a.zarr"), np.zeros((3, 2)))
+    with pytest.raises(StoreError, match="not an array alone"):
+        ingest(str(tmp_path / "a.zarr"), str(tmp_path / "d.zarr"))

@@ -34,6 +34,9 @@ def ingest_text(tmp_path, text, name="t.csv", **layout):
         (",a\n0,1\n1,2\n", "Column 1 of .* has no name.*--drop unnamed_1", "unnamed-column"),
         ("a;b\n1;77777\n", "one column whose name holds ';'.*--delimiter ';'", "delimiter"),
         (b"a,b\n1,\xff\xfe\n", "not text in UTF-8", "encoding"),
+        (b"a,\xff\xfe\n1,77777\n", "not text in UTF-8", "encoding"),
+        ("a,b\n1,77777\n".encode("utf-16"), "not text in UTF-8", "encoding"),
+        ("a,b\n1,?\n2,77777\n", "or name what stands for a missing value", "text-feature"),
         ("a,day\n1,2024-07-01\n", r"neither numbers nor text: day \(date32", "column-type"),
     ],
 )

@@ -174,7 +174,7 @@ def test_ingest__what_is_no_source_is_told(tmp_path):
             ingest(str(tmp_path / name), str(tmp_path / "c.zarr"))
     with pytest.raises(StoreError, match="nothing at"):
         ingest(str(tmp_path / "gone.csv"), str(tmp_path / "c.zarr"))
-    with pytest.raises(StoreError, match="cannot be listed"):
+    with pytest.raises(StoreError, match="the scheme 'nosuchscheme', which is not known"):
         ingest("nosuchscheme://x/t.csv", str(tmp_path / "c.zarr"))
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import gzip
+from decimal import Decimal
 
 import fsspec
 import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from privpipe.errors import InputError, OptionError, PrivpipeError
@@ -212,3 +217,60 @@ def assert_tells_no_value(error):
     text = f"{error!r} {error} {error.__context__!r}"
     values = ["Ulm", "Köln", "a, b", "7000001", *map(repr, make_frame()["height"].head(5))]
     assert not [value for value in values if value in text]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (pa.array([5, None, 7, 7]).dictionary_encode(), ["5", None, "7", "7"]),
+        (pa.array(["x", None, "y", "x"], pa.large_string()), ["x", None, "y", "x"]),
+        (pa.array(["x", None, "y", "x"], pa.string_view()), ["x", None, "y", "x"]),
+        (pa.array(pd.Categorical(["b", None, "a", "b"], ordered=True)), ["b", None, "a", "b"]),
+        (pa.array([dt.date(2020, 1, 2), None] * 2), ["2020-01-02", None] * 2),
+    ],
+)
+def test_ingest__parquet_types_become_categories(tmp_path, values, expected):
+    table = pa.table({"x": [1.0, 2.0, 3.0, 4.0], "kind": values})
+    pq.write_table(table, tmp_path / "t.parquet")
+    options = IngestOptions(layout=SourceLayout(categorical=("kind",)))
+    ingest(str(tmp_path / "t.parquet"), str(tmp_path / "c.zarr"), options)
+    assert read_collection(tmp_path / "c.zarr")["kind"] == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (pa.array([Decimal("1.25"), None, Decimal("-2.5")]), [1.25, np.nan, -2.5]),
+        (pa.array([1, None, 3], pa.int64()), [1, np.nan, 3]),
+        (pa.array([True, None, False]), [1, np.nan, 0]),
+        (pa.array(np.array([1, 2, 3], np.float16)), [1, 2, 3]),
+        (pa.array([2**63, None, 1], pa.uint64()), [2.0**63, np.nan, 1]),
+        (pa.array([5, None, 7]).dictionary_encode(), [5, np.nan, 7]),
+        (pa.nulls(3), [np.nan] * 3),
+    ],
+)
+def test_ingest__parquet_types_become_features(tmp_path, values, expected):
+    pq.write_table(pa.table({"x": [1.0, 2.0, 3.0], "f": values}), tmp_path / "t.parquet")
+    ingest(str(tmp_path / "t.parquet"), str(tmp_path / "c.zarr"))
+    found = read_collection(tmp_path / "c.zarr")["features"]
+    np.testing.assert_array_equal(found[:, 1], expected)
+
+
+@pytest.mark.parametrize(
+    ("values", "layout", "message"),
+    [
+        (pa.array([[1], [2, 77777]]), {}, "neither numbers nor text: t .*--drop"),
+        (pa.array([[1], [2, 77777]]), {"categorical": ("t",)}, "'t' .*lists or structures"),
+        (pa.array([{"a": 77777}] * 2), {"labels": ("t",)}, "'t' .*lists or structures"),
+        (pa.array([dt.datetime(2020, 1, 2)] * 2), {}, "neither numbers nor text: t .timestamp"),
+        (pa.array([dt.datetime(2020, 1, 2)] * 2), {"labels": ("t",)}, "Make it --categorical"),
+        (pa.array([b"\xff", b"77777"]), {"categorical": ("t",)}, "type binary cannot be written"),
+    ],
+)
+def test_ingest__parquet_types_that_do_not_fit_are_told(tmp_path, values, layout, message):
+    pq.write_table(pa.table({"x": [1.0, 2.0], "t": values}), tmp_path / "t.parquet")
+    options = IngestOptions(layout=SourceLayout(**layout))
+    with pytest.raises(InputError, match=message) as caught:
+        ingest(str(tmp_path / "t.parquet"), str(tmp_path / "c.zarr"), options)
+    assert "77777" not in str(caught.value)
+    ingest(str(tmp_path / "t.parquet"), str(tmp_path / "c.zarr"), IngestOptions(drop=("t",)))

@@ -1,0 +1,31 @@
+"""What a command leaves on stdout: text for people, or exactly one JSON document for machines."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from typing import Any
+
+__all__ = ["print_document", "printing_to_stderr"]
+
+
+@contextmanager
+def printing_to_stderr() -> Iterator[None]:
+    """Whatever is printed goes to stderr, also by libraries and child processes."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def print_document(content: Any) -> None:
+    """Print the one document of a command."""
+    print(json.dumps(content, indent=1))
