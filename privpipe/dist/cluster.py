@@ -119,6 +119,9 @@ def connect(options: ClusterOptions) -> Iterator[Client]:
         "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
         "distributed.comm.timeouts.connect": "60s",
         "distributed.worker.memory.spill-compression": None,
+        # Each of these processes looks 50 times a second whether its loop is late: a third of the
+        # driver's processor time.
+        "distributed.admin.tick.interval": "1s",
     }
     with (
         _scratch_folder(options.scratch) as scratch,

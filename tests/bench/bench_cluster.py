@@ -51,11 +51,12 @@ def run(small: bool) -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="bench-cluster-") as folder:
         bench = JobBench(Path(folder), sizes.chunk_rows)
         with bench.cluster(1) as one, bench.cluster(2) as two:
-            return [
+            rows = [
                 *compare_sizes(bench, sizes, one),
                 *compare_with_copy(bench, sizes, one, two),
-                *measure_overhead(bench, sizes, two),
             ]
+        with bench.cluster(2) as client:  # alone: a driver looks after one cluster
+            return rows + measure_overhead(bench, sizes, client)
 
 
 def compare_with_copy(bench: JobBench, sizes: Sizes, one: Client, two: Client) -> list[Row]:
