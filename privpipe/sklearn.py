@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, Self
 
 import numpy as np
@@ -155,9 +156,9 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         return tags
 
     def _read_options(self) -> tuple[Method[Any], Any]:
-        method = METHODS.get(self.method)
-        if method is None or method.releases != "rows":
-            known = [name for name, found in METHODS.items() if found.releases == "rows"]
+        known = [name for name, found in METHODS.items() if _takes_features(found)]
+        method = METHODS[self.method] if self.method in known else None
+        if method is None:
             raise OptionError(
                 f"There is no row-wise method {self.method!r}{suggest(self.method, known)}.",
                 remedy=f"Use one of: {', '.join(known)}.",
@@ -172,6 +173,13 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
             f"The options of {self.method!r} are wrong: {'; '.join(problems)}.",
             remedy="See the method's options class.",
         )
+
+
+def _takes_features(method: Method[Any]) -> bool:
+    """Whether a method maps rows of features; codes of named attributes are no matrix."""
+    return method.releases == "rows" and "attributes" not in {
+        f.name for f in fields(method.options)
+    }
 
 
 def _validate(estimator: RecordSanitizer, x: npt.ArrayLike, **checks: Any) -> Any:

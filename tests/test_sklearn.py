@@ -12,6 +12,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from privpipe.errors import InputError, OptionError
 from privpipe.records.memory import Records
+from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.nullspace import fit_null_space_cleaner
 from privpipe.sklearn import RecordSanitizer
 
@@ -31,6 +32,41 @@ DESIRED = X[:, 0] - 2 * X[:, 1] + 0.1 * RNG.normal(size=80)
 )
 def test_record_sanitizer__passes_the_checks_of_scikit_learn(estimator, check):
     check(estimator)
+
+
+class ByHalves(RecordSanitizer):
+    """Both variables have two classes: what every method can learn from."""
+
+    def fit(self, X, y):
+        try:
+            x, target = np.asarray(X, float), np.asarray(y, float)
+        except (TypeError, ValueError):
+            return super().fit(X, y, confidential=y)
+        if x.ndim != 2 or target.ndim != 1 or not x.size or not np.isfinite(x).all():
+            return super().fit(X, y, confidential=y)  # mostly to be refused
+        return super().fit(X, target > target.mean(), confidential=x[:, 0] > x[:, 0].mean())
+
+
+REQUIRED = {
+    "null_space": {"utility_budget": 0.01, "ridge": 1e-3},
+    "null_space_targeted": {"utility_budget": 0.01, "ridge": 1e-3},
+    "minimax": {"inner_tolerance": 1e-4},
+    "pca": {"n_filtered": 1},
+    "rand": {"n_filtered": 1},
+    "ppls": {"n_filtered": 1},
+}
+EVERY = [name for name in METHODS if name != "privacy_mapping"]
+
+
+@pytest.mark.filterwarnings("ignore::privpipe.errors.PrivacyWarning")
+@parametrize_with_checks([ByHalves(name, REQUIRED.get(name)) for name in EVERY])
+def test_record_sanitizer__passes_the_checks_with_every_method(estimator, check):
+    check(estimator)
+
+
+def test_fit__a_method_of_attributes_is_not_for_matrices():
+    with pytest.raises(OptionError, match="no row-wise method 'privacy_mapping'"):
+        RecordSanitizer("privacy_mapping").fit(X, DESIRED)
 
 
 @pytest.mark.parametrize("budget", [0.0, 0.3])
