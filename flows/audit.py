@@ -13,7 +13,8 @@ from distributed import Client
 from flows.run import Run
 from flows.train import Trained
 from privpipe.attacks.options import AttackOptions
-from privpipe.attacks.rounds import Promise, audit_release
+from privpipe.attacks.rounds import audit_release
+from privpipe.attacks.utility import Promise, UtilityLosses, audit_utility
 from privpipe.attacks.verdicts import AttackReport
 from privpipe.dist.attacks import distribute_attacks
 from privpipe.dist.cleaned import CleanedShards
@@ -28,6 +29,9 @@ from privpipe.store.collection import PartCount
 from privpipe.store.release import ReleasePlan
 
 __all__ = ["audit_stage"]
+
+WIDEST_GAP = 1 / 40
+"""Of the budget's root, between what the audit finds and what the receipts say."""
 
 
 def audit_stage(
@@ -47,8 +51,8 @@ def audit_stage(
     Raises
     ------
     GuaranteeError
-        If a judged record lost more utility than was promised, or more than the receipts of the
-        cleaning say of any record (`cost`): nothing is published.
+        If a released record lost more utility than was promised, or the losses are not what the
+        receipts of the cleaning say (`cost`): nothing is published.
     """
     held_out = run.options.audit.holdout > 0
     judged = _count_judged(run, held_out)
@@ -61,32 +65,64 @@ def audit_stage(
         unit_roundoff=_unit_roundoff(plan),
         keeps_features=trained.keeps_features or plan.basis is not None,
         coding=getattr(run.options.method, "label_coding", "zero_one"),
-        promise=_read_promise(run, trained),
     )
-    utility = findings["e_utility"]
-    if utility is not None and utility["budget"] and utility["n_above_budget"]:
-        raise GuaranteeError(
-            f"{utility['n_above_budget']} of {judged.n_records} judged records lost more utility "
-            "than the budget allows.",
-            remedy="Nothing was published. This is a fault of privpipe: report it.",
-            code="budget-exceeded",
-        )
-    if utility is not None and utility["budget"] and cost is not None and run.trains_on_itself:
-        _check_agreement(utility["largest"], cost)
+    utility = _audit_utility(run, plan, cost, client)
     return {
         "basis": _describe_basis(run, held_out),
         **findings,
+        "e_utility": utility,
         "n_groups": judged.n_groups,
         "adversaries": _attack(run, trained, plan, client, held_out),
     }
 
 
-def _check_agreement(audited: float, cost: UtilitySummary) -> None:
-    """What the audit finds from the stored records cannot exceed what cleaning reported."""
-    # Stored records are rounded after cleaning measured them, by far less than their margin.
-    if audited > 1.05 * cost.largest:
+def _audit_utility(
+    run: Run, plan: ReleasePlan, cost: UtilitySummary | None, client: Client
+) -> dict[str, Any] | None:
+    """What every released record lost; None where nothing of the kind is promised."""
+    promise = _read_promise(run)
+    if promise is None:
+        return None
+    collection = replace(
+        run.collection,
+        desired=(),
+        confidential=(),
+        weights=None,
+        only_finite=False,
+        released_url=plan.data_url,
+        released_run=plan.run,
+        released_basis=plan.basis,
+    )
+    shards = ShardedCollection(collection, client, run.run_id, "audit_utility", run.keeper)
+    losses = audit_utility(shards, promise)
+    if promise.utility_budget > 0:  # at 0 the promise is exact up to rounding
+        _check_promise(losses, promise, cost, is_dense=plan.basis is None)
+    return losses.describe(promise.utility_budget)
+
+
+def _check_promise(
+    losses: UtilityLosses, promise: Promise, cost: UtilitySummary | None, *, is_dense: bool
+) -> None:
+    """No record may have lost too much, and what the receipts say must be what is found.
+
+    Stored records are rounded after cleaning measured them: their margin is at most a fiftieth of
+    the budget's root in a dense release. Readers of a factored one round by themselves.
+    """
+    if losses.n_above:
         raise GuaranteeError(
-            "The audit finds a larger loss of utility than the cleaning reported.",
+            f"{losses.n_above} of {losses.n_records} released records lost more utility than the "
+            "budget allows.",
+            remedy="Nothing was published. This is a fault of privpipe: report it.",
+            code="budget-exceeded",
+        )
+    if cost is None or not is_dense or losses.n_records != cost.n_records - cost.n_withheld:
+        return
+    pairs = (losses.largest, cost.largest), (losses.total, cost.total)
+    n = max(losses.n_records, 1)
+    apart = [abs(found**0.5 - said**0.5) for found, said in pairs]
+    if max(apart[0], apart[1] / n**0.5) > WIDEST_GAP * promise.utility_budget**0.5:
+        raise GuaranteeError(
+            "The audit finds another loss of utility than the cleaning reported.",
             remedy="Nothing was published. This is a fault of privpipe: report it.",
             code="audit-disagrees",
         )
@@ -201,7 +237,7 @@ def _unit_roundoff(plan: ReleasePlan) -> float:
     return float(np.finfo(floating).eps) / 2
 
 
-def _read_promise(run: Run, trained: Trained) -> Promise | None:
+def _read_promise(run: Run) -> Promise | None:
     """The promised predictor, read from the stored model as an outsider would read it."""
     header = read_model_header(run.stored_model_url)
     budget = header["fields"].get("utility_budget")

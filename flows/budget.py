@@ -31,7 +31,8 @@ class BudgetMeaning:
     budget
         As configured, in squared units of the desired prediction.
     variance
-        Of the desired prediction, summed over desired targets, estimated.
+        Of the desired prediction, estimated: summed over desired targets, or their mean where
+        the budget is per label.
     n_records
         Training records that the estimate rests on.
     """
@@ -73,6 +74,8 @@ def explain_budget(run: Run) -> BudgetMeaning | None:
     n = shard.features.shape[1]
     covariance = CoMoments.of(shard.features).scatter / max(shard.n_records, 1)
     variance = float(np.einsum("ij,ik,kj->", predictor[:n], covariance, predictor[:n]))
+    if getattr(run.options.method, "budget", "total") == "per_label":
+        variance /= predictor.shape[1]
     return BudgetMeaning(float(budget), variance, shard.n_records)
 
 
@@ -87,4 +90,5 @@ def _sample(run: Run) -> Shard:
         np.concatenate([shard.confidential for shard in shards]),
         np.concatenate([shard.attributes for shard in shards]),
         first_record=-1,
+        weights=np.concatenate([shard.weights for shard in shards]),
     )

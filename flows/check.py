@@ -17,8 +17,8 @@ from privpipe.sanitizers import METHODS
 from privpipe.store.collection import Collection, open_collection
 from privpipe.store.fingerprint import fingerprint
 from privpipe.store.layout import FEATURES, RELEASED
-from privpipe.store.location import local_path, shown
-from privpipe.store.workspace import RunState
+from privpipe.store.location import join, local_path, measure_files, shown
+from privpipe.store.workspace import RunState, workspace_url
 
 __all__ = ["check_stage"]
 
@@ -48,8 +48,15 @@ def check_stage(options: RunOptions) -> Run:
                 f"The method {method.name!r} needs [collection] {role}.",
                 remedy="Name at least one variable.",
             )
+    if section.weights is not None and not method.weighs:
+        raise OptionError(
+            f"The method {method.name!r} counts every record once; [collection] weights names "
+            "a variable.",
+            remedy="Leave weights out, or use null_space, null_space_targeted or leace.",
+            code="weights",
+        )
     training = replace(
-        open_collection(options.training_path, **roles),
+        open_collection(options.training_path, **roles, weights=section.weights),
         only_finite=options.release.nonfinite != "fail",
     )
     collection = training
@@ -160,6 +167,8 @@ def _check_outputs(options: RunOptions, collection: Collection) -> None:
         return
     schema = collection.schema_of_records
     needed = schema.n_records * (schema.n_features + 1) * (8 if schema.dtype == "float64" else 4)
+    # What an interrupted run has written already needs no more room.
+    needed -= measure_files(join(workspace_url(path), "release"))
     free = shutil.disk_usage(_existing_parent(path)).free
     if needed > free:
         raise StoreError(

@@ -112,7 +112,9 @@ def _find_done(plan: ReleasePlan, client: Client) -> dict[int, Receipt]:
     return {chunk: receipt for chunk, receipt in known.items() if chunk not in damaged}
 
 
-def _prove(plan: ReleasePlan, client: Client, found: frozenset[int]) -> dict[int, Receipt]:
+def _prove(
+    plan: ReleasePlan, client: Client, found: frozenset[int] = frozenset()
+) -> dict[int, Receipt]:
     """Every chunk has one receipt, and every stored byte is what its receipt says.
 
     The bytes of chunks that were `found` done have been read when this run began.

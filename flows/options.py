@@ -39,6 +39,13 @@ class CollectionOptions(BaseModel):
     confidential: Annotated[
         tuple[str, ...], Field(description="Variables whose prediction must fail.")
     ] = ()
+    weights: Annotated[
+        str | None,
+        Field(
+            description="Numeric variable of the training records: how often each counts in the "
+            "fit (null-space cleaning and LEACE). The audit counts every record once."
+        ),
+    ] = None
 
 
 class TrainingOptions(BaseModel):

@@ -71,6 +71,8 @@ class ShardSchema:
         The named variables asked for in each role, in the order of the shard's columns.
     feature_names
         Names of the features, for messages; empty when the collection has none.
+    weighted
+        Whether records count by weights.
     """
 
     n_features: int
@@ -78,6 +80,7 @@ class ShardSchema:
     confidential: tuple[Column, ...] = ()
     attributes: tuple[Column, ...] = ()
     feature_names: tuple[str, ...] = ()
+    weighted: bool = False
 
 
 def _no_columns() -> FloatArray:
@@ -287,6 +290,8 @@ class Method(Generic[O_contra]):
     prices
         Whether `fit` takes a pricing oracle, `price`, that may spread its searches over a
         cluster; the options' `pricing` says where.
+    weighs
+        Whether `fit` counts records by their weights; the others refuse weights.
     """
 
     name: str
@@ -299,3 +304,4 @@ class Method(Generic[O_contra]):
     columns: Callable[[O_contra], Mapping[Role, tuple[str, ...]]] = lambda _: {}
     prices: bool = False
     factored: bool = False
+    weighs: bool = False

@@ -41,6 +41,10 @@ def main() -> None:
 
 def _run(debug: bool) -> tuple[int, Any]:
     """Exit code, and what the command answers to a machine."""
+    if not debug:
+        from flows.command.failure import report_warnings
+
+        report_warnings()
     try:
         answer = app(standalone_mode=False)
     except _UsageError as error:

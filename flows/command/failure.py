@@ -1,15 +1,37 @@
-"""How a failed command ends: code, what, what to do; never a traceback or a record's value."""
+"""How a command warns and fails: code, what, what to do; never a traceback or a record's value."""
 
 from __future__ import annotations
 
-from typing import Any
+import warnings
+from typing import Any, TextIO
 
 from rich.console import Console
 
 from privpipe.dist.boundary import seal
-from privpipe.errors import PrivpipeError
+from privpipe.errors import PrivacyWarning, PrivpipeError
 
-__all__ = ["as_ours", "describe_failure", "show_failure"]
+__all__ = ["as_ours", "describe_failure", "report_warnings", "show_failure"]
+
+
+def report_warnings() -> None:
+    """From now on print our own warnings as one line each, without a place in the code."""
+    usual = warnings.showwarning
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if not issubclass(category, PrivacyWarning):
+            usual(message, category, filename, lineno, file, line)
+            return
+        console = Console(stderr=True, highlight=False, soft_wrap=True)
+        console.print(f"warning[privacy]: {message}", style="yellow", markup=False)
+
+    warnings.showwarning = show
 
 
 def as_ours(error: Exception) -> PrivpipeError:

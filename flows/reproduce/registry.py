@@ -75,7 +75,7 @@ FIGURES: dict[str, PaperFigure] = {
     "xu-own": PaperFigure(
         title="The figures of Xu et al. for every .arff of a folder of your own",
         paper="Xu et al. 2017, figures 4 and 6, other data",
-        function="flows.reproduce.xu:measure_own",
+        function="flows.reproduce.xu_own:measure_own",
         files=(),
         runs=10,
     ),

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from flows.reproduce.result import Cell, Reproduction, compare_cell
+from flows.reproduce.result import Cell, Reproduction
 from flows.reproduce.xu_figures import (
     DATASETS,
     FIGURE_4,
@@ -46,8 +46,9 @@ __all__ = [
     "draw_trial",
     "has_table",
     "measure_laplace",
-    "measure_own",
     "measure_trial",
+    "read_attacked",
+    "read_direct",
     "read_table",
     "reproduce_xu_fig4",
     "reproduce_xu_fig6",
@@ -125,12 +126,12 @@ def reproduce_xu_fig4(data: Path, runs: int) -> Reproduction:
     runs
         Runs to average; the paper has 10.
     """
-    return _present(_reproduce_table(data, runs, FIGURE_4, _read_direct))
+    return _present(_reproduce_table(data, runs, FIGURE_4, read_direct))
 
 
 def reproduce_xu_fig6(data: Path, runs: int) -> Reproduction:
     """Figure 6: the same with the attack of algorithm 3; see `reproduce_xu_fig4`."""
-    return _present(_reproduce_table(data, runs, FIGURE_6, _read_attacked))
+    return _present(_reproduce_table(data, runs, FIGURE_6, read_attacked))
 
 
 def reproduce_xu_fig7(data: Path, runs: int) -> Reproduction:
@@ -146,7 +147,7 @@ def reproduce_xu_fig7(data: Path, runs: int) -> Reproduction:
             trial = draw_trial(table, n_desired, reading, run)
             laplace = measure_laplace(table, trial, reading, budget, run)
             ours = measure_trial(trial, 1, budget)
-            found.append((*laplace, *_read_direct(ours, n_desired)[1:], *_read_attacked(ours, 1)))
+            found.append((*laplace, *read_direct(ours, n_desired)[1:], *read_attacked(ours, 1)))
         row = f"{name} {budget:g}"
         cells += make_cell_row("Figure 7", row, printed, list(zip(*found, strict=True)), name)
     return _present(cells)
@@ -157,42 +158,20 @@ def _present(found: Iterable[Cell]) -> Reproduction:
     return Reproduction(cells, NOTES, partial(draw_complete_privacy, cells))
 
 
-def measure_own(data: Path, runs: int) -> Reproduction:
-    """The same figures for every Mulan-style .arff of a folder: a user's own data sets.
-
-    One, half and all but one of the labels are desired, drawn in each run; labels as they are.
-    """
-    cells: list[Cell] = []
-    for path in sorted(data.glob("*.arff")):
-        table = read_table(data, path.stem)
-        n_labels = table.labels.shape[1]
-        for n_desired in sorted({1, n_labels // 2, n_labels - 1} - {0, n_labels}):
-            found: list[tuple[float, ...]] = []
-            for run in range(runs):
-                trial = draw_trial(table, n_desired, Reading("random", "zero_one"), run)
-                ours = measure_trial(trial, 1, 0.01)
-                found.append((*_read_direct(ours, n_desired), *_read_attacked(ours, 1)))
-            row = f"{path.stem} {n_desired}/{n_labels - n_desired}"
-            columns = (*DATASETS["Figure 4"], *DATASETS["Figure 7"][-2:])
-            cells += [
-                compare_cell(f"{row}, {column}", values, paper=None, tolerance=0.0)
-                for column, values in zip(columns, zip(*found, strict=True), strict=True)
-            ]
-    return Reproduction(tuple(cells), NOTES[:1])
-
-
 def has_table(folder: Path, name: str) -> bool:
     """Whether a folder holds a data set."""
     return any((folder / f"{name}.{kind}").is_file() for kind in ("npz", "arff"))
 
 
 def read_table(folder: Path, name: str) -> LabelTable:
-    """Read ``<name>.npz`` with arrays X and Y, or ``<name>.arff`` with its XML list of labels.
+    """Read ``<name>.npz`` with arrays X and Y, or ``<name>.arff`` with its list of labels.
+
+    The list is Mulan's ``<name>.xml``, or ``<name>.labels`` with a name on each line.
 
     Raises
     ------
     InputError
-        If neither is there, or an array is missing.
+        If neither is there, an array is missing, or there is no list of labels.
     """
     path = folder / f"{name}.npz"
     if not path.exists() and has_table(folder, name):
@@ -213,7 +192,18 @@ def read_table(folder: Path, name: str) -> LabelTable:
 
 def _read_arff(folder: Path, name: str) -> LabelTable:
     """The whole table: data sets of this repository are small."""
-    source = open_source(str(folder / f"{name}.arff"), SourceLayout())
+    listed = folder / f"{name}.labels"
+    if listed.is_file():
+        names = tuple(line.strip() for line in listed.read_text().splitlines() if line.strip())
+    elif (folder / f"{name}.xml").is_file():
+        names = None
+    else:
+        raise InputError(
+            f"There is no list of the labels of {name}.arff.",
+            remedy=f"Put Mulan's {name}.xml beside it, or {name}.labels with a name on each line.",
+            code="missing_labels",
+        )
+    source = open_source(str(folder / f"{name}.arff"), SourceLayout(labels=names))
     blocks = list(source.blocks(2**16))
     labels = [
         np.column_stack([_as_numbers(values) for values in block.variables.values()])
@@ -340,7 +330,8 @@ def make_cell_row(
     ]
 
 
-def _read_direct(found: NullSpacePrivacy, n_desired: int) -> tuple[float, float, float]:
+def read_direct(found: NullSpacePrivacy, n_desired: int) -> tuple[float, float, float]:
+    """A row of Figure 4: e_utility per desired label, e_privacy, complete privacy in percent."""
     assert found.direct is not None, "the cleaned record has the ones column of the predictor"
     assert found.e_utility is not None, "the cleaner holds its predictor"
     return (
@@ -350,7 +341,8 @@ def _read_direct(found: NullSpacePrivacy, n_desired: int) -> tuple[float, float,
     )
 
 
-def _read_attacked(found: NullSpacePrivacy, n_desired: int) -> tuple[float, float]:
+def read_attacked(found: NullSpacePrivacy, n_desired: int) -> tuple[float, float]:
+    """A row of Figure 6: e_privacy and complete privacy in percent; `n_desired` plays no part."""
     return found.attacked.e_privacy, 100 * found.attacked.complete_privacy
 
 

@@ -3,9 +3,9 @@
 Every figure is a sum over records, so the audit is a mergeable statistic: exact, of flat memory,
 the same for any chunking, and the same for a collection and for its whole repeats.
 
-The definitions are those of Xu et al. 2017, section "Experimental results": e_utility is the
-squared change of the desired prediction, e_privacy that of the confidential one, and a record is
-completely private when its confidential label is predicted no better than from the mean record.
+The definitions are those of Xu et al. 2017, section "Experimental results": e_privacy is the
+squared change of the confidential prediction, and a record is completely private when its
+confidential label is predicted no better than from the mean record.
 """
 
 from __future__ import annotations
@@ -20,9 +20,6 @@ from privpipe.numerics.moments import CoMoments, LeastSquares
 from privpipe.protocols import Column, FloatArray, IntArray, Shard
 
 __all__ = ["AuditPlan", "AuditSums", "PairMoments", "measure_pairs", "summarise_pairs"]
-
-AT_BUDGET = 1e-3
-"""A record counts as at its budget when it spent all but this share of it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,10 +69,6 @@ class AuditPlan:
         See `PairMoments`.
     keeps_features
         Whether the raw predictors apply to released records as they are.
-    predictor : (n_released, n_predictions), optional
-        The desired predictor that the release promises to preserve.
-    utility_budget
-        The promise per record, in squared units of the desired prediction.
     """
 
     desired: tuple[Column, ...]
@@ -86,8 +79,6 @@ class AuditPlan:
     mean: FloatArray
     joint: tuple[IntArray | None, ...]
     keeps_features: bool = True
-    predictor: FloatArray | None = None
-    utility_budget: float | None = None
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -105,20 +96,16 @@ class AuditSums:
         Records.
     added
         Arrays that add, by name.
-    largest
-        Numbers of which the largest counts, by name.
     """
 
     count: int
     added: dict[str, FloatArray] = field(default_factory=dict)
-    largest: dict[str, float] = field(default_factory=dict)
 
     def merge(self, other: AuditSums) -> AuditSums:
         """Sums over the records of both."""
         return AuditSums(
             self.count + other.count,
             {name: value + other.added[name] for name, value in self.added.items()},
-            {name: max(value, other.largest[name]) for name, value in self.largest.items()},
         )
 
 
@@ -157,8 +144,6 @@ def measure_pairs(shard: Shard, *, plan: AuditPlan) -> AuditSums:
     values = np.hstack([shard.desired, shard.confidential])
     targets = code_targets(values, plan.columns, plan.coding)
     added: dict[str, FloatArray] = {}
-    largest: dict[str, float] = {}
-    _add_utility(added, largest, x, released, plan)
     scores = {"raw": plan.raw.predict(x), "retrained": plan.attack.predict(released)}
     if plan.keeps_features:
         scores["released"] = _widen(plan.raw, released.shape[1]).predict(released)
@@ -166,7 +151,7 @@ def measure_pairs(shard: Shard, *, plan: AuditPlan) -> AuditSums:
     for name, score in scores.items():
         _add_predictions(added, name, score, values, targets, plan)
     _add_floors(added, shard, plan)
-    return AuditSums(len(x), added, largest)
+    return AuditSums(len(x), added)
 
 
 def _only_released(shard: Shard) -> Shard:
@@ -195,26 +180,6 @@ def encode_answers(desired: FloatArray, columns: Sequence[Column]) -> IntArray:
 def count_answers(columns: Sequence[Column]) -> int:
     """Number of combinations of desired categorical answers."""
     return int(np.prod([column.n_categories or 1 for column in columns], dtype=np.int64))
-
-
-def _add_utility(
-    added: dict[str, FloatArray],
-    largest: dict[str, float],
-    x: FloatArray,
-    released: FloatArray,
-    plan: AuditPlan,
-) -> None:
-    """e_utility, from the difference of the records: no digit is lost to large predictions."""
-    if plan.predictor is None:
-        return
-    width = released.shape[1]
-    raw = x if x.shape[1] == width else np.hstack([x, np.ones((len(x), 1))])
-    loss = (((released - raw) @ plan.predictor) ** 2).sum(axis=1)
-    budget = plan.utility_budget or 0.0
-    added["e_utility"] = np.array(
-        [loss.sum(), np.sum(loss >= budget * (1 - AT_BUDGET)), np.sum(loss > budget)]
-    )
-    largest["e_utility"] = float(loss.max(initial=0.0))
 
 
 def _add_privacy(

@@ -28,14 +28,12 @@ def find_audit(sums: AuditSums, plan: AuditPlan) -> dict[str, Any]:
     Returns
     -------
     findings
-        ``e_utility`` (mean, largest, share_at_budget, n_above_budget, budget; squared units of
-        the desired prediction), ``privacy`` (per view e_privacy and complete_privacy, mean over
+        ``n_records``, ``privacy`` (per view e_privacy and complete_privacy, mean over
         targets and per target), ``desired`` and ``confidential`` (per variable and view:
         accuracy and f1 of a categorical, r2 and rmse of a numeric variable).
     """
     return {
         "n_records": sums.count,
-        "e_utility": _find_utility(sums, plan),
         "privacy": {
             VIEWS[name]: found
             for name in ("released", "retrained")
@@ -45,19 +43,6 @@ def find_audit(sums: AuditSums, plan: AuditPlan) -> dict[str, Any]:
         "confidential": {
             column.name: _find_predictions(sums, column) for column in plan.confidential
         },
-    }
-
-
-def _find_utility(sums: AuditSums, plan: AuditPlan) -> dict[str, Any] | None:
-    if "e_utility" not in sums.added or not sums.count:
-        return None
-    total, at, above = (float(value) for value in sums.added["e_utility"])
-    return {
-        "budget": plan.utility_budget,
-        "mean": total / sums.count,
-        "largest": sums.largest["e_utility"],
-        "share_at_budget": at / sums.count,
-        "n_above_budget": int(above),
     }
 
 

@@ -110,9 +110,9 @@ def measure_null_space_privacy(
         Any map of features: a cleaner, `LeaceEraser`, `LaplaceMechanism`.
     train
         Records with confidential variables: they train the confidential predictor (unless it
-        is given), the mean record, and the adversary.
+        is given), the mean record, and the adversary, each counting by its weight.
     test
-        Other records with the same variables, judged.
+        Other records with the same variables, judged, each once whatever its weight.
     confidential_predictor : (n_features, n_targets), optional
         What the adversary knows without released records.
     confidential_intercept : (n_targets,), optional

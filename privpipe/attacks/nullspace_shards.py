@@ -89,7 +89,8 @@ def summarise_released(shard: Shard, *, judge: Judge) -> CoMoments:
     """Co-moments of what released training records show, and their confidential targets."""
     _, shown = _release(shard, judge, "train")
     rows = np.hstack([shown, code_role(shard, judge.schema, "confidential", judge.coding)])
-    return CoMoments.of(rows[np.isfinite(rows).all(axis=1)])
+    whole = np.isfinite(rows).all(axis=1)
+    return CoMoments.of(rows[whole], shard.weights[whole] if shard.weights.size else None)
 
 
 def measure_shard(shard: Shard, *, judge: Judge) -> PrivacySums:

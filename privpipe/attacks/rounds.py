@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,26 +21,10 @@ from privpipe.numerics.labels import Coding, code_targets
 from privpipe.numerics.moments import CoMoments, LeastSquares, solve_least_squares
 from privpipe.protocols import FloatArray, Shard, Shards, ShardSchema
 
-__all__ = ["Promise", "audit_release"]
+__all__ = ["audit_release"]
 
 LITTLE_RIDGE = 1e-6
 """Used only where the raw design is rank-deficient and least squares is not determined."""
-
-
-@dataclass(frozen=True, eq=False)
-class Promise:
-    """What a release promises to preserve.
-
-    Parameters
-    ----------
-    predictor : (n_released, n_predictions)
-        The desired predictor.
-    utility_budget
-        Largest loss per record, in squared units of its prediction.
-    """
-
-    predictor: FloatArray
-    utility_budget: float
 
 
 def audit_release(
@@ -53,7 +36,6 @@ def audit_release(
     unit_roundoff: float,
     coding: Coding = "zero_one",
     keeps_features: bool = True,
-    promise: Promise | None = None,
 ) -> dict[str, Any]:
     """Judge a release on labelled records that its map has never seen.
 
@@ -72,8 +54,6 @@ def audit_release(
         Values of categorical targets.
     keeps_features
         Whether released columns are the raw features, so that raw predictors apply to them.
-    promise
-        The utility promise to check on every judged record.
 
     Returns
     -------
@@ -108,8 +88,6 @@ def audit_release(
         mean=mean,
         joint=pairs.joint,
         keeps_features=keeps_features,
-        predictor=None if promise is None else promise.predictor,
-        utility_budget=None if promise is None else promise.utility_budget,
     )
     sums: AuditSums = test.reduce(partial(measure_pairs, plan=plan))
     if sums.count == 0:

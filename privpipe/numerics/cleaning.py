@@ -1,19 +1,24 @@
 """Clean a block of records in low-rank form: coordinates, shrinking, lift, within a margin.
 
 ``x~ = c + D shrink(E^T (x - c))``, O(n r) per record (Xu et al. 2017, Figures 2 and 3). Large
-blocks of few coordinates go through the compiled kernel, all others through NumPy in tiles that
-stay in the cache; the two agree to rounding, and memory beyond the result is that of one tile.
+blocks of few coordinates go through the compiled kernel, all others (and all where no compiler
+loads) through NumPy in tiles that stay in the cache; the two agree to rounding, and memory beyond
+the result is that of one tile. Records of a narrow dtype whose rounding may cost too much of
+their budget are stored with care (`privpipe.numerics.balance`).
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from privpipe.numerics.balance import Balance, store_within
 from privpipe.numerics.margin import RoundingMargin
 from privpipe.numerics.shrinkage import shrink_by_rule
 from privpipe.protocols import BoolArray, FloatArray
@@ -35,6 +40,12 @@ KERNEL_RANK = 12
 
 TILE_VALUES = 2**17
 """Values of a tile: its float64 copy fits a cache."""
+
+MENDED_TILES = 4
+"""Tiles of records that are stored in balance at once: it goes feature by feature."""
+
+WIDEST_MARGIN = 0.02
+"""Records whose margin is a larger share of the budget's root are stored in balance, if at all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +69,8 @@ class LinearForm:
         Of rounding.
     reach : (rank,)
         Norms of the columns of the lift.
-    appended
-        Squared norm of what is appended to each record.
+    balance
+        How to store records of a narrow dtype whose margin is too wide; None withholds them.
     """
 
     encoder: FloatArray
@@ -70,11 +81,15 @@ class LinearForm:
     rule: str
     margin: RoundingMargin
     reach: FloatArray
-    appended: float
+    balance: Balance | None = None
 
     @property
     def rank(self) -> int:
         return len(self.shift)
+
+    def widest(self, lifted: bool) -> float:
+        """Margin up to which a record is simply rounded."""
+        return self.root * (WIDEST_MARGIN if lifted and self.balance is not None else 1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,9 +127,11 @@ def clean_block(
     lifted
         Return records; otherwise the kept coordinates.
     """
-    if _kernel_pays(x, form.rank):
-        return clean_with_kernel(x, form, dtype, lifted=lifted)
-    return clean_with_numpy(x, form, dtype, lifted=lifted)
+    clean = clean_with_kernel if _kernel_pays(x, form.rank) else clean_with_numpy
+    found = clean(x, form, dtype, lifted=lifted)
+    if lifted and form.balance is not None and found.withheld.any():
+        _mend(found, x, form)
+    return found
 
 
 def clean_with_kernel(
@@ -125,14 +142,17 @@ def clean_with_kernel(
     lifted: bool = True,
     out: FloatArray | None = None,
 ) -> Cleaned:
-    """See `clean_block`; float32 and float64 only, optionally into an array of the caller's."""
+    """See `clean_block`; float32 and float64 only, optionally into an array of the caller's.
+
+    Leaves to `clean_block` what is to be stored in balance: such records are NaN and withheld.
+    """
     from privpipe.numerics.kernel import UNREPRESENTABLE, make_kernel
 
     if out is None:
         out = np.empty((len(x), len(form.lift)), dtype) if lifted else np.empty((len(x), form.rank))
     spent, state = np.empty(len(x)), np.empty(len(x), np.uint8)
     weights = np.r_[form.margin.per_record, form.margin.constant, form.margin.per_coordinate]
-    limits = np.array([form.appended, np.linalg.norm(form.centre), _largest(dtype)])
+    limits = np.array([form.widest(lifted), np.linalg.norm(form.centre), _largest(dtype)])
     make_kernel(form.rank, form.rule, lifted)(
         np.ascontiguousarray(x),
         np.ascontiguousarray(form.encoder.T),
@@ -153,14 +173,14 @@ def clean_with_kernel(
 def clean_with_numpy(
     x: FloatArray, form: LinearForm, dtype: npt.DTypeLike, *, lifted: bool = True
 ) -> Cleaned:
-    """See `clean_block`; any floating dtype and rank."""
+    """As `clean_with_kernel`, for any floating dtype and rank."""
     kept = np.empty((len(x), form.rank))
     spent, withheld = np.empty(len(x)), np.empty(len(x), np.bool_)
     wide = np.empty((_tile_rows(x.shape[1]), x.shape[1]))
     for rows in _tiles(*x.shape):
         tile = wide[: rows.stop - rows.start]
         tile[...] = x[rows]
-        kept[rows], spent[rows], withheld[rows] = _clean_tile(tile, form, dtype)
+        kept[rows], spent[rows], withheld[rows] = _clean_tile(tile, form, dtype, lifted)
     kept[withheld] = np.nan
     if not lifted:
         return Cleaned(kept, spent, withheld)
@@ -205,21 +225,71 @@ def reconstruct_records(
 def _kernel_pays(records: FloatArray, rank: int) -> bool:
     """Large blocks of few coordinates, in a dtype that the kernel knows."""
     known = records.dtype in (np.float32, np.float64) and records.dtype.isnative
-    return known and records.size >= KERNEL_VALUES and rank <= KERNEL_RANK
+    large = records.size >= KERNEL_VALUES and rank <= KERNEL_RANK
+    return known and large and _can_compile()
+
+
+@cache
+def _can_compile() -> bool:
+    """Whether the compiler is there; where it does not load, NumPy does all the work."""
+    try:
+        importlib.import_module("privpipe.numerics.kernel")
+    except ImportError:
+        return False
+    return True
+
+
+def _mend(found: Cleaned, x: FloatArray, form: LinearForm) -> None:
+    """Store in balance what was withheld for its wide margin, in place, tile by tile."""
+    rows = np.flatnonzero(found.withheld)
+    step = MENDED_TILES * _tile_rows(x.shape[1])
+    for start in range(0, len(rows), step):
+        some = rows[start : start + step]
+        stored, spent, within = _clean_narrow(x[some].astype(np.float64), form, found.released)
+        found.released[some[within]] = stored[within]
+        found.spent[some[within]] = spent[within]
+        found.withheld[some[within]] = False
+
+
+def _clean_narrow(
+    x: FloatArray, form: LinearForm, released: FloatArray
+) -> tuple[FloatArray, FloatArray, BoolArray]:
+    """Stored records, what they cost, and whether they may be released."""
+    assert form.balance is not None, "only narrow dtypes are mended"
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        b, far = _measure(x, form)
+        margin = form.balance.margin.measure(np.sqrt(np.einsum("ij,ij->i", x, x)), b)
+        possible = np.flatnonzero((far <= _largest(released.dtype)) & (margin < form.root))
+        stored, spent = np.empty((len(x), len(form.lift)), released.dtype), np.zeros(len(x))
+        within = np.zeros(len(x), np.bool_)
+        stored[possible], loss, within[possible] = store_within(
+            b[possible],
+            form.root - margin[possible],
+            lambda coordinates, budget: shrink_by_rule(coordinates, budget, form.rule),
+            lambda kept: kept @ form.lift.T + form.centre,
+            form.balance,
+            released.dtype,
+        )
+        spent[possible] = loss**2
+    return stored, spent, within
+
+
+def _measure(x: FloatArray, form: LinearForm) -> tuple[FloatArray, FloatArray]:
+    """Coordinates, and bounds on the norm of any record made of them."""
+    b = x @ form.encoder + form.shift
+    return b, np.abs(b) @ form.reach + np.linalg.norm(form.centre)
 
 
 def _clean_tile(
-    x: FloatArray, form: LinearForm, dtype: npt.DTypeLike
+    x: FloatArray, form: LinearForm, dtype: npt.DTypeLike, lifted: bool
 ) -> tuple[FloatArray, FloatArray, BoolArray]:
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        b = x @ form.encoder + form.shift
-        far = np.abs(b) @ form.reach + np.linalg.norm(form.centre)
+        b, far = _measure(x, form)
         withheld = ~(far <= _largest(dtype))
         if form.root == 0:
             return b + 0.0, np.zeros(len(x)), withheld
-        norm = np.sqrt(np.einsum("ij,ij->i", x, x) + form.appended)
-        margin = form.margin.measure(norm, b)
-        withheld |= ~(margin <= form.root)
+        margin = form.margin.measure(np.sqrt(np.einsum("ij,ij->i", x, x)), b)
+        withheld |= ~(margin <= form.widest(lifted))
         budget = np.where(withheld, 0.0, form.root - margin) ** 2
         b[withheld] = 0.0
         kept = shrink_by_rule(b, budget, form.rule)

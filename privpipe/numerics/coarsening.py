@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numba as nb
 import numpy as np
 from scipy.interpolate import PchipInterpolator
 
+from privpipe.numerics.compiler import njit
 from privpipe.numerics.distortion import CodeDistance
 from privpipe.numerics.information import LOWEST, normalise_potentials
 from privpipe.numerics.line_pricing import PosteriorBins
@@ -117,7 +117,7 @@ def _gather(target: FloatArray, spacing: int) -> FloatArray:
     return gathered
 
 
-@nb.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _couple(target: Any, source: Any, symbols: Any, columns: Any, weights: Any) -> Any:
     i, j, k = 0, 0, 0
     left, right = target[0], source[0]

@@ -8,10 +8,11 @@ operations. Reduction and coefficients follow FDLIBM 5.3 (e_log.c, k_sin.c, k_co
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
-from numba import njit
+
+from privpipe.numerics.compiler import njit
 
 __all__ = ["compiled", "exponential_of", "sine_cosine_of"]
 
@@ -20,7 +21,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def compiled(function: F) -> F:
     """Compile at first use, keep on disk, release the interpreter lock; never reorder floats."""
-    return cast(F, njit(cache=True, nogil=True, fastmath=False, error_model="numpy")(function))
+    return njit(cache=True, nogil=True, fastmath=False, error_model="numpy")(function)
 
 
 _LN2_HIGH = 6.93147180369123816490e-01

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba as nb
 import numpy as np
+
+from privpipe.numerics.compiler import njit
 
 __all__ = [
     "centre_columns",
@@ -16,7 +17,7 @@ __all__ = [
 ]
 
 
-@nb.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def fill_slacks(
     pointers: Any, symbols: Any, distances: Any, posterior: Any, g: Any, lam: Any, nu: Any, z: Any
 ) -> Any:
@@ -30,7 +31,7 @@ def fill_slacks(
             z[k] = c
 
 
-@nb.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def fill_normal_terms(
     pointers: Any,
     symbols: Any,
@@ -77,7 +78,7 @@ def fill_normal_terms(
     return dd
 
 
-@nb.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def fill_right_sides(
     pointers: Any,
     symbols: Any,
@@ -107,7 +108,7 @@ def fill_right_sides(
     return b3, spent
 
 
-@nb.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def fill_directions(
     pointers: Any,
     symbols: Any,
@@ -133,7 +134,7 @@ def fill_directions(
             dy[k] = (rc[k] - y[k] * v) / z[k]
 
 
-@nb.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def centre_columns(pointers: Any, cost: Any, mass: Any, mu: Any, nu: Any, y: Any) -> Any:
     """Column potentials with sum_i mu / (cost_ij - nu_j) = p_j, by Newton on the reciprocal."""
     for j in range(len(pointers) - 1):

@@ -17,7 +17,7 @@ from numba import njit
 __all__ = ["UNREPRESENTABLE", "WRONG", "make_kernel", "make_lift"]
 
 UNREPRESENTABLE, WRONG = 1, 2
-"""What a kernel says of a record beside 0: its margin exceeds the budget; it is not finite."""
+"""What a kernel says of a record beside 0: its margin is too wide; it is not finite."""
 
 _compiled = njit(
     nogil=True,
@@ -99,8 +99,8 @@ def make_kernel(rank: int, rule: str, lifted: bool) -> Callable[..., None]:
         ``kernel(x, encoder, shift, lift, centre, root, weights, reach, limits, out, spent, state)``
         with encoder (rank, n_features_in) and lift (rank, n_features_out) row by row, shift
         (rank,), the margin's weights (rank + 2,) as (per_record, constant, per_coordinate ...),
-        reach (rank,), and limits (3,): the squared norm of what is appended to a record, the
-        norm of the centre, and the largest released value. It fills out, spent (n_records,)
+        reach (rank,), and limits (3,): the widest margin, the norm of the centre, and the
+        largest released value. It fills out, spent (n_records,)
         and state (n_records,).
     """
     space: dict[str, Any] = {
@@ -162,7 +162,7 @@ def kernel(x, encoder, shift, lift, centre, root, weights, reach, limits, out, s
 {rows}
     b = np.zeros({rank}); order = np.zeros({rank}, np.int64)
     for i in range(x.shape[0]):
-        row = x[i]; y = out[i]; square = limits[0]
+        row = x[i]; y = out[i]; square = 0.0
         {zeros}
         for c in range(row.size):
             v = np.float64(row[c])
@@ -177,7 +177,7 @@ def kernel(x, encoder, shift, lift, centre, root, weights, reach, limits, out, s
         state[i] = 0; spent[i] = 0.0
         if not np.isfinite(square):
             state[i] = {WRONG}
-        elif not far <= limits[2] or (root > 0 and not margin <= root):
+        elif not far <= limits[2] or (root > 0 and not margin <= limits[0]):
             state[i] = {UNREPRESENTABLE}
         if state[i] != 0:
             for c in range(y.size):

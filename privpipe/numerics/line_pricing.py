@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numba as nb
 import numpy as np
 
+from privpipe.numerics.compiler import njit
 from privpipe.numerics.distortion import CodeDistance
 from privpipe.numerics.mapping_problem import MappingProblem
 from privpipe.numerics.pricing import Prices, Question
@@ -25,7 +25,7 @@ __all__ = ["PosteriorBins", "bin_posteriors", "is_line", "price_line"]
 _MOST_DISTINCT = 24
 
 
-@nb.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _squared_transform(xs: Any, h: Any, lam: Any, xq: Any, out: Any, arg: Any) -> Any:
     """out[q] = min_k h[k] + lam (xq[q] - xs[k])**2 for ascending xs and xq."""
     n = len(xs)
@@ -59,7 +59,7 @@ def _squared_transform(xs: Any, h: Any, lam: Any, xq: Any, out: Any, arg: Any) -
         out[q] = h[vertex[c]] + lam * (xq[q] - xs[vertex[c]]) ** 2
 
 
-@nb.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def _absolute_transform(xs: Any, h: Any, lam: Any, xq: Any, out: Any, arg: Any) -> Any:
     """out[q] = min_k h[k] + lam |xq[q] - xs[k]| for ascending xs and xq."""
     low, who, k = np.inf, 0, 0

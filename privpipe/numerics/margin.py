@@ -23,27 +23,43 @@ UNIT = 2.0**-53
 class Defects:
     """How far encoder and lift are from the exact ones, and the sizes that rounding scales with.
 
+    A vector v weighs ``sum_i |A_i| |v_i|``, with A_i the rows of ``A``: what an error in
+    proportion to each of its features costs. Where large features have small coefficients this
+    is far below ``|A| |v|``.
+
     Parameters
     ----------
-    predictor_norm
-        Frobenius norm of the predictor ``A``.
-    encoder
-        Frobenius norm of ``A - E W^T``.
+    predictor_norm, given_norm
+        Frobenius norm of the predictor ``A``, and without the rows of appended features.
+    encoder, given_encoder
+        Frobenius norm of ``A - E W^T``, and without those rows.
     lift : (rank,)
         Norms of the columns of ``A^T D - W``.
     reach : (rank,)
         Norms of the columns of ``D``.
-    centre_norm
-        Norm of the centre.
+    weighed_reach : (rank,)
+        Weights of the columns of ``D``.
+    weighed_centre, weighed_appended
+        Weights of the centre and of the appended ones.
+    missed
+        What ``A - E W^T`` makes of centre and appended ones at most.
+    coefficient_sum
+        Sum of the norms of the rows of ``A``.
     length
         Bound on the number of terms in any sum.
     """
 
     predictor_norm: float
+    given_norm: float
     encoder: float
+    given_encoder: float
     lift: FloatArray
     reach: FloatArray
-    centre_norm: float
+    weighed_reach: FloatArray
+    weighed_centre: float
+    weighed_appended: float
+    missed: float
+    coefficient_sum: float
     length: int
 
 
@@ -54,7 +70,7 @@ class RoundingMargin:
     Parameters
     ----------
     per_record
-        In units of the prediction per unit of the record's norm.
+        In units of the prediction per unit of the norm of the record as it is given.
     per_coordinate : (rank,)
         Per unit of each coordinate.
     constant
@@ -77,7 +93,12 @@ class RoundingMargin:
 
 
 def measure_defects(
-    predictor: FloatArray, encoder: FloatArray, lift: FloatArray, centre: FloatArray
+    predictor: FloatArray,
+    encoder: FloatArray,
+    lift: FloatArray,
+    centre: FloatArray,
+    *,
+    n_appended: int = 0,
 ) -> Defects:
     """Measure what an encoder and a lift of a predictor miss.
 
@@ -92,15 +113,27 @@ def measure_defects(
         ``E`` and ``D``.
     centre : (n_features,)
         Zero point of the coordinates.
+    n_appended
+        How many of the last features are ones that cleaning appends to a record.
     """
     turned = predictor.T @ lift
     w = _find_turn(predictor, encoder)
+    missed = predictor - encoder @ w.T
+    given = slice(len(predictor) - n_appended)
+    appended = (np.arange(len(predictor)) >= given.stop).astype(np.float64)
+    weights = np.linalg.norm(predictor, axis=1)
     return Defects(
         predictor_norm=float(np.linalg.norm(predictor)),
-        encoder=float(np.linalg.norm(predictor - encoder @ w.T)),
+        given_norm=float(np.linalg.norm(predictor[given])),
+        encoder=float(np.linalg.norm(missed)),
+        given_encoder=float(np.linalg.norm(missed[given])),
         lift=np.linalg.norm(turned - w, axis=0),
         reach=np.linalg.norm(lift, axis=0),
-        centre_norm=float(np.linalg.norm(centre)),
+        weighed_reach=weights @ np.abs(lift),
+        weighed_centre=float(weights @ np.abs(centre)),
+        weighed_appended=float(weights @ appended),
+        missed=float(np.linalg.norm(missed, axis=1) @ (np.abs(centre) + appended)),
+        coefficient_sum=float(weights.sum()),
         length=sum(predictor.shape) + encoder.shape[1] + 8,
     )
 
@@ -113,7 +146,9 @@ def _find_turn(predictor: FloatArray, encoder: FloatArray) -> FloatArray:
     return turn
 
 
-def plan_margin(defects: Defects, root: float, released_dtype: np.dtype[Any]) -> RoundingMargin:
+def plan_margin(
+    defects: Defects, root: float, released_dtype: np.dtype[Any], *, storing: bool = True
+) -> RoundingMargin:
     """Bound what rounding adds to the root of a record's loss of utility.
 
     Parameters
@@ -124,6 +159,9 @@ def plan_margin(defects: Defects, root: float, released_dtype: np.dtype[Any]) ->
         Root of the utility budget.
     released_dtype
         Floating dtype of the released record.
+    storing
+        Include the rounding of the stored record; without it the margin is that of the float64
+        arithmetic, for those who measure what storing cost.
 
     Returns
     -------
@@ -134,23 +172,21 @@ def plan_margin(defects: Defects, root: float, released_dtype: np.dtype[Any]) ->
     -----
     Guarantee: with c the centre, b the coordinates of ``x - c`` and b~ what is kept of them, the
     loss of the stored record is at most ``|b - b~| + |A - E W^T| |x - c| + |(A^T D - W) b~|``
-    plus ``|A|`` times the rounding of the record: unit roundoff of the released dtype (and half
-    its smallest subnormal per feature) from storing, and at most ``length * 2**-53`` relative to
-    ``|x| + |c| + sum(|D_j| |b_j|)`` from each of the sums that make b and x~. These sums, the
-    sums of the shrinking, and those of a reader who checks in float64 are covered by the 4.
+    plus the rounding e of the record, which costs ``|A^T e| <= sum |A_i| |e_i|``: of each feature
+    the unit roundoff of the released dtype (and half its smallest subnormal) from storing, and
+    at most ``length * 2**-53`` relative to ``|x| + |c| + sum(|D_j| |b_j|)`` from each of the sums
+    that make b and x~. These sums, the sums of the shrinking, and those of a reader who checks
+    in float64 are covered by the 4.
     """
     info = np.finfo(released_dtype)
-    arithmetic = 4 * defects.length * UNIT * defects.predictor_norm
-    storing = float(info.eps) / 2 * defects.predictor_norm
-    subnormal = float(info.smallest_subnormal) * np.sqrt(defects.length) * defects.predictor_norm
+    arithmetic = 4 * defects.length * UNIT
+    unit = float(info.eps) / 2 if storing else 0.0
+    subnormal = float(info.smallest_subnormal) * defects.coefficient_sum
     slack = 1 + 1e-9  # of the margin's own arithmetic
+    fixed = (2 * arithmetic + unit) * defects.weighed_centre
+    fixed += 2 * arithmetic * defects.weighed_appended
     return RoundingMargin(
-        per_record=slack * (arithmetic + defects.encoder),
-        per_coordinate=slack * ((arithmetic + storing) * defects.reach + defects.lift),
-        constant=slack
-        * (
-            (2 * arithmetic + storing + defects.encoder) * defects.centre_norm
-            + subnormal
-            + 4 * defects.length * UNIT * root
-        ),
+        per_record=slack * (arithmetic * defects.given_norm + defects.given_encoder),
+        per_coordinate=slack * ((arithmetic + unit) * defects.weighed_reach + defects.lift),
+        constant=slack * (fixed + defects.missed + subnormal + arithmetic * root),
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba as nb
 import numpy as np
+
+from privpipe.numerics.compiler import njit
 
 __all__ = ["count_differences", "find_cheapest", "price_columns_kernel", "sum_distances"]
 
@@ -14,7 +15,7 @@ _LOOSE = {"nnan", "ninf", "nsz"}
 _LANES = 64
 
 
-@nb.njit(cache=True, nogil=True, fastmath=_LOOSE)
+@njit(cache=True, nogil=True, fastmath=_LOOSE)
 def count_differences(symbols: Any, column: Any, out: Any) -> Any:
     # One byte per attribute: fold each byte's bits to its lowest, then add the bytes up.
     for w in range(symbols.shape[0]):
@@ -29,7 +30,7 @@ def count_differences(symbols: Any, column: Any, out: Any) -> Any:
             out[i] = np.float64(np.int32(count)) + (out[i] if w else 0.0)
 
 
-@nb.njit(cache=True, nogil=True, fastmath=_LOOSE)
+@njit(cache=True, nogil=True, fastmath=_LOOSE)
 def sum_distances(kind: Any, symbols: Any, column: Any, out: Any) -> Any:
     for k in range(symbols.shape[0]):
         row, c = symbols[k], column[k]
@@ -44,7 +45,7 @@ def sum_distances(kind: Any, symbols: Any, column: Any, out: Any) -> Any:
             out[i] = step + (out[i] if k else 0.0)
 
 
-@nb.njit(cache=True, nogil=True, fastmath=_LOOSE)
+@njit(cache=True, nogil=True, fastmath=_LOOSE)
 def find_cheapest(cost: Any, best: Any, values: Any) -> Any:
     """Indices of the smallest costs, in order; ties by index. Returns the least cost."""
     n, top = cost.shape[0], best.shape[0]
@@ -69,7 +70,7 @@ def find_cheapest(cost: Any, best: Any, values: Any) -> Any:
     return values[0]
 
 
-@nb.njit(cache=True, nogil=True, fastmath=_LOOSE)
+@njit(cache=True, nogil=True, fastmath=_LOOSE)
 def price_columns_kernel(
     kind: Any,
     words_s: Any,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba as nb
 import numpy as np
+
+from privpipe.numerics.compiler import njit
 
 __all__ = ["multiply_curvature", "smooth_minimum", "sum_slopes"]
 
 
-@nb.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def smooth_minimum(
     pointers: Any,
     symbols: Any,
@@ -49,7 +50,7 @@ def smooth_minimum(
     return total
 
 
-@nb.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def sum_slopes(
     pointers: Any,
     symbols: Any,
@@ -96,7 +97,7 @@ def sum_slopes(
     return spent, spread / tau
 
 
-@nb.njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True)
 def multiply_curvature(
     pointers: Any,
     symbols: Any,

@@ -41,7 +41,9 @@ class Records:
     attributes : (n_records, n_attributes), optional
         Integer codes of categorical attributes, -1 where missing (privacy mappings).
     weights : (n_records,), optional
-        How often each record counts in a fit, non-negative; once when not given.
+        How often each record counts in a fit, non-negative; once when not given. Null-space
+        cleaning and LEACE count so, other methods refuse weights. Measurements and audits count
+        every record once.
     n_shards
         Number of shards; results do not depend on it but for rounding.
 
@@ -85,6 +87,7 @@ class Records:
         self._n_shards = min(n_shards, len(x))
         self._schema = ShardSchema(
             n_features=x.shape[1],
+            weighted=bool(self._whole.weights.size),
             desired=d_columns,
             confidential=c_columns,
             attributes=tuple(
@@ -213,6 +216,7 @@ def _as_weights(values: npt.ArrayLike | None, n_records: int) -> FloatArray:
         raise InputError(
             f"weights has shape {weights.shape}, or holds negative or non-finite values.",
             remedy=f"Give {n_records} finite weights of at least 0.",
+            code="weights",
         )
     return weights
 

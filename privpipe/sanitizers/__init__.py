@@ -56,6 +56,7 @@ METHODS: dict[str, Method[Any]] = {
             source="Xu et al. 2017, Cleaning the Null Space, algorithm 1",
             files=lambda options: {"predictor": options.predictor} if options.predictor else {},
             factored=True,
+            weighs=True,
         ),
         Method(
             name="null_space_targeted",
@@ -66,6 +67,7 @@ METHODS: dict[str, Method[Any]] = {
             source="Xu et al. 2017, Cleaning the Null Space, algorithm 2",
             files=_files_of_targeted,
             factored=True,
+            weighs=True,
         ),
         Method(
             name="leace",
@@ -74,6 +76,7 @@ METHODS: dict[str, Method[Any]] = {
             releases="rows",
             fit=fit_leace,
             source="Belrose et al. 2023, LEACE: Perfect linear concept erasure in closed form",
+            weighs=True,
         ),
         PRIVACY_MAPPING,
         *minimax.METHODS,

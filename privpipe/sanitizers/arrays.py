@@ -1,4 +1,4 @@
-"""Arrays that callers hand to sanitizers, checked and in the dtype to work with."""
+"""What callers hand to sanitizers, checked: arrays in the dtype to work with, and weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.errors import InputError
+from privpipe.errors import InputError, OptionError
 from privpipe.protocols import FloatArray, ShardSchema
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "check_finite_records",
     "check_not_lazy",
     "check_shards",
+    "check_unweighted",
 ]
 
 
@@ -32,9 +33,14 @@ def as_predictor(values: npt.ArrayLike, name: str = "predictor") -> FloatArray:
     """
     a = np.asarray(values, np.float64)
     a = a[:, None] if a.ndim == 1 else a
-    if a.ndim != 2 or a.size == 0 or not np.isfinite(a).all():
+    problem = ""
+    if a.ndim != 2 or a.size == 0:
+        problem = f"has shape {a.shape}"
+    elif bad := int(np.count_nonzero(~np.isfinite(a))):
+        problem = f"holds {bad} of {a.size} values that are not finite"
+    if problem:
         raise InputError(
-            f"The {name} has shape {a.shape} or holds values that are not finite.",
+            f"The {name} {problem}.",
             remedy="Give a finite matrix of shape (n_features, n_predictions).",
             code="predictor",
         )
@@ -123,4 +129,14 @@ def check_finite_records(records: FloatArray) -> None:
             f"{bad} of {len(records)} records hold values that are not finite.",
             remedy="Remove or impute them before sanitising.",
             code="nonfinite",
+        )
+
+
+def check_unweighted(schema: ShardSchema) -> None:
+    """Raise OptionError if records have weights, for fits that count every record once."""
+    if schema.weighted:
+        raise OptionError(
+            "This method counts every record once, but the records have weights.",
+            remedy="Leave the weights out, or use null-space cleaning or LEACE.",
+            code="weights",
         )

@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from privpipe.errors import InputError
 from privpipe.numerics.moments import CoMoments
 from privpipe.protocols import BoolArray, FloatArray, IntArray, Shard, Shards, ShardSchema
+from privpipe.sanitizers.arrays import check_unweighted
 
 __all__ = [
     "MAX_CLASSES",
@@ -151,9 +152,12 @@ def measure_moments(shards: Shards) -> LabelledMoments:
 
     Raises
     ------
+    OptionError
+        If records have weights.
     InputError
         If no record is complete, or features are not finite.
     """
+    check_unweighted(shards.schema)
     moments = shards.reduce(partial(summarise_labelled, schema=shards.schema))
     if moments.count == 0:
         raise InputError(

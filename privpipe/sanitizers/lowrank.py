@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.errors import GuaranteeError, OptionError, PrivacyWarning
+from privpipe.numerics.balance import Balance
 from privpipe.numerics.cleaning import Cleaned, LinearForm, clean_block
 from privpipe.numerics.knapsack import check_budget
 from privpipe.numerics.lowrank import factor_predictor, lift_likely
-from privpipe.numerics.margin import Defects, measure_defects, plan_margin
+from privpipe.numerics.margin import UNIT, Defects, measure_defects, plan_margin
 from privpipe.protocols import FloatArray, Guarantee, RecordStream, Role
 from privpipe.sanitizers.arrays import as_finite, as_records, check_finite_records
 from privpipe.sanitizers.summary import UtilitySummary
@@ -148,7 +149,8 @@ class LinearCleaner:
         -----
         Guarantee: ``|A^T (x~ - x)|**2 <= utility_budget`` for every record as stored, checked
         in exact arithmetic. The budget spent is smaller by a margin that covers the rounding
-        of the stored record and of the dot products (see `plan_margin`).
+        of the stored record and of the dot products (see `plan_margin`). In dtypes narrower than
+        float64, records whose margin is wide are rounded with care instead (`round_in_balance`).
 
         References
         ----------
@@ -215,18 +217,30 @@ class LinearCleaner:
             rule=self.rule,
             margin=plan_margin(self._defects, root, dtype),
             reach=self._defects.reach,
-            appended=float(self.augmented),
+            balance=self._balance(root, dtype),
         )
+
+    def _balance(self, root: float, dtype: np.dtype[Any]) -> Balance | None:
+        """What it takes to mend records of a narrow dtype; float64 needs no mending."""
+        if root == 0 or np.finfo(dtype).nmant >= np.finfo(np.float64).nmant:
+            return None
+        margin = plan_margin(self._defects, root, dtype, storing=False)
+        return Balance(self.encoder, margin)
 
     @cached_property
     def _defects(self) -> Defects:
-        return measure_defects(self.predictor, self.encoder, self.lift, self.centre)
+        return measure_defects(
+            self.predictor,
+            self.encoder,
+            self.lift,
+            self.centre,
+            n_appended=int(self.augmented),
+        )
 
     def _rounding_bound(self) -> float:
-        margin = plan_margin(self._defects, 0.0, np.dtype(np.float32))
-        storing = self._defects.predictor_norm * 2.0**-24
-        sizes = np.linalg.norm(self.encoder, axis=0)
-        return float(margin.per_record + storing + self._defects.lift @ sizes)
+        found = self._defects
+        rounding = (4 * found.length * UNIT + 2.0**-24) * found.predictor_norm
+        return float(rounding + found.encoder + found.lift @ np.linalg.norm(self.encoder, axis=0))
 
     def _summarise(self, cleaned: Cleaned) -> UtilitySummary:
         kept = ~cleaned.withheld

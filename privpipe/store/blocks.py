@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import numpy.typing as npt
 import zarr
@@ -23,7 +22,7 @@ from zarr.abc.store import Store
 from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.sanitizers.summary import UtilitySummary
 from privpipe.store.layout import ArrayPlan, chunk_key
-from privpipe.store.location import join, open_store, read_bytes, shown
+from privpipe.store.location import join, measure_bytes, open_store, shown
 
 __all__ = [
     "Receipt",
@@ -171,13 +170,13 @@ def measure_object(store: Store, plan: ArrayPlan, chunk: int) -> Stored:
     IncompleteReleaseError
         If the object is not there.
     """
-    content = read_bytes(store, chunk_key(plan, chunk))
-    if content is None:
+    found = measure_bytes(store, chunk_key(plan, chunk))
+    if found is None:
         raise IncompleteReleaseError(
             f"Chunk {chunk} of {plan.name!r} is missing.",
             remedy="Run the job again; it writes what is missing.",
         )
-    return Stored(plan.name, len(content), google_crc32c.value(content))
+    return Stored(plan.name, *found)
 
 
 def check_receipts(

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import TypeAdapter, ValidationError
 
-from privpipe.errors import FormatError, StoreError
+from privpipe.errors import FormatError, InputError, StoreError
 from privpipe.protocols import FloatArray, IntArray, Oracle, Shard, ShardSchema, Statistics, Sums
 from privpipe.records.chunks import ChunkPlan
 from privpipe.records.indicators import expand_indicators, name_indicators
@@ -68,6 +68,8 @@ class Collection:
         SHA-256 over schema and checksums of the stored chunks, from its header.
     desired, confidential, attributes
         Variables to read in each role.
+    weights
+        Numeric variable that says how often a record counts in a fit; all count once without.
     reads_features
         Whether shards hold the features.
     split, part
@@ -89,6 +91,7 @@ class Collection:
     desired: tuple[str, ...] = ()
     confidential: tuple[str, ...] = ()
     attributes: tuple[str, ...] = ()
+    weights: str | None = None
     reads_features: bool = True
     split: Split | None = None
     part: Part = "all"
@@ -106,6 +109,7 @@ class Collection:
     @property
     def schema(self) -> ShardSchema:
         found = self.schema_of_records.for_roles(self.desired, self.confidential, self.attributes)
+        found = replace(found, weighted=self.weights is not None)
         if not self.indicators:
             return found
         names = name_indicators(found.attributes)
@@ -141,6 +145,7 @@ class Collection:
             self.codes(start, stop)[keep],
             released[keep],
             first_record=start if whole else -1,
+            weights=self._weights(start, stop)[keep] if self.weights else np.empty(0),
         )
 
     def shards(self) -> Iterator[Shard]:
@@ -206,6 +211,19 @@ class Collection:
                 table[table[:, j] == MISSING, j] = np.nan
         return table
 
+    def _weights(self, start: int, stop: int) -> FloatArray:
+        assert self.weights is not None, "only called where there are some"
+        weights = self.read(self.weights, start, stop).astype(np.float64)
+        bad = int(np.count_nonzero(~(np.isfinite(weights) & (weights >= 0))))
+        if bad:
+            raise InputError(
+                f"{bad} of {stop - start} records from record {start} on have a weight in "
+                f"{self.weights!r} that is negative, missing or not finite.",
+                remedy="Give every training record a finite weight of at least 0; 0 leaves it out.",
+                code="weights",
+            )
+        return weights
+
     def codes(self, start: int, stop: int) -> IntArray:
         """Codes of the attributes, (n_records, n_attributes)."""
         return self._codes(self.url, self.digest, start, stop)
@@ -232,6 +250,7 @@ def open_collection(
     desired: str | Sequence[str] = (),
     confidential: str | Sequence[str] = (),
     attributes: str | Sequence[str] = (),
+    weights: str | None = None,
 ) -> Collection:
     """Open a collection and check that it is whole.
 
@@ -241,6 +260,8 @@ def open_collection(
         Local path or URL of the Zarr group.
     desired, confidential, attributes
         Variables wanted in each role.
+    weights
+        Numeric variable that says how often each record counts in a fit.
 
     Returns
     -------
@@ -253,7 +274,8 @@ def open_collection(
     StoreError
         If it cannot be reached, or chunks are missing.
     InputError
-        If a variable does not exist (the message names the closest one).
+        If a variable does not exist (the message names the closest one), or `weights` is
+        categorical.
     """
     url = as_url(url)
     header = read_header(url, "collection")
@@ -265,9 +287,21 @@ def open_collection(
             f"The header of {shown(url)} is damaged.", remedy="Ingest the collection again."
         ) from None
     collection = Collection(
-        url, schema, digest, as_names(desired), as_names(confidential), as_names(attributes)
+        url,
+        schema,
+        digest,
+        as_names(desired),
+        as_names(confidential),
+        as_names(attributes),
+        weights,
     )
     _ = collection.schema  # names are checked here
+    if weights is not None and schema.variable(weights).categories is not None:
+        raise InputError(
+            f"The weights {weights!r} are a categorical variable.",
+            remedy="Name a numeric variable: how often each record counts.",
+            code="weights",
+        )
     _check_chunks(collection, str(header.get("documents_sha256")))
     return collection
 

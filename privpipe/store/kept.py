@@ -22,6 +22,7 @@ from privpipe.attacks.audit import AuditSums, PairMoments
 from privpipe.attacks.intervals import Interval
 from privpipe.attacks.measures import Score
 from privpipe.attacks.outcomes import Attack, AttackOutcome
+from privpipe.attacks.utility import UtilityLosses
 from privpipe.numerics.moments import CoMoments
 from privpipe.numerics.triangles import TriangularFactor
 from privpipe.sanitizers.design import DesignMoments
@@ -60,6 +61,7 @@ KNOWN = {
         PairMoments,
         Score,
         TriangularFactor,
+        UtilityLosses,
     )
 }
 """Dataclasses that may be kept. None holds a record; sums are over many (see `privpipe.dist`)."""

@@ -11,6 +11,7 @@ import os
 from urllib.parse import unquote, urlsplit
 
 import fsspec
+import google_crc32c
 import numcodecs.blosc
 import zarr
 from fsspec.registry import known_implementations
@@ -31,6 +32,8 @@ __all__ = [
     "join",
     "list_keys",
     "local_path",
+    "measure_bytes",
+    "measure_files",
     "open_store",
     "read_bytes",
     "shown",
@@ -40,6 +43,9 @@ __all__ = [
 
 Place = str | os.PathLike[str]
 """A local path, or an fsspec URL."""
+
+PIECE = 2**18
+"""Bytes of a file read at once to checksum it: they stay in the cache."""
 
 UNFINISHED = ".partial"
 """How Zarr's local store names a file before the rename that makes it an object."""
@@ -146,6 +152,25 @@ def read_bytes(store: Store, key: str) -> bytes | None:
     return None if found is None else found.to_bytes()
 
 
+def measure_bytes(store: Store, key: str) -> tuple[int, int] | None:
+    """Length and CRC-32C of the object of a key, read back; None where there is none.
+
+    A file is read in pieces: holding it whole costs twice the time of reading it.
+    """
+    if not isinstance(store, LocalStore):
+        content = read_bytes(store, key)
+        return None if content is None else (len(content), google_crc32c.value(content))
+    length = crc = 0
+    try:
+        with open(store.root / key, "rb", buffering=0) as file:
+            while piece := file.read(PIECE):
+                length += len(piece)
+                crc = google_crc32c.extend(crc, piece)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        return None
+    return length, crc
+
+
 def write_bytes(store: Store, key: str, value: bytes) -> None:
     """Write an object whole: on a file system a temporary file and a rename."""
     sync(StorePath(store, key).set(default_buffer_prototype().buffer.from_bytes(value)))
@@ -191,6 +216,15 @@ def list_keys(store: Store, prefix: str = "") -> list[str]:
         return sorted(sync(collect()))
     except FileNotFoundError:
         return []
+
+
+def measure_files(path: str) -> int:
+    """Bytes of all files below a folder of the file system; 0 where there is none."""
+    return sum(
+        os.lstat(os.path.join(folder, name)).st_size
+        for folder, _, names in os.walk(path)
+        for name in names
+    )
 
 
 def drop_unfinished(url: str) -> None:

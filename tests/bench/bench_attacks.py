@@ -8,10 +8,8 @@ on a local cluster of single-threaded processes.
 
 from __future__ import annotations
 
-import re
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 from distributed import Client, LocalCluster
@@ -22,6 +20,7 @@ from privpipe.attacks.options import AttackOptions
 from privpipe.attacks.outcomes import AttackOutcome
 from privpipe.attacks.verdicts import AttackReport, summarise_outcomes
 from privpipe.dist.attacks import distribute_attacks
+from tests.bench.watching import forget_peak, peak_bytes
 
 
 def draw_records(n_records: int, n_features: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -35,17 +34,6 @@ def draw_records(n_records: int, n_features: int) -> tuple[np.ndarray, np.ndarra
     along = x @ direction
     secret = (along + random.normal(size=n_records) > 0).astype(np.int64)
     return x, x - np.outer(along, direction), secret
-
-
-def forget_peak() -> None:
-    """Let Linux count the largest resident memory of this process from now."""
-    Path("/proc/self/clear_refs").write_text("5")
-
-
-def peak_bytes() -> int:
-    """Largest resident memory of this process since `forget_peak`."""
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    return int(found.group(1)) * 1024 if found else 0
 
 
 def audit(evidence: Evidence, options: AttackOptions, workers: int) -> AttackReport:

@@ -1,5 +1,8 @@
 """Ingest and export of Parquet, against pyarrow and Zarr used by hand with the same codec.
 
+Like for like: by hand, too, one thread reads and turns the next batch while another writes the
+last one, and Arrow, Zarr and Blosc keep to one thread each. Wall time and processor time.
+
 ``python -m tests.bench.bench_ingest [megabytes]``
 """
 
@@ -10,7 +13,8 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 
@@ -37,6 +41,9 @@ from privpipe.store.workspace import remove_workspace
 Row = tuple[str, float, str, str, float, float]
 """Name, value, unit, what it is measured against, its value, ratio."""
 
+Times = tuple[float, float]
+"""Wall and processor seconds."""
+
 N_FEATURES = 64
 CODECS = [BloscCodec(cname="lz4", clevel=5, shuffle="bitshuffle"), Crc32cCodec()]
 
@@ -62,7 +69,7 @@ def measure(folder: Path, megabytes: int, rounds: int) -> list[Row]:
         {
             "ingest": lambda out: ingest(str(source), out, IngestOptions(layout=layout)),
             "ingest by hand": lambda out: ingest_by_hand(source, out, rows),
-            "read alone": lambda _: pq.read_table(source),
+            "read alone": lambda _: read_alone(source, rows),
             "export": lambda out: export_release(release, f"{out}.parquet"),
             "export by hand": lambda out: export_by_hand(release, f"{out}.parquet"),
         },
@@ -72,15 +79,18 @@ def measure(folder: Path, megabytes: int, rounds: int) -> list[Row]:
     by_hand = "pyarrow read, Zarr written by hand, same codec"
     back = "Zarr read, pyarrow write by hand"
     return [
-        row(f"ingest Parquet, {megabytes} MB", times, "ingest", "ingest by hand", by_hand),
-        row("ingest Parquet", times, "ingest", "read alone", "pyarrow reading alone"),
-        row("export Parquet", times, "export", "export by hand", back),
+        *rows_of(f"ingest Parquet, {megabytes} MB", times, "ingest", "ingest by hand", by_hand),
+        *rows_of(
+            "ingest Parquet", times, "ingest", "read alone", "pyarrow reading alone, in batches"
+        ),
+        *rows_of("export Parquet", times, "export", "export by hand", back),
     ]
 
 
-def row(name: str, times: dict[str, float], ours: str, other: str, reference: str) -> Row:
-    """One line of the table."""
-    return name, times[ours], "s", reference, times[other], times[ours] / times[other]
+def rows_of(name: str, times: dict[str, Times], ours: str, other: str, reference: str) -> list[Row]:
+    """Two lines of the table: wall time, and processor time of all threads."""
+    pairs = zip(("s", "s of CPU"), times[ours], times[other], strict=True)
+    return [(name, value, unit, reference, base, value / base) for unit, value, base in pairs]
 
 
 def write_source(path: Path, n_records: int) -> None:
@@ -121,13 +131,30 @@ def ingest_by_hand(source: Path, out: str, rows: int) -> None:
         )
         for name, (shape, dtype) in shapes.items()
     }
-    at = 0
-    for batch in file.iter_batches(batch_size=rows, columns=[*names, "label", "town"]):
-        stop = at + batch.num_rows
-        arrays[FEATURES][at:stop] = batch.select(names).to_tensor(row_major=True).to_numpy()
-        arrays["label"][at:stop] = batch.column("label").to_numpy()
-        arrays["town"][at:stop] = batch.column("town").indices.to_numpy().astype(np.int8)
-        at = stop
+
+    def read_blocks() -> Iterator[dict[str, np.ndarray]]:
+        for batch in file.iter_batches(batch_size=rows, columns=[*names, "label", "town"]):
+            yield {
+                FEATURES: batch.select(names).to_tensor(row_major=True).to_numpy(),
+                "label": batch.column("label").to_numpy(),
+                "town": batch.column("town").indices.to_numpy().astype(np.int8),
+            }
+
+    blocks, at = read_blocks(), 0
+    with ThreadPoolExecutor(1) as reader:
+        waiting = reader.submit(next, blocks, None)
+        while (block := waiting.result()) is not None:
+            waiting = reader.submit(next, blocks, None)
+            stop = at + len(block["label"])
+            for name, values in block.items():
+                arrays[name][at:stop] = values
+            at = stop
+
+
+def read_alone(source: Path, rows: int) -> None:
+    """Every column, in batches of a chunk, none of them kept."""
+    for _ in pq.ParquetFile(source, pre_buffer=False).iter_batches(batch_size=rows):
+        pass
 
 
 def write_release(path: Path, n_records: int, rows: int) -> str:
@@ -171,19 +198,22 @@ def export_by_hand(release: str, out: str) -> None:
 
 def interleave(
     actions: dict[str, Callable[[str], object]], folder: Path, rounds: int
-) -> dict[str, float]:
-    """Median seconds of each action, all of them once per round, after one round to warm up."""
-    times: dict[str, list[float]] = {name: [] for name in actions}
+) -> dict[str, Times]:
+    """Median times of each action, all of them once per round, after one round to warm up."""
+    found: dict[str, list[Times]] = {name: [] for name in actions}
     for turn in range(rounds + 1):
         for name, action in actions.items():
             out = str(folder / f"out-{turn}")
-            start = time.perf_counter()
+            start, used = time.perf_counter(), time.process_time()
             action(out)
-            times[name].append(time.perf_counter() - start)
+            found[name].append((time.perf_counter() - start, time.process_time() - used))
             shutil.rmtree(out, ignore_errors=True)
             if os.path.exists(f"{out}.parquet"):
                 os.remove(f"{out}.parquet")
-    return {name: median(found[1:]) for name, found in times.items()}
+    return {
+        name: (median(wall for wall, _ in times[1:]), median(cpu for _, cpu in times[1:]))
+        for name, times in found.items()
+    }
 
 
 def main(megabytes: int = 512, rounds: int = 5) -> list[Row]:
@@ -191,7 +221,7 @@ def main(megabytes: int = 512, rounds: int = 5) -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="privpipe-bench-") as folder:
         rows = measure(Path(folder), megabytes, rounds)
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
-    print(f"median of {rounds}, load {load:.1f}, Arrow, Zarr and Blosc on one thread")
+    print(f"median of {rounds}, load {load:.1f}, Arrow, Zarr and Blosc on one thread each")
     for name, value, unit, reference, other, ratio in rows:
         print(f"{name:24s}{value:8.3f} {unit}  {ratio:5.2f} x {reference} ({other:.3f} {unit})")
     return rows

@@ -1,12 +1,17 @@
 """What the safety of a release costs: resuming after a kill, receipts and checksums.
 
-``python -m tests.bench.bench_release``. Everything runs in one process, without a cluster whose
-start would be counted; ratios are of times measured in one run.
+``python -m tests.bench.bench_release``. One resume is measured in one process, without the start
+of a cluster; the other is of the stages of `privpipe run`, killed as users kill it.
+Ratios are of times measured in one run, in turn.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -27,6 +32,27 @@ from tests.store.serial_run import run_serially, serial_flows
 Row = tuple[str, float, str, str, float, float]
 
 
+RUN = (sys.executable, "-c", "from flows.command import main; main()", "run")
+
+CONFIGURATION = """
+[collection]
+path = "{source}"
+desired = ["zero"]
+confidential = ["digit"]
+[method]
+name = "null_space"
+utility_budget = 0.01
+ridge = 0.01
+[release]
+path = "{release}"
+[audit]
+holdout = 0.5
+group = "original"
+[cluster]
+dashboard = "127.0.0.1:0"
+"""
+
+
 class StoppedError(BaseException):
     """The run has reached its half time; like a kill, nothing on the way handles it."""
 
@@ -38,26 +64,87 @@ def run(small: bool) -> list[Row]:
         with pytest.MonkeyPatch.context() as patch:
             if small:
                 patch.setattr("flows.demo.plan_chunk_rows", lambda *_: 512)
-            write_digits(source, N_ORIGINALS * (4 if small else 600))
+            write_digits(source, N_ORIGINALS * (4 if small else 1200))
         return [
             *_measure_receipts(source, folder, 3 if small else 15),
-            *_measure_resume(source, folder),
+            _measure_resume(source, folder, 1 if small else 5),
+            *([] if small else [_measure_killed_process(source, folder, 3)]),
         ]
 
 
-def _measure_resume(source: str, folder: str) -> list[Row]:
-    """A whole run, one stopped at half of its time, and the run that goes on with it."""
+def _measure_resume(source: str, folder: str, rounds: int) -> Row:
+    """Whole runs in turn with runs that go on with one stopped at half of a whole run's time."""
+    wholes, resumes = [], []
     with serial_flows():
         _timed(_options(source, f"{folder}/warm.zarr"))
-        whole = _timed(_options(source, f"{folder}/whole.zarr"))
-        # A small run may be over before its half time, when the machine was busy at first.
-        for share in (0.5, 0.25, 0.1, 0.02):
-            options = _options(source, f"{folder}/resumed-{share}.zarr")
-            if _stop_after(share * whole, options):
-                break
-        resumed = _timed(options)
-    name = f"resume after a kill at {share:.0%} of the time"
-    return [(name, resumed, "s", "full run", whole, resumed / whole)]
+        for turn in range(rounds):
+            wholes.append(_timed(_options(source, f"{folder}/whole-{turn}.zarr")))
+            # A small run may be over before its half time, when the machine was busy at first.
+            for share in (0.5, 0.25, 0.1, 0.02):
+                options = _options(source, f"{folder}/resumed-{turn}-{share}.zarr")
+                if _stop_after(share * wholes[-1], options):
+                    break
+            resumes.append(_timed(options))
+    ratio = median(r / w for r, w in zip(resumes, wholes, strict=True))
+    name = f"resume after a stop at {share:.0%} of the time, one process"
+    return (name, median(resumes), "s", "full run", median(wholes), ratio)
+
+
+def _measure_killed_process(source: str, folder: str, rounds: int) -> Row:
+    """The same of the command with its workers, its Prefect and all adversaries; by SIGKILL.
+
+    Compared is the time in stages: the start of Prefect and of the cluster is paid by both, and
+    says nothing of how much work a kill costs.
+    """
+    wholes, resumes = [], []
+    for turn in range(-1, rounds):  # the first makes Prefect's database and fills the cache
+        config, release = _write_config(source, Path(folder), f"whole-{turn}")
+        whole = _run_to_its_end(config, release, folder)
+        config, release = _write_config(source, Path(folder), f"killed-{turn}")
+        _kill_after(whole / 2, config, folder)
+        resumed = _run_to_its_end(config, release, folder)
+        if turn >= 0:
+            wholes.append(whole)
+            resumes.append(resumed)
+    ratio = median(r / w for r, w in zip(resumes, wholes, strict=True))
+    name = "stages of `privpipe run` after SIGKILL at half of them"
+    return (name, median(resumes), "s", "stages undisturbed", median(wholes), ratio)
+
+
+def _run_to_its_end(config: str, release: Path, folder: str) -> float:
+    """Seconds in stages."""
+    subprocess.run([*RUN, config], check=True, capture_output=True, env=_environment(folder))
+    results = release.with_name(f"{release.stem}.report") / "run_results.json"
+    return sum(stage["seconds"] for stage in json.loads(results.read_text())["stages"])
+
+
+def _kill_after(seconds: float, config: str, folder: str) -> None:
+    """Kill the command so long after its cluster has started, which is where its stages begin."""
+    process = subprocess.Popen(
+        [*RUN, config],
+        env=_environment(folder),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    with process.stderr as said:
+        while not said.readline().startswith("cluster"):
+            assert process.poll() is None
+        time.sleep(seconds)
+        process.kill()
+    process.wait()
+
+
+def _environment(folder: str) -> dict[str, str]:
+    own = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
+    return {**own, "PREFECT_HOME": f"{folder}/prefect", "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def _write_config(source: str, folder: Path, name: str) -> tuple[str, Path]:
+    config, release = folder / f"{name}.toml", folder / f"{name}.zarr"
+    config.write_text(CONFIGURATION.format(source=source, release=release))
+    return str(config), release
 
 
 def _stop_after(seconds: float, options: RunOptions) -> bool:

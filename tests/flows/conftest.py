@@ -1,12 +1,17 @@
-"""Prefect with a home and database of its own for all tests of this room."""
+"""Prefect with a home and database of its own, and one cluster, for all tests of this room."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from distributed import Client
 
 from flows.prefect_home import SETTINGS
+from privpipe.dist.cluster import ClusterOptions, connect
+from tests.flows.digits_runs import release_undisturbed, write_source
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -19,3 +24,30 @@ def prefect_home() -> Iterator[None]:
 
         with prefect_test_harness(server_startup_timeout=120):
             yield
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The collection of `digits_runs`; not to be changed."""
+    path = tmp_path_factory.mktemp("digits") / "digits.zarr"
+    write_source(path)
+    return path
+
+
+@pytest.fixture
+def source(digits: Path, tmp_path: Path) -> Path:
+    """A copy that may be damaged."""
+    return Path(shutil.copytree(digits, tmp_path / "digits.zarr"))
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    """Two workers, for one module: some tests kill or change them."""
+    with connect(ClusterOptions(workers=2, dashboard="127.0.0.1:0")) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def undisturbed(digits: Path, client: Client, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The release of the digits when nothing happens."""
+    return release_undisturbed(digits, tmp_path_factory.mktemp("undisturbed"), client)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from flows.command import main
 from flows.options import read_options
 from flows.resume import begin_or_resume
 from privpipe import NullSpaceCleaner, write_model
+from privpipe.errors import PrivacyWarning
 from privpipe.store.workspace import hold_workspace
 from tests.flows.test_pipeline import configure
 from tests.standard import write_standard
@@ -144,3 +146,80 @@ def test_check__says_what_the_budget_means(
     output = capsys.readouterr().out
     assert "of the variance of the desired prediction" in output
     assert all(share in output for share in ("0.1%", "1.0%", "5.0%"))
+
+
+NULL_SPACE = 'name = "null_space"\nutility_budget = 0.5\nridge = 1e-6'
+
+
+def check_config(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], config: str
+) -> tuple[int, str]:
+    """Exit code and standard error of ``privpipe check``."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", PrivacyWarning)
+        code = call(monkeypatch, "check", config)
+    return code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"confidential": '["height"]'}, "share height: whoever gets the wanted prediction"),
+        (
+            {"method": NULL_SPACE.replace("null_space", "null_space_targeted")}
+            | {"confidential": '["height"]'},
+            "The confidential predictor is a function of the desired one",
+        ),
+        (
+            {
+                "method": NULL_SPACE.replace("null_space", "null_space_targeted")
+                + '\nvariant = "printed"'
+            },
+            "protects next to nothing",
+        ),
+    ],
+)
+def test_check__warns_in_a_line_and_goes_on(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    changes: dict[str, str],
+    expected: str,
+) -> None:
+    write_standard(str(tmp_path / "records.zarr"), 200)
+    code, told = check_config(monkeypatch, capsys, configure(tmp_path, **changes))
+    assert code == 0
+    (line,) = [line for line in told.splitlines() if expected in line]
+    assert line.startswith("warning[privacy]: ")
+    assert ".py" not in told
+
+
+@pytest.mark.parametrize(
+    ("predictor", "code", "expected"),
+    [
+        (np.ones((4, 1)), 3, "has 4 rows, the records 9 features"),
+        (np.zeros((9, 1)), 3, "is zero: it predicts the same for every record"),
+        (np.full((9, 2), np.nan), 3, "holds 18 of 18 values that are not finite"),
+        (np.ones((9, 1, 1)), 3, "has shape (9, 1, 1)"),
+        (np.eye(9, 12), 0, "determine the whole record"),
+        (None, 4, "cannot be read"),
+    ],
+)
+def test_check__says_what_is_wrong_with_a_predictor(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    predictor: np.ndarray | None,
+    code: int,
+    expected: str,
+) -> None:
+    write_standard(str(tmp_path / "records.zarr"), 200)
+    path = tmp_path / "ally.npy"
+    if predictor is None:
+        path.write_bytes(b"not an array")
+    else:
+        np.save(path, predictor)
+    config = configure(tmp_path, method=f'{NULL_SPACE}\npredictor = "{path}"')
+    found, told = check_config(monkeypatch, capsys, config)
+    assert found == code
+    assert expected in told

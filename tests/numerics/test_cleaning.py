@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -13,7 +17,9 @@ from privpipe.numerics.cleaning import (
     reconstruct_records,
 )
 from privpipe.numerics.shrinkage import RULES
+from privpipe.records.memory import Records
 from privpipe.sanitizers.cleaner import NullSpaceCleaner
+from privpipe.sanitizers.nullspace import fit_null_space_cleaner
 
 
 def make_form(rank, rule, dtype, *, budget=0.3, augmented=False):
@@ -54,7 +60,7 @@ def test_kernel__agrees_with_numpy(rank, augmented, rule, dtype, lifted):
 
 @pytest.mark.parametrize("clean", [clean_with_kernel, clean_with_numpy])
 def test_clean__withholds_what_rounding_may_carry_over_the_budget(clean):
-    form = make_form(2, "greedy", "float32", budget=1e-8)
+    form = replace(make_form(2, "greedy", "float32", budget=1e-8), balance=None)
     x = np.random.default_rng(0).normal(size=(6, 20)).astype(np.float32)
     x[1] *= 1e6
     x[2, 3] = np.nan
@@ -98,8 +104,14 @@ def test_clean_with_numpy__does_not_depend_on_tiles(monkeypatch):
 def test_clean_block__takes_the_kernel_for_large_blocks_only(monkeypatch):
     form = make_form(3, "greedy", "float32")
     taken = []
-    monkeypatch.setattr(cleaning, "clean_with_kernel", lambda *a, **k: taken.append("kernel"))
-    monkeypatch.setattr(cleaning, "clean_with_numpy", lambda *a, **k: taken.append("numpy"))
+    for name in ("kernel", "numpy"):
+        real = getattr(cleaning, f"clean_with_{name}")
+
+        def note(*args, name=name, real=real, **kwargs):
+            taken.append(name)
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(cleaning, f"clean_with_{name}", note)
     rows = cleaning.KERNEL_VALUES // 20 + 1
     for x in (np.ones((rows, 20), np.float32), np.ones((5, 20)), np.ones((rows, 20), np.float16)):
         clean_block(x, form, x.dtype)
@@ -117,3 +129,57 @@ def test_reconstruct_records__gives_the_dense_release():
     many = np.tile(kept, (cleaning.KERNEL_VALUES // 1000 + 1, 1))
     large = reconstruct_records(many, form.lift, form.centre, "float32")
     np.testing.assert_allclose(large[-50:], again, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("rows", [6, cleaning.KERNEL_VALUES // 20 + 1])
+def test_clean_block__stores_in_balance_what_was_withheld_for_its_margin(rows):
+    form = make_form(2, "greedy", "float32", budget=1e-8)
+    x = np.random.default_rng(0).normal(size=(rows, 20)).astype(np.float32)
+    x[1] *= 1e3
+    x[2, 3] = np.nan
+    x[3] *= 1e37
+    found = clean_block(x, form, "float32")
+    np.testing.assert_array_equal(np.flatnonzero(found.withheld), [2, 3])
+    exact = replace(form, margin=form.balance.margin)
+    plain = clean_with_numpy(x.astype(np.float64), exact, "float64").released
+    np.testing.assert_allclose(found.released[1], plain[1], rtol=1e-5)
+    assert 0.5e-8 < found.spent[1] <= 1e-8
+
+
+WITHOUT_COMPILER = """
+import sys
+
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("numba", "llvmlite"):
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Block())
+import numpy as np
+from privpipe import LaplaceMechanism, Records, fit_leace_eraser, fit_null_space_cleaner
+from privpipe.errors import NumericalError
+from privpipe.numerics.streams import KeyedStream
+
+x = np.random.default_rng(0).normal(size=(20000, 20)).astype(np.float32)
+cleaner = fit_null_space_cleaner(Records(x, desired=x[:, :2]), utility_budget=0.01)
+np.save(sys.argv[1], cleaner.apply(x))
+fit_leace_eraser(Records(x, confidential=x[:, 2])).apply(x)
+try:
+    LaplaceMechanism.from_predictor(x[0], utility_budget=1.0).apply(
+        x, KeyedStream(bytes(32), partition="p", first_record=0, n_records=len(x))
+    )
+    raise AssertionError("draws have no second form")
+except NumericalError as error:
+    assert "Install numba" in error.remedy
+assert not {"numba", "llvmlite"} & set(sys.modules)
+"""
+
+
+def test_cleaning__works_where_no_compiler_loads(tmp_path):
+    path = tmp_path / "released.npy"
+    subprocess.run([sys.executable, "-c", WITHOUT_COMPILER, str(path)], check=True, timeout=60)
+    x = np.random.default_rng(0).normal(size=(20000, 20)).astype(np.float32)
+    cleaner = fit_null_space_cleaner(Records(x, desired=x[:, :2]), utility_budget=0.01)
+    assert x.size >= cleaning.KERNEL_VALUES
+    compiled = cleaner.apply(x)
+    np.testing.assert_allclose(np.load(path), compiled, rtol=4 * 2.0**-23, atol=2.0**-22)

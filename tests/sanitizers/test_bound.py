@@ -17,7 +17,12 @@ from privpipe.sanitizers.printed import PrintedCleaner
 from privpipe.sanitizers.targeted import TargetedCleaner
 from tests.oracles import exact_loss
 
-KINDS = ("greedy", "kkt", "likely", "null_first", "simultaneous", "printed")
+KINDS = ("greedy", "kkt", "likely", "augmented", "null_first", "simultaneous", "printed")
+
+
+def seen_by(cleaner, x):
+    """Records as the predictor sees them: with the column of ones where one is appended."""
+    return np.column_stack([x, np.ones(len(x), x.dtype)]) if cleaner.augmented else x
 
 
 def make_cleaner(kind, predictor, budget, centre, seed):
@@ -28,6 +33,14 @@ def make_cleaner(kind, predictor, budget, centre, seed):
 
 def _make_cleaner(kind, predictor, budget, centre, rng):
     common = {"utility_budget": budget, "on_unrepresentable": "withhold"}
+    if kind == "augmented":
+        return NullSpaceCleaner.from_predictor(
+            np.vstack(
+                [predictor, rng.normal(size=(1, predictor.shape[1])) * predictor.std() * 100]
+            ),
+            augmented=True,
+            **common,
+        )
     if kind in ("greedy", "kkt"):
         return NullSpaceCleaner.from_predictor(predictor, rule=kind, centre=centre, **common)
     if kind == "likely":
@@ -50,6 +63,8 @@ def problems(draw):
     sizes = np.geomspace(1, 10.0 ** -draw(st.integers(0, 13)), len(w))
     predictor = 10.0 ** draw(st.integers(-6, 6)) * (u * sizes) @ w
     scale = 10.0 ** rng.integers(-3, 4, size=n)
+    if draw(st.booleans()):  # as fitted predictors are: large features, small coefficients
+        predictor = predictor / scale[:, None]
     x = rng.normal(size=(20, n)) * scale
     centre = rng.normal(size=n) * scale * draw(st.booleans())
     spread = np.linalg.norm(x @ predictor) / 5
@@ -67,18 +82,22 @@ def test_apply__never_exceeds_the_budget(kind, dtype, problem):
     cleaner = make_cleaner(kind, predictor, budget, centre, seed=1)
     released, summary = cleaner.apply_measured(x)
     kept = ~np.isnan(released[:, 0])
-    assert (exact_loss(predictor, x[kept], released[kept]) <= budget).all()
+    predictor, seen = cleaner.predictor, seen_by(cleaner, x)
+    loss = exact_loss(predictor, seen[kept], released[kept])
+    assert (loss <= budget).all()
+    if kind != "printed" and summary.largest > 0.7 * budget:  # as the audit compares them
+        assert float(loss.max()) <= 1.05 * summary.largest
     assert summary.n_withheld == np.count_nonzero(~kept)
     assert summary.n_records == 20
     if kind != "printed":
         if dtype == "float32":  # each rank and dtype is compiled apart
             fast = clean_with_kernel(x, cleaner._form(x.dtype), dtype)
             ours = ~fast.withheld
-            assert (exact_loss(predictor, x[ours], fast.released[ours]) <= budget).all()
+            assert (exact_loss(predictor, seen[ours], fast.released[ours]) <= budget).all()
         again = FactoredCleaner.of(cleaner, dtype)
         records = again.reconstruct(again.apply(x))
         kept = ~np.isnan(records[:, 0])
-        assert (exact_loss(predictor, x[kept], records[kept]) <= budget).all()
+        assert (exact_loss(predictor, seen[kept], records[kept]) <= budget).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -87,7 +106,7 @@ def test_apply__spends_all_but_a_little_of_the_budget_in_float64(kind):
     predictor = rng.normal(size=(30, 3))
     x = rng.normal(size=(200, 30)) * 10
     cleaner = make_cleaner(kind, predictor, 0.01, np.zeros(30), seed=1)
-    loss = exact_loss(predictor, x, cleaner.apply(x))
+    loss = exact_loss(cleaner.predictor, seen_by(cleaner, x), cleaner.apply(x))
     assert loss.max() <= 0.01
     assert 1 - np.sqrt(float(loss.min()) / 0.01) < 1e-9
 
@@ -135,3 +154,23 @@ def test_summary__merges_and_agrees_with_the_exact_loss():
     assert whole.largest == pytest.approx(loss.max(), rel=1e-9)
     assert whole.n_at_budget == np.count_nonzero(loss > 0.5 * (1 - 1e-3))
     assert parts.as_dict() == pytest.approx(whole.as_dict())
+
+
+def test_apply__stores_narrow_records_so_that_their_errors_cancel():
+    """Rounded plainly, most of these records would be over their budget."""
+    rng = np.random.default_rng(0)
+    predictor = rng.normal(size=(40, 3)) * 1e3
+    x = rng.normal(size=(300, 40)).astype(np.float32) * 100
+    cleaner = NullSpaceCleaner.from_predictor(predictor, utility_budget=1e-4)
+    wide = cleaner.apply(x.astype(np.float64))
+    plain = exact_loss(predictor, x, wide.astype(np.float32))
+    assert (plain > 1e-4).mean() > 0.5
+    released, summary = cleaner.apply_measured(x)
+    loss = exact_loss(predictor, x, released).astype(float)
+    assert released.dtype == np.float32
+    assert (loss <= 1e-4).all()
+    assert summary.n_withheld == 0
+    assert summary.total == pytest.approx(loss.sum(), rel=1e-3)
+    assert np.abs(released - wide).max() <= 2 * np.spacing(np.abs(wide.astype(np.float32)).max())
+    alone = np.vstack([cleaner.apply(row) for row in x[:20]])
+    np.testing.assert_array_equal(alone, released[:20])

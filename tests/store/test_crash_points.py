@@ -113,6 +113,15 @@ def _tear_tree(path: str, *_: Any) -> None:
             os.remove(file)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def keeping_little_sums() -> Iterator[None]:
+    """The records here are few: what is kept of their sums is a change of the storage too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("privpipe.dist.kept.FEWEST_KEPT", 1)
+        patch.setattr("privpipe.dist.kept.KEPT_SHARE", 0.3)
+        yield
+
+
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("source")

@@ -1,0 +1,89 @@
+"""The figures of Xu et al. on data sets of the user's own, in the files of Mulan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from flows.reproduce.result import Cell, Reproduction, compare_cell
+from flows.reproduce.xu import (
+    LabelTable,
+    Reading,
+    draw_trial,
+    measure_trial,
+    read_attacked,
+    read_direct,
+    read_table,
+)
+from privpipe.errors import InputError
+
+__all__ = ["measure_own"]
+
+COLUMNS = (
+    "e_utility",
+    "e_privacy",
+    "complete privacy",
+    "attacked e_privacy",
+    "attacked complete privacy",
+)
+
+NOTES = (
+    "Ones are appended and cleaned along, the budget is .01 per desired label, labels are taken as "
+    "they are, e_privacy is measured against the raw confidential prediction and complete privacy "
+    "against the true label.",
+    "One, half and all but one of the labels are desired, drawn anew in each run.",
+)
+
+
+def measure_own(data: Path, runs: int) -> Reproduction:
+    """Figures 4 and 6 for every Mulan-style .arff of a folder.
+
+    Parameters
+    ----------
+    data
+        Folder with ``<name>.arff`` and, for each, ``<name>.xml`` (Mulan's) or ``<name>.labels``
+        (a label on each line).
+    runs
+        Runs to average.
+
+    Raises
+    ------
+    InputError
+        If there is no .arff, or one has no list of labels or fewer than two.
+    """
+    paths = sorted(data.glob("*.arff"))
+    if not paths:
+        raise InputError(
+            f"There is no .arff in {data}.",
+            remedy="Name a folder of Mulan data sets with --data.",
+            code="missing_data",
+        )
+    cells: list[Cell] = []
+    for path in paths:
+        cells += _measure_table(read_table(data, path.stem), runs)
+    return Reproduction(tuple(cells), NOTES)
+
+
+def _measure_table(table: LabelTable, runs: int) -> list[Cell]:
+    n_labels = table.labels.shape[1]
+    if n_labels < 2:
+        raise InputError(
+            f"{table.name}.arff has {n_labels} label.",
+            remedy="At least two are needed: one to keep and one to hide.",
+            code="missing_labels",
+        )
+    cells: list[Cell] = []
+    for n_desired in sorted({1, n_labels // 2, n_labels - 1}):
+        trials = [
+            draw_trial(table, n_desired, Reading("random", "zero_one"), run) for run in range(runs)
+        ]
+        algorithms: tuple[Literal[1, 2], ...] = (1, 2)
+        for algorithm in algorithms:
+            measured = [measure_trial(trial, algorithm, 0.01) for trial in trials]
+            found = [(*read_direct(one, n_desired), *read_attacked(one, 1)) for one in measured]
+            row = f"{table.name} {n_desired}/{n_labels - n_desired} algorithm {algorithm}"
+            cells += [
+                compare_cell(f"{row}, {column}", values, paper=None, tolerance=0.0)
+                for column, values in zip(COLUMNS, zip(*found, strict=True), strict=True)
+            ]
+    return cells

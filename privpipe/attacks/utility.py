@@ -1,0 +1,116 @@
+"""The utility promise, checked on every released record from what is stored.
+
+The loss of a record is the squared change of its desired prediction (Xu et al. 2017, e_utility),
+computed from raw record, released record and predictor without a line of the cleaning's code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from privpipe.protocols import FloatArray, Shard, Shards
+
+__all__ = ["Promise", "UtilityLosses", "audit_utility", "measure_losses"]
+
+AT_BUDGET = 1e-3
+"""A record counts as at its budget when it spent all but this share of it."""
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a release promises to preserve.
+
+    Parameters
+    ----------
+    predictor : (n_released, n_predictions)
+        The desired predictor.
+    utility_budget
+        Largest loss per record, in squared units of its prediction.
+    """
+
+    predictor: FloatArray
+    utility_budget: float
+
+
+@dataclass(frozen=True)
+class UtilityLosses:
+    """Losses of some records, in squared units of the desired prediction.
+
+    Parameters
+    ----------
+    n_records
+        Records whose raw and released features are finite; withheld ones are not.
+    total, largest
+        Sum and largest of their losses.
+    n_at_budget, n_above
+        How many spent the budget but for a thousandth, and more than the budget.
+    """
+
+    n_records: int
+    total: float
+    largest: float
+    n_at_budget: int
+    n_above: int
+
+    def merge(self, other: UtilityLosses) -> UtilityLosses:
+        """Losses of the records of both."""
+        return UtilityLosses(
+            self.n_records + other.n_records,
+            self.total + other.total,
+            max(self.largest, other.largest),
+            self.n_at_budget + other.n_at_budget,
+            self.n_above + other.n_above,
+        )
+
+    def describe(self, budget: float) -> dict[str, Any]:
+        """JSON-ready: n_records, budget, mean, largest, share_at_budget, n_above_budget."""
+        n = max(self.n_records, 1)
+        return {
+            "n_records": self.n_records,
+            "budget": budget,
+            "mean": self.total / n,
+            "largest": self.largest,
+            "share_at_budget": self.n_at_budget / n,
+            "n_above_budget": self.n_above,
+        }
+
+
+def audit_utility(released: Shards, promise: Promise) -> UtilityLosses:
+    """Measure what every record lost.
+
+    Parameters
+    ----------
+    released
+        Raw records with their released counterparts.
+    promise
+        The predictor and the budget.
+    """
+    losses: UtilityLosses = released.reduce(partial(measure_losses, promise=promise))
+    return losses
+
+
+def measure_losses(shard: Shard, *, promise: Promise) -> UtilityLosses:
+    """Losses of a shard, from the difference of the records: large predictions cost no digit.
+
+    Released records may have a column of ones that raw ones lack.
+    """
+    released = shard.released.astype(np.float64)
+    raw = shard.features.astype(np.float64)
+    if raw.shape[1] < released.shape[1]:
+        raw = np.hstack([raw, np.ones((len(raw), 1))])
+    # A withheld record is a row of NaN; an imputed one differs from what was measured.
+    change = released - raw
+    change = change[np.isfinite(change).all(axis=1)]
+    loss = ((change @ promise.predictor) ** 2).sum(axis=1)
+    budget = promise.utility_budget
+    return UtilityLosses(
+        len(loss),
+        float(loss.sum()),
+        float(loss.max(initial=0.0)),
+        int(np.sum(loss >= budget * (1 - AT_BUDGET))),
+        int(np.sum(loss > budget)),
+    )

@@ -1,0 +1,37 @@
+"""The compiler of loops, for modules that must load without it.
+
+numba is required, but on a machine where it does not load null-space cleaning still works (in
+NumPy); what has no second form says clearly that it cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar, cast
+
+from privpipe.errors import NumericalError
+
+__all__ = ["njit"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def njit(**options: Any) -> Callable[[F], F]:
+    """`numba.njit`, or a decorator of functions that refuse to run."""
+    try:
+        import numba
+    except ImportError:  # also when its libraries do not fit this machine
+        return _refuse
+    found: Callable[[F], F] = numba.njit(**options)
+    return found
+
+
+def _refuse(function: F) -> F:
+    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+        raise NumericalError(
+            f"{function.__name__} is compiled by numba, which does not load here.",
+            remedy="Install numba; without it null-space cleaning and LEACE work.",
+            code="no-compiler",
+        )
+
+    return cast(F, refuse)

@@ -1,0 +1,76 @@
+"""The utility audit: every record above its budget is counted, withheld ones are not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from privpipe import NullSpaceCleaner, Records, fit_null_space_cleaner
+from privpipe.attacks.utility import Promise, UtilityLosses, measure_losses
+from privpipe.protocols import FloatArray, Shard
+from tests.standard import make_standard
+
+X = make_standard(1500, 6)[0]
+
+
+@pytest.fixture(scope="module")
+def cleaner() -> NullSpaceCleaner:
+    x, v = make_standard(1500, 5)
+    targets = np.column_stack([v["height"], v["late"]])
+    return fit_null_space_cleaner(Records(x, desired=targets), utility_budget=0.05, ridge=1e-6)
+
+
+def losses_of(released: FloatArray, promise: Promise) -> UtilityLosses:
+    return measure_losses(Shard(X, released=released), promise=promise)
+
+
+def test_measure_losses__finds_what_cleaning_spent(cleaner: NullSpaceCleaner) -> None:
+    found = losses_of(cleaner.apply(X), Promise(cleaner.predictor, 0.05))
+    assert found.n_records == 1500
+    assert found.n_above == 0
+    assert found.largest == pytest.approx(0.05, rel=1e-3)
+    assert found.n_at_budget > 1000
+
+
+def test_measure_losses__of_the_raw_records_is_nothing(cleaner: NullSpaceCleaner) -> None:
+    found = losses_of(X, Promise(cleaner.predictor, 0.05))
+    assert (found.total, found.largest, found.n_at_budget) == (0.0, 0.0, 0)
+
+
+def test_measure_losses__counts_what_is_above(cleaner: NullSpaceCleaner) -> None:
+    promise = Promise(cleaner.predictor, 0.05)
+    assert losses_of(replace(cleaner, utility_budget=0.06).apply(X), promise).n_above > 1000
+    one = cleaner.apply(X)
+    one[7] += 1.0
+    assert losses_of(one, promise).n_above == 1
+
+
+def test_measure_losses__leaves_out_withheld_and_imputed_records() -> None:
+    released = X.copy()
+    released[3] = np.nan
+    raw = X.copy()
+    raw[5, 0] = np.inf
+    predictor = np.ones((X.shape[1], 1))
+    found = measure_losses(Shard(raw, released=released), promise=Promise(predictor, 1.0))
+    assert found.n_records == 1498
+    assert np.isfinite(found.total)
+
+
+def test_measure_losses__appends_the_ones_that_released_records_have() -> None:
+    released = np.hstack([X, np.full((len(X), 1), 3.0)])
+    predictor = np.zeros((X.shape[1] + 1, 1))
+    predictor[-1] = 1.0
+    found = losses_of(released, Promise(predictor, 1.0))
+    assert (found.largest, found.n_above) == (4.0, len(X))
+
+
+def test_losses__merge_to_those_of_the_whole(cleaner: NullSpaceCleaner) -> None:
+    promise, released = Promise(cleaner.predictor, 0.05), cleaner.apply(X)
+    parts = [
+        measure_losses(Shard(X[i::3], released=released[i::3]), promise=promise) for i in range(3)
+    ]
+    merged, whole = parts[0].merge(parts[1]).merge(parts[2]), losses_of(released, promise)
+    assert merged.total == pytest.approx(whole.total, rel=1e-12)
+    assert replace(merged, total=0.0) == replace(whole, total=0.0)

@@ -1,0 +1,84 @@
+"""What benchmarks run on workers: the plain copy, clocks, memory; imports what workers import."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import resource
+import time
+from pathlib import Path
+
+import psutil
+
+from privpipe.dist.apply import CleaningJob
+from privpipe.store import blocks
+from privpipe.store.blocks import Receipt
+from privpipe.store.layout import FEATURES
+
+_RECEIPTS: list[float] = []
+"""Seconds of each receipt since `watch_receipts`, in this process."""
+
+
+def copy_chunks(job: CleaningJob, chunks: list[int]) -> list[Receipt]:
+    """The floor of cleaning, in the place of `clean_chunks`: read, write, receipt."""
+    receipts = []
+    for chunk in chunks:
+        start, stop = job.plan.chunks.rows(chunk)
+        block = {FEATURES: job.collection.read(FEATURES, start, stop)}
+        receipts.append(
+            blocks.write_block(job.plan.data_url, job.plan.arrays, chunk, block, job.plan.run)
+        )
+    return receipts
+
+
+def watch_receipts() -> None:
+    """From now on count the seconds that this process takes to read back and checksum chunks."""
+    measure = blocks.measure_object
+
+    def timed(*arguments: object) -> object:
+        begun = time.perf_counter()
+        try:
+            return measure(*arguments)
+        finally:
+            _RECEIPTS.append(time.perf_counter() - begun)
+
+    blocks.measure_object = timed
+
+
+def take_receipt_seconds() -> float:
+    """Seconds counted so far; the count begins anew."""
+    seconds = sum(_RECEIPTS)
+    _RECEIPTS.clear()
+    return seconds
+
+
+def processor_seconds() -> tuple[float, float]:
+    """Processor time of this process so far: all of it, and that outside of the kernel."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime, used.ru_utime
+
+
+def give_back_memory() -> None:
+    """Give free memory back to the system, so that what is taken later is seen."""
+    ctypes.CDLL(None).malloc_trim(0)
+
+
+def forget_peak() -> None:
+    """Let Linux count the largest resident memory of this process from now."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_bytes() -> int:
+    """Largest resident memory of this process since `forget_peak`."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return int(found.group(1)) * 1024 if found else 0
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process, pages shared with others included, as the peak."""
+    return int(psutil.Process().memory_info().rss)
+
+
+def own_bytes() -> int:
+    """Memory that this process shares with no other."""
+    return int(psutil.Process().memory_full_info().uss)

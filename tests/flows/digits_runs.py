@@ -1,0 +1,73 @@
+"""The runs that tests of kills and damage disturb: digits in many small chunks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client
+
+from flows.audit import audit_stage
+from flows.check import check_stage
+from flows.clean import clean_stage, plan_release
+from flows.demo import write_digits
+from flows.options import RunOptions
+from flows.publish import merge_utility, publish_stage
+from flows.resume import begin_or_resume
+from flows.train import train_stage
+from privpipe.dist.progress import Silent
+from privpipe.store.published import check_release
+from privpipe.store.workspace import hold_workspace, workspace_url
+
+N_RECORDS = 1797 * 3
+CHUNK_ROWS = 128
+"""43 chunks in 6 tasks."""
+
+QUICK = ("least_squares", "logistic", "naive_bayes")
+"""Adversaries that are trained in seconds."""
+
+
+def write_source(path: Path) -> None:
+    """A collection of many small chunks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("flows.demo.plan_chunk_rows", lambda *_: CHUNK_ROWS)
+        write_digits(str(path), N_RECORDS)
+
+
+def make_options(source: Path, folder: Path, **release: Any) -> RunOptions:
+    return RunOptions(
+        collection={"path": str(source), "desired": ["zero"], "confidential": ["digit"]},
+        method={"name": "null_space", "utility_budget": 0.01, "ridge": 0.01},
+        release={"path": str(folder / "release.zarr"), **release},
+        audit={"holdout": 0.5, "group": "original", "adversaries": list(QUICK)},
+        cluster={"workers": 2, "dashboard": "127.0.0.1:0"},
+    )
+
+
+def release_undisturbed(source: Path, folder: Path, client: Client) -> Path:
+    """What a release of the digits is when nothing happens."""
+    run = check_stage(make_options(source, folder))
+    with hold_workspace(run.release_url):
+        run, _ = begin_or_resume(run)
+        trained = train_stage(run, client)
+        plan = plan_release(run, trained)
+        receipts = clean_stage(run, trained, plan, client, Silent())
+        findings = audit_stage(run, trained, plan, merge_utility(receipts), client)
+        publish_stage(run, trained, plan, receipts, findings)
+    return folder / "release.zarr"
+
+
+def assert_same(release: Path, undisturbed: Path) -> None:
+    """Every byte but the manifest's."""
+    check_release(str(release), verify=True)
+    names = sorted(str(p.relative_to(release)) for p in release.rglob("*") if p.is_file())
+    assert names == sorted(
+        str(p.relative_to(undisturbed)) for p in undisturbed.rglob("*") if p.is_file()
+    )
+    different = [
+        name for name in names if (release / name).read_bytes() != (undisturbed / name).read_bytes()
+    ]
+    assert different == ["zarr.json"]
+    assert not os.path.lexists(workspace_url(str(release)))

@@ -1,0 +1,224 @@
+"""SIGKILL of real processes: the flow with its workers, the client alone, the audit half done."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from distributed import Client
+
+from flows.check import check_stage
+from flows.options import RunOptions
+from flows.resume import begin_or_resume
+from privpipe.errors import OptionError, StoreError
+from privpipe.store.kept import read_kept
+from privpipe.store.workspace import hold_workspace, workspace_url
+from tests.flows.digits_runs import assert_same, make_options
+
+pytestmark = pytest.mark.slow
+
+RUN = [sys.executable, "-c", "from flows.command import main; main()", "run"]
+
+CONFIGURATION = """
+[collection]
+path = "{source}"
+desired = ["zero"]
+confidential = ["digit"]
+[method]
+name = "null_space"
+utility_budget = 0.01
+ridge = 0.01
+[release]
+path = "{release}"
+[audit]
+holdout = 0.5
+group = "original"
+adversaries = ["least_squares", "logistic", "naive_bayes"]
+[cluster]
+dashboard = "127.0.0.1:0"
+{cluster}
+"""
+
+
+class Flow:
+    """`privpipe run` as a process of its own, with a Prefect of its own.
+
+    Parameters
+    ----------
+    folder
+        Where its configuration and release are.
+    source
+        The collection.
+    cluster
+        Further lines of the ``[cluster]`` section.
+    """
+
+    def __init__(self, folder: Path, source: Path, cluster: str) -> None:
+        self.release = folder / "release.zarr"
+        self.work = Path(workspace_url(str(self.release)))
+        self.config = folder / "run.toml"
+        self.config.write_text(
+            CONFIGURATION.format(source=source, release=self.release, cluster=cluster)
+        )
+        self.environment = {
+            **{key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")},
+            "PREFECT_HOME": str(folder / "prefect"),
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
+        self.family: list[psutil.Process] = []
+
+    def stop_when(self, reached: Callable[[Path], bool]) -> subprocess.Popen[bytes]:
+        """Start it and hold it (SIGSTOP) as soon as its workspace has reached a point."""
+        process = subprocess.Popen(
+            [*RUN, str(self.config)], env=self.environment, stderr=subprocess.DEVNULL
+        )
+        deadline = time.monotonic() + 120
+        while not reached(self.work):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+        process.send_signal(signal.SIGSTOP)
+        self.family = psutil.Process(process.pid).children(recursive=True)
+        return process
+
+    def finish(self) -> str:
+        """Run it to its end; what it said."""
+        done = subprocess.run(
+            [*RUN, str(self.config)],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    def run_id(self) -> str:
+        return str(json.loads((self.work / "state.json").read_text())["run_id"])
+
+    def workers(self) -> list[psutil.Process]:
+        """Processes of Dask among the children; Prefect's server is one of its own."""
+
+        def is_worker(process: psutil.Process) -> bool:
+            try:
+                return "spawn_main" in " ".join(process.cmdline())
+            except psutil.Error:
+                return False
+
+        return [process for process in self.family if is_worker(process)]
+
+    def end(self) -> None:
+        """Remove what a killed flow left, such as Prefect's server."""
+        for process in self.family:
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
+
+
+@pytest.fixture
+def start(source: Path, tmp_path: Path) -> Iterator[Callable[[str], Flow]]:
+    flows: list[Flow] = []
+
+    def make(cluster: str) -> Flow:
+        flows.append(Flow(tmp_path, source, cluster))
+        return flows[-1]
+
+    yield make
+    for flow in flows:
+        flow.end()
+
+
+def first_receipts(work: Path) -> bool:
+    return any(work.glob("ledger/*.json"))
+
+
+def outcomes_of(work: Path) -> list[Path]:
+    return sorted(work.glob("kept/*-outcome"))
+
+
+def test_run__killed_busy_refused_and_resumed(
+    start: Any, source: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    """SIGKILL of the flow at half time: the lock dies with it, the next run goes on."""
+    flow = start("workers = 2")
+    process = flow.stop_when(first_receipts)
+    busy = _is_busy(str(flow.release))
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=30)
+    assert busy
+    assert not flow.release.exists()
+    with pytest.raises(OptionError, match="another configuration"):
+        begin_or_resume(check_stage(_other(source, tmp_path)))
+    run_id = flow.run_id()
+    _, alive = psutil.wait_procs(flow.workers(), timeout=30)
+    assert not alive  # no worker outlives its flow
+    servers = [process for process in flow.family if _is_server(process)]
+    assert f"resume   run {run_id}" in flow.finish()
+    assert_same(flow.release, undisturbed)
+    assert servers
+    assert not psutil.wait_procs(servers, timeout=30)[1]  # ended by the next run
+
+
+def test_run__a_client_killed_alone_leaves_a_cluster_that_the_next_one_uses(
+    start: Any, client: Client, undisturbed: Path
+) -> None:
+    """The cluster lives on elsewhere, with the dead client's tasks; nothing is done twice."""
+    workers = set(client.scheduler_info(n_workers=-1)["workers"])
+    flow = start(f'address = "{client.scheduler.address}"')
+    process = flow.stop_when(first_receipts)
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=30)
+    assert not flow.release.exists()
+    run_id = flow.run_id()
+    assert f"resume   run {run_id}" in flow.finish()
+    assert set(client.scheduler_info(n_workers=-1)["workers"]) == workers
+    assert_same(flow.release, undisturbed)
+
+
+def test_run__killed_in_the_audit_keeps_what_it_found(start: Any, undisturbed: Path) -> None:
+    """Outcomes of attacks that were measured are not measured again."""
+
+    flow = start("workers = 2")
+    process = flow.stop_when(lambda work: len(outcomes_of(work)) >= 3)
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=30)
+    assert not flow.release.exists()
+    kept = [read_kept(str(flow.work / "kept"), file.name) for file in outcomes_of(flow.work)]
+    flow.finish()
+    assert_same(flow.release, undisturbed)
+    report = json.loads((flow.release.parent / "release.report" / "audit.json").read_text())
+    rows = report["adversaries"]["table"]
+    seconds = {(row["source"], row["adversary"], row["target"]): row["seconds"] for row in rows}
+    for outcome in kept:  # another run of an attack takes another time
+        attack = outcome.attack
+        assert seconds[attack.source, attack.adversary, attack.target] == outcome.seconds
+
+
+def _is_server(process: psutil.Process) -> bool:
+    try:
+        return "prefect.server.api.server:create_app" in process.cmdline()
+    except psutil.Error:
+        return False
+
+
+def _other(source: Path, folder: Path) -> RunOptions:
+    return make_options(source, folder, include=["zero"])
+
+
+def _is_busy(url: str) -> bool:
+    try:
+        with hold_workspace(url):
+            return False
+    except StoreError as error:
+        return error.code == "busy"

@@ -1,0 +1,80 @@
+"""A cleaner that does not do what it says is found out by the audit, and nothing is published.
+
+The audit reads the stored records and computes the loss by code of its own; receipts hold what the
+cleaner said. Each is tampered with on the workers, where cleaning happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import flows.pipeline
+from flows.pipeline import run_pipeline
+from privpipe.dist.cluster import connect
+from privpipe.errors import GuaranteeError
+from tests.flows.test_pipeline import configure
+from tests.standard import write_standard
+
+pytestmark = pytest.mark.slow
+
+
+@contextmanager
+def tampered(patch: pytest.MonkeyPatch, change: Callable[[], None]) -> Iterator[None]:
+    """Within it every cluster's workers are changed before they work."""
+
+    @contextmanager
+    def connect_and_change(options: Any) -> Iterator[Any]:
+        with connect(options) as client:
+            client.run(change)
+            yield client
+
+    with patch.context() as inner:
+        inner.setattr(flows.pipeline, "connect", connect_and_change)
+        yield
+
+
+def make_change(spends: float, says: float) -> Callable[[], None]:
+    """Shrink within `spends` times the budget, report `says` times what was spent."""
+
+    def change() -> None:  # local, so that it travels by value
+        from dataclasses import replace
+
+        from privpipe.sanitizers import lowrank
+
+        clean = lowrank.clean_block
+
+        def clean_otherwise(x: Any, form: Any, dtype: Any, *, lifted: bool = True) -> Any:
+            found = clean(x, replace(form, root=form.root * spends**0.5), dtype, lifted=lifted)
+            return replace(found, spent=found.spent * says)
+
+        lowrank.clean_block = clean_otherwise
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("spends", "says", "expected"),
+    [
+        (1.1, 1.0, "released records lost more utility than the budget allows"),
+        (1.0, 0.9, "finds another loss of utility than the cleaning reported"),
+        (0.9, 1.12, "finds another loss of utility than the cleaning reported"),
+    ],
+)
+def test_audit__finds_out_a_kernel_that_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spends: float, says: float, expected: str
+) -> None:
+    write_standard(str(tmp_path / "records.zarr"), 400, chunk_rows=40, dtype="float32")
+    config = configure(tmp_path)
+    with (
+        tampered(monkeypatch, make_change(spends, says)),
+        pytest.raises(GuaranteeError, match=expected) as caught,
+    ):
+        run_pipeline(config)
+    assert "Nothing was published" in caught.value.remedy
+    assert not (tmp_path / "release.zarr").exists()
+    assert not (tmp_path / "release.model.zarr").exists()

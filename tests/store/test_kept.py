@@ -1,0 +1,101 @@
+"""Kept values come back to the last bit, or not at all."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from privpipe.attacks.audit import AuditSums, PairMoments
+from privpipe.attacks.intervals import Interval
+from privpipe.attacks.measures import Score
+from privpipe.attacks.outcomes import Attack, AttackOutcome
+from privpipe.attacks.utility import UtilityLosses
+from privpipe.numerics.moments import CoMoments
+from privpipe.numerics.triangles import TriangularFactor
+from privpipe.sanitizers.design import DesignMoments
+from privpipe.store.kept import KNOWN, KeptSum, read_kept, write_kept
+
+ROWS = np.random.default_rng(0).normal(size=(50, 4)) / 3
+MOMENTS = CoMoments.of(ROWS)
+VALUES = (
+    MOMENTS,
+    TriangularFactor.of(ROWS),
+    DesignMoments(3, {"desired": 1}, {("desired",): MOMENTS, (): MOMENTS}),
+    PairMoments(MOMENTS, (None, np.arange(6).reshape(2, 3))),
+    AuditSums(3, {"e/privacy": ROWS[0], "nothing": np.empty((0, 2))}),
+    UtilityLosses(3, 1 / 3, math.inf, 2, 1),
+    KeptSum(5, 2000, MOMENTS),
+    AttackOutcome(
+        Attack("a/b", "classes", "raw", "rbf"),
+        "measured",
+        scores=(Score("auc", Interval(0.1, math.nan, 0.3, 0.95, "wilson"), 0.5),),
+        seconds=1 / 3,
+    ),
+)
+
+
+def equal(one: Any, other: Any) -> bool:
+    """To the last bit, NaN equal to NaN, and of the same types."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and one.tobytes() == other.tobytes()
+    if is_dataclass(one):
+        return all(equal(getattr(one, f.name), getattr(other, f.name)) for f in fields(one))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return bool(one == other or one != one)
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_kept__comes_back_to_the_last_bit(tmp_path: Path, value: Any) -> None:
+    assert write_kept(str(tmp_path), "answer", value) > 0
+    assert equal(read_kept(str(tmp_path), "answer"), value)
+
+
+def test_kept__knows_every_class_that_the_values_hold() -> None:
+    assert KNOWN.keys() - {type(value).__name__ for value in VALUES} == {
+        "Attack",
+        "Interval",
+        "Score",
+    }
+
+
+def test_kept__notices_every_damaged_byte(tmp_path: Path) -> None:
+    write_kept(str(tmp_path), "answer", TriangularFactor.of(ROWS[:2]))
+    file = tmp_path / "answer"
+    whole = file.read_bytes()
+    for place in range(len(whole)):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        assert read_kept(str(tmp_path), "answer") is None
+    file.write_bytes(whole[: len(whole) // 2])
+    assert read_kept(str(tmp_path), "answer") is None
+    assert read_kept(str(tmp_path), "another") is None
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A statistic that nobody said may be kept."""
+
+    rows: Any
+
+
+@pytest.mark.parametrize("value", [Foreign(ROWS), KeptSum(1, 5000, Foreign(ROWS))])
+def test_kept__leaves_out_classes_that_are_not_listed(tmp_path: Path, value: Any) -> None:
+    assert write_kept(str(tmp_path), "answer", value) == 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_kept__leaves_out_what_is_too_large(tmp_path: Path) -> None:
+    size = write_kept(str(tmp_path), "answer", MOMENTS, most_bytes=10)
+    assert size > 10
+    assert not list(tmp_path.iterdir())
+    write_kept(str(tmp_path), "answer", MOMENTS, most_bytes=size)
+    assert [file.stat().st_size - 32 for file in tmp_path.iterdir()] == [size]
