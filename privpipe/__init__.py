@@ -30,6 +30,7 @@ _HOME = {
     "SparseMapping": "privpipe.sanitizers.mapping",
     "TargetedCleaner": "privpipe.sanitizers.targeted",
     "apply_dataset": "privpipe.dist.lazy",
+    "apply_lazily": "privpipe.dist.lazy",
     "certify_mapping": "privpipe.numerics.certify",
     "export_release": "privpipe.store.export",
     "fit_exponential_mechanism": "privpipe.sanitizers.exponential",
@@ -86,6 +87,7 @@ if TYPE_CHECKING:
     from privpipe.attacks.roc import measure_roc as measure_roc
     from privpipe.attacks.verdicts import AttackReport as AttackReport
     from privpipe.dist.lazy import apply_dataset as apply_dataset
+    from privpipe.dist.lazy import apply_lazily as apply_lazily
     from privpipe.dist.pricing import ClusterPricing as ClusterPricing
     from privpipe.errors import PrivpipeError as PrivpipeError
     from privpipe.numerics.certify import certify_mapping as certify_mapping

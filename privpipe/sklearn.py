@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import TypeAdapter, ValidationError
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -22,6 +22,7 @@ from privpipe.protocols import Guarantee, Method, RecordMap
 from privpipe.records.memory import Records
 from privpipe.records.schema import suggest
 from privpipe.sanitizers import METHODS
+from privpipe.sanitizers.options import make_options
 
 __all__ = ["RecordSanitizer"]
 
@@ -155,23 +156,27 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         return tags
 
     def _read_options(self) -> tuple[Method[Any], Any]:
-        method = METHODS.get(self.method)
-        if method is None or method.releases != "rows":
-            known = [name for name, found in METHODS.items() if found.releases == "rows"]
+        known = [name for name, found in METHODS.items() if _takes_features(found)]
+        method = METHODS[self.method] if self.method in known else None
+        if method is None:
             raise OptionError(
                 f"There is no row-wise method {self.method!r}{suggest(self.method, known)}.",
                 remedy=f"Use one of: {', '.join(known)}.",
             )
+        if not isinstance(self.options or {}, Mapping):
+            raise OptionError(
+                f"options is of type {type(self.options).__name__}.",
+                remedy='Give a dictionary, such as {"utility_budget": 0.01}.',
+            )
         given = {**(self.options or {}), "name": self.method}
-        try:
-            return method, TypeAdapter(method.options).validate_python(given)
-        except ValidationError as error:
-            found = error.errors(include_input=False)
-        problems = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in found]
-        raise OptionError(
-            f"The options of {self.method!r} are wrong: {'; '.join(problems)}.",
-            remedy="See the method's options class.",
-        )
+        return method, make_options(method.options, given, self.method)
+
+
+def _takes_features(method: Method[Any]) -> bool:
+    """Whether a method maps rows of features; codes of named attributes are no matrix."""
+    return method.releases == "rows" and "attributes" not in {
+        f.name for f in fields(method.options)
+    }
 
 
 def _validate(estimator: RecordSanitizer, x: npt.ArrayLike, **checks: Any) -> Any:

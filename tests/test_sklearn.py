@@ -12,6 +12,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from privpipe.errors import InputError, OptionError
 from privpipe.records.memory import Records
+from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.nullspace import fit_null_space_cleaner
 from privpipe.sklearn import RecordSanitizer
 
@@ -31,6 +32,43 @@ DESIRED = X[:, 0] - 2 * X[:, 1] + 0.1 * RNG.normal(size=80)
 )
 def test_record_sanitizer__passes_the_checks_of_scikit_learn(estimator, check):
     check(estimator)
+
+
+class ByHalves(RecordSanitizer):
+    """Both variables have two classes: what every method can learn from."""
+
+    def fit(self, X, y):
+        if np.asarray(X).dtype.kind == "c":
+            return super().fit(X, y, confidential=y)
+        try:
+            x, target = np.asarray(X, float), np.asarray(y, float)
+        except (TypeError, ValueError):
+            return super().fit(X, y, confidential=y)
+        if x.ndim != 2 or target.ndim != 1 or not x.size or not np.isfinite(x).all():
+            return super().fit(X, y, confidential=y)  # mostly to be refused
+        return super().fit(X, target > target.mean(), confidential=x[:, 0] > x[:, 0].mean())
+
+
+REQUIRED = {
+    "null_space": {"utility_budget": 0.01, "ridge": 1e-3},
+    "null_space_targeted": {"utility_budget": 0.01, "ridge": 1e-3},
+    "minimax": {"inner_tolerance": 1e-4},
+    "pca": {"n_filtered": 1},
+    "rand": {"n_filtered": 1},
+    "ppls": {"n_filtered": 1},
+}
+EVERY = [name for name in METHODS if name != "privacy_mapping"]
+
+
+@pytest.mark.filterwarnings("ignore::privpipe.errors.PrivacyWarning")
+@parametrize_with_checks([ByHalves(name, REQUIRED.get(name)) for name in EVERY])
+def test_record_sanitizer__passes_the_checks_with_every_method(estimator, check):
+    check(estimator)
+
+
+def test_fit__a_method_of_attributes_is_not_for_matrices():
+    with pytest.raises(OptionError, match="no row-wise method 'privacy_mapping'"):
+        RecordSanitizer("privacy_mapping").fit(X, DESIRED)
 
 
 @pytest.mark.parametrize("budget", [0.0, 0.3])
@@ -61,14 +99,18 @@ def test_transform__keeps_names_and_goes_into_pipelines():
     assert list(wider.get_feature_names_out()) == [f"released_{j}" for j in range(7)]
 
 
-def test_fit__wrong_options_are_told_without_values():
+def test_fit__wrong_options_are_told_with_what_was_chosen():
     with pytest.raises(OptionError, match="no row-wise method 'nul_space', did you mean 'null_sp"):
         RecordSanitizer("nul_space").fit(X, DESIRED)
     with pytest.raises(OptionError, match="utility_budget: Field required"):
         RecordSanitizer().fit(X, DESIRED)
-    with pytest.raises(OptionError, match="utility_budget: Input should be") as caught:
-        RecordSanitizer(options={"utility_budget": -12345.0}).fit(X, DESIRED)
-    assert "12345" not in f"{caught.value} {caught.value.__context__!r}"
+    with pytest.raises(OptionError, match=r"utility_budget is -12\.0: Input should be"):
+        RecordSanitizer(options={"utility_budget": -12.0}).fit(X, DESIRED)
+    # A URL may hold a password.
+    options = {"utility_budget": 1, "rule": "s3://key:secret@bucket/x"}
+    with pytest.raises(OptionError, match="rule: Input should be") as caught:
+        RecordSanitizer(options=options).fit(X, DESIRED)
+    assert "secret" not in f"{caught.value} {caught.value.__context__!r}"
 
 
 @pytest.mark.parametrize("x", [["77.125", "secret"], [["77.125", "secret"]] * 3, [77.125, 3.0]])

@@ -64,6 +64,7 @@ def apply_dataset(
     >>> apply_dataset(cleaner, raw.chunk()).features.values.round(12)
     array([[ 1., -1.]])
     """
+    _check_kinds(fitted, dataset)
     if features not in dataset:
         known = [str(name) for name in dataset.data_vars]
         raise OptionError(
@@ -146,6 +147,17 @@ def _apply(
 ) -> npt.NDArray[Any]:
     stream = None if streams is None else streams(start, start + len(x))
     return fitted.apply(x, stream)
+
+
+def _check_kinds(fitted: Any, dataset: Any) -> None:
+    """Arguments the wrong way round, or of other kinds."""
+    if not callable(getattr(fitted, "apply", None)) or not isinstance(dataset, xr.Dataset):
+        raise InputError(
+            f"apply_dataset was given a {type(fitted).__name__} and a {type(dataset).__name__}.",
+            remedy="Give a fitted map, then an xarray.Dataset; for a Dask array use apply_lazily, "
+            "for a numpy array the map's own apply.",
+            code="kinds",
+        )
 
 
 def _check_shape(fitted: RecordMap, shape: tuple[int, ...]) -> None:

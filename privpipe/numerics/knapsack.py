@@ -75,9 +75,10 @@ def solve_augmented_knapsack(gain: FloatArray, cost: FloatArray, budget: float) 
 
 def check_budget(budget: float) -> None:
     """Raise OptionError unless `budget` is a finite number of at least 0."""
-    if not np.isfinite(budget) or budget < 0:
+    is_number = np.asarray(budget).dtype.kind in "iuf"  # a caller may hand over a text
+    if not is_number or not np.isfinite(budget) or budget < 0:
         raise OptionError(
-            "The utility budget is negative or not finite.",
+            f"utility_budget is {budget!r}.",
             remedy="Use a finite number >= 0, in squared units of the desired prediction.",
             code="budget",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import reduce as fold
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -74,7 +75,7 @@ class Records:
                 f"features has {x.ndim} dimensions, not 2.",
                 remedy="Give an array of shape (n_records, n_features).",
             )
-        x = x if np.issubdtype(x.dtype, np.floating) else x.astype(np.float64)
+        x = _as_reals(x)
         if len(x) == 0:
             raise InputError("features has no records.", remedy="Give at least one record.")
         if n_shards < 1:
@@ -158,12 +159,38 @@ def _as_columns(
     table = table[:, None] if table.ndim == 1 else table
     _check_rows(table, role, n_records)
     names = [f"{role}_{j}" for j in range(table.shape[1])]
-    if np.issubdtype(table.dtype, np.number):
+    if np.issubdtype(table.dtype, np.floating) or np.issubdtype(table.dtype, np.integer):
         return table.astype(np.float64), tuple(Column(name) for name in names)
-    coded = [np.unique(table[:, j], return_inverse=True) for j in range(table.shape[1])]
-    codes = np.column_stack([inverse for _, inverse in coded]).astype(np.float64)
-    return codes, tuple(
-        Column(name, len(kinds)) for name, (kinds, _) in zip(names, coded, strict=True)
+    coded = [_as_column(table[:, j], name) for j, name in enumerate(names)]
+    return np.column_stack([values for values, _ in coded]), tuple(kind for _, kind in coded)
+
+
+def _as_column(values: npt.NDArray[Any], name: str) -> tuple[FloatArray, Column]:
+    """One variable: numbers as they are, text and booleans as codes in sorted order."""
+    # A data frame of several types comes as objects: each column has a type of its own.
+    plain = np.array(values.tolist()) if values.dtype.kind == "O" else values
+    if plain.dtype.kind in "iuf":
+        return plain.astype(np.float64), Column(name)
+    if plain.dtype.kind not in "bUST":
+        raise InputError(
+            f"{name} holds neither numbers alone nor text alone (dtype {plain.dtype}).",
+            remedy="Give numbers, text or booleans; leave out records without a class.",
+            code="dtype",
+        )
+    kinds, codes = np.unique(plain, return_inverse=True)
+    return codes.astype(np.float64), Column(name, len(kinds))
+
+
+def _as_reals(x: npt.NDArray[Any]) -> FloatArray:
+    if np.issubdtype(x.dtype, np.floating):
+        return x
+    with suppress(ValueError, TypeError):
+        if x.dtype.kind in "biuO":
+            return x.astype(np.float64)
+    raise InputError(
+        f"features hold something that is not a real number (dtype {x.dtype}).",
+        remedy="Leave text out, or turn it into numbers first.",
+        code="dtype",
     )
 
 

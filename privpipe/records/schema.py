@@ -12,7 +12,7 @@ from privpipe.errors import InputError
 from privpipe.protocols import Column, ShardSchema
 from privpipe.records.partitions import Partition
 
-__all__ = ["MISSING", "CollectionSchema", "Variable", "suggest"]
+__all__ = ["MISSING", "CollectionSchema", "Variable", "as_names", "suggest"]
 
 MISSING = -1
 """Code of a missing value of a categorical variable; NaN is that of a numeric one."""
@@ -103,6 +103,17 @@ class CollectionSchema:
             attributes=tuple(self.variable(name).column for name in attributes),
             feature_names=self.feature_names,
         )
+
+
+def as_names(names: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Names as a tuple; a single one may be given as it is.
+
+    >>> as_names("height"), as_names(["height", "weight"]), as_names(None)
+    (('height',), ('height', 'weight'), ())
+    """
+    if names is None:
+        return ()
+    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

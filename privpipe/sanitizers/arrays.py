@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,11 @@ from privpipe.protocols import FloatArray, ShardSchema
 __all__ = [
     "as_finite",
     "as_predictor",
+    "as_reals",
     "as_records",
     "check_finite_records",
+    "check_not_lazy",
+    "check_shards",
     "check_unweighted",
 ]
 
@@ -54,6 +58,50 @@ def as_finite(values: npt.ArrayLike | None, shape: tuple[int, ...], name: str) -
     return array
 
 
+def as_reals(values: Any, name: str) -> npt.NDArray[Any]:
+    """An array of real numbers; anything but floating numbers becomes float64.
+
+    Raises
+    ------
+    InputError
+        If it holds text, objects or complex numbers; values are never quoted.
+    """
+    found = np.asarray(values)
+    if found.dtype.kind == "f":
+        return found
+    with suppress(ValueError, TypeError):
+        if found.dtype.kind in "biuO":
+            return found.astype(np.float64)
+    raise InputError(
+        f"{name} hold something that is not a real number (dtype {found.dtype}).",
+        remedy="Leave text out, or turn it into numbers first.",
+        code="dtype",
+    )
+
+
+def check_shards(shards: Any) -> None:
+    """Raise InputError unless `shards` answers as training records do."""
+    if not isinstance(getattr(shards, "schema", None), ShardSchema):
+        raise InputError(
+            f"Training records are of type {type(shards).__name__}.",
+            remedy="Give privpipe.Records(x, desired=..., confidential=...) for arrays, or "
+            "privpipe.open_collection(url, desired=...).",
+            code="not-shards",
+        )
+
+
+def check_not_lazy(x: Any) -> None:
+    """Raise InputError for a lazy array, which would be computed whole in silence."""
+    graph = getattr(x, "__dask_graph__", None)
+    if callable(graph) and graph() is not None:
+        raise InputError(
+            f"Records are a lazy {type(x).__name__}, which `apply` would compute whole.",
+            remedy="Use privpipe.apply_lazily (Dask) or privpipe.apply_dataset (xarray), which "
+            "stay lazy, or call .compute() first.",
+            code="lazy",
+        )
+
+
 def as_records(x: npt.ArrayLike, n_features: int) -> tuple[FloatArray, np.dtype[Any]]:
     """Records as a floating matrix, and the dtype to release: theirs, or float64 for integers.
 
@@ -62,15 +110,14 @@ def as_records(x: npt.ArrayLike, n_features: int) -> tuple[FloatArray, np.dtype[
     InputError
         If the number of features is wrong.
     """
-    records = np.atleast_2d(np.asarray(x))
+    check_not_lazy(x)
+    records = np.atleast_2d(as_reals(x, "Records"))
     if records.ndim != 2 or records.shape[1] != n_features:
         raise InputError(
             f"Records of shape {np.shape(x)} do not fit a map of {n_features} features.",
             remedy=f"Give an array of shape (n_records, {n_features}).",
             code="shape",
         )
-    if not np.issubdtype(records.dtype, np.floating):
-        records = records.astype(np.float64)
     return records, records.dtype
 
 

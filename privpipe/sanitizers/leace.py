@@ -18,7 +18,7 @@ from pydantic.dataclasses import dataclass as options_dataclass
 from privpipe.errors import InputError
 from privpipe.numerics.erasure import solve_erasure
 from privpipe.protocols import FloatArray, Guarantee, RecordStream, Role, Shards
-from privpipe.sanitizers.arrays import as_records, check_finite_records
+from privpipe.sanitizers.arrays import as_records, check_finite_records, check_shards
 from privpipe.sanitizers.design import summarise_design
 
 __all__ = ["LeaceEraser", "LeaceOptions", "fit_leace", "fit_leace_eraser"]
@@ -122,6 +122,7 @@ def fit_leace_eraser(shards: Shards) -> LeaceEraser:
     >>> bool(abs(np.corrcoef(released[:, 0] + released[:, 2], x[:, 1])[0, 1]) < 1e-9)
     True
     """
+    check_shards(shards)
     schema = shards.schema
     if not schema.confidential:
         raise InputError(

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray, Guarantee, RecordStream, Role
+from privpipe.sanitizers.arrays import as_reals, check_not_lazy
 
 __all__ = ["EMPIRICAL", "LinearFilter", "MinimaxFilter", "check_records"]
 
@@ -127,14 +128,15 @@ class MinimaxFilter(LinearFilter):
 
 def check_records(x: npt.ArrayLike, n_features: int) -> tuple[FloatArray, np.dtype[Any]]:
     """Return float64 records and the dtype to release, or refuse them."""
-    records = np.asarray(x)
+    check_not_lazy(x)
+    records = as_reals(x, "Records")
     if records.ndim != 2 or records.shape[1] != n_features:
         raise InputError(
             f"Records of shape {records.shape} do not fit a filter of {n_features} features.",
             remedy=f"Give an array of shape (n_records, {n_features}).",
             code="shape",
         )
-    dtype = records.dtype if np.issubdtype(records.dtype, np.floating) else np.dtype(np.float64)
+    dtype = records.dtype
     records = records.astype(np.float64)
     bad = int(np.count_nonzero(~np.isfinite(records).all(axis=1)))
     if bad:

@@ -13,7 +13,7 @@ from privpipe.errors import InputError
 from privpipe.numerics.distortion import CodeDistance
 from privpipe.numerics.pricing import PriceOracle
 from privpipe.protocols import FloatArray, IntArray, Method, Role, Shards
-from privpipe.sanitizers.arrays import check_unweighted
+from privpipe.sanitizers.arrays import check_shards, check_unweighted
 from privpipe.sanitizers.mapping import SparseMapping
 from privpipe.sanitizers.mapping_solve import solve_privacy_mapping
 from privpipe.sanitizers.profiles import ProfileCounts, make_joint
@@ -162,6 +162,7 @@ def fit_privacy_mapping(
     ----------
     Salamatian et al., SPPM: Sparse Privacy Preserving Mappings.
     """
+    check_shards(shards)
     check_unweighted(shards.schema)
     counts = shards.reduce(ProfileCounts.of)
     joint, codes = prepare_joint(counts, options)

@@ -21,6 +21,7 @@ from privpipe.numerics.generalisation import bound_generalisation_gap
 from privpipe.numerics.minimax import MinimaxObjective
 from privpipe.numerics.spectra import whiten
 from privpipe.protocols import FloatArray, Method, Shards
+from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.closed_forms import (
     check_width,
     find_least_squares_directions,
@@ -178,6 +179,7 @@ def fit_minimax_filter(shards: Shards, options: MinimaxOptions | None = None) ->
     >>> fitted.weights.shape, bool(abs(fitted.weights[0, 0]) > 10 * abs(fitted.weights[1, 0]))
     ((3, 1), True)
     """
+    check_shards(shards)
     options = options or MinimaxOptions()
     moments = measure_moments(shards)
     tasks = plan_tasks(

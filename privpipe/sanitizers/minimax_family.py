@@ -17,6 +17,7 @@ from privpipe.errors import InputError
 from privpipe.numerics.descent import Descent, descend_quasi_newton
 from privpipe.numerics.families import DifferentiableFilter, InputScaling
 from privpipe.protocols import FloatArray, Shards
+from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.baselines import FORBID
 from privpipe.sanitizers.labelled import LabelledMoments, measure_moments
 from privpipe.sanitizers.planning import plan_tasks
@@ -117,6 +118,7 @@ def fit_minimax_family(
     ConvergenceError
         If an inner problem cannot be solved.
     """
+    check_shards(shards)
     options = options or FamilyOptions()
     if family.n_features_in != shards.schema.n_features or len(start) != family.n_parameters:
         raise InputError(

@@ -20,6 +20,7 @@ from privpipe.numerics.families import InputScaling
 from privpipe.numerics.network import SigmoidFamily, draw_layers
 from privpipe.numerics.spectra import whiten
 from privpipe.protocols import FloatArray, Guarantee, IntArray, Method, RecordStream, Role, Shards
+from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.baselines import FORBID
 from privpipe.sanitizers.labelled import LabelledMoments, measure_moments
 from privpipe.sanitizers.linear import EMPIRICAL, check_records
@@ -150,6 +151,7 @@ def fit_minimax_neural_filter(
     ----------
     Hamm, JMLR 2017, section 6.1; Vincent et al. 2008.
     """
+    check_shards(shards)
     options = options or MinimaxNeuralOptions()
     if min(options.n_hidden) < 1:
         raise OptionError(

@@ -16,6 +16,7 @@ from pydantic.dataclasses import dataclass as options_dataclass
 from privpipe.numerics.knapsack import check_budget
 from privpipe.numerics.labels import Coding
 from privpipe.protocols import FloatArray, Shards
+from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.cleaner import NullSpaceCleaner
 from privpipe.sanitizers.learned import CleanerOptions, Given, Intercept, learn_predictors
 from privpipe.sanitizers.lowrank import (
@@ -23,6 +24,7 @@ from privpipe.sanitizers.lowrank import (
     OnUnrepresentable,
     Representative,
 )
+from privpipe.sanitizers.options import make_options
 
 __all__ = ["NullSpaceCleaner", "NullSpaceOptions", "fit_null_space", "fit_null_space_cleaner"]
 
@@ -133,7 +135,19 @@ def fit_null_space_cleaner(
     >>> np.allclose(cleaner.apply(x) @ loadings, x @ loadings)
     True
     """
+    check_shards(shards)
     check_budget(utility_budget)
+    choices = {
+        "rule": rule,
+        "budget": budget,
+        "ridge": ridge,
+        "intercept": intercept,
+        "representative": representative,
+        "on_unrepresentable": on_unrepresentable,
+        "label_coding": label_coding,
+    }
+    given = {"name": "null_space", "utility_budget": utility_budget, **choices}
+    make_options(NullSpaceOptions, given, "null_space")
     learned = learn_predictors(
         shards,
         desired=Given.of(desired_predictor, desired_intercept),

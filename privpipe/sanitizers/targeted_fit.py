@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass as options_dataclass
 from privpipe.numerics.knapsack import check_budget
 from privpipe.numerics.labels import Coding
 from privpipe.protocols import FloatArray, Shards
+from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.learned import CleanerOptions, Given, Intercept, learn_predictors
 from privpipe.sanitizers.lowrank import (
     BudgetScope,
@@ -19,6 +20,7 @@ from privpipe.sanitizers.lowrank import (
     OnUnrepresentable,
     Representative,
 )
+from privpipe.sanitizers.options import make_options
 from privpipe.sanitizers.printed import PrintedCleaner
 from privpipe.sanitizers.targeted import TargetedCleaner
 
@@ -107,7 +109,19 @@ def fit_targeted_cleaner(
     >>> cleaner.gain.round(6)
     array([1., 0.])
     """
+    check_shards(shards)
     check_budget(utility_budget)
+    choices = {
+        "variant": variant,
+        "budget": budget,
+        "ridge": ridge,
+        "intercept": intercept,
+        "representative": representative,
+        "on_unrepresentable": on_unrepresentable,
+        "label_coding": label_coding,
+    }
+    given = {"name": "null_space_targeted", "utility_budget": utility_budget, **choices}
+    make_options(TargetedOptions, given, "null_space_targeted")
     learned = learn_predictors(
         shards,
         desired=Given.of(desired_predictor, desired_intercept),

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -20,12 +20,14 @@ import zarr
 from zarr.codecs import Crc32cCodec
 from zarr.storage import MemoryStore
 
-from privpipe.errors import FormatError
+from privpipe.errors import FormatError, OptionError
 from privpipe.protocols import Guarantee, RecordMap
 from privpipe.sanitizers import RECORD_MAPS
 from privpipe.store.collection import FORMAT_VERSION, read_header
 from privpipe.store.layout import ROOT_DOCUMENT, root_document
 from privpipe.store.location import (
+    Place,
+    as_url,
     create_bytes,
     join,
     list_keys,
@@ -47,7 +49,7 @@ __all__ = [
 ]
 
 
-def write_model(fitted: RecordMap, url: str, header: Mapping[str, Any] | None = None) -> str:
+def write_model(fitted: RecordMap, url: Place, header: Mapping[str, Any] | None = None) -> str:
     """Store a fitted map; it is visible only once it is whole.
 
     Parameters
@@ -64,6 +66,14 @@ def write_model(fitted: RecordMap, url: str, header: Mapping[str, Any] | None = 
     digest
         SHA-256 over kind, fields and arrays, hexadecimal.
     """
+    url = as_url(url)
+    given: Any = fitted  # callers without a type checker hand over arrays and estimators
+    if not is_dataclass(given) or not isinstance(getattr(given, "guarantee", None), Guarantee):
+        raise OptionError(
+            f"A model of type {type(fitted).__name__} cannot be stored.",
+            remedy="Give a map that one of the fits returned.",
+            code="not-a-map",
+        )
     check_output_free(url)
     arrays, plain = _split_fields(fitted)
     digest = digest_map(fitted)
@@ -96,7 +106,7 @@ def write_model(fitted: RecordMap, url: str, header: Mapping[str, Any] | None = 
     return digest
 
 
-def open_model(url: str) -> RecordMap:
+def open_model(url: Place) -> RecordMap:
     """Read a fitted map; ``open_model(url).apply(x)`` needs neither Dask nor Prefect.
 
     Raises
@@ -106,6 +116,7 @@ def open_model(url: str) -> RecordMap:
     FormatError
         If it is not a model, its kind is not known, or its digest does not match.
     """
+    url = as_url(url)
     header = read_model_header(url)
     arrays = read_arrays(url, header["arrays"])
     kind = RECORD_MAPS.get(str(header["kind"]))

@@ -21,12 +21,12 @@ from privpipe.protocols import FloatArray, IntArray, Oracle, Shard, ShardSchema,
 from privpipe.records.chunks import ChunkPlan
 from privpipe.records.indicators import expand_indicators, name_indicators
 from privpipe.records.memory import add_sums
-from privpipe.records.schema import MISSING, CollectionSchema
+from privpipe.records.schema import MISSING, CollectionSchema, as_names
 from privpipe.records.splits import Part, Split
 from privpipe.store.basis import Basis
 from privpipe.store.blocks import read_block
 from privpipe.store.layout import FEATURES, ROOT_DOCUMENT, digest_documents, is_sealed
-from privpipe.store.location import list_keys, open_store, read_bytes, shown
+from privpipe.store.location import Place, as_url, list_keys, open_store, read_bytes, shown
 
 __all__ = [
     "FORMAT_VERSION",
@@ -245,11 +245,11 @@ class Collection:
 
 
 def open_collection(
-    url: str,
+    url: Place,
     *,
-    desired: Sequence[str] = (),
-    confidential: Sequence[str] = (),
-    attributes: Sequence[str] = (),
+    desired: str | Sequence[str] = (),
+    confidential: str | Sequence[str] = (),
+    attributes: str | Sequence[str] = (),
     weights: str | None = None,
 ) -> Collection:
     """Open a collection and check that it is whole.
@@ -277,6 +277,7 @@ def open_collection(
         If a variable does not exist (the message names the closest one), or `weights` is
         categorical.
     """
+    url = as_url(url)
     header = read_header(url, "collection")
     try:
         schema = TypeAdapter(CollectionSchema).validate_python(header["schema"])
@@ -286,7 +287,13 @@ def open_collection(
             f"The header of {shown(url)} is damaged.", remedy="Ingest the collection again."
         ) from None
     collection = Collection(
-        url, schema, digest, tuple(desired), tuple(confidential), tuple(attributes), weights
+        url,
+        schema,
+        digest,
+        as_names(desired),
+        as_names(confidential),
+        as_names(attributes),
+        weights,
     )
     _ = collection.schema  # names are checked here
     if weights is not None and schema.variable(weights).categories is not None:

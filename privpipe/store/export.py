@@ -20,7 +20,15 @@ from privpipe.store.basis import read_basis
 from privpipe.store.blocks import read_block
 from privpipe.store.destination import hold_destination, move_made, show_made
 from privpipe.store.layout import FEATURES
-from privpipe.store.location import explain_unreachable, join, local_path, open_store, shown
+from privpipe.store.location import (
+    Place,
+    as_url,
+    explain_unreachable,
+    join,
+    local_path,
+    open_store,
+    shown,
+)
 from privpipe.store.published import check_release
 
 __all__ = ["export_release"]
@@ -29,7 +37,7 @@ SUCCESS = "_SUCCESS"
 """Last object of a folder of Parquet files, as Spark writes it; readers of tables skip it."""
 
 
-def export_release(url: str, out_url: str, *, verify: bool = False) -> int:
+def export_release(url: Place, out_url: Place, *, verify: bool = False) -> int:
     """Write a release as Parquet: a column per feature and variable, a row group per chunk.
 
     Parameters
@@ -67,6 +75,7 @@ def export_release(url: str, out_url: str, *, verify: bool = False) -> int:
     whole; in a bucket a folder is whole once it holds ``_SUCCESS``. The header goes into the
     metadata of each file as ``privpipe``.
     """
+    url, out_url = as_url(url), as_url(out_url)
     is_folder = _is_folder(out_url)
     header = check_release(url, verify=verify)
     released = _Released(url, header)

@@ -15,12 +15,12 @@ import numpy.typing as npt
 
 from privpipe.errors import InputError, OptionError, StoreError
 from privpipe.records.chunks import TARGET_CHUNK_BYTES, plan_chunk_rows
-from privpipe.records.schema import CollectionSchema
+from privpipe.records.schema import CollectionSchema, as_names
 from privpipe.store.categories import Coder
 from privpipe.store.collection import open_collection
 from privpipe.store.destination import hold_destination
 from privpipe.store.layout import FEATURES
-from privpipe.store.location import shown
+from privpipe.store.location import Place, as_url, shown
 from privpipe.store.sources.opening import open_source
 from privpipe.store.sources.source import RecordSource, SourceLayout
 from privpipe.store.survey import survey_source
@@ -65,14 +65,14 @@ class IngestOptions:
         """The layout with the options that stand beside it."""
         return replace(
             self.layout,
-            categorical=(*self.layout.categorical, *self.categorical),
-            numeric=(*self.layout.numeric, *self.numeric),
-            drop=(*self.layout.drop, *self.drop),
+            categorical=(*self.layout.categorical, *as_names(self.categorical)),
+            numeric=(*self.layout.numeric, *as_names(self.numeric)),
+            drop=(*self.layout.drop, *as_names(self.drop)),
         )
 
 
 def ingest(
-    source_url: str, dest_url: str, options: IngestOptions | None = None
+    source_url: Place, dest_url: Place, options: IngestOptions | None = None
 ) -> CollectionSchema:
     """Make a collection from a foreign source.
 
@@ -109,6 +109,7 @@ def ingest(
     file of a folder, or a Hive folder) is a run of records of its own.
     """
     options = options or IngestOptions()
+    source_url, dest_url = as_url(source_url), as_url(dest_url)
     _check_options(options)
     source = open_source(source_url, options.whole_layout)
     with hold_destination(dest_url) as work:

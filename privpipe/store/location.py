@@ -20,9 +20,11 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore, StorePath
 
-from privpipe.errors import StoreError
+from privpipe.errors import OptionError, StoreError
 
 __all__ = [
+    "Place",
+    "as_url",
     "create_bytes",
     "delete_tree",
     "drop_unfinished",
@@ -38,6 +40,9 @@ __all__ = [
     "use_one_thread",
     "write_bytes",
 ]
+
+Place = str | os.PathLike[str]
+"""A local path, or an fsspec URL."""
 
 PIECE = 2**18
 """Bytes of a file read at once to checksum it: they stay in the cache."""
@@ -58,6 +63,24 @@ def local_path(url: str) -> str | None:
     if scheme == "file":
         return os.path.abspath(unquote(urlsplit(url).path))
     return None if len(scheme) > 1 else os.path.abspath(os.path.expanduser(url))
+
+
+def as_url(place: Place) -> str:
+    """A path or URL as text.
+
+    Raises
+    ------
+    OptionError
+        If it is something else, such as a data frame.
+    """
+    if isinstance(place, str | os.PathLike):
+        return os.fspath(place)
+    raise OptionError(
+        f"A place is of type {type(place).__name__}.",
+        remedy="Give a path or URL; write a frame to Parquet first, or use privpipe.Records for "
+        "arrays in memory.",
+        code="place",
+    )
 
 
 def join(url: str, *names: str) -> str:

@@ -13,7 +13,7 @@ from privpipe.store.basis import BASIS, read_basis
 from privpipe.store.blocks import Receipt, Stored, measure_object
 from privpipe.store.collection import check_documents, read_header
 from privpipe.store.layout import FEATURES, ROOT_DOCUMENT, ArrayPlan, chunk_key
-from privpipe.store.location import list_keys, open_store, shown
+from privpipe.store.location import Place, as_url, list_keys, open_store, shown
 from privpipe.store.release import RECEIPTS, digest_receipts
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["check_release", "open_release"]
 
 
-def open_release(url: str, *, verify: bool = False) -> xr.Dataset:
+def open_release(url: Place, *, verify: bool = False) -> xr.Dataset:
     """Open a published release, lazily.
 
     Parameters
@@ -54,6 +54,7 @@ def open_release(url: str, *, verify: bool = False) -> xr.Dataset:
     """
     import xarray as xr
 
+    url = as_url(url)
     header = check_release(url, verify=verify)
     dataset: xr.Dataset = xr.open_zarr(
         open_store(url, read_only=True), consolidated=False, chunks={}

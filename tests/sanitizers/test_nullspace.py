@@ -186,7 +186,7 @@ def test_fit_null_space__reads_options_and_files():
         ({"desired_predictor": np.ones((6, 1))}, InputError, "6 rows, the records 7 features"),
         ({"desired_predictor": np.zeros((7, 1))}, InputError, "same for every record"),
         ({"desired_predictor": np.full((7, 1), np.inf)}, InputError, "not finite"),
-        ({"utility_budget": -1.0}, OptionError, "negative"),
+        ({"utility_budget": -1.0}, OptionError, "utility_budget is -"),
         ({"ridge": np.nan}, OptionError, "ridge"),
         ({"budget": "each"}, OptionError, "budget is 'each'"),
     ],

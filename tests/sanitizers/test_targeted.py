@@ -158,7 +158,7 @@ def test_same_predictor__is_allowed_and_warned_of():
         ({"confidential_predictor": np.full(10, np.nan)}, InputError, "not finite"),
         ({"variant": "best"}, OptionError, "variant is 'best'"),
         ({"variant": "simultaneous", "representative": "likely"}, OptionError, "itself"),
-        ({"utility_budget": -0.1}, OptionError, "negative"),
+        ({"utility_budget": -0.1}, OptionError, "utility_budget is -"),
         ({"intercept": np.ones(4)}, InputError, "intercept"),
     ],
 )

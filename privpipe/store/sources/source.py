@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.protocols import IntArray
+from privpipe.records.schema import as_names
 
 __all__ = ["Block", "Coded", "Kind", "RecordSource", "SourceLayout", "SourceVariable"]
 
@@ -129,3 +130,10 @@ class SourceLayout:
     drop: tuple[str, ...] = ()
     missing: tuple[str, ...] = MISSING_TEXT
     delimiter: str = ","
+
+    def __post_init__(self) -> None:
+        """Take a single name, or a list, for a tuple of names."""
+        for name in ("features", "labels", "label_names", "categorical", "numeric", "drop"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, as_names(value))

@@ -1,0 +1,115 @@
+"""Plausible mistakes in Python: the message names the thing, what was given, and the way out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+import privpipe
+from privpipe import Records, fit_null_space_cleaner
+from privpipe.errors import InputError, OptionError, PrivpipeError
+from privpipe.sklearn import RecordSanitizer
+from tests.standard import write_standard
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 5))
+Y = X[:, 0] + 0.1 * RNG.normal(size=60)
+RECORDS = Records(X, desired=Y, confidential=X[:, 1] > 0)
+CLEANER = fit_null_space_cleaner(RECORDS, utility_budget=0.1)
+FRAME = pd.DataFrame({"a": Y, "town": ["secret"] * 60})
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Records(X[:, 0], desired=Y), r"features has 1 dimensions.*\(n_records, n_feat"),
+        (lambda: Records(X, desired=Y[:-1]), r"desired has shape \(59, 1\).*60 rows.*one row per"),
+        (lambda: Records(FRAME, desired=Y), "features hold something that is not a real.*Leave"),
+        (lambda: Records(X.astype(complex)), "not a real number .dtype complex128"),
+        (
+            lambda: Records(X, desired=np.array(["secret", None] * 30, object)),
+            "desired_0 holds neither numbers alone nor text alone.*leave out records without",
+        ),
+        (lambda: CLEANER.apply(X[:, :3]), r"shape \(60, 3\) do not fit a map of 5.*\(n_records, 5"),
+        (lambda: CLEANER.apply(FRAME), "Records hold something that is not a real number"),
+        (lambda: CLEANER.apply(da.from_array(X)), "lazy Array.*privpipe.apply_lazily"),
+        (
+            lambda: privpipe.apply_dataset(xr.Dataset({"features": (("r", "f"), X)}), CLEANER),
+            "given a Dataset and a NullSpaceCleaner.*a fitted map, then an xarray.Dataset",
+        ),
+        (
+            lambda: privpipe.apply_dataset(CLEANER, xr.DataArray(X)),
+            "given a NullSpaceCleaner and a DataArray.*apply_lazily",
+        ),
+        (lambda: privpipe.ingest(FRAME, "c.zarr"), "of type DataFrame.*to Parquet first"),
+        (lambda: privpipe.write_model(X, "m.zarr"), "of type ndarray cannot be stored.*the fits"),
+        (lambda: RecordSanitizer("nullspace").fit(X, Y), "'nullspace', did you mean 'null_space'"),
+        (lambda: RecordSanitizer(options="0.1").fit(X, Y), "options is of type str.*dictionary"),
+        (
+            lambda: RecordSanitizer(options={"utility_budget": 1, "rule": "best"}).fit(X, Y),
+            "rule is 'best': Input should be 'greedy' or 'kkt'",
+        ),
+    ],
+)
+def test_mistake__is_told_with_the_way_out(make, message):
+    with pytest.raises(PrivpipeError, match=f"(?s){message}") as caught:
+        make()
+    assert "secret" not in f"{caught.value} {caught.value.__context__!r}"
+
+
+@pytest.mark.parametrize("budget", ["0.1", "low", None, -1, float("nan"), [0.1, "x"]])
+def test_fit__a_budget_that_is_no_number_is_named(budget):
+    with pytest.raises(OptionError, match=r"utility_budget is .*Use a finite number >= 0"):
+        fit_null_space_cleaner(RECORDS, utility_budget=budget)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [("intercept", "seperate", "augmented"), ("rule", "best", "kkt"), ("ridge", -1, "greater")],
+)
+def test_fit__a_choice_that_there_is_not_is_named(name, value, allowed):
+    with pytest.raises(OptionError, match=f"{name} is {value!r}: .*{allowed}"):
+        fit_null_space_cleaner(RECORDS, utility_budget=1, **{name: value})
+
+
+@pytest.mark.parametrize(
+    "fit",
+    [
+        lambda x: fit_null_space_cleaner(x, utility_budget=1),
+        lambda x: privpipe.fit_targeted_cleaner(x, utility_budget=1),
+        privpipe.fit_leace_eraser,
+        privpipe.fit_minimax_filter,
+        privpipe.fit_minimax_neural_filter,
+    ],
+)
+@pytest.mark.parametrize("x", [X, FRAME])
+def test_fit__arrays_instead_of_records_are_told(fit, x):
+    with pytest.raises(InputError, match=rf"of type {type(x).__name__}.*Give privpipe\.Records"):
+        fit(x)
+
+
+def test_records__a_frame_of_several_types_keeps_each():
+    frame = pd.DataFrame({"score": Y, "town": ["Ulm", "Bern"] * 30, "flag": X[:, 0] > 0})
+    records = Records(X, desired=frame)
+    assert [column.n_categories for column in records.schema.desired] == [None, 2, 2]
+    (shard,) = records.shards()
+    np.testing.assert_array_equal(shard.desired[:, 0], Y)
+    np.testing.assert_array_equal(shard.desired[:, 1], [1, 0] * 30)
+
+
+def test_places__may_be_paths_and_single_names_need_no_list(tmp_path: Path) -> None:
+    FRAME.to_csv(tmp_path / "t.csv", index=False)
+    options = privpipe.IngestOptions(layout=privpipe.SourceLayout(labels="town"))
+    schema = privpipe.ingest(tmp_path / "t.csv", tmp_path / "t.zarr", options)
+    assert [variable.name for variable in schema.variables] == ["town"]
+    write_standard(str(tmp_path / "c.zarr"), 80)
+    records = privpipe.open_collection(tmp_path / "c.zarr", desired="height")
+    assert records.desired == ("height",)
+    cleaner = fit_null_space_cleaner(records, utility_budget=0.1, ridge=1e-6)
+    privpipe.write_model(cleaner, tmp_path / "m.zarr")
+    assert privpipe.open_model(tmp_path / "m.zarr").n_features_in == 9
