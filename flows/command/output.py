@@ -27,5 +27,9 @@ def printing_to_stderr() -> Iterator[None]:
 
 
 def print_document(content: Any) -> None:
-    """Print the one document of a command."""
-    print(json.dumps(content, indent=1))
+    """Print the one document of a command; who stops reading early, as `head`, has had enough."""
+    try:
+        print(json.dumps(content, indent=1), flush=True)
+    except BrokenPipeError:
+        # Python flushes once more at its end, and would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -129,6 +129,24 @@ def test_printing_to_stderr__also_catches_child_processes() -> None:
     assert printing_to_stderr.__doc__
 
 
+def test_print_document__who_stops_reading_gets_no_traceback() -> None:
+    script = (
+        "import sys; from flows.command.output import print_document\n"
+        "sys.stdin.read(); print_document(['x'] * 100_000)"
+    )
+    command = [sys.executable, "-c", script]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait() == 0
+
+
 def read_results(folder: Path) -> dict[str, Any]:
     content = (folder / "release.report" / "run_results.json").read_text()
     return dict(json.loads(content))
