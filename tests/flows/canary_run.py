@@ -130,7 +130,7 @@ def main(folder: Path) -> None:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     os.umask(0o077)
     prepare_prefect()  # before Prefect is imported, as the command does
-    from flows.command.failure import report_failure
+    from flows.command.failure import as_ours, describe_failure, show_failure
     from flows.command.inspect import inspect_command
     from flows.command.run import run_command
 
@@ -142,10 +142,13 @@ def main(folder: Path) -> None:
             run_command(str(config))
             codes[config.stem] = 0
         except Exception as error:
-            codes[config.stem] = report_failure(error)
+            ours = as_ours(error)
+            show_failure(ours)
+            print(json.dumps(describe_failure(ours)))
+            codes[config.stem] = ours.exit_code
     for name in ("input/records.zarr", "good/release.zarr", "good/release.model.zarr"):
         for as_json in (False, True):
-            inspect_command(str(folder / name), verify=True, as_json=as_json)
+            print(json.dumps(inspect_command(str(folder / name), verify=True, as_json=as_json)))
     (folder / "codes.json").write_text(json.dumps(codes))
 
 

@@ -126,7 +126,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_run__scenarios_end_as_they_should(folder: Path):
     codes = json.loads((folder / "codes.json").read_text())
     assert codes["good"] == 0
-    assert codes["map"] == codes["statistics"] == 5
+    assert codes["map"] == codes["statistics"] == 7
     assert codes["nan"] == 3
     assert codes["corrupt"] == 4
     assert [s for s in codes if (folder / s / "release.zarr").exists()] == ["good"]

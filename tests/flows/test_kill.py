@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from flows.options import RunOptions
 from flows.pipeline import release_collection
 from flows.train import train_stage
 from flows.watch import Watch
+from privpipe.dist.boundary import run_sealed
 from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.store.collection import open_collection
 from privpipe.store.published import open_release
@@ -33,7 +35,8 @@ def run_with(client: Client, monkeypatch: pytest.MonkeyPatch) -> Callable[[RunOp
 
     for stage in ("check", "train", "clean", "audit", "publish"):
         module = __import__(f"flows.{stage}", fromlist=["x"])
-        monkeypatch.setattr(f"flows.pipeline.{stage}_task", getattr(module, f"{stage}_stage"))
+        sealed = partial(run_sealed, getattr(module, f"{stage}_stage"))  # as Prefect's tasks are
+        monkeypatch.setattr(f"flows.pipeline.{stage}_task", sealed)
     monkeypatch.setattr("flows.pipeline.connect", lambda _: nullcontext(client))
     monkeypatch.setattr("flows.pipeline.create_markdown_artifact", lambda *_, **__: None)
     return lambda options: release_collection(options, Watch())
