@@ -115,7 +115,11 @@ def _measure_killed_process(source: str, folder: str, rounds: int) -> Row:
 
 def _run_to_its_end(config: str, release: Path, folder: str) -> float:
     """Seconds in stages."""
-    subprocess.run([*RUN, config], check=True, capture_output=True, env=_environment(folder))
+    done = subprocess.run(
+        [*RUN, config], check=False, stderr=subprocess.PIPE, text=True, env=_environment(folder)
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr)
     results = release.with_name(f"{release.stem}.report") / "run_results.json"
     return sum(stage["seconds"] for stage in json.loads(results.read_text())["stages"])
 
