@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 import warnings
@@ -29,30 +27,10 @@ from privpipe.store.collection import open_collection
 from privpipe.store.layout import FEATURES, ArrayPlan
 from privpipe.store.location import open_store
 from privpipe.store.release import ReleasePlan, find_damaged, prepare_release, record_receipts
+from tests.flows.digits_runs import RUN, own_prefect, write_config
 from tests.store.serial_run import run_serially, serial_flows
 
 Row = tuple[str, float, str, str, float, float]
-
-
-RUN = (sys.executable, "-c", "from flows.command import main; main()", "run")
-
-CONFIGURATION = """
-[collection]
-path = "{source}"
-desired = ["zero"]
-confidential = ["digit"]
-[method]
-name = "null_space"
-utility_budget = 0.01
-ridge = 0.01
-[release]
-path = "{release}"
-[audit]
-holdout = 0.5
-group = "original"
-[cluster]
-dashboard = "127.0.0.1:0"
-"""
 
 
 class StoppedError(BaseException):
@@ -100,9 +78,9 @@ def _measure_killed_process(source: str, folder: str, rounds: int) -> Row:
     """
     wholes, resumes = [], []
     for turn in range(-1, rounds):  # the first makes Prefect's database and fills the cache
-        config, release = _write_config(source, Path(folder), f"whole-{turn}")
+        config, release = _configure(source, Path(folder), f"command-whole-{turn}")
         whole = _run_to_its_end(config, release, folder)
-        config, release = _write_config(source, Path(folder), f"killed-{turn}")
+        config, release = _configure(source, Path(folder), f"command-killed-{turn}")
         _kill_after(whole / 2, config, folder)
         resumed = _run_to_its_end(config, release, folder)
         if turn >= 0:
@@ -116,7 +94,11 @@ def _measure_killed_process(source: str, folder: str, rounds: int) -> Row:
 def _run_to_its_end(config: str, release: Path, folder: str) -> float:
     """Seconds in stages."""
     done = subprocess.run(
-        [*RUN, config], check=False, stderr=subprocess.PIPE, text=True, env=_environment(folder)
+        [*RUN, config],
+        check=False,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=own_prefect(f"{folder}/prefect"),
     )
     if done.returncode:
         raise RuntimeError(done.stderr)
@@ -128,7 +110,7 @@ def _kill_after(seconds: float, config: str, folder: str) -> None:
     """Kill the command so long after its cluster has started, which is where its stages begin."""
     process = subprocess.Popen(
         [*RUN, config],
-        env=_environment(folder),
+        env=own_prefect(f"{folder}/prefect"),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -142,14 +124,9 @@ def _kill_after(seconds: float, config: str, folder: str) -> None:
     process.wait()  # its Prefect server is ended by the run that goes on
 
 
-def _environment(folder: str) -> dict[str, str]:
-    own = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
-    return {**own, "PREFECT_HOME": f"{folder}/prefect", "PYTHONPATH": os.pathsep.join(sys.path)}
-
-
-def _write_config(source: str, folder: Path, name: str) -> tuple[str, Path]:
+def _configure(source: str, folder: Path, name: str) -> tuple[str, Path]:
     config, release = folder / f"{name}.toml", folder / f"{name}.zarr"
-    config.write_text(CONFIGURATION.format(source=source, release=release))
+    write_config(config, source, str(release))
     return str(config), release
 
 

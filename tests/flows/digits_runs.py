@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,44 @@ CHUNK_ROWS = 128
 
 QUICK = ("least_squares", "logistic", "naive_bayes")
 """Adversaries that are trained in seconds."""
+
+
+RUN = (sys.executable, "-c", "from flows.command import main; main()", "run")
+"""The command, to be followed by a configuration."""
+
+CONFIGURATION = """
+[collection]
+path = "{source}"
+desired = ["zero"]
+confidential = ["digit"]
+[method]
+name = "null_space"
+utility_budget = 0.01
+ridge = 0.01
+[release]
+path = "{release}"
+[audit]
+holdout = 0.5
+group = "original"
+{audit}
+[cluster]
+dashboard = "127.0.0.1:0"
+{cluster}
+"""
+
+
+def write_config(
+    config: Path, source: str, release: str, *, audit: str = "", cluster: str = ""
+) -> None:
+    """Write the configuration of `make_options` for the command, with further lines."""
+    content = CONFIGURATION.format(source=source, release=release, audit=audit, cluster=cluster)
+    config.write_text(content)
+
+
+def own_prefect(home: str) -> dict[str, str]:
+    """Environment of a command with a Prefect of its own, which finds what this process finds."""
+    own = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
+    return {**own, "PREFECT_HOME": home, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 def write_source(path: Path) -> None:

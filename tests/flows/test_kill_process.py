@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,31 +20,16 @@ from flows.resume import begin_or_resume
 from privpipe.errors import OptionError, StoreError
 from privpipe.store.kept import read_kept
 from privpipe.store.workspace import hold_workspace, workspace_url
-from tests.flows.digits_runs import assert_same, make_options
+from tests.flows.digits_runs import (
+    QUICK,
+    RUN,
+    assert_same,
+    make_options,
+    own_prefect,
+    write_config,
+)
 
 pytestmark = pytest.mark.slow
-
-RUN = [sys.executable, "-c", "from flows.command import main; main()", "run"]
-
-CONFIGURATION = """
-[collection]
-path = "{source}"
-desired = ["zero"]
-confidential = ["digit"]
-[method]
-name = "null_space"
-utility_budget = 0.01
-ridge = 0.01
-[release]
-path = "{release}"
-[audit]
-holdout = 0.5
-group = "original"
-adversaries = ["least_squares", "logistic", "naive_bayes"]
-[cluster]
-dashboard = "127.0.0.1:0"
-{cluster}
-"""
 
 
 class Flow:
@@ -66,14 +49,9 @@ class Flow:
         self.release = folder / "release.zarr"
         self.work = Path(workspace_url(str(self.release)))
         self.config = folder / "run.toml"
-        self.config.write_text(
-            CONFIGURATION.format(source=source, release=self.release, cluster=cluster)
-        )
-        self.environment = {
-            **{key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")},
-            "PREFECT_HOME": str(folder / "prefect"),
-            "PYTHONPATH": os.pathsep.join(sys.path),
-        }
+        audit = f"adversaries = {json.dumps(QUICK)}"
+        write_config(self.config, str(source), str(self.release), audit=audit, cluster=cluster)
+        self.environment = own_prefect(str(folder / "prefect"))
         self.family: list[psutil.Process] = []
 
     def stop_when(self, reached: Callable[[Path], bool]) -> subprocess.Popen[bytes]:
