@@ -212,7 +212,7 @@ def _released(
 
 def _count_judged(run: Run, held_out: bool) -> PartCount:
     parts: tuple[Part, ...] = ("fit", "attack", "test") if held_out else ("all",)
-    counts = run.training.count_parts(run.split, parts)
+    counts = _count_parts(run, parts)
     if min(part.n_records for part in counts) < 2:
         raise InputError(
             f"Holding out {run.options.audit.holdout:g} of the training records leaves too few "
@@ -221,6 +221,18 @@ def _count_judged(run: Run, held_out: bool) -> PartCount:
             code="audit-too-small",
         )
     return counts[-1]
+
+
+def _count_parts(run: Run, parts: tuple[Part, ...]) -> tuple[PartCount, ...]:
+    """As `Collection.count_parts`, unless an interrupted run has counted them."""
+    keeper = run.keeper and run.keeper.about("count_parts", run.training, run.split, parts)
+    if keeper is not None and (kept := keeper.read("counts")) is not None:
+        known: tuple[PartCount, ...] = kept
+        return known
+    counts = tuple(run.training.count_parts(run.split, parts))
+    if keeper is not None:
+        keeper.write("counts", counts)
+    return counts
 
 
 def _count_released(raw: Shards, trained: Trained, plan: ReleasePlan) -> int:

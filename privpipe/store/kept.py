@@ -26,6 +26,7 @@ from privpipe.attacks.utility import UtilityLosses
 from privpipe.numerics.moments import CoMoments
 from privpipe.numerics.triangles import TriangularFactor
 from privpipe.sanitizers.design import DesignMoments
+from privpipe.store.collection import PartCount
 from privpipe.store.location import open_store, read_bytes, write_bytes
 
 __all__ = ["KeptSum", "read_kept", "write_kept"]
@@ -59,6 +60,7 @@ KNOWN = {
         Interval,
         KeptSum,
         PairMoments,
+        PartCount,
         Score,
         TriangularFactor,
         UtilityLosses,

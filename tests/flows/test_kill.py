@@ -132,6 +132,21 @@ def test_run__a_source_changed_while_the_audit_runs_fails_the_release(
     assert not (tmp_path / "release.zarr").exists()
 
 
+def test_run__an_audit_that_goes_on_counts_no_record_again(
+    source: Path, tmp_path: Path, run_with: Any, monkeypatch: pytest.MonkeyPatch
+):
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("flows.audit._audit_utility", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run_with(make_options(source, tmp_path))
+    monkeypatch.setattr("privpipe.store.collection.Collection.count_parts", stop)
+    run_with(make_options(source, tmp_path))
+    assert (tmp_path / "release.zarr").exists()
+
+
 @pytest.mark.parametrize("how", ["flipped", "missing", "cut"])
 def test_run__a_damaged_chunk_of_the_source_is_noticed(
     source: Path, tmp_path: Path, run_with: Any, how: str

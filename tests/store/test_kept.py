@@ -18,6 +18,7 @@ from privpipe.attacks.utility import UtilityLosses
 from privpipe.numerics.moments import CoMoments
 from privpipe.numerics.triangles import TriangularFactor
 from privpipe.sanitizers.design import DesignMoments
+from privpipe.store.collection import PartCount
 from privpipe.store.kept import KNOWN, KeptSum, read_kept, write_kept
 
 ROWS = np.random.default_rng(0).normal(size=(50, 4)) / 3
@@ -30,6 +31,8 @@ VALUES = (
     AuditSums(3, {"e/privacy": ROWS[0], "nothing": np.empty((0, 2))}),
     UtilityLosses(3, 1 / 3, math.inf, 2, 1),
     KeptSum(5, 2000, MOMENTS),
+    PartCount(3, None),
+    PartCount(3, 2),
     AttackOutcome(
         Attack("a/b", "classes", "raw", "rbf"),
         "measured",
