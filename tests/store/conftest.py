@@ -1,14 +1,25 @@
-"""Places where nothing can be renamed or locked: in memory, and in a bucket of our own server."""
+"""A home for keys; places where nothing is renamed or locked: in memory, a bucket of our own."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import fsspec
 import fsspec.asyn
 import pytest
 from zarr.core.sync import sync as zarr_sync
+
+from privpipe.store import keys as store_keys
+
+
+@pytest.fixture
+def keys_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for release keys, not made yet."""
+    monkeypatch.setenv("PRIVPIPE_KEYS", str(tmp_path / "deep" / "keys"))
+    yield tmp_path / "deep" / "keys"
+    store_keys._received.clear()
 
 
 @pytest.fixture(scope="module")
