@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from privpipe.numerics.finite import find_finite_rows, keep_rows
 from privpipe.numerics.labels import Coding, code_targets, count_targets
 from privpipe.numerics.moments import CoMoments, LeastSquares
 from privpipe.protocols import Column, FloatArray, IntArray, Shard
@@ -118,9 +119,9 @@ def summarise_pairs(
 ) -> PairMoments:
     """What a shard of released records with labels teaches the adversary."""
     values = np.hstack([shard.desired, shard.confidential])
-    complete = ~np.isnan(values).any(axis=1) & np.isfinite(shard.released).all(axis=1)
+    complete = ~np.isnan(values).any(axis=1) & find_finite_rows(shard.released)
     targets = code_targets(values, [*desired, *confidential], coding)
-    rows = np.hstack([shard.released.astype(np.float64), targets])[complete]
+    rows = keep_rows(np.hstack([shard.released, targets]), complete)
     answers = encode_answers(shard.desired, desired)[complete]
     n_answers = count_answers(desired)
     joint: list[IntArray | None] = []
@@ -156,7 +157,7 @@ def measure_pairs(shard: Shard, *, plan: AuditPlan) -> AuditSums:
 
 def _only_released(shard: Shard) -> Shard:
     """Leave out withheld records, whose row holds nothing."""
-    kept = np.isfinite(shard.released).all(axis=1)
+    kept = find_finite_rows(shard.released)
     if kept.all():
         return shard
     return replace(

@@ -13,6 +13,7 @@ from privpipe.attacks.codes import code_column, code_targets, expand_codes
 from privpipe.attacks.coordinates import Coordinates, measure_coordinates
 from privpipe.attacks.options import AttackOptions
 from privpipe.errors import InputError
+from privpipe.numerics.finite import find_empty_rows
 from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
 
 __all__ = ["Evidence", "prepare_evidence"]
@@ -170,11 +171,7 @@ def _prepare_source(
 def _find_withheld(table: npt.NDArray[np.generic]) -> BoolArray:
     if table.ndim != 2 or not np.issubdtype(table.dtype, np.floating):
         return np.zeros(len(table), np.bool_)
-    # One column tells which rows need a look, so that no mask of the whole table is made.
-    withheld: BoolArray = np.isnan(table[:, 0])
-    some = np.flatnonzero(withheld)
-    withheld[some] = np.isnan(table[some]).all(axis=1)
-    return withheld
+    return find_empty_rows(table)
 
 
 def _draw_rows(usable: IntArray, n_features: int, options: AttackOptions) -> IntArray:

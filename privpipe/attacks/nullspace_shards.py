@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from privpipe.errors import OptionError
+from privpipe.numerics.finite import find_finite_rows
 from privpipe.numerics.labels import Coding
 from privpipe.numerics.moments import CoMoments, LeastSquares
 from privpipe.numerics.streams import KeyedStream
@@ -89,7 +90,7 @@ def summarise_released(shard: Shard, *, judge: Judge) -> CoMoments:
     """Co-moments of what released training records show, and their confidential targets."""
     _, shown = _release(shard, judge, "train")
     rows = np.hstack([shown, code_role(shard, judge.schema, "confidential", judge.coding)])
-    whole = np.isfinite(rows).all(axis=1)
+    whole = find_finite_rows(rows)
     return CoMoments.of(rows[whole], shard.weights[whole] if shard.weights.size else None)
 
 

@@ -17,6 +17,7 @@ from privpipe.attacks.audit import (
 from privpipe.attacks.findings import find_audit
 from privpipe.attacks.linear import fit_linear_attack
 from privpipe.errors import InputError, RankError
+from privpipe.numerics.finite import find_finite_rows, keep_rows
 from privpipe.numerics.labels import Coding, code_targets
 from privpipe.numerics.moments import CoMoments, LeastSquares, solve_least_squares
 from privpipe.protocols import FloatArray, Shard, Shards, ShardSchema
@@ -112,5 +113,5 @@ def summarise_raw(shard: Shard, *, schema: ShardSchema, coding: Coding) -> CoMom
     """Co-moments of ``[features, desired and confidential targets]`` of complete records."""
     values = np.hstack([shard.desired, shard.confidential])
     targets = code_targets(values, schema.desired + schema.confidential, coding)
-    rows = np.hstack([shard.features.astype(np.float64), targets])
-    return CoMoments.of(rows[np.isfinite(rows).all(axis=1)])
+    rows = np.hstack([shard.features, targets])
+    return CoMoments.of(keep_rows(rows, find_finite_rows(rows)))

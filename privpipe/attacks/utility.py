@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from privpipe.numerics.finite import find_finite_rows, keep_rows
 from privpipe.protocols import FloatArray, Shard, Shards
 
 __all__ = ["Promise", "UtilityLosses", "audit_utility", "measure_losses"]
@@ -104,7 +105,7 @@ def measure_losses(shard: Shard, *, promise: Promise) -> UtilityLosses:
         raw = np.hstack([raw, np.ones((len(raw), 1))])
     # A withheld record is a row of NaN; an imputed one differs from what was measured.
     change = released - raw
-    change = change[np.isfinite(change).all(axis=1)]
+    change = keep_rows(change, find_finite_rows(change))
     loss = ((change @ promise.predictor) ** 2).sum(axis=1)
     budget = promise.utility_budget
     return UtilityLosses(

@@ -22,6 +22,7 @@ from privpipe.dist.cluster import measure_workers
 from privpipe.dist.parcel import send
 from privpipe.dist.progress import Progress, Silent
 from privpipe.errors import ClusterError, FormatError, InputError, PrivpipeError
+from privpipe.numerics.finite import find_empty_rows, find_finite_rows, keep_rows
 from privpipe.numerics.streams import JoinedStream
 from privpipe.protocols import BoolArray, FloatArray, RecordMap, RecordStream
 from privpipe.records.partitions import cut_by_partition
@@ -200,7 +201,7 @@ def _map_features(job: CleaningJob, fitted: RecordMap, chunk: int) -> _Mapped:
     utility = None
     if isinstance(fitted, LinearCleaner):
         # Withheld records must not count as cleaned, and cleaning draws nothing.
-        released, utility = fitted.apply_measured(x if kept.all() else x[kept])
+        released, utility = fitted.apply_measured(keep_rows(x, kept), overwrite_x=True)
         released = _spread(released, kept)
     else:
         # Withheld records keep their place, so that what is drawn for a record never shifts.
@@ -208,7 +209,7 @@ def _map_features(job: CleaningJob, fitted: RecordMap, chunk: int) -> _Mapped:
         released = fitted.apply(ready, _stream(job, start, stop))
         if not kept.all():
             released[~kept] = np.nan
-    kept &= ~np.isnan(released).all(axis=1)  # a map may withhold records of its own
+    kept &= ~find_empty_rows(released)  # a map may withhold records of its own
     block = {FEATURES: released.astype(job.plan.arrays[0].dtype, copy=False)}
     return _Mapped(block, kept, utility)
 
@@ -250,12 +251,11 @@ def treat_nonfinite(
     InputError
         Under "fail", with how many records of which chunk are concerned.
     """
-    finite = np.isfinite(x)
-    kept: BoolArray = finite.all(axis=1)
+    kept = find_finite_rows(x)
     if kept.all() or job.nonfinite == "withhold":
         return x, kept
     if job.nonfinite == "impute" and job.fill is not None:
-        return np.where(finite, x, job.fill.astype(x.dtype)), np.ones(len(x), bool)
+        return np.where(np.isfinite(x), x, job.fill.astype(x.dtype)), np.ones(len(x), bool)
     raise InputError(
         f"{len(x) - int(kept.sum())} of {len(x)} records of chunk {chunk} hold features that are "
         "not finite.",

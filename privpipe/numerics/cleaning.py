@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -104,15 +104,23 @@ class Cleaned:
         Loss of utility; 0 where withheld.
     withheld : (n_records,)
         Rounding alone may cost more than the budget, or the record leaves the dtype's range.
+    measured : (n_withheld, rank + 1), optional
+        Of each withheld record its coordinates, and the square of its norm, for mending.
     """
 
     released: FloatArray
     spent: FloatArray
     withheld: BoolArray
+    measured: FloatArray = field(default_factory=lambda: np.empty((0, 1)))
 
 
 def clean_block(
-    x: FloatArray, form: LinearForm, dtype: npt.DTypeLike, *, lifted: bool = True
+    x: FloatArray,
+    form: LinearForm,
+    dtype: npt.DTypeLike,
+    *,
+    lifted: bool = True,
+    out: FloatArray | None = None,
 ) -> Cleaned:
     """Clean records, by the kernel where it pays.
 
@@ -126,11 +134,13 @@ def clean_block(
         Of the released records. Coordinates are float64 always.
     lifted
         Return records; otherwise the kept coordinates.
+    out : as the released records, optional
+        Where to put them; may be `x` itself, which is then overwritten.
     """
     clean = clean_with_kernel if _kernel_pays(x, form.rank) else clean_with_numpy
-    found = clean(x, form, dtype, lifted=lifted)
+    found = clean(x, form, dtype, lifted=lifted, out=out)
     if lifted and form.balance is not None and found.withheld.any():
-        _mend(found, x, form)
+        _mend(found, form)
     return found
 
 
@@ -142,23 +152,24 @@ def clean_with_kernel(
     lifted: bool = True,
     out: FloatArray | None = None,
 ) -> Cleaned:
-    """See `clean_block`; float32 and float64 only, optionally into an array of the caller's.
+    """See `clean_block`; float32 and float64 only.
 
     Leaves to `clean_block` what is to be stored in balance: such records are NaN and withheld.
     """
-    from privpipe.numerics.kernel import UNREPRESENTABLE, make_kernel
+    from privpipe.numerics.kernel import UNREPRESENTABLE, align_rows, make_kernel
 
     if out is None:
         out = np.empty((len(x), len(form.lift)), dtype) if lifted else np.empty((len(x), form.rank))
     spent, state = np.empty(len(x)), np.empty(len(x), np.uint8)
+    measured = np.empty((len(x), form.rank + 1))  # hardly ever touched, hence hardly there
     weights = np.r_[form.margin.per_record, form.margin.constant, form.margin.per_coordinate]
     limits = np.array([form.widest(lifted), np.linalg.norm(form.centre), _largest(dtype)])
     make_kernel(form.rank, form.rule, lifted)(
         np.ascontiguousarray(x),
-        np.ascontiguousarray(form.encoder.T),
+        align_rows(form.encoder.T),
         form.shift,
-        np.ascontiguousarray(form.lift.T),
-        form.centre,
+        align_rows(form.lift.T),
+        align_rows(form.centre[None])[0],
         form.root,
         weights,
         form.reach,
@@ -166,29 +177,48 @@ def clean_with_kernel(
         out,
         spent,
         state,
+        measured,
     )
-    return Cleaned(out, spent, state >= UNREPRESENTABLE)
+    withheld = state >= UNREPRESENTABLE
+    return Cleaned(out, spent, withheld, measured[withheld])
 
 
 def clean_with_numpy(
-    x: FloatArray, form: LinearForm, dtype: npt.DTypeLike, *, lifted: bool = True
+    x: FloatArray,
+    form: LinearForm,
+    dtype: npt.DTypeLike,
+    *,
+    lifted: bool = True,
+    out: FloatArray | None = None,
 ) -> Cleaned:
     """As `clean_with_kernel`, for any floating dtype and rank."""
     kept = np.empty((len(x), form.rank))
     spent, withheld = np.empty(len(x)), np.empty(len(x), np.bool_)
+    measured = []
     wide = np.empty((_tile_rows(x.shape[1]), x.shape[1]))
     for rows in _tiles(*x.shape):
         tile = wide[: rows.stop - rows.start]
         tile[...] = x[rows]
-        kept[rows], spent[rows], withheld[rows] = _clean_tile(tile, form, dtype, lifted)
+        kept[rows], spent[rows], withheld[rows], some = _clean_tile(tile, form, dtype, lifted)
+        measured.append(some)
     kept[withheld] = np.nan
-    if not lifted:
-        return Cleaned(kept, spent, withheld)
-    return Cleaned(reconstruct_records(kept, form.lift, form.centre, dtype), spent, withheld)
+    if lifted:
+        released = reconstruct_records(kept, form.lift, form.centre, dtype, out=out)
+    elif out is None:
+        released = kept
+    else:
+        released = out
+        released[...] = kept
+    return Cleaned(released, spent, withheld, np.vstack(measured))
 
 
 def reconstruct_records(
-    coordinates: FloatArray, lift: FloatArray, centre: FloatArray, dtype: npt.DTypeLike
+    coordinates: FloatArray,
+    lift: FloatArray,
+    centre: FloatArray,
+    dtype: npt.DTypeLike,
+    *,
+    out: FloatArray | None = None,
 ) -> FloatArray:
     """Records of kept coordinates: ``centre + lift @ b``, summed in float64, stored in `dtype`.
 
@@ -200,17 +230,19 @@ def reconstruct_records(
     centre : (n_features_out,)
     dtype
         Floating dtype of the records.
+    out : (n_records, n_features_out), in `dtype`, optional
+        Where to put them.
 
     Returns
     -------
     released : (n_records, n_features_out)
     """
-    released = np.empty((len(coordinates), len(lift)), dtype)
+    released = np.empty((len(coordinates), len(lift)), dtype) if out is None else out
     if _kernel_pays(released, lift.shape[1]):
-        from privpipe.numerics.kernel import make_lift
+        from privpipe.numerics.kernel import align_rows, make_lift
 
-        b, d = np.ascontiguousarray(coordinates), np.ascontiguousarray(lift.T)
-        make_lift(lift.shape[1])(b, d, centre + 0.0, released)
+        b, d = np.ascontiguousarray(coordinates), align_rows(lift.T)
+        make_lift(lift.shape[1])(b, d, align_rows(centre[None] + 0.0)[0], released)
         return released
     wide = np.empty((_tile_rows(len(lift)), len(lift)))
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -239,29 +271,32 @@ def _can_compile() -> bool:
     return True
 
 
-def _mend(found: Cleaned, x: FloatArray, form: LinearForm) -> None:
+def _mend(found: Cleaned, form: LinearForm) -> None:
     """Store in balance what was withheld for its wide margin, in place, tile by tile."""
     rows = np.flatnonzero(found.withheld)
-    step = MENDED_TILES * _tile_rows(x.shape[1])
+    step = MENDED_TILES * _tile_rows(len(form.lift))
     for start in range(0, len(rows), step):
         some = rows[start : start + step]
-        stored, spent, within = _clean_narrow(x[some].astype(np.float64), form, found.released)
+        measured = found.measured[start : start + step]
+        stored, spent, within = _clean_narrow(measured, form, found.released)
         found.released[some[within]] = stored[within]
         found.spent[some[within]] = spent[within]
         found.withheld[some[within]] = False
 
 
 def _clean_narrow(
-    x: FloatArray, form: LinearForm, released: FloatArray
+    measured: FloatArray, form: LinearForm, released: FloatArray
 ) -> tuple[FloatArray, FloatArray, BoolArray]:
     """Stored records, what they cost, and whether they may be released."""
     assert form.balance is not None, "only narrow dtypes are mended"
+    n = len(measured)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        b, far = _measure(x, form)
-        margin = form.balance.margin.measure(np.sqrt(np.einsum("ij,ij->i", x, x)), b)
-        possible = np.flatnonzero((far <= _largest(released.dtype)) & (margin < form.root))
-        stored, spent = np.empty((len(x), len(form.lift)), released.dtype), np.zeros(len(x))
-        within = np.zeros(len(x), np.bool_)
+        b = measured[:, :-1]
+        margin = form.balance.margin.measure(np.sqrt(measured[:, -1]), b)
+        near = _bound_norms(b, form) <= _largest(released.dtype)
+        possible = np.flatnonzero(near & (margin < form.root))
+        stored, spent = np.empty((n, len(form.lift)), released.dtype), np.zeros(n)
+        within = np.zeros(n, np.bool_)
         stored[possible], loss, within[possible] = store_within(
             b[possible],
             form.root - margin[possible],
@@ -274,27 +309,31 @@ def _clean_narrow(
     return stored, spent, within
 
 
-def _measure(x: FloatArray, form: LinearForm) -> tuple[FloatArray, FloatArray]:
-    """Coordinates, and bounds on the norm of any record made of them."""
-    b = x @ form.encoder + form.shift
-    return b, np.abs(b) @ form.reach + np.linalg.norm(form.centre)
+def _bound_norms(b: FloatArray, form: LinearForm) -> FloatArray:
+    """Bounds on the norms of any records made of coordinates."""
+    bound: FloatArray = np.abs(b) @ form.reach + np.linalg.norm(form.centre)
+    return bound
 
 
 def _clean_tile(
     x: FloatArray, form: LinearForm, dtype: npt.DTypeLike, lifted: bool
-) -> tuple[FloatArray, FloatArray, BoolArray]:
+) -> tuple[FloatArray, FloatArray, BoolArray, FloatArray]:
+    """Kept coordinates, what was spent, what is withheld, and what was measured of that."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        b, far = _measure(x, form)
-        withheld = ~(far <= _largest(dtype))
+        b, square = x @ form.encoder + form.shift, np.einsum("ij,ij->i", x, x)
+        withheld = ~(_bound_norms(b, form) <= _largest(dtype))
+        spent = np.zeros(len(x))
+        if form.root > 0:
+            margin = form.margin.measure(np.sqrt(square), b)
+            withheld |= ~(margin <= form.widest(lifted))
+        measured = np.column_stack([b, square])[withheld]
         if form.root == 0:
-            return b + 0.0, np.zeros(len(x)), withheld
-        margin = form.margin.measure(np.sqrt(np.einsum("ij,ij->i", x, x)), b)
-        withheld |= ~(margin <= form.widest(lifted))
+            return b + 0.0, spent, withheld, measured
         budget = np.where(withheld, 0.0, form.root - margin) ** 2
         b[withheld] = 0.0
         kept = shrink_by_rule(b, budget, form.rule)
         spent = np.einsum("ij,ij->i", b - kept, b - kept)
-    return kept, spent, withheld
+    return kept, spent, withheld, measured
 
 
 def _largest(dtype: npt.DTypeLike) -> float:

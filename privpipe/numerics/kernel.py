@@ -1,8 +1,11 @@
-"""The compiled cleaner: one pass over a record for its coordinates, one to write what is released.
+"""The compiled cleaner: a tile of records for their coordinates, then to write what is released.
 
 The rank is unrolled, so that all coordinates of a record grow in registers while it streams by
-once; float32 records are multiplied and summed in float64. `privpipe.numerics.cleaning` holds the
-same arithmetic in plain NumPy, and the two agree to rounding (bitwise they need not).
+once; float32 records are multiplied and summed in float64. What is decided of a record, and how its
+coordinates shrink, is done for all records of a tile side by side. A tile is read whole before it
+is written, so that records may be released into their own place.
+`privpipe.numerics.cleaning` holds the same arithmetic in plain NumPy, and the two agree to rounding
+(bitwise they need not).
 """
 
 from __future__ import annotations
@@ -14,10 +17,18 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-__all__ = ["UNREPRESENTABLE", "WRONG", "make_kernel", "make_lift"]
+from privpipe.protocols import FloatArray
+
+__all__ = ["UNREPRESENTABLE", "WRONG", "align_rows", "make_kernel", "make_lift"]
 
 UNREPRESENTABLE, WRONG = 1, 2
 """What a kernel says of a record beside 0: its margin is too wide; it is not finite."""
+
+TILE = 64
+"""Records of a tile: what they read, decide and write stays in the first cache."""
+
+LINE_VALUES = 8
+"""Float64 values in a line of the cache, and in the widest register."""
 
 _compiled = njit(
     nogil=True,
@@ -25,6 +36,75 @@ _compiled = njit(
     fastmath={"reassoc", "contract", "arcp", "nsz"},
     error_model="numpy",
 )
+
+
+@_compiled
+def _judge(
+    b: Any, square: Any, root: float, weights: Any, reach: Any, limits: Any, state: Any, left: Any
+) -> None:
+    """State of each record of a tile, and the budget that its margin leaves."""
+    margin = weights[0] * np.sqrt(square) + weights[1]
+    far = np.full(square.size, limits[1])
+    for j in range(len(b)):
+        for k in range(square.size):
+            margin[k] += weights[2 + j] * abs(b[j, k])
+            far[k] += reach[j] * abs(b[j, k])
+    for k in range(square.size):
+        wide = not far[k] <= limits[2] or (root > 0 and not margin[k] <= limits[0])
+        state[k] = WRONG if not np.isfinite(square[k]) else (UNREPRESENTABLE if wide else 0)
+        left[k] = (root - margin[k]) * (root - margin[k])
+
+
+@_compiled
+def _shrink_in_order(b: Any, kept: Any, budget: Any, spent: Any) -> None:
+    """Remove coordinate by coordinate until the budget is spent; see `shrink_by_rule`."""
+    before = np.zeros(budget.size)
+    spent[:] = 0.0
+    for j in range(len(b)):
+        _shrink_one(b[j], kept[j], budget, before, spent)
+        for k in range(budget.size):
+            before[k] += b[j, k] * b[j, k]
+
+
+@_compiled
+def _shrink_smallest(b: Any, kept: Any, budget: Any, spent: Any) -> None:
+    """As `_shrink_in_order`, the smallest first: what a coordinate finds spent is summed up anew.
+
+    Nothing is sorted and nothing branches, so that many records are done at a time.
+    """
+    before = np.empty(budget.size)
+    spent[:] = 0.0
+    for j in range(len(b)):
+        before[:] = 0.0
+        for i in range(len(b)):
+            if i == j:
+                continue
+            for k in range(budget.size):
+                cost, own = b[i, k] * b[i, k], b[j, k] * b[j, k]
+                earlier = cost <= own if i < j else cost < own
+                before[k] += cost if earlier else 0.0
+        _shrink_one(b[j], kept[j], budget, before, spent)
+
+
+@_compiled
+def _shrink_one(b: Any, kept: Any, budget: Any, before: Any, spent: Any) -> None:
+    """One coordinate of all records, when so much of their budgets is spent `before`."""
+    for k in range(b.size):
+        own, left = b[k] * b[k], max(budget[k] - before[k], 0.0)
+        rest = max(abs(b[k]) - np.sqrt(left), 0.0)
+        kept[k] = 0.0 if own <= left else (rest if b[k] > 0 else -rest)
+        spent[k] += min(own, left)
+
+
+@_compiled
+def _shrink_evenly(b: Any, kept: Any, budget: Any, spent: Any) -> None:
+    """Smallest coordinates whole, every other one by ``mu / |b|``; see `shrink_evenly`."""
+    order = np.empty(len(b), np.int64)
+    kept[:] = b
+    for k in range(budget.size):
+        one = kept[:, k]
+        _sort_by_size(one, order)
+        spent[k] = _shrink_record_evenly(one, order, budget[k])
 
 
 @_compiled
@@ -41,25 +121,7 @@ def _sort_by_size(b: Any, order: Any) -> None:
 
 
 @_compiled
-def _shrink(b: Any, order: Any, budget: float) -> float:
-    """Remove in the given order until the budget is spent; returns what was spent."""
-    left = budget
-    for k in range(b.size):
-        j = order[k]
-        cost = b[j] * b[j]
-        if cost <= left:
-            left -= cost
-            b[j] = 0.0
-            continue
-        part = np.sqrt(left)
-        b[j] = max(abs(b[j]) - part, 0.0) * (1.0 if b[j] > 0 else -1.0)
-        return budget
-    return budget - left
-
-
-@_compiled
-def _shrink_evenly(b: Any, order: Any, budget: float) -> float:
-    """Smallest coordinates whole, every other one by ``mu / |b|``; see `shrink_evenly`."""
+def _shrink_record_evenly(b: Any, order: Any, budget: float) -> float:
     rank = b.size
     spent = 0.0
     for k in range(rank):
@@ -80,6 +142,34 @@ def _shrink_evenly(b: Any, order: Any, budget: float) -> float:
     return spent
 
 
+SHRINKING = {
+    "greedy": _shrink_smallest,
+    "in_order": _shrink_in_order,
+    "kkt": _shrink_evenly,
+}
+
+
+def align_rows(rows: FloatArray) -> FloatArray:
+    """A copy whose rows begin where lines of the cache do, filled up with zeros.
+
+    Values that straddle two lines take twice the time to load.
+
+    Parameters
+    ----------
+    rows : (n_rows, n_columns)
+
+    Returns
+    -------
+    aligned : (n_rows, n_columns and up to 7 more), float64
+    """
+    width = -(-rows.shape[1] // LINE_VALUES) * LINE_VALUES
+    memory = np.zeros(len(rows) * width + LINE_VALUES)
+    first = -(memory.ctypes.data // memory.itemsize) % LINE_VALUES
+    aligned = memory[first : first + len(rows) * width].reshape(len(rows), width)
+    aligned[:, : rows.shape[1]] = rows
+    return aligned
+
+
 @lru_cache(maxsize=64)
 def make_kernel(rank: int, rule: str, lifted: bool) -> Callable[..., None]:
     """Compile the cleaner of one rank.
@@ -96,20 +186,17 @@ def make_kernel(rank: int, rule: str, lifted: bool) -> Callable[..., None]:
     Returns
     -------
     kernel
-        ``kernel(x, encoder, shift, lift, centre, root, weights, reach, limits, out, spent, state)``
-        with encoder (rank, n_features_in) and lift (rank, n_features_out) row by row, shift
-        (rank,), the margin's weights (rank + 2,) as (per_record, constant, per_coordinate ...),
-        reach (rank,), and limits (3,): the widest margin, the norm of the centre, and the
-        largest released value. It fills out, spent (n_records,)
-        and state (n_records,).
+        ``kernel(x, encoder, shift, lift, centre, root, weights, reach, limits, out, spent, state,
+        measured)`` with encoder (rank, n_features_in or more) and lift (rank, n_features_out or
+        more) row by row, shift (rank,), the margin's weights (rank + 2,) as (per_record, constant,
+        per_coordinate ...), reach (rank,), and limits (3,): the widest margin, the norm of the
+        centre, and the largest released value. It fills out, which may be x, spent (n_records,),
+        state (n_records,), and of measured (n_records, rank + 1) the rows of records that it
+        withholds: their coordinates and squared norms.
     """
-    space: dict[str, Any] = {
-        "np": np,
-        "sort": _sort_by_size,
-        "shrink": _shrink_evenly if rule == "kkt" else _shrink,
-    }
-    # The text is made of numbers alone; the loop below is the only thing that depends on them.
-    exec(_write_source(rank, rule != "in_order", lifted), space)
+    space: dict[str, Any] = {"np": np, "judge": _judge, "shrink": SHRINKING[rule]}
+    # The text is made of numbers alone; the loops below are the only thing that depends on them.
+    exec(_write_source(rank, lifted), space)
     kernel: Callable[..., None] = _compiled(space["kernel"])
     return kernel
 
@@ -145,47 +232,49 @@ def kernel(b, lift, centre, out):
 """
 
 
-def _write_source(rank: int, sorted_first: bool, lifted: bool) -> str:
+def _write_source(rank: int, lifted: bool) -> str:
     each = range(rank)
     rows = "\n".join(f"    e{j} = encoder[{j}]; d{j} = lift[{j}]" for j in each)
     zeros = "; ".join(f"s{j} = 0.0" for j in each)
-    sums = "\n".join(f"            s{j} += v * e{j}[c]" for j in each)
-    keep = "\n".join(f"        b[{j}] = s{j} + shift[{j}]; order[{j}] = {j}" for j in each)
-    take = "; ".join(f"t{j} = b[{j}]" for j in each)
+    sums = "\n".join(f"                s{j} += v * e{j}[c]" for j in each)
+    hold = "; ".join(f"b[{j}, k] = s{j} + shift[{j}]" for j in each)
+    take = "; ".join(f"t{j} = kept[{j}, k]" for j in each)
     if lifted:
         total = " + ".join(f"t{j} * d{j}[c]" for j in each)
-        write = f"        for c in range(y.size):\n            y[c] = centre[c] + ({total})"
+        write = f"            for c in range(y.size):\n                y[c] = centre[c] + ({total})"
     else:
-        write = "\n".join(f"        y[{j}] = t{j}" for j in each)
+        write = "\n".join(f"            y[{j}] = t{j}" for j in each)
     return f"""
-def kernel(x, encoder, shift, lift, centre, root, weights, reach, limits, out, spent, state):
+def kernel(
+    x, encoder, shift, lift, centre, root, weights, reach, limits, out, spent, state, measured
+):
 {rows}
-    b = np.zeros({rank}); order = np.zeros({rank}, np.int64)
-    for i in range(x.shape[0]):
-        row = x[i]; y = out[i]; square = 0.0
-        {zeros}
-        for c in range(row.size):
-            v = np.float64(row[c])
-            square += v * v
+    b = np.zeros(({rank}, {TILE})); kept = b.copy() if root > 0 else b
+    square = np.zeros({TILE}); left = np.zeros({TILE}); cost = np.zeros({TILE})
+    judged = np.zeros({TILE}, np.uint8)
+    for start in range(0, x.shape[0], {TILE}):
+        n = min({TILE}, x.shape[0] - start)
+        for k in range(n):
+            row = x[start + k]; total = 0.0
+            {zeros}
+            for c in range(row.size):
+                v = np.float64(row[c])
+                total += v * v
 {sums}
-{keep}
-        margin = weights[0] * np.sqrt(square) + weights[1]
-        far = limits[1]
-        for j in range({rank}):
-            margin += weights[2 + j] * abs(b[j])
-            far += reach[j] * abs(b[j])
-        state[i] = 0; spent[i] = 0.0
-        if not np.isfinite(square):
-            state[i] = {WRONG}
-        elif not far <= limits[2] or (root > 0 and not margin <= limits[0]):
-            state[i] = {UNREPRESENTABLE}
-        if state[i] != 0:
-            for c in range(y.size):
-                y[c] = np.nan
-            continue
+            square[k] = total
+            {hold}
+        judge(b, square, root, weights, reach, limits, judged, left)
         if root > 0:
-            {"sort(b, order)" if sorted_first else "pass"}
-            spent[i] = shrink(b, order, (root - margin) * (root - margin))
-        {take}
+            shrink(b, kept, left, cost)
+        for k in range(n):
+            i = start + k; y = out[i]
+            state[i] = judged[k]
+            if judged[k] != 0:
+                spent[i] = 0.0
+                measured[i, :{rank}] = b[:, k]; measured[i, {rank}] = square[k]
+                y[:] = np.nan
+                continue
+            spent[i] = cost[k]
+            {take}
 {write}
 """

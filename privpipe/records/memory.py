@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from functools import reduce as fold
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -22,6 +21,7 @@ from privpipe.protocols import (
     Statistics,
     Sums,
 )
+from privpipe.sanitizers.arrays import as_reals
 
 __all__ = ["Records", "add_sums"]
 
@@ -75,7 +75,7 @@ class Records:
                 f"features has {x.ndim} dimensions, not 2.",
                 remedy="Give an array of shape (n_records, n_features).",
             )
-        x = _as_reals(x)
+        x = as_reals(x, "features")
         if len(x) == 0:
             raise InputError("features has no records.", remedy="Give at least one record.")
         if n_shards < 1:
@@ -179,19 +179,6 @@ def _as_column(values: npt.NDArray[Any], name: str) -> tuple[FloatArray, Column]
         )
     kinds, codes = np.unique(plain, return_inverse=True)
     return codes.astype(np.float64), Column(name, len(kinds))
-
-
-def _as_reals(x: npt.NDArray[Any]) -> FloatArray:
-    if np.issubdtype(x.dtype, np.floating):
-        return x
-    with suppress(ValueError, TypeError):
-        if x.dtype.kind in "biuO":
-            return x.astype(np.float64)
-    raise InputError(
-        f"features hold something that is not a real number (dtype {x.dtype}).",
-        remedy="Leave text out, or turn it into numbers first.",
-        code="dtype",
-    )
 
 
 def _as_codes(values: npt.ArrayLike | None, n_records: int) -> IntArray:

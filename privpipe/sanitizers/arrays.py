@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.errors import InputError, OptionError
+from privpipe.numerics.finite import find_finite_rows
 from privpipe.protocols import FloatArray, ShardSchema
 
 __all__ = [
@@ -123,7 +124,7 @@ def as_records(x: npt.ArrayLike, n_features: int) -> tuple[FloatArray, np.dtype[
 
 def check_finite_records(records: FloatArray) -> None:
     """Raise InputError, with a count, if records hold values that are not finite."""
-    bad = int(np.count_nonzero(~np.isfinite(records).all(axis=1)))
+    bad = int(np.count_nonzero(~find_finite_rows(records)))
     if bad:
         raise InputError(
             f"{bad} of {len(records)} records hold values that are not finite.",

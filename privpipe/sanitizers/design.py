@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.errors import InputError, RankError
+from privpipe.numerics.finite import find_finite_rows
 from privpipe.numerics.labels import Coding, code_targets, count_targets
 from privpipe.numerics.moments import (
     CoMoments,
@@ -206,7 +207,7 @@ def code_role(shard: Shard, schema: ShardSchema, role: TargetRole, coding: Codin
 
 def check_features(x: FloatArray) -> None:
     """Raise InputError, with a count, if features are not finite."""
-    bad = int(np.count_nonzero(~np.isfinite(x).all(axis=1)))
+    bad = int(np.count_nonzero(~find_finite_rows(x)))
     if bad:
         raise InputError(
             f"{bad} of {len(x)} training records hold features that are not finite.",

@@ -120,6 +120,14 @@ class FactoredCleaner(LinearCleaner):
         """They are what is released."""
         return np.asarray(released, np.float64)
 
-    def _clean(self, x: FloatArray, dtype: np.dtype[Any], *, lifted: bool) -> Cleaned:
+    def _clean(
+        self,
+        x: FloatArray,
+        dtype: np.dtype[Any],
+        *,
+        lifted: bool,
+        out: FloatArray | None = None,
+    ) -> Cleaned:
+        del lifted, out  # coordinates are few
         dtype = np.dtype(self.released_dtype)
         return clean_block(x, self._form(dtype), dtype, lifted=False)

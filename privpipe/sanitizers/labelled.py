@@ -13,6 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from privpipe.errors import InputError
+from privpipe.numerics.finite import find_finite_rows
 from privpipe.numerics.moments import CoMoments
 from privpipe.protocols import BoolArray, FloatArray, IntArray, Shard, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_unweighted
@@ -182,7 +183,7 @@ def summarise_labelled(shard: Shard, schema: ShardSchema) -> LabelledMoments:
     for first in range(0, n, rows):
         labels, complete = read_labels(shard, slice(first, first + rows), schema)
         x = np.array(shard.features[first : first + rows], np.float64)
-        bad = int(np.count_nonzero(~np.isfinite(x).all(axis=1)))
+        bad = int(np.count_nonzero(~find_finite_rows(x)))
         if bad:
             raise InputError(
                 f"At least {bad} training records hold features that are not finite.",

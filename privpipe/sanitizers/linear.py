@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray, Guarantee, RecordStream, Role
-from privpipe.sanitizers.arrays import as_reals, check_not_lazy
+from privpipe.sanitizers.arrays import as_reals, check_finite_records, check_not_lazy
 
 __all__ = ["EMPIRICAL", "LinearFilter", "MinimaxFilter", "check_records"]
 
@@ -138,11 +138,5 @@ def check_records(x: npt.ArrayLike, n_features: int) -> tuple[FloatArray, np.dty
         )
     dtype = records.dtype
     records = records.astype(np.float64)
-    bad = int(np.count_nonzero(~np.isfinite(records).all(axis=1)))
-    if bad:
-        raise InputError(
-            f"{bad} of {len(records)} records hold values that are not finite.",
-            remedy="Remove or impute them before filtering.",
-            code="nonfinite",
-        )
+    check_finite_records(records)
     return records, dtype

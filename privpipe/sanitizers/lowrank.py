@@ -159,10 +159,23 @@ class LinearCleaner:
         return self.apply_measured(x)[0]
 
     def apply_measured(
-        self, x: npt.ArrayLike, stream: RecordStream | None = None
+        self,
+        x: npt.ArrayLike,
+        stream: RecordStream | None = None,
+        *,
+        overwrite_x: bool = False,
     ) -> tuple[FloatArray, UtilitySummary]:
-        """Clean records and summarise what it cost; see `apply`."""
-        cleaned = self._clean_checked(x, lifted=True)
+        """Clean records and summarise what it cost; see `apply`.
+
+        Parameters
+        ----------
+        x, stream
+            See `apply`.
+        overwrite_x
+            `x` is not needed any more: where they fit, released records take its place, which
+            saves their memory. It must be finite, which is not looked into again.
+        """
+        cleaned = self._clean_checked(x, lifted=True, overwrite_x=overwrite_x)
         released = cleaned.released
         return released[0] if np.ndim(x) == 1 else released, self._summarise(cleaned)
 
@@ -186,11 +199,16 @@ class LinearCleaner:
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         return type(self)(**{**values, "on_unrepresentable": on_unrepresentable})
 
-    def _clean_checked(self, x: npt.ArrayLike, *, lifted: bool) -> Cleaned:
+    def _clean_checked(
+        self, x: npt.ArrayLike, *, lifted: bool, overwrite_x: bool = False
+    ) -> Cleaned:
         records, dtype = as_records(x, self.n_features_in)
-        cleaned = self._clean(records, dtype, lifted=lifted)
+        fits = self.n_features_in == self.n_features_out and records.flags.writeable
+        cleaned = self._clean(
+            records, dtype, lifted=lifted, out=records if overwrite_x and fits else None
+        )
         lost = int(np.count_nonzero(cleaned.withheld))
-        if lost:
+        if lost and not overwrite_x:
             check_finite_records(records)
         if lost and self.on_unrepresentable == "fail":
             raise GuaranteeError(
@@ -202,8 +220,15 @@ class LinearCleaner:
             )
         return cleaned
 
-    def _clean(self, x: FloatArray, dtype: np.dtype[Any], *, lifted: bool) -> Cleaned:
-        return clean_block(x, self._form(dtype), dtype, lifted=lifted)
+    def _clean(
+        self,
+        x: FloatArray,
+        dtype: np.dtype[Any],
+        *,
+        lifted: bool,
+        out: FloatArray | None = None,
+    ) -> Cleaned:
+        return clean_block(x, self._form(dtype), dtype, lifted=lifted, out=out)
 
     def _form(self, dtype: np.dtype[Any]) -> LinearForm:
         n, root = self.n_features_in, float(np.sqrt(self.utility_budget))

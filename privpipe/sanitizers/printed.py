@@ -109,7 +109,15 @@ class PrintedCleaner(LinearCleaner):
             "recovers nearly all confidential predictions.",
         )
 
-    def _clean(self, x: FloatArray, dtype: np.dtype[Any], *, lifted: bool) -> Cleaned:
+    def _clean(
+        self,
+        x: FloatArray,
+        dtype: np.dtype[Any],
+        *,
+        lifted: bool,
+        out: FloatArray | None = None,
+    ) -> Cleaned:
+        del out  # for reproductions: what it takes does not count
         if self.augmented:
             x = np.column_stack([x, np.ones(len(x))])
         x = x.astype(np.float64)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from pydantic import TypeAdapter, ValidationError
 
 from privpipe.errors import FormatError, InputError, StoreError
+from privpipe.numerics.finite import find_finite_rows, keep_rows
 from privpipe.protocols import FloatArray, IntArray, Oracle, Shard, ShardSchema, Statistics, Sums
 from privpipe.records.chunks import ChunkPlan
 from privpipe.records.indicators import expand_indicators, name_indicators
@@ -129,7 +130,7 @@ class Collection:
         keep = self._keep(start, stop)
         features = self._features(self.url, self.digest, start, stop)
         if self.only_finite:
-            keep &= np.isfinite(features).all(axis=1)
+            keep &= find_finite_rows(features)
         whole = keep.all()
         released = (
             np.empty((stop - start, 0))
@@ -139,11 +140,11 @@ class Collection:
         if self.released_basis is not None:
             released = self.released_basis.reconstruct(released)
         return Shard(
-            features if whole else features[keep],
-            self._values(self.desired, start, stop)[keep],
-            self._values(self.confidential, start, stop)[keep],
-            self.codes(start, stop)[keep],
-            released[keep],
+            keep_rows(features, keep),
+            keep_rows(self._values(self.desired, start, stop), keep),
+            keep_rows(self._values(self.confidential, start, stop), keep),
+            keep_rows(self.codes(start, stop), keep),
+            keep_rows(released, keep),
             first_record=start if whole else -1,
             weights=self._weights(start, stop)[keep] if self.weights else np.empty(0),
         )

@@ -36,7 +36,7 @@ def make_map_tell() -> None:
     """On a worker: the map fails, and its message holds a record."""
     from privpipe.sanitizers.lowrank import LinearCleaner
 
-    def apply_measured(self: Any, x: Any, stream: Any = None) -> Any:
+    def apply_measured(self: Any, x: Any, stream: Any = None, **_: Any) -> Any:
         raise ValueError(f"cannot map {x[3].tolist()} of {x!r}")
 
     LinearCleaner.apply_measured = apply_measured  # type: ignore[method-assign]

@@ -48,8 +48,8 @@ def make_change(spends: float, says: float) -> Callable[[], None]:
 
         clean = lowrank.clean_block
 
-        def clean_otherwise(x: Any, form: Any, dtype: Any, *, lifted: bool = True) -> Any:
-            found = clean(x, replace(form, root=form.root * spends**0.5), dtype, lifted=lifted)
+        def clean_otherwise(x: Any, form: Any, dtype: Any, **options: Any) -> Any:
+            found = clean(x, replace(form, root=form.root * spends**0.5), dtype, **options)
             return replace(found, spent=found.spent * says)
 
         lowrank.clean_block = clean_otherwise

@@ -146,6 +146,44 @@ def test_clean_block__stores_in_balance_what_was_withheld_for_its_margin(rows):
     assert 0.5e-8 < found.spent[1] <= 1e-8
 
 
+@pytest.mark.parametrize("rows", [6, 200, cleaning.KERNEL_VALUES // 20 + 1])
+@pytest.mark.parametrize("budget", [0.0, 1e-8, 0.3])
+def test_clean_block__releases_into_the_place_of_the_records_what_it_releases_elsewhere(
+    rows, budget
+):
+    form = make_form(2, "greedy", "float32", budget=budget)
+    x = np.random.default_rng(0).normal(size=(rows, 20)).astype(np.float32)
+    x[1] *= 1e3  # to be mended
+    x[2, 3] = np.nan
+    x[3] *= 1e37
+    elsewhere = clean_block(x, form, "float32")
+    before = x.copy()
+    found = clean_block(x, form, "float32", out=x)
+    assert found.released is x
+    assert not (x == before).all(axis=1).any(), "no record may remain"
+    for name in ("released", "spent", "withheld"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(elsewhere, name))
+
+
+@pytest.mark.parametrize("lifted", [True, False])
+@pytest.mark.parametrize("rank", [1, 2, 5])
+def test_kernel__shrinks_equal_and_zero_coordinates_as_numpy_does(rank, lifted):
+    form = make_form(rank, "greedy", "float64", budget=0.3)
+    rng = np.random.default_rng(0)
+    b = rng.integers(-2, 3, size=(300, rank)) * 0.3
+    x = form.centre + b @ form.lift.T  # whose coordinates are b
+    fast = clean_with_kernel(x, form, "float64", lifted=lifted)
+    plain = clean_with_numpy(x, form, "float64", lifted=lifted)
+    np.testing.assert_allclose(fast.spent, plain.spent, atol=1e-12)
+    # Of equal coordinates rounding decides which goes first.
+    kept = [
+        (found.released - form.centre) @ form.encoder if lifted else found.released
+        for found in (fast, plain)
+    ]
+    sizes = [np.sort(np.abs(k), axis=1) for k in kept]
+    np.testing.assert_allclose(sizes[0], sizes[1], atol=1e-7)
+
+
 WITHOUT_COMPILER = """
 import sys
 

@@ -156,6 +156,21 @@ def test_summary__merges_and_agrees_with_the_exact_loss():
     assert parts.as_dict() == pytest.approx(whole.as_dict())
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+def test_apply_measured__overwrites_records_only_when_it_may(dtype):
+    rng = np.random.default_rng(0)
+    predictor = rng.normal(size=(8, 2))
+    x = (rng.normal(size=(60, 8)) * 10).astype(dtype)
+    cleaner = NullSpaceCleaner.from_predictor(predictor, utility_budget=0.5)
+    given = x.copy()
+    released, summary = cleaner.apply_measured(x)
+    np.testing.assert_array_equal(x, given)
+    again, same = cleaner.apply_measured(x, overwrite_x=True)
+    np.testing.assert_array_equal(again, released)
+    assert same == summary
+    assert (again is x) == (dtype != "int64")
+
+
 def test_apply__stores_narrow_records_so_that_their_errors_cancel():
     """Rounded plainly, most of these records would be over their budget."""
     rng = np.random.default_rng(0)
