@@ -194,7 +194,7 @@ def clean_with_numpy(
     """As `clean_with_kernel`, for any floating dtype and rank."""
     kept = np.empty((len(x), form.rank))
     spent, withheld = np.empty(len(x)), np.empty(len(x), np.bool_)
-    measured = [np.empty((0, form.rank + 1))]
+    measured: list[FloatArray] = [np.empty((0, form.rank + 1))]
     wide = np.empty((_tile_rows(x.shape[1]), x.shape[1]))
     for rows in _tiles(*x.shape):
         tile = wide[: rows.stop - rows.start]
