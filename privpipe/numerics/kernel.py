@@ -52,7 +52,8 @@ def _judge(
     for k in range(square.size):
         wide = not far[k] <= limits[2] or (root > 0 and not margin[k] <= limits[0])
         state[k] = WRONG if not np.isfinite(square[k]) else (UNREPRESENTABLE if wide else 0)
-        left[k] = (root - margin[k]) * (root - margin[k])
+        rest = 0.0 if state[k] != 0 else root - margin[k]
+        left[k] = rest * rest
 
 
 @_compiled
@@ -101,7 +102,10 @@ def _shrink_evenly(b: Any, kept: Any, budget: Any, spent: Any) -> None:
     """Smallest coordinates whole, every other one by ``mu / |b|``; see `shrink_evenly`."""
     order = np.empty(len(b), np.int64)
     kept[:] = b
+    spent[:] = 0.0
     for k in range(budget.size):
+        if budget[k] == 0:  # nothing to spend, or not finite: then there is no order
+            continue
         one = kept[:, k]
         _sort_by_size(one, order)
         spent[k] = _shrink_record_evenly(one, order, budget[k])

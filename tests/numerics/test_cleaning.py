@@ -58,9 +58,10 @@ def test_kernel__agrees_with_numpy(rank, augmented, rule, dtype, lifted):
     assert not plain.withheld.any()
 
 
+@pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("clean", [clean_with_kernel, clean_with_numpy])
-def test_clean__withholds_what_rounding_may_carry_over_the_budget(clean):
-    form = replace(make_form(2, "greedy", "float32", budget=1e-8), balance=None)
+def test_clean__withholds_what_rounding_may_carry_over_the_budget(clean, rule):
+    form = replace(make_form(2, rule, "float32", budget=1e-8), balance=None)
     x = np.random.default_rng(0).normal(size=(6, 20)).astype(np.float32)
     x[1] *= 1e6
     x[2, 3] = np.nan
