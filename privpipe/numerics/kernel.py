@@ -43,9 +43,11 @@ def _judge(
     b: Any, square: Any, root: float, weights: Any, reach: Any, limits: Any, state: Any, left: Any
 ) -> None:
     """State of each record of a tile, and the budget that its margin leaves."""
-    margin = weights[0] * np.sqrt(square) + weights[1]
-    far = np.full(square.size, limits[1])
-    for j in range(len(b)):
+    margin, far = np.empty(square.size), np.empty(square.size)
+    for k in range(square.size):
+        margin[k] = weights[0] * np.sqrt(square[k]) + weights[1]
+        far[k] = limits[1]
+    for j in range(b.shape[0]):
         for k in range(square.size):
             margin[k] += weights[2 + j] * abs(b[j, k])
             far[k] += reach[j] * abs(b[j, k])
@@ -60,11 +62,13 @@ def _judge(
 def _shrink_in_order(b: Any, kept: Any, budget: Any, spent: Any) -> None:
     """Remove coordinate by coordinate until the budget is spent; see `shrink_by_rule`."""
     before = np.zeros(budget.size)
-    spent[:] = 0.0
-    for j in range(len(b)):
-        _shrink_one(b[j], kept[j], budget, before, spent)
+    for j in range(b.shape[0]):
         for k in range(budget.size):
-            before[k] += b[j, k] * b[j, k]
+            own, left = b[j, k] * b[j, k], max(budget[k] - before[k], 0.0)
+            rest = max(abs(b[j, k]) - np.sqrt(left), 0.0)
+            kept[j, k] = 0.0 if own <= left else (rest if b[j, k] > 0 else -rest)
+            spent[k] += min(own, left)
+            before[k] += own
 
 
 @_compiled
@@ -74,41 +78,33 @@ def _shrink_smallest(b: Any, kept: Any, budget: Any, spent: Any) -> None:
     Nothing is sorted and nothing branches, so that many records are done at a time.
     """
     before = np.empty(budget.size)
-    spent[:] = 0.0
-    for j in range(len(b)):
-        before[:] = 0.0
-        for i in range(len(b)):
-            if i == j:
-                continue
+    for j in range(b.shape[0]):
+        for k in range(budget.size):
+            before[k] = 0.0
+        for i in range(b.shape[0]):
             for k in range(budget.size):
                 cost, own = b[i, k] * b[i, k], b[j, k] * b[j, k]
-                earlier = cost <= own if i < j else cost < own
+                earlier = cost < own or (cost == own and i < j)
                 before[k] += cost if earlier else 0.0
-        _shrink_one(b[j], kept[j], budget, before, spent)
-
-
-@_compiled
-def _shrink_one(b: Any, kept: Any, budget: Any, before: Any, spent: Any) -> None:
-    """One coordinate of all records, when so much of their budgets is spent `before`."""
-    for k in range(b.size):
-        own, left = b[k] * b[k], max(budget[k] - before[k], 0.0)
-        rest = max(abs(b[k]) - np.sqrt(left), 0.0)
-        kept[k] = 0.0 if own <= left else (rest if b[k] > 0 else -rest)
-        spent[k] += min(own, left)
+        for k in range(budget.size):
+            own, left = b[j, k] * b[j, k], max(budget[k] - before[k], 0.0)
+            rest = max(abs(b[j, k]) - np.sqrt(left), 0.0)
+            kept[j, k] = 0.0 if own <= left else (rest if b[j, k] > 0 else -rest)
+            spent[k] += min(own, left)
 
 
 @_compiled
 def _shrink_evenly(b: Any, kept: Any, budget: Any, spent: Any) -> None:
     """Smallest coordinates whole, every other one by ``mu / |b|``; see `shrink_evenly`."""
-    order = np.empty(len(b), np.int64)
-    kept[:] = b
-    spent[:] = 0.0
+    one, order = np.empty(b.shape[0]), np.empty(b.shape[0], np.int64)
     for k in range(budget.size):
-        if budget[k] == 0:  # nothing to spend, or not finite: then there is no order
-            continue
-        one = kept[:, k]
-        _sort_by_size(one, order)
-        spent[k] = _shrink_record_evenly(one, order, budget[k])
+        for j in range(one.size):
+            one[j] = b[j, k]
+        if budget[k] > 0:  # else nothing is to be spent, or what is not finite has no order
+            _sort_by_size(one, order)
+            spent[k] = _shrink_record_evenly(one, order, budget[k])
+        for j in range(one.size):
+            kept[j, k] = one[j]
 
 
 @_compiled
@@ -242,7 +238,8 @@ def _write_source(rank: int, lifted: bool) -> str:
     zeros = "; ".join(f"s{j} = 0.0" for j in each)
     sums = "\n".join(f"                s{j} += v * e{j}[c]" for j in each)
     hold = "; ".join(f"b[{j}, k] = s{j} + shift[{j}]" for j in each)
-    take = "; ".join(f"t{j} = kept[{j}, k]" for j in each)
+    leave = "; ".join(f"measured[i, {j}] = b[{j}, k]" for j in each)
+    take = "; ".join(f"t{j} = (kept[{j}, k] if root > 0 else b[{j}, k])" for j in each)
     if lifted:
         total = " + ".join(f"t{j} * d{j}[c]" for j in each)
         write = f"            for c in range(y.size):\n                y[c] = centre[c] + ({total})"
@@ -253,7 +250,7 @@ def kernel(
     x, encoder, shift, lift, centre, root, weights, reach, limits, out, spent, state, measured
 ):
 {rows}
-    b = np.zeros(({rank}, {TILE})); kept = b.copy() if root > 0 else b
+    b = np.zeros(({rank}, {TILE})); kept = np.zeros(({rank}, {TILE}))
     square = np.zeros({TILE}); left = np.zeros({TILE}); cost = np.zeros({TILE})
     judged = np.zeros({TILE}, np.uint8)
     for start in range(0, x.shape[0], {TILE}):
@@ -268,6 +265,8 @@ def kernel(
             square[k] = total
             {hold}
         judge(b, square, root, weights, reach, limits, judged, left)
+        for k in range({TILE}):
+            cost[k] = 0.0
         if root > 0:
             shrink(b, kept, left, cost)
         for k in range(n):
@@ -275,8 +274,9 @@ def kernel(
             state[i] = judged[k]
             if judged[k] != 0:
                 spent[i] = 0.0
-                measured[i, :{rank}] = b[:, k]; measured[i, {rank}] = square[k]
-                y[:] = np.nan
+                {leave}; measured[i, {rank}] = square[k]
+                for c in range(y.size):
+                    y[c] = np.nan
                 continue
             spent[i] = cost[k]
             {take}
