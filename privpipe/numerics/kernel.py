@@ -24,8 +24,8 @@ __all__ = ["UNREPRESENTABLE", "WRONG", "align_rows", "make_kernel", "make_lift"]
 UNREPRESENTABLE, WRONG = 1, 2
 """What a kernel says of a record beside 0: its margin is too wide; it is not finite."""
 
-TILE = 64
-"""Records of a tile: what they read, decide and write stays in the first cache."""
+TILE = 128
+"""Records of a tile: what is decided of them takes no time beside reading and writing them."""
 
 LINE_VALUES = 8
 """Float64 values in a line of the cache, and in the widest register."""
@@ -40,10 +40,18 @@ _compiled = njit(
 
 @_compiled
 def _judge(
-    b: Any, square: Any, root: float, weights: Any, reach: Any, limits: Any, state: Any, left: Any
+    b: Any,
+    square: Any,
+    root: float,
+    weights: Any,
+    reach: Any,
+    limits: Any,
+    state: Any,
+    left: Any,
+    room: Any,
 ) -> None:
     """State of each record of a tile, and the budget that its margin leaves."""
-    margin, far = np.empty(square.size), np.empty(square.size)
+    margin, far = room[0], room[1]
     for k in range(square.size):
         margin[k] = weights[0] * np.sqrt(square[k]) + weights[1]
         far[k] = limits[1]
@@ -59,9 +67,11 @@ def _judge(
 
 
 @_compiled
-def _shrink_in_order(b: Any, kept: Any, budget: Any, spent: Any) -> None:
+def _shrink_in_order(b: Any, kept: Any, budget: Any, spent: Any, room: Any) -> None:
     """Remove coordinate by coordinate until the budget is spent; see `shrink_by_rule`."""
-    before = np.zeros(budget.size)
+    before = room[0]
+    for k in range(budget.size):
+        before[k] = 0.0
     for j in range(b.shape[0]):
         for k in range(budget.size):
             own, left = b[j, k] * b[j, k], max(budget[k] - before[k], 0.0)
@@ -72,12 +82,12 @@ def _shrink_in_order(b: Any, kept: Any, budget: Any, spent: Any) -> None:
 
 
 @_compiled
-def _shrink_smallest(b: Any, kept: Any, budget: Any, spent: Any) -> None:
+def _shrink_smallest(b: Any, kept: Any, budget: Any, spent: Any, room: Any) -> None:
     """As `_shrink_in_order`, the smallest first: what a coordinate finds spent is summed up anew.
 
     Nothing is sorted and nothing branches, so that many records are done at a time.
     """
-    before = np.empty(budget.size)
+    before = room[0]
     for j in range(b.shape[0]):
         for k in range(budget.size):
             before[k] = 0.0
@@ -94,7 +104,7 @@ def _shrink_smallest(b: Any, kept: Any, budget: Any, spent: Any) -> None:
 
 
 @_compiled
-def _shrink_evenly(b: Any, kept: Any, budget: Any, spent: Any) -> None:
+def _shrink_evenly(b: Any, kept: Any, budget: Any, spent: Any, room: Any) -> None:
     """Smallest coordinates whole, every other one by ``mu / |b|``; see `shrink_evenly`."""
     one, order = np.empty(b.shape[0]), np.empty(b.shape[0], np.int64)
     for k in range(budget.size):
@@ -252,7 +262,7 @@ def kernel(
 {rows}
     b = np.zeros(({rank}, {TILE})); kept = np.zeros(({rank}, {TILE}))
     square = np.zeros({TILE}); left = np.zeros({TILE}); cost = np.zeros({TILE})
-    judged = np.zeros({TILE}, np.uint8)
+    judged = np.zeros({TILE}, np.uint8); room = np.zeros((2, {TILE}))
     for start in range(0, x.shape[0], {TILE}):
         n = min({TILE}, x.shape[0] - start)
         for k in range(n):
@@ -264,11 +274,11 @@ def kernel(
 {sums}
             square[k] = total
             {hold}
-        judge(b, square, root, weights, reach, limits, judged, left)
+        judge(b, square, root, weights, reach, limits, judged, left, room)
         for k in range({TILE}):
             cost[k] = 0.0
         if root > 0:
-            shrink(b, kept, left, cost)
+            shrink(b, kept, left, cost, room)
         for k in range(n):
             i = start + k; y = out[i]
             state[i] = judged[k]
