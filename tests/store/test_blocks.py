@@ -30,13 +30,13 @@ def plan(tmp_path: Path) -> ReleasePlan:
 
 def write(plan: ReleasePlan, chunk: int, value: float = 1.5) -> Receipt:
     rows = min(CHUNK_ROWS, N_RECORDS - chunk * CHUNK_ROWS)
-    block = {FEATURES: np.full((rows, 3), value), "place": np.zeros(rows, np.int8)}
+    block = {FEATURES: np.full((rows, 3), value), "place": np.full(rows, -1, np.int8)}
     return write_block(plan.data_url, plan.arrays, chunk, block, plan.run)
 
 
 def test_write_block__receipts_say_what_stands_there(plan: ReleasePlan) -> None:
     for chunk in range(5):
-        receipt = write(plan, chunk, value=0.0)  # all zero: stored nevertheless
+        receipt = write(plan, chunk, value=np.nan)  # nothing but fill values: stored nevertheless
         assert receipt.rows == (5 if chunk < 4 else 3)
         for array, stored in zip(plan.arrays, receipt.objects, strict=True):
             content = (Path(plan.data_url) / chunk_key(array, chunk)).read_bytes()

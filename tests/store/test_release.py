@@ -82,7 +82,7 @@ def test_find_damaged__sees_a_missing_object_of_any_array(
 def test_check_release__sees_chunks_that_changed_places_after_publishing(
     plan: ReleasePlan, receipts: list[Receipt]
 ) -> None:
-    publish_release(plan, check_receipts(receipts, ARRAYS, RUN), {})
+    publish_release(plan, dict(enumerate(receipts[::-1])), {})  # in any order
     check_release(plan.url, verify=True)
     release = Path(plan.url)
     exchange(release / chunk_key(ARRAYS[0], 0), release / chunk_key(ARRAYS[0], 2))
