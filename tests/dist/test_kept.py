@@ -103,7 +103,8 @@ def test_sum__is_not_kept_when_it_is_no_smaller_than_what_it_sums(
 
 
 def test_sum__larger_than_its_share_is_not_kept(collection: Collection, keeper: Keeper) -> None:
-    summarise_chunks(collection, wide_moments_of, CHUNKS, keeper)  # 110 of 1152 kB: over a sixteenth
+    # 110 kB of the 1152 that it sums up: more than a sixteenth.
+    summarise_chunks(collection, wide_moments_of, CHUNKS, keeper)
     assert not Path(keeper.url).exists()
 
 

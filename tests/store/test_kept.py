@@ -109,6 +109,11 @@ def test_kept__of_another_version_counts_as_not_kept(tmp_path: Path, document: A
     assert read_kept(str(tmp_path), "answer") is None
 
 
+def test_kept__makes_plain_numbers_of_those_of_numpy(tmp_path: Path) -> None:
+    write_kept(str(tmp_path), "answer", PartCount(np.int64(3), np.int32(2)))
+    assert equal(read_kept(str(tmp_path), "answer"), PartCount(3, 2))
+
+
 def test_kept__is_never_unpickled(tmp_path: Path) -> None:
     document = np.frombuffer(b'{"array": 0}', np.uint8)
     seal_and_put(tmp_path / "answer", document, np.arange(3))
