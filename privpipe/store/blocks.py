@@ -1,6 +1,6 @@
 """Writing and reading blocks of records, whole chunks at a time, with receipts.
 
-A receipt says what stands in the store: length and CRC-32C of the stored bytes of each object,
+A receipt says what stands in the store: length and checksum of the stored bytes of each object,
 read back after writing. One task owns whole chunks; alignment is asserted, because unaligned
 parallel writes lose data without an error.
 """
@@ -46,7 +46,7 @@ class Stored:
     length
         Bytes.
     crc32c
-        CRC-32C (Castagnoli) of the bytes.
+        CRC-32C (Castagnoli) of the bytes, the last four first; see `measure_bytes`.
     """
 
     array: str

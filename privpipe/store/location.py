@@ -44,6 +44,9 @@ __all__ = [
 Place = str | os.PathLike[str]
 """A local path, or an fsspec URL."""
 
+TRAILER = 4
+"""Bytes of the checksum with which Zarr's codec ends a chunk."""
+
 PIECE = 2**18
 """Bytes of a file read at once to checksum it: they stay in the cache."""
 
@@ -153,18 +156,25 @@ def read_bytes(store: Store, key: str) -> bytes | None:
 
 
 def measure_bytes(store: Store, key: str) -> tuple[int, int] | None:
-    """Length and CRC-32C of the object of a key, read back; None where there is none.
+    """Length and checksum of the object of a key, read back; None where there is none.
 
-    A file is read in pieces: holding it whole costs twice the time of reading it.
+    The checksum is the CRC-32C of the bytes with the last four taken first: a chunk ends with its
+    own CRC-32C, and the CRC-32C of anything followed by its own is one and the same number. A file
+    is read in pieces: holding it whole costs twice the time of reading it.
     """
     if not isinstance(store, LocalStore):
         content = read_bytes(store, key)
-        return None if content is None else (len(content), google_crc32c.value(content))
-    length = crc = 0
+        if content is None:
+            return None
+        return len(content), google_crc32c.value(content[-TRAILER:] + content[:-TRAILER])
     try:
         with open(store.root / key, "rb", buffering=0) as file:
-            while piece := file.read(PIECE):
-                length += len(piece)
+            length = file.seek(0, os.SEEK_END)
+            rest = file.seek(max(length - TRAILER, 0))
+            crc = google_crc32c.value(file.read())
+            file.seek(0)
+            while rest and (piece := file.read(min(rest, PIECE))):
+                rest -= len(piece)
                 crc = google_crc32c.extend(crc, piece)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         return None

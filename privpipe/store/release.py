@@ -30,6 +30,7 @@ from privpipe.store.layout import (
     ROOT_DOCUMENT,
     ArrayPlan,
     array_documents,
+    chunk_key,
     digest_documents,
     root_document,
 )
@@ -220,7 +221,10 @@ def find_damaged(plan: ReleasePlan, receipts: Iterable[Receipt]) -> list[int]:
 
 
 def check_foreign(plan: ReleasePlan) -> None:
-    """Raise IncompleteReleaseError if the workspace holds what the plan does not know."""
+    """Raise IncompleteReleaseError if the workspace holds anything but what the plan knows.
+
+    Root and receipts may be left of a publishing that was killed; they are written anew.
+    """
     store = open_store(plan.data_url, read_only=True)
     for key, content in plan.documents.items():
         if read_bytes(store, key) != content:
@@ -229,14 +233,15 @@ def check_foreign(plan: ReleasePlan) -> None:
                 remedy="Nothing was published. `privpipe purge`, then run again.",
                 code="damaged",
             )
-    for array in plan.arrays:
-        found = len(list_keys(store, f"{array.name}/c/"))
-        if found != array.n_chunks:
-            raise IncompleteReleaseError(
-                f"The workspace holds {found} chunks of {array.name!r}; the plan has "
-                f"{array.n_chunks}.",
-                remedy="Something else wrote there: `privpipe purge`, then run again.",
-            )
+    chunks = {chunk_key(array, i) for array in plan.arrays for i in range(array.n_chunks)}
+    known = chunks.union(plan.documents, [ROOT_DOCUMENT])
+    found = {key for key in list_keys(store) if not key.startswith(f"{RECEIPTS}/")}
+    if found - known or chunks - found:
+        raise IncompleteReleaseError(
+            f"The workspace of {shown(plan.url)} holds {len(found - known)} objects that the plan "
+            f"does not know; of its {len(chunks)} chunks {len(chunks - found)} are missing.",
+            remedy="Something else wrote there: `privpipe purge`, then run again.",
+        )
 
 
 def _measure_or_none(store: Store, array: ArrayPlan, chunk: int) -> Stored | None:

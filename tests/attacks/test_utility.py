@@ -74,3 +74,28 @@ def test_losses__merge_to_those_of_the_whole(cleaner: NullSpaceCleaner) -> None:
     merged, whole = parts[0].merge(parts[1]).merge(parts[2]), losses_of(released, promise)
     assert merged.total == pytest.approx(whole.total, rel=1e-12)
     assert replace(merged, total=0.0) == replace(whole, total=0.0)
+
+
+def test_losses__of_both_parts_are_above_when_merged() -> None:
+    one, other = UtilityLosses(3, 1.0, 0.5, 1, 1), UtilityLosses(4, 2.0, 0.9, 3, 2)
+    assert one.merge(other) == other.merge(one) == UtilityLosses(7, 3.0, 0.9, 4, 3)
+
+
+def test_measure_losses__counts_at_the_budget_and_above_it_to_the_digit() -> None:
+    """Losses of 1 - 2e-3, 1 - 5e-4, 1 and 1 + 2**-40 for a budget of 1."""
+    change = np.array([[1 - 1e-3], [1 - 2.5e-4], [1.0], [1 + 2.0**-41]])
+    shard = Shard(np.zeros((4, 1)), released=change)
+    found = measure_losses(shard, promise=Promise(np.ones((1, 1)), 1.0))
+    assert (found.n_at_budget, found.n_above) == (3, 1)
+
+
+def test_losses__are_described_per_record() -> None:
+    assert UtilityLosses(8, 4.0, 0.9, 6, 2).describe(0.75) == {
+        "n_records": 8,
+        "budget": 0.75,
+        "mean": 0.5,
+        "largest": 0.9,
+        "share_at_budget": 0.75,
+        "n_above_budget": 2,
+    }
+    assert UtilityLosses(0, 0.0, 0.0, 0, 0).describe(1.0)["mean"] == 0.0

@@ -33,6 +33,14 @@ def scaled_moments_of(shard: Shard, *, scale: float) -> CoMoments:
     return CoMoments.of(shard.features * scale)
 
 
+def narrow_moments_of(shard: Shard) -> CoMoments:
+    return CoMoments.of(shard.features[:, :1])
+
+
+def wide_moments_of(shard: Shard) -> CoMoments:
+    return CoMoments.of(np.tile(shard.features, 13))
+
+
 class DyingSummary:
     """Counts the shards it sees, and dies at one of them."""
 
@@ -94,6 +102,50 @@ def test_sum__is_not_kept_when_it_is_no_smaller_than_what_it_sums(
     assert kept <= 1200 * 9 * 8 / 16
 
 
+def test_sum__larger_than_its_share_is_not_kept(collection: Collection, keeper: Keeper) -> None:
+    # 110 kB of the 1152 that it sums up: more than a sixteenth.
+    summarise_chunks(collection, wide_moments_of, CHUNKS, keeper)
+    assert not Path(keeper.url).exists()
+
+
+def test_sum__of_short_chunks_is_kept_once_they_are_many(tmp_path: Path, keeper: Keeper) -> None:
+    url = str(tmp_path / "short.zarr")
+    write_standard(url, 2000, chunk_rows=100)
+    summarise_chunks(open_collection(url), narrow_moments_of, range(20), keeper)
+    kept = keeper.read("000000-20")
+    assert FEWEST_KEPT <= kept.n_records == 100 * kept.n_chunks == kept.statistic.count
+
+
+def test_sum__counts_all_records_after_it_went_on(collection: Collection, keeper: Keeper) -> None:
+    for dies_at in (3, 2):
+        with pytest.raises(KeyboardInterrupt):
+            summarise_chunks(collection, DyingSummary(dies_at), CHUNKS, keeper)
+    kept = keeper.read("000000-08")
+    assert kept.n_records == 2000 * kept.n_chunks == kept.statistic.count == 10_000
+
+
+def test_sum__of_fewer_chunks_is_not_taken_from_that_of_more(
+    collection: Collection, keeper: Keeper
+) -> None:
+    for chunks in (range(8), range(4), range(4, 8)):
+        found = summarise_chunks(collection, moments_of, chunks, keeper)
+        assert found.count == 2000 * len(chunks)
+        expected = summarise_chunks(collection, moments_of, chunks)
+        assert np.array_equal(found.mean, expected.mean)
+
+
+def test_reduce__answers_no_other_question_on_workers(
+    client: Client, collection: Collection, keeper: Keeper
+) -> None:
+    def ask(asked: Collection, scale: float) -> CoMoments:
+        sharded = ShardedCollection(asked, client, "0000aaac", keeper=keeper)
+        return sharded.reduce(partial(scaled_moments_of, scale=scale))
+
+    one, two = ask(collection, 1.0), ask(collection, 2.0)
+    np.testing.assert_allclose(two.mean, 2 * one.mean, rtol=1e-12)
+    assert ask(collection.keeping(make_split(0.5), "fit"), 1.0).count < one.count
+
+
 def test_reduce__finds_kept_sums_on_workers(
     client: Client, collection: Collection, keeper: Keeper
 ) -> None:
@@ -118,6 +170,22 @@ def test_question__differs_with_all_that_an_answer_depends_on(
         keeper.about(collection, partial(scaled_moments_of, scale=np.float64(2.0) + 1e-15)),
     ]
     assert len(set(questions)) == len(questions)
+
+
+def test_question__within_another_is_another(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = keeper.about("one"), keeper.about("two")
+    assert one is not None
+    assert two is not None
+    questions = [one.about("part"), two.about("part"), keeper.about("part")]
+    assert len(set(questions)) == 3
+    monkeypatch.setattr("privpipe.dist.kept.version", lambda name: f"another {name}")
+    assert keeper.about("one") != one
+
+
+def test_question__without_a_name_is_not_kept(keeper: Keeper) -> None:
+    assert keeper.about(object()) is None
 
 
 def test_question__has_the_same_name_in_every_process(

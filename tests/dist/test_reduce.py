@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +30,20 @@ def gradient_of(shard: Shard, parameters: np.ndarray, *, offset: float) -> Sums:
     return float(residual @ residual), shard.features.T @ residual
 
 
+@dataclass(frozen=True)
+class Order:
+    """A statistic that tells in which order it was merged."""
+
+    first_records: tuple[int, ...]
+
+    @classmethod
+    def of(cls, shard: Shard) -> Order:
+        return cls((shard.first_record,))
+
+    def merge(self, other: Order) -> Order:
+        return Order(self.first_records + other.first_records)
+
+
 def fails(shard: Shard) -> CoMoments:
     raise RuntimeError(f"a secret of a record: {shard.features[0, 0]}")
 
@@ -47,6 +62,14 @@ def test_reduce__equals_one_pass_in_memory(client: Client, url: str) -> None:
     assert merged.count == whole.count
     np.testing.assert_allclose(merged.mean, whole.mean, rtol=1e-13)
     np.testing.assert_allclose(merged.scatter, whole.scatter, rtol=1e-12, atol=1e-9)
+
+
+def test_reduce__merges_in_the_order_of_chunks(client: Client, tmp_path: Path) -> None:
+    """Of 81 tasks: two full levels of the tree and one left over."""
+    path = str(tmp_path / "long.zarr")
+    write_standard(path, 1290, chunk_rows=2)
+    sharded = ShardedCollection(open_collection(path), client, "00000009")
+    assert sharded.reduce(Order.of).first_records == tuple(range(0, 1290, 2))
 
 
 @pytest.mark.slow

@@ -14,6 +14,9 @@ import zarr
 from flows.demo import N_ORIGINALS, write_digits
 from flows.pipeline import run_pipeline
 from privpipe.errors import InputError, OptionError, StoreError
+from privpipe.records.memory import Records
+from privpipe.records.splits import make_split
+from privpipe.sanitizers.nullspace import NullSpaceCleaner, fit_null_space_cleaner
 from privpipe.store.artifacts import open_model
 from privpipe.store.ingest import IngestOptions, ingest
 from privpipe.store.published import open_release
@@ -127,6 +130,28 @@ def test_run_pipeline__trains_on_another_collection(tmp_path: Path) -> None:
     found = read_findings(tmp_path)
     assert "training records cleaned alike" in found["basis"]
     assert found["e_utility"]["n_above_budget"] == 0
+
+
+@pytest.mark.slow
+def test_run_pipeline__weighs_training_records_as_a_fit_in_memory_does(tmp_path: Path) -> None:
+    write_standard(str(tmp_path / "records.zarr"), 300, chunk_rows=40)
+    run_pipeline(configure(tmp_path, desired='["height"]\nweights = "person"'))
+    fitted = open_model(str(tmp_path / "release.model.zarr"))
+    assert isinstance(fitted, NullSpaceCleaner)
+    x, variables = make_standard(300)
+    rows = np.flatnonzero(make_split(0.3).keep("fit", np.arange(300)))
+    weighted, plain = (
+        fit_null_space_cleaner(
+            Records(x[rows], desired=variables["height"][rows], weights=weights),
+            utility_budget=0.5,
+            ridge=1e-6,
+        )
+        for weights in (rows.astype(float), None)
+    )
+    np.testing.assert_allclose(fitted.predictor, weighted.predictor, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(fitted.centre, weighted.centre, rtol=1e-9)
+    assert np.abs(fitted.predictor - plain.predictor).max() > 1e-4
+    assert np.abs(fitted.centre - plain.centre).max() > 1e-3
 
 
 @pytest.mark.slow

@@ -69,6 +69,14 @@ def test_round_in_balance__is_among_the_best_of_all_roundings():
     assert (ours <= steps.max(axis=1) / 2 * (1 + 1e-9)).all()
 
 
+def test_round_in_balance__rounds_nothing_to_infinity():
+    wide = np.array([[65510.0, 1 + 2.0**-11, 1 + 2.0**-11]])  # the first is beyond float16
+    with np.errstate(over="ignore"):
+        stored = round_in_balance(wide, np.array([[0.0], [1.0], [1.0]]), "float16")
+    assert stored[0, 0] == 65504
+    assert stored[0, 1:].astype(float).sum() == wide[0, 1:].sum()
+
+
 def test_round_in_balance__treats_every_row_by_itself():
     wide, encoder = make_wide(50)
     whole = round_in_balance(wide, encoder, "float32")

@@ -11,9 +11,11 @@ import zarr
 from privpipe.errors import FormatError, InputError, StoreError
 from privpipe.numerics.moments import CoMoments
 from privpipe.protocols import Shard
+from privpipe.records.schema import CollectionSchema
 from privpipe.records.splits import make_split
 from privpipe.store.collection import open_collection
 from privpipe.store.ingest import IngestOptions, ingest
+from privpipe.store.writing import write_collection
 from tests.standard import make_standard, write_standard
 
 
@@ -32,6 +34,19 @@ def write_npz(path: Path) -> dict[str, np.ndarray]:
     }
     np.savez_compressed(path, **arrays)
     return arrays
+
+
+def test_digest__tells_values_apart_whose_chunks_have_one_length(tmp_path: Path) -> None:
+    digests = set()
+    for seed in (0, 0, 1, 2):
+        url = str(tmp_path / f"{seed}-{len(list(tmp_path.iterdir()))}.zarr")
+        x = np.random.default_rng(seed).normal(size=(60, 3))  # does not compress
+        schema = CollectionSchema(
+            n_records=60, n_features=3, dtype="float64", chunk_rows=20, variables=()
+        )
+        write_collection(url, schema, ({"features": x[i : i + 20]} for i in (0, 20, 40)))
+        digests.add(open_collection(url).digest)
+    assert len(digests) == 3
 
 
 def test_ingest__keeps_values_names_and_kinds(tmp_path: Path) -> None:

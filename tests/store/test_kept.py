@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
 import math
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -81,6 +84,42 @@ def test_kept__notices_every_damaged_byte(tmp_path: Path) -> None:
     file.write_bytes(whole[: len(whole) // 2])
     assert read_kept(str(tmp_path), "answer") is None
     assert read_kept(str(tmp_path), "another") is None
+
+
+def seal_and_put(file: Path, *arrays: Any) -> None:
+    """Whole, but not written by this version."""
+    buffer = io.BytesIO()
+    np.savez(buffer, *arrays)
+    content = buffer.getvalue()
+    file.write_bytes(hashlib.blake2b(content, digest_size=32).digest() + content)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"class": "Unknown", "fields": {}},
+        {"class": "PartCount", "fields": {"n_records": 3}},
+        {"class": "PartCount", "fields": {"n_records": 3, "n_groups": 1, "n_more": 2}},
+        {"tuple": [{"array": 7}]},
+        {"neither": 1},
+    ],
+)
+def test_kept__of_another_version_counts_as_not_kept(tmp_path: Path, document: Any) -> None:
+    seal_and_put(tmp_path / "answer", np.frombuffer(json.dumps(document).encode(), np.uint8))
+    assert read_kept(str(tmp_path), "answer") is None
+
+
+def test_kept__makes_plain_numbers_of_those_of_numpy(tmp_path: Path) -> None:
+    write_kept(str(tmp_path), "answer", PartCount(np.int64(3), np.int32(2)))
+    assert equal(read_kept(str(tmp_path), "answer"), PartCount(3, 2))
+
+
+def test_kept__is_never_unpickled(tmp_path: Path) -> None:
+    document = np.frombuffer(b'{"array": 0}', np.uint8)
+    seal_and_put(tmp_path / "answer", document, np.arange(3))
+    np.testing.assert_array_equal(read_kept(str(tmp_path), "answer"), np.arange(3))
+    seal_and_put(tmp_path / "answer", document, np.array([{}, None], object))
+    assert read_kept(str(tmp_path), "answer") is None
 
 
 @dataclass(frozen=True)
