@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from functools import partial
@@ -137,8 +138,10 @@ def test_sum__of_fewer_chunks_is_not_taken_from_that_of_more(
 def test_reduce__answers_no_other_question_on_workers(
     client: Client, collection: Collection, keeper: Keeper
 ) -> None:
+    runs = itertools.count(0xAAAC)
+
     def ask(asked: Collection, scale: float) -> CoMoments:
-        sharded = ShardedCollection(asked, client, "0000aaac", keeper=keeper)
+        sharded = ShardedCollection(asked, client, f"{next(runs):08x}", keeper=keeper)
         return sharded.reduce(partial(scaled_moments_of, scale=scale))
 
     one, two = ask(collection, 1.0), ask(collection, 2.0)

@@ -17,10 +17,10 @@ from tests.sanitizers.test_mapping_solve import profiles, random_joint
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("kind", ["hamming", "matrix"])
-def test_cluster_pricing__gives_the_bits_of_memory(client: Client, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "run"), [("hamming", "0123abcd"), ("matrix", "0123abce")])
+def test_cluster_pricing__gives_the_bits_of_memory(client: Client, kind: str, run: str) -> None:
     problem = make_problem(kind)
-    price = ClusterPricing(client, "0123abcd", "cluster")
+    price = ClusterPricing(client, run, "cluster")
     levels = np.linspace(0, 1, problem.n_columns)
     for question in (
         Question(random_duals(problem, 1), 4, True),
@@ -32,14 +32,14 @@ def test_cluster_pricing__gives_the_bits_of_memory(client: Client, kind: str) ->
             np.testing.assert_array_equal(getattr(there, name), getattr(here, name))
 
 
-@pytest.mark.parametrize("solver", ["auto", "frank_wolfe"])
+@pytest.mark.parametrize(("solver", "run"), [("auto", "89abcdef"), ("frank_wolfe", "89abcdf0")])
 def test_cluster_pricing__gives_the_same_mapping_for_any_workers(
-    client: Client, solver: str
+    client: Client, solver: str, run: str
 ) -> None:
     joint, codes = random_joint(2, 48, 1), profiles(48, 2)
     given = {"distortion_budget": 0.3, "gap": 1e-7, "n_steps": 5, "solver": solver}
     alone = solve_privacy_mapping(joint, codes, **given)  # type: ignore[arg-type]
-    price = ClusterPricing(client, "89abcdef", "cluster")
+    price = ClusterPricing(client, run, "cluster")
     shared = solve_privacy_mapping(joint, codes, price=price, **given)  # type: ignore[arg-type]
     assert price.n_sent >= 8
     for name in ("pointers", "released", "probabilities", "potentials"):
