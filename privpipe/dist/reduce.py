@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce as fold
 from typing import Any, TypeVar
 
@@ -29,6 +29,9 @@ FAN_IN = 8
 """Statistics merged by one task."""
 
 S = TypeVar("S", bound=Statistics)
+
+_questions = itertools.count()
+"""Numbers of the questions of this process: no two have the same keys, whatever their labels."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,6 @@ class ShardedCollection:
     run: str
     label: str = "moments"
     keeper: Keeper | None = None
-    _calls: Iterator[int] = field(default_factory=itertools.count, repr=False)
 
     @property
     def n_records(self) -> int:
@@ -67,7 +69,7 @@ class ShardedCollection:
 
     def reduce(self, summarise: Callable[[Shard], S]) -> S:
         """Summarise and merge on the workers; see `Shards.reduce`."""
-        token = f"{self.run}-{next(self._calls):02d}"
+        token = f"{self.run}-{next(_questions):02d}"
         collection, summary = send(self.client, self.collection), send(self.client, summarise)
         keeper = self.keeper and self.keeper.about(self.collection, summarise)
         leaves = (
@@ -97,7 +99,7 @@ class ShardedCollection:
 
     def oracle(self, function: Callable[..., Sums], **resident: Any) -> Oracle[Any, Sums]:
         """Sum over shards that stay on their workers; see `Shards.oracle`."""
-        token = f"{self.run}-{next(self._calls):02d}"
+        token = f"{self.run}-{next(_questions):02d}"
         return ResidentOracle.load(self.client, self.collection, function, resident, token)
 
     def _merge_tree(self, leaves: Iterator[Future[Any]], token: str) -> Future[Any]:
