@@ -1,5 +1,7 @@
 """Zarr to Zarr: cleaning against copying the same store, and both layouts; CPU of one process.
 
+The process keeps freed memory as our workers do, for cleaning and copying alike.
+
 ``python -m tests.bench.bench_layouts [records]``
 """
 
@@ -21,6 +23,7 @@ from privpipe.sanitizers.factored import FactoredCleaner
 from privpipe.store.basis import Basis
 from privpipe.store.layout import ROOT_DOCUMENT, ArrayPlan, array_documents, root_document
 from privpipe.store.location import open_store, write_bytes
+from tests.bench.watching import keep_memory_as_workers
 
 N_FEATURES = 294
 RANK = 3
@@ -87,6 +90,7 @@ def count_bytes(folder: Path) -> int:
 def main(n_records: int = 100_000, rounds: int = 5) -> dict[str, float]:
     """Print and return CPU over that of the copy (or of the dense read), and bytes."""
     numcodecs.blosc.set_nthreads(1)
+    keep_memory_as_workers()
     ratios: dict[str, float] = {}
     with (
         tempfile.TemporaryDirectory() as name,

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from privpipe.dist.apply import CleaningJob
+from privpipe.dist.cluster import WORKER_ENVIRONMENT
 from privpipe.store import blocks
 from privpipe.store.blocks import Receipt
 from privpipe.store.layout import FEATURES
@@ -56,6 +57,13 @@ def processor_seconds() -> tuple[float, float]:
     """Processor time of this process so far: all of it, and that outside of the kernel."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime, used.ru_utime
+
+
+def keep_memory_as_workers() -> None:
+    """Let this process keep freed memory for itself as our workers do."""
+    parameters = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_MMAP_THRESHOLD_": -3}  # of mallopt(3)
+    for name, parameter in parameters.items():
+        assert ctypes.CDLL(None).mallopt(parameter, int(WORKER_ENVIRONMENT[name])), name
 
 
 def give_back_memory() -> None:
