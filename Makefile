@@ -1,18 +1,26 @@
-# Four commands; each makes the virtual environment from constraints.txt when it is missing.
-# Needs only python3 (>= 3.11) and make; uses uv where it is present because it installs faster.
+# The commands; each makes the virtual environment from constraints.txt when it is missing.
+# Needs only python3 (>= 3.11) with pip and venv, and make.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export DO_NOT_TRACK := 1
 
-.PHONY: demo test lint bench clean constraints
+.PHONY: demo test test-kernels test-setup lint bench clean constraints
 
 demo: $(READY)
 	$(BIN)/privpipe demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# The numerical tests once more, with the inner loops of other processors.
+test-kernels: $(READY)
+	$(BIN)/python -m tests.kernels -n 2 --dist loadfile
+
+# Set up with every Python found, without any tool but that; downloads, hence apart from `test`.
+test-setup: $(READY)
+	PRIVPIPE_TEST_SETUP=1 $(BIN)/python -m pytest -q -n 0 tests/test_setup.py
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -23,21 +31,18 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python -m tests.bench
 
-$(READY): constraints.txt pyproject.toml
-	@if command -v uv >/dev/null 2>&1; then \
-	  uv venv --quiet --clear --python "$(PYTHON)" "$(VENV)" && \
-	  uv pip install --quiet --python "$(BIN)/python" --require-hashes -r constraints.txt && \
-	  uv pip install --quiet --python "$(BIN)/python" --no-deps -e . ; \
-	else \
-	  "$(PYTHON)" -m venv --clear "$(VENV)" && \
-	  "$(BIN)/python" -m pip install --quiet --require-hashes -r constraints.txt && \
-	  "$(BIN)/python" -m pip install --quiet --no-deps -e . ; \
-	fi
+# One way for everybody: a pinned uv, by the pip that every Python brings (one wheel, checked against
+# constraints-uv.txt), installs all else from constraints.txt. A uv on PATH is never asked.
+$(READY): constraints.txt constraints-uv.txt pyproject.toml
+	"$(PYTHON)" -m venv --clear "$(VENV)"
+	"$(BIN)/python" -m pip install --quiet --require-hashes --only-binary :all: -r constraints-uv.txt
+	"$(BIN)/uv" pip install --quiet --python "$(BIN)/python" --require-hashes -r constraints.txt
+	"$(BIN)/uv" pip install --quiet --python "$(BIN)/python" --no-deps -e .
 	@touch "$(READY)"
 
 # Newest versions that the requirements of pyproject.toml admit; run now and then, then run the tests.
-constraints:
-	uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+constraints: $(READY)
+	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 	  --extra dev --extra s3 --upgrade pyproject.toml -o constraints.txt
 
 clean:

@@ -20,8 +20,8 @@ from privpipe.errors import OptionError, StoreError
 from privpipe.protocols import FloatArray, IntArray
 from privpipe.records.chunks import plan_chunk_rows
 from privpipe.records.schema import CollectionSchema, Variable
-from privpipe.store.layout import FEATURES
-from privpipe.store.writing import write_collection
+from privpipe.store.arrays.layout import FEATURES
+from privpipe.store.collections.ingestion.writing import write_collection
 
 __all__ = ["N_ORIGINALS", "load_scans", "prepare_demo", "write_digits"]
 
@@ -66,10 +66,15 @@ def prepare_demo(folder: str, n_records: int, workers: int) -> str:
     Raises
     ------
     OptionError
-        If the number of records is not a whole number of repeats.
+        If the number of records is not a whole number of repeats, or that of workers negative.
     StoreError
         If the folder holds something else, or the disk is too full.
     """
+    if workers < 0:
+        raise OptionError(
+            f"{workers} workers are asked for.",
+            remedy="Use 1 or more, or 0 to do all work in this process.",
+        )
     if n_records < N_ORIGINALS or n_records % N_ORIGINALS:
         raise OptionError(
             f"{n_records} records are not whole repeats of {N_ORIGINALS} scans.",

@@ -6,30 +6,35 @@ futures, never Prefect tasks. Parameters are paths, results are receipts, except
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
-from distributed import Client, span
+from distributed import span
 from prefect import flow, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 
-from flows.audit import audit_stage
-from flows.check import check_stage
-from flows.clean import clean_stage, plan_release
-from flows.options import RunOptions, read_options
-from flows.publish import merge_utility, publish_stage, write_report
-from flows.results import write_failure, write_results
-from flows.resume import begin_or_resume, is_published, reach_stage
-from flows.run import Run, cluster_options
-from flows.train import train_stage
-from flows.watch import Watch
-from privpipe.dist.boundary import run_sealed
-from privpipe.dist.cluster import connect
+from flows.configuration.run_options import RunOptions, read_options
+from flows.runs.results import write_failure, write_results
+from flows.runs.resume import begin_or_resume, is_published, reach_stage
+from flows.runs.run import Run, cluster_options
+from flows.runs.watch import Watch
+from flows.stages.audit import audit_stage
+from flows.stages.check import check_stage
+from flows.stages.clean import clean_stage, plan_release
+from flows.stages.prove import has_receipts, prove_sources
+from flows.stages.publish import count_unseen, merge_utility, publish_stage, write_report
+from flows.stages.train import train_stage
+from privpipe.cluster.boundary import run_sealed
+from privpipe.cluster.executor import Executor
+from privpipe.cluster.open_executor import open_executor
 from privpipe.errors import PrivpipeError
-from privpipe.report.audit import write_audit_markdown
-from privpipe.store.workspace import has_workspace, hold_workspace, remove_workspace
+from privpipe.report.audit_text import say_unseen, say_verdict, write_audit_markdown
+from privpipe.store.access.holding.workspace import has_workspace, hold_workspace, remove_workspace
+from privpipe.store.access.location import shown
+from privpipe.store.arrays.blocks import Receipt
+from privpipe.store.releases.release import ReleasePlan
 
 __all__ = ["release_collection", "run_pipeline"]
 
@@ -63,6 +68,7 @@ def _as_task(function: Callable[..., R], name: str) -> Callable[..., R]:
 
 
 check_task = _as_task(check_stage, "check")
+prove_task = _as_task(prove_sources, "prove")
 train_task = _as_task(train_stage, "train")
 clean_task = _as_task(clean_stage, "clean")
 audit_task = _as_task(audit_stage, "audit")
@@ -105,10 +111,10 @@ def release_collection(options: RunOptions, watch: Watch, until: str = "publish"
 def _release(options: RunOptions, watch: Watch, until: str) -> str:
     """The stages in order. What a stopped run leaves is kept in its workspace, for the next."""
     url = options.release.path
-    with watch.stage("check", f"{options.collection.path}, method {options.method.name}"):
+    with watch.stage("check", f"{shown(options.collection.path)}, method {options.method.name}"):
         checked = check_task(options)
     if is_published(options, checked.collection) and not has_workspace(url):
-        watch.say(f"done     {url} is already published; nothing to do")
+        watch.say(f"done     {shown(url)} is already published; nothing to do")
         return "nothing to do"
     with hold_workspace(url):
         if is_published(options, checked.collection):  # a run that died while it tidied up
@@ -118,25 +124,31 @@ def _release(options: RunOptions, watch: Watch, until: str) -> str:
         watch.run_id = run.run_id
         if resumed:
             watch.say(f"resume   run {run.run_id} of {run.state.started}, stage {run.state.stage}")
-        with connect(cluster_options(options)) as client:
-            watch.say(f"cluster  dashboard at {client.dashboard_link}")
-            findings = _work(run, client, watch, until)
+        with open_executor(cluster_options(options), run.run_id, watch.hear) as executor:
+            watch.say(f"cluster  {executor.describe()}")
+            findings = _work(run, executor, watch, until)
         if until != "publish" or findings is None:
             watch.say(f"stopped  after {until}; `privpipe run` goes on")
+            if findings is not None:
+                watch.say(f"verdict  {say_verdict(findings)}")
             return "stopped"
         remove_workspace(url)
     create_markdown_artifact(write_audit_markdown(findings), key="privpipe-summary")
-    watch.say(f"done     release {run.release_url}")
-    watch.say(f"         model   {run.model_url}")
-    watch.say(f"         report  {run.report_url}")
+    watch.say(f"done     release {shown(run.release_url)}")
+    watch.say(f"         model   {shown(run.model_url)}")
+    watch.say(f"         report  {shown(run.report_url)}")
+    watch.say(f"verdict  {say_verdict(findings)}")
     return "published"
 
 
-def _work(run: Run, client: Client, watch: Watch, until: str) -> dict[str, Any] | None:
+def _work(run: Run, executor: Executor, watch: Watch, until: str) -> dict[str, Any] | None:
     """Train, clean, audit and publish within the workspace; None when stopped before the audit."""
     last = STAGES.index(until)
+    if not has_receipts(run):
+        with watch.stage("prove", "collections without receipts: every byte, once"), span("prove"):
+            run = prove_task(run, executor)
     with watch.stage("train", f"{run.training.n_records:,} records"), span("train"):
-        trained = train_task(run, client)
+        trained = train_task(run, executor)
     plan = plan_release(run, trained)
     n_chunks = plan.chunks.n_chunks
     run = reach_stage(run, "clean", model_digest=trained.model_digest, n_chunks=n_chunks)
@@ -144,16 +156,25 @@ def _work(run: Run, client: Client, watch: Watch, until: str) -> dict[str, Any] 
         return None
     what = f"{plan.chunks.n_records:,} records in {n_chunks} chunks"
     with watch.stage("clean", what), span("clean"):
-        receipts = clean_task(run, trained, plan, client, watch)
+        receipts = clean_task(run, trained, plan, executor)
     run = reach_stage(run, "audit")
+    if (unseen := _describe_unseen(plan, receipts)) is not None:
+        watch.say(f"         {say_unseen(unseen)}")
     if last == 1:
         return None
     with watch.stage("audit", "held-out records, attack retrained"), span("audit"):
-        findings = audit_task(run, trained, plan, merge_utility(receipts), client)
+        findings = audit_task(run, trained, plan, merge_utility(receipts), executor)
+    findings = {**findings, "unseen": _describe_unseen(plan, receipts)}
     write_report(run, findings)
     if last == 2:
         return findings
     run = reach_stage(run, "publish")
-    with watch.stage("publish", run.release_url):
-        publish_task(run, trained, plan, receipts, findings)
+    with watch.stage("publish", shown(run.release_url)):
+        publish_task(run, trained, plan, receipts, findings, watch.hear)
     return findings
+
+
+def _describe_unseen(plan: ReleasePlan, receipts: Mapping[int, Receipt]) -> dict[str, int] | None:
+    """Records of a profile that the mapping does not know, of all that were released."""
+    unseen = count_unseen(receipts)
+    return None if unseen is None else {"n_records": unseen, "n_released": plan.chunks.n_records}

@@ -9,57 +9,57 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 _HOME = {
-    "AttackOptions": "privpipe.attacks.options",
-    "AttackReport": "privpipe.attacks.verdicts",
-    "ClusterPricing": "privpipe.dist.pricing",
+    "AttackOptions": "privpipe.attacks.attack_options",
+    "AttackReport": "privpipe.attacks.verdicts.attack_report",
+    "ClusterPricing": "privpipe.cluster.pricing_rounds",
     "Guarantee": "privpipe.protocols",
-    "IngestOptions": "privpipe.store.ingest",
-    "KeyBinding": "privpipe.store.keys",
-    "KeyedStream": "privpipe.numerics.streams",
-    "LaplaceMechanism": "privpipe.sanitizers.laplace",
-    "LinearFilter": "privpipe.sanitizers.linear",
-    "MinimaxFilter": "privpipe.sanitizers.linear",
-    "MinimaxNeuralOptions": "privpipe.sanitizers.minimax_neural",
-    "MinimaxOptions": "privpipe.sanitizers.minimax",
-    "NeuralFilter": "privpipe.sanitizers.minimax_neural",
-    "NullSpaceCleaner": "privpipe.sanitizers.cleaner",
-    "PrivacyMappingOptions": "privpipe.sanitizers.mapping_fit",
+    "IngestOptions": "privpipe.store.collections.ingestion.ingest",
+    "KeyBinding": "privpipe.store.keyring.keys",
+    "KeyedStream": "privpipe.numerics.random.streams",
+    "LaplaceMechanism": "privpipe.sanitizers.null_space.laplace",
+    "LinearFilter": "privpipe.sanitizers.minimax.linear_filter",
+    "MinimaxFilter": "privpipe.sanitizers.minimax.linear_filter",
+    "MinimaxNeuralOptions": "privpipe.sanitizers.minimax.neural_minimax",
+    "MinimaxOptions": "privpipe.sanitizers.minimax.linear_minimax",
+    "NeuralFilter": "privpipe.sanitizers.minimax.neural_minimax",
+    "NullSpaceCleaner": "privpipe.sanitizers.null_space.maps.null_space_cleaner",
+    "PrivacyMappingOptions": "privpipe.sanitizers.mapping.privacy_mapping",
     "PrivpipeError": "privpipe.errors",
     "Records": "privpipe.records.memory",
-    "SourceLayout": "privpipe.store.sources.source",
-    "SparseMapping": "privpipe.sanitizers.mapping",
-    "TargetedCleaner": "privpipe.sanitizers.targeted",
-    "apply_dataset": "privpipe.dist.lazy",
-    "apply_lazily": "privpipe.dist.lazy",
-    "certify_mapping": "privpipe.numerics.certify",
-    "export_release": "privpipe.store.export",
-    "fit_exponential_mechanism": "privpipe.sanitizers.exponential",
-    "fit_leace_eraser": "privpipe.sanitizers.leace",
-    "fit_minimax_family": "privpipe.sanitizers.minimax_family",
-    "fit_minimax_filter": "privpipe.sanitizers.minimax",
-    "fit_minimax_neural_filter": "privpipe.sanitizers.minimax_neural",
-    "fit_null_space_cleaner": "privpipe.sanitizers.nullspace",
-    "fit_privacy_mapping": "privpipe.sanitizers.mapping_fit",
-    "fit_targeted_cleaner": "privpipe.sanitizers.targeted_fit",
-    "forget_key": "privpipe.store.keys",
-    "ingest": "privpipe.store.ingest",
-    "list_keys": "privpipe.store.keys",
-    "make_key": "privpipe.store.keys",
+    "SourceLayout": "privpipe.store.sources.reading.source",
+    "SparseMapping": "privpipe.sanitizers.mapping.sparse_mapping",
+    "TargetedCleaner": "privpipe.sanitizers.null_space.maps.targeted_cleaner",
+    "apply_dataset": "privpipe.cluster.lazy",
+    "apply_lazily": "privpipe.cluster.lazy",
+    "certify_mapping": "privpipe.numerics.mapping.certificate",
+    "export_release": "privpipe.store.releases.export",
+    "fit_exponential_mechanism": "privpipe.sanitizers.mapping.exponential",
+    "fit_leace_eraser": "privpipe.sanitizers.null_space.leace",
+    "fit_minimax_family": "privpipe.sanitizers.minimax.own_families",
+    "fit_minimax_filter": "privpipe.sanitizers.minimax.linear_minimax",
+    "fit_minimax_neural_filter": "privpipe.sanitizers.minimax.neural_minimax",
+    "fit_null_space_cleaner": "privpipe.sanitizers.null_space.algorithm_1",
+    "fit_privacy_mapping": "privpipe.sanitizers.mapping.privacy_mapping",
+    "fit_targeted_cleaner": "privpipe.sanitizers.null_space.algorithm_2",
+    "forget_key": "privpipe.store.keyring.keys",
+    "ingest": "privpipe.store.collections.ingestion.ingest",
+    "list_keys": "privpipe.store.keyring.keys",
+    "make_key": "privpipe.store.keyring.keys",
     "measure_attacks": "privpipe.attacks.inference",
     "measure_information": "privpipe.attacks.information",
     "measure_linkage": "privpipe.attacks.linkage",
     "measure_membership": "privpipe.attacks.membership",
-    "measure_null_space_privacy": "privpipe.attacks.nullspace",
+    "measure_null_space_privacy": "privpipe.attacks.moments.null_space_privacy",
     "measure_reconstruction": "privpipe.attacks.reconstruction",
-    "measure_roc": "privpipe.attacks.roc",
-    "open_collection": "privpipe.store.collection",
-    "open_model": "privpipe.store.artifacts",
-    "open_release": "privpipe.store.published",
-    "solve_augmented_knapsack": "privpipe.numerics.knapsack",
-    "solve_least_distortion": "privpipe.sanitizers.tradeoff",
-    "solve_privacy_mapping": "privpipe.sanitizers.mapping_solve",
-    "solve_tradeoff": "privpipe.sanitizers.tradeoff",
-    "write_model": "privpipe.store.artifacts",
+    "measure_roc": "privpipe.attacks.statistics.roc",
+    "open_collection": "privpipe.store.collections.collection",
+    "open_model": "privpipe.store.models.artifacts",
+    "open_release": "privpipe.store.releases.published",
+    "solve_augmented_knapsack": "privpipe.numerics.null_space.knapsack",
+    "solve_least_distortion": "privpipe.sanitizers.mapping.tradeoff",
+    "solve_privacy_mapping": "privpipe.sanitizers.mapping.solving.solve",
+    "solve_tradeoff": "privpipe.sanitizers.mapping.tradeoff",
+    "write_model": "privpipe.store.models.artifacts",
 }
 
 __version__ = "0.1.0"
@@ -77,58 +77,80 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    from privpipe.attacks.attack_options import AttackOptions as AttackOptions
     from privpipe.attacks.inference import measure_attacks as measure_attacks
     from privpipe.attacks.information import measure_information as measure_information
     from privpipe.attacks.linkage import measure_linkage as measure_linkage
     from privpipe.attacks.membership import measure_membership as measure_membership
-    from privpipe.attacks.nullspace import measure_null_space_privacy as measure_null_space_privacy
-    from privpipe.attacks.options import AttackOptions as AttackOptions
+    from privpipe.attacks.moments.null_space_privacy import (
+        measure_null_space_privacy as measure_null_space_privacy,
+    )
     from privpipe.attacks.reconstruction import measure_reconstruction as measure_reconstruction
-    from privpipe.attacks.roc import measure_roc as measure_roc
-    from privpipe.attacks.verdicts import AttackReport as AttackReport
-    from privpipe.dist.lazy import apply_dataset as apply_dataset
-    from privpipe.dist.lazy import apply_lazily as apply_lazily
-    from privpipe.dist.pricing import ClusterPricing as ClusterPricing
+    from privpipe.attacks.statistics.roc import measure_roc as measure_roc
+    from privpipe.attacks.verdicts.attack_report import AttackReport as AttackReport
+    from privpipe.cluster.lazy import apply_dataset as apply_dataset
+    from privpipe.cluster.lazy import apply_lazily as apply_lazily
+    from privpipe.cluster.pricing_rounds import ClusterPricing as ClusterPricing
     from privpipe.errors import PrivpipeError as PrivpipeError
-    from privpipe.numerics.certify import certify_mapping as certify_mapping
-    from privpipe.numerics.knapsack import solve_augmented_knapsack as solve_augmented_knapsack
-    from privpipe.numerics.streams import KeyedStream as KeyedStream
+    from privpipe.numerics.mapping.certificate import certify_mapping as certify_mapping
+    from privpipe.numerics.null_space.knapsack import (
+        solve_augmented_knapsack as solve_augmented_knapsack,
+    )
+    from privpipe.numerics.random.streams import KeyedStream as KeyedStream
     from privpipe.protocols import Guarantee as Guarantee
     from privpipe.records.memory import Records as Records
-    from privpipe.sanitizers.cleaner import NullSpaceCleaner as NullSpaceCleaner
-    from privpipe.sanitizers.exponential import (
+    from privpipe.sanitizers.mapping.exponential import (
         fit_exponential_mechanism as fit_exponential_mechanism,
     )
-    from privpipe.sanitizers.laplace import LaplaceMechanism as LaplaceMechanism
-    from privpipe.sanitizers.leace import fit_leace_eraser as fit_leace_eraser
-    from privpipe.sanitizers.linear import LinearFilter as LinearFilter
-    from privpipe.sanitizers.linear import MinimaxFilter as MinimaxFilter
-    from privpipe.sanitizers.mapping import SparseMapping as SparseMapping
-    from privpipe.sanitizers.mapping_fit import PrivacyMappingOptions as PrivacyMappingOptions
-    from privpipe.sanitizers.mapping_fit import fit_privacy_mapping as fit_privacy_mapping
-    from privpipe.sanitizers.mapping_solve import solve_privacy_mapping as solve_privacy_mapping
-    from privpipe.sanitizers.minimax import MinimaxOptions as MinimaxOptions
-    from privpipe.sanitizers.minimax import fit_minimax_filter as fit_minimax_filter
-    from privpipe.sanitizers.minimax_family import fit_minimax_family as fit_minimax_family
-    from privpipe.sanitizers.minimax_neural import MinimaxNeuralOptions as MinimaxNeuralOptions
-    from privpipe.sanitizers.minimax_neural import NeuralFilter as NeuralFilter
-    from privpipe.sanitizers.minimax_neural import (
+    from privpipe.sanitizers.mapping.privacy_mapping import (
+        PrivacyMappingOptions as PrivacyMappingOptions,
+    )
+    from privpipe.sanitizers.mapping.privacy_mapping import (
+        fit_privacy_mapping as fit_privacy_mapping,
+    )
+    from privpipe.sanitizers.mapping.solving.solve import (
+        solve_privacy_mapping as solve_privacy_mapping,
+    )
+    from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping as SparseMapping
+    from privpipe.sanitizers.mapping.tradeoff import (
+        solve_least_distortion as solve_least_distortion,
+    )
+    from privpipe.sanitizers.mapping.tradeoff import solve_tradeoff as solve_tradeoff
+    from privpipe.sanitizers.minimax.linear_filter import LinearFilter as LinearFilter
+    from privpipe.sanitizers.minimax.linear_filter import MinimaxFilter as MinimaxFilter
+    from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions as MinimaxOptions
+    from privpipe.sanitizers.minimax.linear_minimax import fit_minimax_filter as fit_minimax_filter
+    from privpipe.sanitizers.minimax.neural_minimax import (
+        MinimaxNeuralOptions as MinimaxNeuralOptions,
+    )
+    from privpipe.sanitizers.minimax.neural_minimax import NeuralFilter as NeuralFilter
+    from privpipe.sanitizers.minimax.neural_minimax import (
         fit_minimax_neural_filter as fit_minimax_neural_filter,
     )
-    from privpipe.sanitizers.nullspace import fit_null_space_cleaner as fit_null_space_cleaner
-    from privpipe.sanitizers.targeted import TargetedCleaner as TargetedCleaner
-    from privpipe.sanitizers.targeted_fit import fit_targeted_cleaner as fit_targeted_cleaner
-    from privpipe.sanitizers.tradeoff import solve_least_distortion as solve_least_distortion
-    from privpipe.sanitizers.tradeoff import solve_tradeoff as solve_tradeoff
-    from privpipe.store.artifacts import open_model as open_model
-    from privpipe.store.artifacts import write_model as write_model
-    from privpipe.store.collection import open_collection as open_collection
-    from privpipe.store.export import export_release as export_release
-    from privpipe.store.ingest import IngestOptions as IngestOptions
-    from privpipe.store.ingest import ingest as ingest
-    from privpipe.store.keys import KeyBinding as KeyBinding
-    from privpipe.store.keys import forget_key as forget_key
-    from privpipe.store.keys import list_keys as list_keys
-    from privpipe.store.keys import make_key as make_key
-    from privpipe.store.published import open_release as open_release
-    from privpipe.store.sources.source import SourceLayout as SourceLayout
+    from privpipe.sanitizers.minimax.own_families import fit_minimax_family as fit_minimax_family
+    from privpipe.sanitizers.null_space.algorithm_1 import (
+        fit_null_space_cleaner as fit_null_space_cleaner,
+    )
+    from privpipe.sanitizers.null_space.algorithm_2 import (
+        fit_targeted_cleaner as fit_targeted_cleaner,
+    )
+    from privpipe.sanitizers.null_space.laplace import LaplaceMechanism as LaplaceMechanism
+    from privpipe.sanitizers.null_space.leace import fit_leace_eraser as fit_leace_eraser
+    from privpipe.sanitizers.null_space.maps.null_space_cleaner import (
+        NullSpaceCleaner as NullSpaceCleaner,
+    )
+    from privpipe.sanitizers.null_space.maps.targeted_cleaner import (
+        TargetedCleaner as TargetedCleaner,
+    )
+    from privpipe.store.collections.collection import open_collection as open_collection
+    from privpipe.store.collections.ingestion.ingest import IngestOptions as IngestOptions
+    from privpipe.store.collections.ingestion.ingest import ingest as ingest
+    from privpipe.store.keyring.keys import KeyBinding as KeyBinding
+    from privpipe.store.keyring.keys import forget_key as forget_key
+    from privpipe.store.keyring.keys import list_keys as list_keys
+    from privpipe.store.keyring.keys import make_key as make_key
+    from privpipe.store.models.artifacts import open_model as open_model
+    from privpipe.store.models.artifacts import write_model as write_model
+    from privpipe.store.releases.export import export_release as export_release
+    from privpipe.store.releases.published import open_release as open_release
+    from privpipe.store.sources.reading.source import SourceLayout as SourceLayout

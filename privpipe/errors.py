@@ -17,9 +17,11 @@
       GuaranteeError                  6  a promise cannot be kept or shown
 
 `PrivacyWarning` is a warning: what was asked is done, but protects less than it seems to.
+`GuessWarning` and `LeftOutWarning` are too: something was guessed, or is left out, and is named.
 
-No message holds a value of a record. A message names the thing, what was wrong with it, what is
-allowed, and the way out; `code` is a stable name for machines, `remedy` the way out alone.
+No message holds a value of a record, and none a control character. A message names the thing,
+what was wrong with it, what is allowed, and the way out; `code` is a stable name for machines,
+`remedy` the way out alone.
 """
 
 from __future__ import annotations
@@ -32,8 +34,10 @@ __all__ = [
     "FormatError",
     "GateError",
     "GuaranteeError",
+    "GuessWarning",
     "IncompleteReleaseError",
     "InputError",
+    "LeftOutWarning",
     "MemoryBudgetError",
     "NumericalError",
     "OptionError",
@@ -41,7 +45,24 @@ __all__ = [
     "PrivpipeError",
     "RankError",
     "StoreError",
+    "printable",
 ]
+
+
+def printable(text: str, *, keep: str = "\n\t") -> str:
+    """A text in which characters that a terminal obeys or hides are shown by their code.
+
+    Control characters, escape sequences, marks that turn the direction of writing, halves of
+    characters: whatever Python calls unprintable, but for `keep`.
+
+    >>> printable("a\\x1b[2Jb")
+    'a\\\\x1b[2Jb'
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text
+    )
 
 
 class PrivpipeError(Exception):
@@ -69,6 +90,8 @@ class PrivpipeError(Exception):
     default_code: ClassVar[str] = "internal"
 
     def __init__(self, message: str, *, remedy: str = "", code: str = "") -> None:
+        # Names and paths are users' own: what they hold must not reach a terminal or a log alive.
+        message, remedy = printable(message), printable(remedy)
         super().__init__(message)
         self.message = message
         self.remedy = remedy
@@ -88,6 +111,14 @@ def _rebuild(kind: type[PrivpipeError], message: str, remedy: str, code: str) ->
 
 class PrivacyWarning(UserWarning):
     """What was asked is done, but it protects less than its name suggests."""
+
+
+class GuessWarning(UserWarning):
+    """Something was not said, and has been guessed; the message tells how to say it."""
+
+
+class LeftOutWarning(UserWarning):
+    """Something of a source has no place in what is made of it; the message names it."""
 
 
 class OptionError(PrivpipeError, ValueError):

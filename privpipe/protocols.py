@@ -5,7 +5,7 @@ Values and protocols only, no behaviour worth a test of its own. Records are row
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar, runtime_checkable
 
@@ -153,7 +153,7 @@ Sums = tuple[Any, ...]
 class Shards(Protocol):
     """What a fit may ask of training data, wherever the records are.
 
-    `Records` answers in memory, a collection chunk by chunk, `privpipe.dist` on workers.
+    `Records` answers in memory, a collection chunk by chunk, `privpipe.cluster` on workers.
     """
 
     @property
@@ -195,6 +195,20 @@ class RecordStream(Protocol):
         """Uniform 64-bit words, shape (n_records, words_per_record)."""
         ...
 
+    def tiles(self, purpose: str, words_per_record: int) -> Iterator[tuple[slice, WordArray]]:
+        """Yield the same words piecewise: which records of the run, and their words.
+
+        A tile is valid until the next one is asked for.
+        """
+        ...
+
+    def words_at(self, purpose: str, words_per_record: int, records: IntArray) -> WordArray:
+        """Words of some records, shape (len(records), words_per_record).
+
+        `records` are numbers within this run, 0 the first, in any order.
+        """
+        ...
+
 
 @dataclass(frozen=True)
 class Guarantee:
@@ -215,6 +229,15 @@ class Guarantee:
         What it rests on, by paper and statement.
     assumptions
         What must be true for it to hold, in a sentence; empty when nothing.
+    delta
+        Delta of (epsilon, delta)-differential privacy; 0 where the promise is pure or of
+        another kind.
+    protects
+        Whose data one unit of the promise is about: "record", or the name of the variable whose
+        records count as one subject.
+    parameters
+        Further numbers that a reader needs to check the promise, by name, in order: what it was
+        composed of, a norm, a slack.
     """
 
     kind: str
@@ -223,24 +246,43 @@ class Guarantee:
     scope: Literal["every record", "in expectation"]
     theorem: str
     assumptions: str = ""
+    delta: float = 0.0
+    protects: str = "record"
+    parameters: tuple[tuple[str, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        pairs = tuple((str(name), float(number)) for name, number in self.parameters)
+        object.__setattr__(self, "parameters", pairs)  # a document brings lists
 
 
 class RecordMap(Protocol):
     """A fitted, frozen, small, storable map from records to released records, row by row.
 
     Implementations are dataclasses (``frozen=True, eq=False``) whose fields are arrays,
-    numbers, strings, tuples of strings or a `Guarantee`; that is all an artifact stores.
+    numbers, strings, a `Guarantee`, other maps, or tuples of these; that is all an artifact
+    stores.
     `kind` names the class in artifacts and never changes.
     """
 
     kind: ClassVar[str]
-    reads: ClassVar[Role]
-    """Which part of a record goes in: "features" (floats) or "attributes" (codes)."""
-    draws: ClassVar[bool]
-    """Whether `apply` draws at random and needs a stream."""
-    keeps_features: ClassVar[bool]
-    """Whether predictors of raw records apply to released ones: the columns are the same
-    features, followed by a column of ones where one is appended."""
+
+    @property
+    def reads(self) -> Role:
+        """Which part of a record goes in: "features" (floats) or "attributes" (codes)."""
+        ...
+
+    @property
+    def draws(self) -> bool:
+        """Whether `apply` draws at random and needs a stream."""
+        ...
+
+    @property
+    def keeps_features(self) -> bool:
+        """Whether predictors of raw records apply to released ones.
+
+        The columns are the same features, followed by a column of ones where one is appended.
+        """
+        ...
 
     @property
     def n_features_in(self) -> int: ...
@@ -279,19 +321,43 @@ class Method(Generic[O_contra]):
     fit
         Learns the map: ``fit(shards, options, **files)``, where `files` holds the arrays of each
         file that the options name.
+    check
+        Raises OptionError or InputError for options that no training records of a schema can
+        be fitted with; all that needs no record is refused here, before anything is read.
     columns
         Names of variables that the options themselves ask for, by role.
     factored
-        Whether its releases may be factored into coordinates and a basis.
+        Makes of a fitted map and a released dtype the map that releases coordinates, of which
+        readers reconstruct records by a basis; None where there is no such form.
+    may_factor
+        Whether there is such a form with these options.
     source
         Paper and algorithm.
+    maps
+        Classes of the maps that `fit` returns, with those that a layout of the release makes of
+        them: what an artifact of this method may hold.
+    statistics
+        Dataclasses that its passes over the records sum up, with those within them: what may be
+        checkpointed, so that an interrupted pass goes on.
+    promise
+        What it promises, in a few words for a table.
     files
         URLs of files of arrays that the options name, by argument of `fit`.
     prices
         Whether `fit` takes a pricing oracle, `price`, that may spread its searches over a
         cluster; the options' `pricing` says where.
+    resumes
+        Whether `fit` takes a place, `checkpoint`, where an interrupted one left off: its `read`
+        gives the last value that its `write` took, of a class among `statistics`.
     weighs
         Whether `fit` counts records by their weights; the others refuse weights.
+    forecast
+        What a few chunks tell of a run before it: ``forecast(preview, options)``, of a
+        `privpipe.capabilities.Preview`; None where there is nothing to tell.
+    suggest
+        Options of a first configuration where only what is to be hidden is named:
+        ``suggest(confidential, columns, read)``, with all variables and a function that reads
+        codes of named ones from a few chunks; empty where the method does not suit.
     """
 
     name: str
@@ -300,8 +366,16 @@ class Method(Generic[O_contra]):
     releases: Literal["rows", "surrogate"]
     fit: Callable[..., RecordMap]
     source: str
+    maps: tuple[type[RecordMap], ...]
+    promise: str
+    statistics: tuple[type[Any], ...] = ()
     files: Callable[[O_contra], Mapping[str, str]] = lambda _: {}
     columns: Callable[[O_contra], Mapping[Role, tuple[str, ...]]] = lambda _: {}
+    check: Callable[[O_contra, ShardSchema], None] = lambda _, __: None
     prices: bool = False
-    factored: bool = False
+    resumes: bool = False
+    factored: Callable[[Any, npt.DTypeLike], RecordMap] | None = None
+    may_factor: Callable[[O_contra], bool] = lambda _: True
     weighs: bool = False
+    forecast: Callable[[Any, Any], Any] | None = None
+    suggest: Callable[..., Mapping[str, Any]] | None = None

@@ -13,7 +13,7 @@ import numpy as np
 
 from privpipe.protocols import FloatArray
 from privpipe.records.schema import CollectionSchema, Variable
-from privpipe.store.writing import write_collection
+from privpipe.store.collections.ingestion.writing import write_collection
 
 N_FEATURES = 9
 DESIRED = ("height", "late")
@@ -40,10 +40,21 @@ def make_standard(n_records: int, seed: int = 0) -> tuple[FloatArray, dict[str, 
 
 
 def write_standard(
-    url: str, n_records: int, *, chunk_rows: int = 64, dtype: str = "float64", seed: int = 0
+    url: str,
+    n_records: int,
+    *,
+    chunk_rows: int = 64,
+    dtype: str = "float64",
+    seed: int = 0,
+    cells: Mapping[tuple[int, int], float] | None = None,
 ) -> CollectionSchema:
-    """The standard records as a collection, with the record's number as variable `person`."""
+    """The standard records as a collection, with the record's number as variable `person`.
+
+    `cells` replaces some of the features, by record and column.
+    """
     x, variables = make_standard(n_records, seed)
+    for place, value in (cells or {}).items():
+        x[place] = value
     schema = CollectionSchema(
         n_records=n_records,
         n_features=N_FEATURES,

@@ -13,7 +13,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from privpipe.errors import InputError, OptionError
 from privpipe.records.memory import Records
 from privpipe.sanitizers import METHODS
-from privpipe.sanitizers.nullspace import fit_null_space_cleaner
+from privpipe.sanitizers.null_space.algorithm_1 import fit_null_space_cleaner
 from privpipe.sklearn import RecordSanitizer
 
 EXACT = {"utility_budget": 0.0, "ridge": 1e-3}
@@ -23,6 +23,8 @@ X = RNG.normal(size=(80, 6))
 DESIRED = X[:, 0] - 2 * X[:, 1] + 0.1 * RNG.normal(size=80)
 
 
+@pytest.mark.filterwarnings("ignore::privpipe.errors.GuessWarning")  # its classes are integers
+@pytest.mark.filterwarnings("ignore::privpipe.errors.PrivacyWarning")  # some have one feature
 @parametrize_with_checks(
     [
         RecordSanitizer(options=EXACT),
@@ -61,6 +63,7 @@ EVERY = [name for name in METHODS if name != "privacy_mapping"]
 
 
 @pytest.mark.filterwarnings("ignore::privpipe.errors.PrivacyWarning")
+@pytest.mark.filterwarnings("ignore::privpipe.errors.GuessWarning")  # its classes are integers
 @parametrize_with_checks([ByHalves(name, REQUIRED.get(name)) for name in EVERY])
 def test_record_sanitizer__passes_the_checks_with_every_method(estimator, check):
     check(estimator)

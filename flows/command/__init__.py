@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import Any
@@ -48,8 +49,8 @@ def _run(debug: bool) -> tuple[int, Any]:
     try:
         answer = app(standalone_mode=False)
     except _UsageError as error:
-        error.show()
         message = error.format_message()
+        _show_usage(error)
         return 2, _refuse("usage", 2, message, "See `privpipe COMMAND --help`.")
     except (typer.Abort, KeyboardInterrupt):
         answer = INTERRUPTED
@@ -63,11 +64,22 @@ def _run(debug: bool) -> tuple[int, Any]:
         return ours.exit_code, {"error": describe_failure(ours)}
     if answer == INTERRUPTED:
         message = "The command was interrupted."
-        print(message, file=sys.stderr)
+        from flows.console import say
+
+        say(message, stderr=True)
         remedy = "Run it again: an interrupted run goes on where it stopped."
         return INTERRUPTED, _refuse("interrupted", INTERRUPTED, message, remedy)
     # Only --help and its like end with a number of their own.
     return (answer, None) if isinstance(answer, int) else (0, answer)
+
+
+def _show_usage(error: Any) -> None:
+    """What click says of a wrong command line, which quotes it."""
+    from flows.console import say
+
+    said = io.StringIO()
+    error.show(said)
+    say(said.getvalue().rstrip("\n"), stderr=True)
 
 
 def _refuse(code: str, exit_code: int, message: str, remedy: str) -> dict[str, Any]:

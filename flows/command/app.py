@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from privpipe.store.sources.formats import describe_formats
+
 __all__ = ["app"]
 
 app = typer.Typer(
@@ -25,6 +27,14 @@ app = typer.Typer(
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _as_bytes(mebibytes: float) -> int:
+    if not 0 < mebibytes < float("inf"):
+        from privpipe.errors import OptionError
+
+        raise OptionError(f"--chunk-mib is {mebibytes:g}.", remedy="Use a number above 0.")
+    return max(1, int(mebibytes * 2**20))
 
 
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
@@ -86,13 +96,13 @@ def publish(config: _Config, as_json: _Json = False) -> dict[str, Any]:
 @app.command()
 def resume(config: _Config, as_json: _Json = False) -> dict[str, Any]:
     """Go on with an interrupted run; an error when there is none."""
-    from flows.command.run import resume_command
+    from flows.command.run_command import resume_command
 
     return resume_command(config)
 
 
 def _run_until(config: str, stage: str) -> dict[str, Any]:
-    from flows.command.run import run_command
+    from flows.command.run_command import run_command
 
     return run_command(config, until=stage)
 
@@ -103,7 +113,7 @@ def check(
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Check a configuration without a cluster, and say what its budget means."""
-    from flows.command.check import check_command
+    from flows.command.check_command import check_command
 
     return check_command(config, as_json=as_json)
 
@@ -112,10 +122,7 @@ def check(
 def ingest(
     source: Annotated[
         str,
-        typer.Argument(
-            help=".csv(.gz), .parquet, .arff or .npz file, folder of .parquet or .csv, or .zarr "
-            "group; path or fsspec URL."
-        ),
+        typer.Argument(help=f"{describe_formats()}; path or fsspec URL."),
     ],
     dest: Annotated[str, typer.Argument(help="Where the collection will be.")],
     features: Annotated[
@@ -145,9 +152,9 @@ def ingest(
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Make a collection from a foreign source, streaming; values are withheld."""
-    from flows.command.ingest import ingest_command
-    from privpipe.store.ingest import IngestOptions
-    from privpipe.store.sources.source import MISSING_TEXT, SourceLayout
+    from flows.command.ingest_command import ingest_command
+    from privpipe.store.collections.ingestion.ingest import IngestOptions
+    from privpipe.store.sources.reading.source import MISSING_TEXT, SourceLayout
 
     layout = SourceLayout(
         features=_names(features),
@@ -164,7 +171,7 @@ def ingest(
         layout=layout,
         dtype=dtype or None,
         min_category_count=min_category_count,
-        chunk_bytes=max(1, int(chunk_mib * 2**20)),
+        chunk_bytes=_as_bytes(chunk_mib),
     )
     return ingest_command(source, dest, options, as_json=as_json)
 
@@ -185,7 +192,7 @@ def export(
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Write a release as Parquet, streaming."""
-    from flows.command.export import export_command
+    from flows.command.export_command import export_command
 
     return export_command(release, out, verify=verify, as_json=as_json)
 
@@ -204,8 +211,11 @@ def init(
     out: Annotated[str, typer.Argument(help="TOML file to write; - prints it.")] = "privpipe.toml",
     method: Annotated[
         str,
-        typer.Option(help="Method whose options are written.", autocompletion=_complete_method),
-    ] = "null_space",
+        typer.Option(
+            help="Method whose options are written; default: what suits the variables named.",
+            autocompletion=_complete_method,
+        ),
+    ] = "",
     desired: Annotated[str, typer.Option(help="Variables to keep, by comma.")] = "",
     confidential: Annotated[str, typer.Option(help="Variables to hide, by comma.")] = "",
     release: Annotated[str, typer.Option(help="Where the release will be.")] = "",
@@ -229,12 +239,12 @@ def init(
 def inspect(
     path: Annotated[str, typer.Argument(help="Collection, model or release, path or URL.")],
     verify: Annotated[
-        bool, typer.Option("--verify", help="Read every byte of a release and check it.")
+        bool, typer.Option("--verify", help="Read every byte of a collection or release.")
     ] = False,
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Describe a collection, a model or a release; values are withheld."""
-    from flows.command.inspect import inspect_command
+    from flows.command.inspect_command import inspect_command
 
     return inspect_command(path, verify=verify, as_json=as_json)
 
@@ -245,11 +255,11 @@ def demo(
         int, typer.Option(help="Records: whole repeats of 1,797 scans.")
     ] = 8_388_396,
     out: Annotated[str, typer.Option(help="Folder of the demo.")] = "privpipe-demo",
-    workers: Annotated[int, typer.Option(help="Worker processes.")] = 2,
+    workers: Annotated[int, typer.Option(help="Worker processes; 0: none, all in one.")] = 2,
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Run the main job on real records that come with the installation."""
-    from flows.command.demo import demo_command
+    from flows.command.demo_command import demo_command
 
     return demo_command(out, records, workers, as_json=as_json)
 
@@ -260,7 +270,7 @@ def status(
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Say how far the run of a release is."""
-    from flows.command.status import status_command
+    from flows.command.status_command import status_command
 
     return status_command(release, as_json=as_json)
 
@@ -271,18 +281,20 @@ def purge(
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Remove what an interrupted run left behind."""
-    from flows.command.status import purge_command
+    from flows.command.status_command import purge_command
 
     return purge_command(release, as_json=as_json)
 
 
 @app.command("forget-key")
 def forget_key(
-    release: Annotated[str, typer.Argument(help="Name of the key; none lists all.")] = "",
+    release: Annotated[
+        str, typer.Argument(help="Path of the release, or name of a key; none lists all keys.")
+    ] = "",
     as_json: _Json = False,
 ) -> dict[str, Any]:
-    """Destroy the key of a release's random draws, or list the keys there are."""
-    from flows.command.keys import forget_key_command
+    """Destroy the keys of a release's random draws, or list the keys there are."""
+    from flows.command.keys_command import forget_key_command
 
     return forget_key_command(release, as_json=as_json)
 
@@ -298,9 +310,15 @@ def reproduce(
     ] = "",
     runs: Annotated[int, typer.Option(help="Runs to average; 0: the figure's own number.")] = 0,
     out: Annotated[str, typer.Option(help="Folder for JSON, PNG and SVG.")] = "",
+    small: Annotated[
+        bool, typer.Option("--small", help="A size that ends within five minutes.")
+    ] = False,
     as_json: _Json = False,
 ) -> dict[str, Any]:
-    """Do a paper's figure again: our numbers beside the paper's, a verdict per cell."""
-    from flows.command.reproduce import reproduce_command
+    """Do a paper's figure again: our numbers beside the paper's, a verdict per cell.
 
-    return reproduce_command(name, data=data, runs=runs, out=out, as_json=as_json)
+    Interrupted, it goes on where it was when it is called again.
+    """
+    from flows.command.reproduce_command import reproduce_command
+
+    return reproduce_command(name, data=data, runs=runs, out=out, as_json=as_json, small=small)

@@ -7,17 +7,18 @@ from dataclasses import fields
 from typing import Any
 
 from pydantic import ValidationError
-from rich.console import Console
 
-from flows.budget import explain_budget
-from flows.check import check_stage
 from flows.command.output import print_document
-from flows.options import RunOptions
-from flows.template import FILL_IN, write_template
+from flows.configuration.run_options import RunOptions
+from flows.configuration.template import FILL_IN, write_template
+from flows.console import say, say_raw
+from flows.stages.budget import explain_budget
+from flows.stages.check import check_stage
+from flows.stages.preview import suggest_method
 from privpipe.errors import PrivpipeError, StoreError
 from privpipe.sanitizers import METHODS
-from privpipe.store.collection import open_collection
-from privpipe.store.release import companion_url
+from privpipe.store.arrays.headers import companion_url
+from privpipe.store.collections.collection import open_collection
 
 __all__ = ["init_command", "schema_command"]
 
@@ -46,8 +47,17 @@ def init_command(
     release: str,
     as_json: bool,
 ) -> dict[str, Any]:
-    """Write a commented configuration; an existing file is never overwritten."""
-    schema = open_collection(collection).schema_of_records
+    """Write a commented configuration; an existing file is never overwritten.
+
+    Without a method, the first that suits is written where only variables to hide are named, and
+    the first of all otherwise.
+    """
+    opened = open_collection(collection)
+    schema = opened.schema_of_records
+    for name in (*desired, *confidential):
+        schema.variable(name)
+    suited, values = suggest_method(opened, () if desired else confidential)
+    method = method or suited
     release = release or companion_url(collection, "release.zarr")
     text = write_template(
         collection,
@@ -57,17 +67,16 @@ def init_command(
         desired=desired,
         confidential=confidential,
         budget=_suggest_budget(collection, release, method, desired, confidential),
+        values=values if method == suited else None,
     )
     answer = {"path": out, "complete": FILL_IN not in _uncommented(text), "text": text}
     if out != "-":
         _write_new(out, text)
     elif not as_json:
-        print(text, end="")
+        say_raw(text, end="")
     if out != "-" and not as_json:
-        first = "" if answer["complete"] else "fill in what is marked, then: "
-        Console(highlight=False).print(
-            f"{out}: {first}privpipe check {out}, privpipe run {out}", soft_wrap=True, markup=False
-        )
+        first = "" if answer["complete"] else f"fill in what is marked {FILL_IN}, then: "
+        say(f"{out}: method {method}; {first}privpipe check {out}, privpipe run {out}")
     return answer
 
 

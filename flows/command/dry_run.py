@@ -7,13 +7,13 @@ import time
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
-from flows.check import check_stage
-from flows.options import read_options
-from flows.run import Run
+from flows.configuration.run_options import read_options
+from flows.console import say
+from flows.runs.run import Run
+from flows.stages.check import check_stage
 from privpipe.records.chunks import ChunkPlan, predict_chunk_memory
-from privpipe.store.location import shown
+from privpipe.store.access.location import shown
 
 __all__ = ["dry_run_command"]
 
@@ -34,31 +34,36 @@ def dry_run_command(config: str, *, as_json: bool) -> dict[str, Any]:
     if as_json:
         return plan
     parts = plan["seconds_by_part"]
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(
+    say(
         f"would clean {plan['records']:,} records in {plan['chunks']:,} chunks ({plan['tasks']:,} "
         f"tasks), {plan['bytes_raw'] / 2**20:,.0f} MiB uncompressed"
     )
-    console.print(
+    say(
         f"would need  about {plan['bytes_per_thread'] / 2**20:,.0f} MiB per worker thread, "
         f"{plan['bytes_on_disk'] / 2**20:,.0f} MiB of disk at most"
     )
-    console.print(
-        f"would take  roughly {plan['seconds']:.0f} s on {plan['workers']} workers: start "
+    say(
+        f"would take  roughly {plan['seconds']:.0f} s {_say_where(plan['workers'])}: start "
         f"{parts['start']:.0f} s, passes over the records {parts['passes']:.0f} s, adversaries "
         f"{parts['adversaries']:.0f} s (from reading one chunk now; on a busy machine twice as "
         "long, and training of iterative methods comes on top)"
     )
     for what, where in plan["writes"].items():
-        console.print(f"would write {what:8s} {where}")
+        say(f"would write {what:8s} {where}")
     return plan
+
+
+def _say_where(workers: int) -> str:
+    """Who does the work."""
+    return f"on {workers} workers" if workers else "in this process"
 
 
 def _plan(run: Run) -> dict[str, Any]:
     schema = run.collection.schema_of_records
     chunks = ChunkPlan(schema.n_records, schema.chunk_rows)
     itemsize = np.dtype(schema.dtype).itemsize
-    workers = run.options.cluster.workers or os.cpu_count() or 1
+    asked = run.options.cluster.workers
+    workers = os.cpu_count() or 1 if asked is None else asked
     parts = _estimate_seconds(run, workers)
     raw = schema.n_records * max(schema.n_features, len(run.collection.attributes)) * itemsize
     return {
@@ -87,13 +92,14 @@ def _estimate_seconds(run: Run, workers: int) -> dict[str, float]:
     begun = time.perf_counter()
     run.training.shard(0)
     one = time.perf_counter() - begun
-    at_once = min(workers, os.cpu_count() or 1)
+    at_once = min(max(workers, 1), os.cpu_count() or 1)
     chunks = CLEAN_READS * run.collection.plan.n_chunks
     chunks += (TRAIN_READS + AUDIT_READS) * run.training.plan.n_chunks
     audit, schema = run.options.audit, run.training.schema_of_records
     held_out = schema.n_records * (audit.holdout or 1.0)
     cells = min(held_out, audit.max_records) * max(schema.n_features, len(run.training.attributes))
-    attacks = 2 * len(audit.adversaries) * len(run.training.confidential)
+    # Features raw and released, and three readers of what is released beside them.
+    attacks = (2 * len(audit.adversaries) + 3) * len(run.training.confidential)
     return {
         "start": START_SECONDS,
         "passes": one * chunks / at_once,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import warnings
 from typing import Any, TextIO
 
-from rich.console import Console
-
-from privpipe.dist.boundary import seal
-from privpipe.errors import PrivacyWarning, PrivpipeError
+from flows.console import say
+from privpipe.cluster.boundary import seal
+from privpipe.errors import GuessWarning, LeftOutWarning, PrivacyWarning, PrivpipeError
 
 __all__ = ["as_ours", "describe_failure", "report_warnings", "show_failure"]
+
+
+OURS = {PrivacyWarning: "privacy", GuessWarning: "guess", LeftOutWarning: "left-out"}
 
 
 def report_warnings() -> None:
@@ -25,11 +27,11 @@ def report_warnings() -> None:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        if not issubclass(category, PrivacyWarning):
+        name = next((name for kind, name in OURS.items() if issubclass(category, kind)), None)
+        if name is None:
             usual(message, category, filename, lineno, file, line)
             return
-        console = Console(stderr=True, highlight=False, soft_wrap=True)
-        console.print(f"warning[privacy]: {message}", style="yellow", markup=False)
+        say(f"warning[{name}]: {message}", style="yellow", stderr=True)
 
     warnings.showwarning = show
 
@@ -51,7 +53,6 @@ def describe_failure(error: PrivpipeError) -> dict[str, Any]:
 
 def show_failure(error: PrivpipeError) -> None:
     """Print the error on stderr."""
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(f"error[{error.code}]: {error.message}", style="red", markup=False)
+    say(f"error[{error.code}]: {error.message}", style="red", stderr=True)
     if error.remedy:
-        console.print(error.remedy.strip(), markup=False)
+        say(error.remedy.strip(), stderr=True)

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
+from flows.console import say_raw
+
 __all__ = ["print_document", "printing_to_stderr"]
 
 
@@ -29,7 +31,7 @@ def printing_to_stderr() -> Iterator[None]:
 def print_document(content: Any) -> None:
     """Print the one document of a command; who stops reading early, as `head`, has had enough."""
     try:
-        print(json.dumps(content, indent=1), flush=True)
+        say_raw(json.dumps(content, indent=1), flush=True)
     except BrokenPipeError:
         # Python flushes once more at its end, and would complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

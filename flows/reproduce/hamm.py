@@ -22,14 +22,37 @@ NOTES = (
     "Linear filters wider than the targets need hide from linear adversaries only.",
 )
 
+SMALL_ADVERSARIES = ("logistic",)
+SMALL = ("raw", "rand", "pca", "ppls", "privacy_lds", "least_squares", "minimax_1")
+"""All filters but the slowest to learn, for the size of a few minutes."""
 
-def reproduce_genki(data: Path, runs: int) -> Reproduction:
-    """Figure 4: hide gender, keep expression, at widths 10 to 100."""
+
+def reproduce_genki(data: Path, runs: int, *, small: bool = False) -> Reproduction:
+    """Figure 4: hide gender, keep expression, at widths 10 to 100; small: at width 10.
+
+    The small size has one adversary beside the authors' own.
+    """
+    if small:
+        return present_accuracies(
+            measure_genki(
+                data, widths=(10,), n_trials=runs, adversaries=SMALL_ADVERSARIES, filters=SMALL
+            )
+        )
     return present_accuracies(measure_genki(data, n_trials=runs))
 
 
-def reproduce_har(data: Path, runs: int) -> Reproduction:
-    """Figure 6: hide who moves, keep how; run k draws its subjects with seed k."""
+def reproduce_har(data: Path, runs: int, *, small: bool = False) -> Reproduction:
+    """Figure 6: hide who moves, keep how; run k draws its subjects with seed k. Small: width 10."""
+    if small:
+        return present_accuracies(
+            measure_har(
+                data,
+                widths=(10,),
+                seeds=range(runs),
+                adversaries=SMALL_ADVERSARIES,
+                filters=SMALL,
+            )
+        )
     return present_accuracies(measure_har(data, seeds=range(runs)))
 
 
@@ -95,8 +118,8 @@ def plot_accuracies(found: Accuracies, theme: ThemeName, *, adversary: str = "lo
             y,
             xerr=[[r.mean - r.lower for r in private], [r.upper - r.mean for r in private]],
             yerr=[[r.mean - r.lower for r in target], [r.upper - r.mean for r in target]],
-            fmt=MARKERS[i % len(MARKERS)],
-            color=look.series[i % len(look.series)],
+            fmt=MARKERS[i],
+            color=look.series[i],
             markersize=6,
             elinewidth=0.5,
             label=name,

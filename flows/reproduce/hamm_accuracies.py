@@ -9,17 +9,19 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
-from flows.reproduce.adversaries import measure_accuracy, measure_papers_accuracy
+from flows.reproduce.paper_adversaries import measure_accuracy, measure_papers_accuracy
+from flows.reproduce.steps import expect_steps, step
 from privpipe.errors import FormatError, OptionError, StoreError
 from privpipe.protocols import BoolArray, FloatArray, IntArray, RecordMap
 from privpipe.records.memory import Records
-from privpipe.sanitizers.baselines import (
+from privpipe.sanitizers.minimax.baselines import (
     LeastSquaresOptions,
     PcaOptions,
     PrivacyLdsOptions,
@@ -29,10 +31,13 @@ from privpipe.sanitizers.baselines import (
     fit_privacy_lds_filter,
     fit_rand_filter,
 )
-from privpipe.sanitizers.ddd import fit_ddd_filter
-from privpipe.sanitizers.minimax import MinimaxOptions, fit_minimax_filter
-from privpipe.sanitizers.minimax_neural import MinimaxNeuralOptions, fit_minimax_neural_filter
-from privpipe.sanitizers.ppls import PplsOptions, fit_ppls_filter
+from privpipe.sanitizers.minimax.ddd import fit_ddd_filter
+from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions, fit_minimax_filter
+from privpipe.sanitizers.minimax.neural_minimax import (
+    MinimaxNeuralOptions,
+    fit_minimax_neural_filter,
+)
+from privpipe.sanitizers.minimax.ppls import PplsOptions, fit_ppls_filter
 
 __all__ = [
     "Accuracies",
@@ -328,21 +333,36 @@ def _measure(
     *,
     shared_test: bool,
 ) -> tuple[FilterResult, ...]:
+    expect_steps(len(trials) * len(fits))
     found: dict[tuple[str, int, str, str], list[float]] = {}
     for seed, trial in enumerate(trials):
-        records = Records(
-            trial.features[0],
-            desired=trial.target[0].astype(str),
-            confidential=trial.private[0].astype(str),
-        )
-        for name, fit in fits:
-            released = _release(fit, records, trial, seed)
-            for task, labels in (("target", trial.target), ("private", trial.private)):
-                for adversary in adversaries:
-                    key = (name, released[0].shape[1], task, adversary)
-                    found.setdefault(key, []).append(_judge(adversary, released, labels, seed))
+        for number, (name, fit) in enumerate(fits):
+            # Every filter of a list has its own number; its width is known when it is fitted.
+            done = step(
+                f"trial {seed + 1}, {name} ({number + 1}), {', '.join(adversaries)}",
+                partial(_judge_all, fit, trial, adversaries, seed),
+            )
+            for width, task, adversary, accuracy in done:
+                found.setdefault((name, int(width), task, adversary), []).append(accuracy)
     n_test = len(trials[0].target[1]) if shared_test else None
     return tuple(FilterResult(*key, *_summarise(values, n_test)) for key, values in found.items())
+
+
+def _judge_all(
+    fit: Fit, trial: Trial, adversaries: Sequence[str], seed: int
+) -> list[tuple[int, str, str, float]]:
+    """Width, task, adversary and accuracy of every attack on one filter of one trial."""
+    records = Records(
+        trial.features[0],
+        desired=trial.target[0].astype(str),
+        confidential=trial.private[0].astype(str),
+    )
+    released = _release(fit, records, trial, seed)
+    return [
+        (released[0].shape[1], task, adversary, _judge(adversary, released, labels, seed))
+        for task, labels in (("target", trial.target), ("private", trial.private))
+        for adversary in adversaries
+    ]
 
 
 def _release(fit: Fit, records: Records, trial: Trial, seed: int) -> tuple[FloatArray, FloatArray]:

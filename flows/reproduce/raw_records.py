@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from flows.reproduce.result import Reproduction, compare_cell
+from flows.reproduce.steps import expect_steps, step
+from privpipe.attacks.attack_options import AttackOptions
 from privpipe.attacks.inference import measure_attacks
-from privpipe.attacks.options import AttackOptions
 
 __all__ = ["reproduce_raw"]
 
@@ -37,9 +39,12 @@ def reproduce_raw(data: Path, runs: int) -> Reproduction:
     and halves their records at random in each run, as the paper does.
     """
     found: dict[tuple[str, str], list[float]] = {key: [] for key in PAPER}
+    expect_steps(1 + runs)
+    genki = step("GENKI", partial(_measure_genki, data))  # it has one split: all runs agree
     for run in range(runs):
-        for key, value in (_measure_genki(data) | _measure_har(data, run)).items():
-            found[key].append(value)
+        har = step(f"HAR, run {run + 1}", partial(_measure_har, data, run))
+        for key in PAPER:
+            found[key].append((genki | har)[" ".join(key)])
     cells = [
         compare_cell(
             " ".join(key), found[key], paper=paper, tolerance=TOLERANCE[key], unit="accuracy"
@@ -58,14 +63,14 @@ def reproduce_raw(data: Path, runs: int) -> Reproduction:
     )
 
 
-def _measure_genki(data: Path) -> dict[tuple[str, str], float]:
+def _measure_genki(data: Path) -> dict[str, float]:
     with np.load(data / "genki.npz", allow_pickle=False) as stored:
         labels = np.column_stack([stored["expression"], stored["gender"]]).astype(np.int64)
         accuracy = _measure_accuracy(stored["X"], labels, stored["split"] == 0)
-    return {("GENKI", "expression"): accuracy[0], ("GENKI", "gender"): accuracy[1]}
+    return {"GENKI expression": accuracy[0], "GENKI gender": accuracy[1]}
 
 
-def _measure_har(data: Path, run: int) -> dict[tuple[str, str], float]:
+def _measure_har(data: Path, run: int) -> dict[str, float]:
     random = np.random.default_rng(run)
     with np.load(data / "har.npz", allow_pickle=False) as stored:
         subjects = random.choice(np.unique(stored["subject"]), 15, replace=False)
@@ -73,7 +78,7 @@ def _measure_har(data: Path, run: int) -> dict[tuple[str, str], float]:
         labels = np.column_stack([stored["activity"], stored["subject"]]).astype(np.int64)[kept]
         train = random.permutation(len(kept)) < len(kept) // 2
         accuracy = _measure_accuracy(stored["X"][kept], labels, train)
-    return {("HAR", "activity"): accuracy[0], ("HAR", "subject"): accuracy[1]}
+    return {"HAR activity": accuracy[0], "HAR subject": accuracy[1]}
 
 
 def _measure_accuracy(x: np.ndarray, labels: np.ndarray, train: np.ndarray) -> list[float]:

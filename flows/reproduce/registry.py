@@ -5,16 +5,19 @@ from __future__ import annotations
 import difflib
 import importlib
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from flows.reproduce.result import Reproduction
+from flows.reproduce.steps import Steps, find_folder, follow_steps
 from privpipe.errors import InputError, OptionError
 
 __all__ = ["FIGURES", "PaperFigure", "run_reproduction"]
 
-Function = Callable[[Path, int], Reproduction]
+Function = Callable[..., Reproduction]
+"""Takes the data folder and the number of runs, and what `PaperFigure.small` names."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,10 @@ class PaperFigure:
         Files of the data folder it reads; none where the data are made.
     runs
         Runs averaged unless asked otherwise.
+    takes
+        What it takes with these runs, and small, on two cores.
+    small, small_runs
+        Options of the function, and runs, of the size that ends within five minutes.
     remedy
         What to do when a file is missing.
     """
@@ -41,6 +48,9 @@ class PaperFigure:
     function: str
     files: tuple[str, ...]
     runs: int
+    takes: str = "seconds"
+    small: Mapping[str, Any] = field(default_factory=dict)
+    small_runs: int = 1
     remedy: str = "Name the folder of the papers' data sets."
 
     def load(self) -> Function:
@@ -92,6 +102,8 @@ FIGURES: dict[str, PaperFigure] = {
         function="flows.reproduce.hamm:reproduce_genki",
         files=("genki.npz",),
         runs=4,
+        takes="an hour or more; --small: a minute",
+        small={"small": True},
     ),
     "hamm-har": PaperFigure(
         title="Filters on motion: activity kept, subject hidden",
@@ -99,6 +111,8 @@ FIGURES: dict[str, PaperFigure] = {
         function="flows.reproduce.hamm:reproduce_har",
         files=("har.npz",),
         runs=4,
+        takes="hours; --small: minutes",
+        small={"small": True},
     ),
     "sppm-census": PaperFigure(
         title="Sparse privacy mappings of census records: information, attackers, features",
@@ -127,8 +141,15 @@ FIGURES: dict[str, PaperFigure] = {
 """Reproductions by name; a new one is a function in its paper's module and a row here."""
 
 
-def run_reproduction(name: str, data: Path | str, runs: int | None = None) -> Reproduction:
-    """Do a paper's figure again.
+def run_reproduction(
+    name: str,
+    data: Path | str,
+    runs: int | None = None,
+    *,
+    small: bool = False,
+    say: Callable[[str], None] | None = None,
+) -> Reproduction:
+    """Do a paper's figure again; one that was interrupted goes on.
 
     Parameters
     ----------
@@ -138,6 +159,11 @@ def run_reproduction(name: str, data: Path | str, runs: int | None = None) -> Re
         Folder of the papers' data sets.
     runs
         Runs to average; the figure's own number when not given.
+    small
+        The size that ends within five minutes.
+    say
+        Takes lines of progress; with it, what is done is kept in the user's cache folder until
+        all of it is.
 
     Raises
     ------
@@ -163,8 +189,16 @@ def run_reproduction(name: str, data: Path | str, runs: int | None = None) -> Re
             remedy=figure.remedy,
             code="missing_data",
         )
+    if runs is None:
+        runs = figure.small_runs if small else figure.runs
+    steps = Steps()
+    if say is not None:
+        size = "small" if small else "full"
+        say(f"{name}: {runs} run{'s' * (runs > 1)}, {size} size; {figure.takes}")
+        steps = Steps(find_folder(f"{name}-{size}", folder, figure.files), say)
     started = time.perf_counter()
-    found = figure.load()(folder, figure.runs if runs is None else runs)
+    with follow_steps(steps):
+        found = figure.load()(folder, runs, **(figure.small if small else {}))
     return replace(
         found,
         name=name,

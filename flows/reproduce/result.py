@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy import stats
 
-from privpipe.report.figures import BarPair, Estimate, plot_bars
+from privpipe.report.figures import BarPair, Estimate, plot_bar_panels
 from privpipe.report.style import ThemeName
 
 if TYPE_CHECKING:
@@ -66,9 +66,9 @@ def compare_cell(
 ) -> Cell:
     """Hold the mean of our runs against a paper's number.
 
-    The values agree when they differ by no more than `tolerance` plus the reach of our mean's
-    own interval, which counts for `tolerance` at most: few runs must not excuse all. Beyond
-    that ours is "better" where a direction is good, and "differs" otherwise.
+    The values agree when they differ by no more than `tolerance`, and by nothing else: the
+    interval of our mean stands beside it and excuses no difference. Beyond that ours is "better"
+    where a direction is good, and "differs" otherwise.
 
     Parameters
     ----------
@@ -107,21 +107,19 @@ def compare_cell(
         n_runs=n,
         paper=paper,
         tolerance=tolerance,
-        verdict=_judge(mean, reach, paper, tolerance, better),
+        verdict=_judge(mean, paper, tolerance, better),
         note=note,
     )
 
 
-def _judge(
-    mean: float, reach: float, paper: float | None, tolerance: float, better: str
-) -> CellVerdict:
+def _judge(mean: float, paper: float | None, tolerance: float, better: str) -> CellVerdict:
     if paper is None:
         return "not compared"
     difference = mean - paper
     if not math.isfinite(difference):
         return "differs"
     # A hair for rounding, so that .90 against .89 agrees at a tolerance of .01.
-    if abs(difference) <= tolerance + min(tolerance, np.nan_to_num(reach)) + 1e-12:
+    if abs(difference) <= tolerance + 1e-12:
         return "agrees"
     sign = {"higher": 1, "lower": -1, "neither": 0}[better]
     return "better" if sign * difference > 0 else "differs"
@@ -172,12 +170,11 @@ class Reproduction:
         """The figure, ours beside the paper's."""
         if self.picture is not None:
             return self.picture(theme)
-        pairs = [
-            BarPair(cell.cell, Estimate(cell.ours, cell.lower, cell.upper), cell.paper)
-            for cell in self.cells
-        ]
-        units = dict.fromkeys(cell.unit for cell in self.cells if cell.unit)
-        return plot_bars(pairs, y=", ".join(units), title=self.title, theme=theme)
+        by_unit: dict[str, list[BarPair]] = {}
+        for cell in self.cells:
+            ours = Estimate(cell.ours, cell.lower, cell.upper)
+            by_unit.setdefault(cell.unit, []).append(BarPair(cell.cell, ours, cell.paper))
+        return plot_bar_panels(by_unit, title=self.title, theme=theme)
 
     def to_json(self) -> str:
         """Name, paper, cells, verdict counts, curves and notes as JSON; null for what is not."""

@@ -21,11 +21,12 @@ from flows.reproduce.sppm_measures import (
     trace_roc,
 )
 from flows.reproduce.sppm_problems import CENSUS_FEATURES, Population, load_census
+from flows.reproduce.steps import expect_steps, step
 from privpipe.protocols import FloatArray, IntArray
 from privpipe.report.style import ThemeName, theme_panels
-from privpipe.sanitizers.exponential import fit_exponential_mechanism, keep_symbols
-from privpipe.sanitizers.mapping import SparseMapping
-from privpipe.sanitizers.tradeoff import solve_tradeoff
+from privpipe.sanitizers.mapping.exponential import fit_exponential_mechanism, keep_symbols
+from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
+from privpipe.sanitizers.mapping.tradeoff import solve_tradeoff
 
 __all__ = ["reproduce_census"]
 
@@ -36,11 +37,29 @@ TABLE_BUDGET = 0.03
 """Shares of the seven attributes. Table 1 names no budget: this one brings the mean of the
 features' information about as far down as its columns."""
 
+TABLE_SHARE = 0.1
+"""Share of a value of Table 1 within which ours agrees: its smallest is .0082 bits, and a tolerance
+in bits that suits the largest would excuse anything of that one."""
+
 BEFORE = (0.1064, 0.1502, 0.1241, 0.1126, 0.0192, 0.0123, 0.0470)
 AFTER = (0.0408, 0.0702, 0.0440, 0.0367, 0.0084, 0.0082, 0.0203)
 COLOURS = {"SPPM": "#1b6ca8", "exponential": "#c8553d", "raw": "#777777"}
 
+HELD_OUT = ("#7b3fa0", "#009e73")
+"""Of the information corrected for bias, and of held-out records."""
+
+ROC_COLOURS = {
+    ("raw", "naive Bayes"): COLOURS["raw"],
+    ("raw", "logistic"): "#b08900",
+    ("SPPM", "naive Bayes"): COLOURS["SPPM"],
+    ("SPPM", "logistic"): "#35a7c4",
+    ("exponential", "naive Bayes"): COLOURS["exponential"],
+    ("exponential", "logistic"): "#cc79a7",
+}
+
 Curve = tuple[FloatArray, FloatArray, float]
+HeldOut = dict[str, tuple[float, float]]
+"""Information in bits, corrected and of held-out records, of raw records and by budget."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +102,7 @@ def reproduce_census(data: Path, runs: int = 1, population: Population = "first"
         for name, mapping in study.mappings(share).items()
     }
     features = study.features()
+    held_out = _hold_out(data, study)
     curves = {
         "share": list(CURVE),
         "sppm_nats": [m.information for m in study.sppm.values()],
@@ -93,12 +113,12 @@ def reproduce_census(data: Path, runs: int = 1, population: Population = "first"
             for (share, name), found in rocs.items()
             for attacker, curve in found.items()
         },
-        "corrected_and_held_out_bits": _hold_out(data, study),
+        "corrected_and_held_out_bits": held_out,
     }
     return Reproduction(
         cells=(*_cells(study, features), *_attack_drawn(study, runs)),
         notes=_notes(population),
-        picture=partial(_draw, study, rocs, features),
+        picture=partial(_draw, study, rocs, features, held_out),
         curves=curves,
     )
 
@@ -131,8 +151,15 @@ def _attack_drawn(study: _Study, runs: int) -> list[Cell]:
     for share in ROC_BUDGETS:
         for name, mapping in list(study.mappings(share).items())[1:]:
             mappings[f"{name} at {share}"] = mapping
+    expect_steps(len(mappings) * runs)
     found = {
-        name: [attack_drawn_records(mapping, study.counts, DRAWN, seed) for seed in range(runs)]
+        name: [
+            step(
+                f"attackers on records drawn from {name}, run {seed + 1}",
+                partial(attack_drawn_records, mapping, study.counts, DRAWN, seed),
+            )
+            for seed in range(runs)
+        ]
         for name, mapping in mappings.items()
     }
     return [
@@ -149,7 +176,7 @@ def _attack_drawn(study: _Study, runs: int) -> list[Cell]:
     ]
 
 
-def _hold_out(data: Path, study: _Study) -> dict[str, tuple[float, float]]:
+def _hold_out(data: Path, study: _Study) -> HeldOut:
     """Information in bits: corrected for bias, and of records the mapping never saw.
 
     Held-out records outside the alphabet are left out; a mapping promises nothing for them.
@@ -176,14 +203,15 @@ def _cells(study: _Study, features: list[FloatArray]) -> tuple[Cell, ...]:
     f = np.array([m.information for m in study.exponential.values()])
     needed = float(np.interp(-at, -f, CURVE)) if f.min() <= at else float("inf")
     cells = [
-        _compare("I(A;B) before", study.raw.information, 0.5, 0.03, "nats", note),
-        _compare("I at distortion .05", at, 0.07, 0.03, "nats", note),
+        _compare("I(A;B) before", study.raw.information, 0.5, 0.02, "nats", note),
+        _compare("I at distortion .05", at, 0.07, 0.01, "nats", note),
         _compare("distortion of the mechanism by SPPM's", needed / 0.05, 8.0, 2.0, "ratio", note),
     ]
     for k, name in enumerate(CENSUS_FEATURES):
         before, after = float(features[0][k]), float(features[1][k])
-        cells.append(_compare(f"{name} before", before, BEFORE[k], 5e-3, "bits", "Table 1"))
-        cells.append(_compare(f"{name} after", after, AFTER[k], 2e-2, "bits", "Table 1"))
+        for when, ours, paper in (("before", before, BEFORE[k]), ("after", after, AFTER[k])):
+            allowed = TABLE_SHARE * paper
+            cells.append(_compare(f"{name} {when}", ours, paper, allowed, "bits", "Table 1"))
     return tuple(cells)
 
 
@@ -215,27 +243,29 @@ def _draw(
     study: _Study,
     rocs: dict[tuple[float, str], dict[str, Curve]],
     features: list[FloatArray],
+    held_out: HeldOut,
     theme: ThemeName,
 ) -> Figure:
     with theme_panels(theme) as look:
-        return _draw_panels(study, rocs, features, look.text)
+        return _draw_panels(study, rocs, features, held_out, look.text)
 
 
 def _draw_panels(
     study: _Study,
     rocs: dict[tuple[float, str], dict[str, Curve]],
     features: list[FloatArray],
+    held_out: HeldOut,
     text: str,
 ) -> Figure:
     figure = Figure(figsize=(13, 7.2), layout="constrained")
     axes = figure.subplots(2, 3)
-    _draw_curve(axes[0, 0], study, text)
+    _draw_curve(axes[0, 0], study, held_out, text)
     for place, share in zip((axes[0, 1], axes[0, 2], axes[1, 0]), ROC_BUDGETS, strict=True):
         for name in ("raw", "SPPM", "exponential"):
             for attacker, style in (("naive Bayes", "-"), ("logistic", ":")):
                 false, true, area = rocs[share, name][attacker]
                 label = f"{name}, {attacker} ({area:.2f})"
-                place.plot(false, true, style, color=COLOURS[name], label=label)
+                place.plot(false, true, style, color=ROC_COLOURS[name, attacker], label=label)
         place.plot([0, 1], [0, 1], color="#bbbbbb", linewidth=0.8)
         place.set(xlabel="false positives", ylabel="true positives")
         place.set_title(f"Attackers, distortion {share}")
@@ -250,7 +280,7 @@ def _draw_panels(
     return figure
 
 
-def _draw_curve(place: Axes, study: _Study, text: str) -> None:
+def _draw_curve(place: Axes, study: _Study, held_out: HeldOut, text: str) -> None:
     x, start, colours = np.array([0.0, *CURVE]), study.raw.information, {**COLOURS, "bound": text}
     for name, values, style in (
         ("exponential", [m.information for m in study.exponential.values()], "s-"),
@@ -259,9 +289,16 @@ def _draw_curve(place: Axes, study: _Study, text: str) -> None:
     ):
         label = "lower bound on any mapping" if name == "bound" else name
         place.plot(x, [start, *values], style, markersize=4, color=colours[name], label=label)
+    # What holds for the records that were counted need not hold for others: both are shown.
+    shares = [0.0, *ROC_BUDGETS]
+    for k, (style, label) in enumerate((("^", "SPPM, corrected"), ("D", "SPPM, held-out records"))):
+        nats = [np.log(2) * pair[k] for pair in held_out.values()]
+        place.plot(shares, nats, style, markersize=6, color=HELD_OUT[k], label=label)
     place.plot([0.05], [0.07], "x", color=text, label="paper, SPPM at .05")
     place.set(xlabel="distortion, share of the attributes", ylabel="information, nats")
-    place.set_ylim(0, None)
+    # Corrected for its bias an estimate may fall below zero, and is shown there.
+    lowest = min(np.log(2) * value for pair in held_out.values() for value in pair)
+    place.set_ylim(min(0.0, 1.1 * lowest), None)
     place.set_title("Information against distortion")
     place.legend(frameon=False)
 

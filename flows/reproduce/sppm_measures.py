@@ -9,12 +9,12 @@ from __future__ import annotations
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 
+from privpipe.attacks.attack_options import AttackOptions
 from privpipe.attacks.inference import measure_attacks
-from privpipe.attacks.options import AttackOptions
-from privpipe.numerics.information import measure_information
-from privpipe.numerics.streams import KeyedStream
+from privpipe.numerics.mapping.problem.mutual_information import measure_information
+from privpipe.numerics.random.streams import KeyedStream
 from privpipe.protocols import Column, FloatArray, IntArray
-from privpipe.sanitizers.mapping import SparseMapping
+from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 
 __all__ = [
     "attack_drawn_records",

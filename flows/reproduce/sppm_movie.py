@@ -13,9 +13,9 @@ from flows.reproduce.sppm_measures import logistic_scores, release_counts, trace
 from flows.reproduce.sppm_problems import load_movies
 from privpipe.protocols import FloatArray, IntArray
 from privpipe.report.style import ThemeName, theme_panels
-from privpipe.sanitizers.exponential import fit_exponential_mechanism, keep_symbols
-from privpipe.sanitizers.mapping import SparseMapping
-from privpipe.sanitizers.tradeoff import solve_tradeoff
+from privpipe.sanitizers.mapping.exponential import fit_exponential_mechanism, keep_symbols
+from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
+from privpipe.sanitizers.mapping.tradeoff import solve_tradeoff
 
 __all__ = ["reproduce_movie"]
 

@@ -14,9 +14,9 @@ from flows.reproduce.result import Cell, Reproduction, compare_cell
 from flows.reproduce.sppm_measures import measure_neighbours
 from flows.reproduce.sppm_problems import make_toy
 from privpipe.report.style import ThemeName, theme_panels
-from privpipe.sanitizers.exponential import fit_exponential_mechanism
-from privpipe.sanitizers.mapping import SparseMapping
-from privpipe.sanitizers.mapping_solve import solve_privacy_mapping
+from privpipe.sanitizers.mapping.exponential import fit_exponential_mechanism
+from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
+from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 
 __all__ = ["reproduce_synthetic"]
 

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flows.reproduce.result import Cell, Reproduction
+from flows.reproduce.steps import expect_steps, step
 from flows.reproduce.xu_figures import (
     DATASETS,
     FIGURE_4,
@@ -27,17 +28,17 @@ from flows.reproduce.xu_figures import (
     make_cell,
 )
 from flows.reproduce.xu_picture import draw_complete_privacy
-from privpipe.attacks.nullspace import NullSpacePrivacy, measure_null_space_privacy
+from privpipe.attacks.moments.null_space_privacy import NullSpacePrivacy, measure_null_space_privacy
 from privpipe.errors import InputError
-from privpipe.numerics.labels import Coding
+from privpipe.numerics.regression.labels import Coding
 from privpipe.protocols import FloatArray, IntArray
 from privpipe.records.memory import Records
-from privpipe.sanitizers.laplace import LaplaceMechanism
-from privpipe.sanitizers.lowrank import LinearCleaner
-from privpipe.sanitizers.nullspace import fit_null_space_cleaner
-from privpipe.sanitizers.targeted_fit import fit_targeted_cleaner
+from privpipe.sanitizers.null_space.algorithm_1 import fit_null_space_cleaner
+from privpipe.sanitizers.null_space.algorithm_2 import fit_targeted_cleaner
+from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
+from privpipe.sanitizers.null_space.maps.linear_cleaner import LinearCleaner
 from privpipe.store.sources.opening import open_source
-from privpipe.store.sources.source import Coded, SourceLayout
+from privpipe.store.sources.reading.source import Coded, SourceLayout
 
 __all__ = [
     "LabelTable",
@@ -137,18 +138,23 @@ def reproduce_xu_fig6(data: Path, runs: int) -> Reproduction:
 def reproduce_xu_fig7(data: Path, runs: int) -> Reproduction:
     """Figure 7: Laplace noise at equal utility beside algorithm 1; see `reproduce_xu_fig4`."""
     cells: list[Cell] = []
+    expect_steps(runs * sum(has_table(data, name) for name, _ in FIGURE_7))
     for (name, budget), printed in FIGURE_7.items():
         if not has_table(data, name):
             continue
         n_desired = 1 if name == "scene" else 8
         table, reading = read_table(data, name), READINGS[name, n_desired]
-        found: list[tuple[float, ...]] = []
-        for run in range(runs):
-            trial = draw_trial(table, n_desired, reading, run)
-            laplace = measure_laplace(table, trial, reading, budget, run)
-            ours = measure_trial(trial, 1, budget)
-            found.append((*laplace, *read_direct(ours, n_desired)[1:], *read_attacked(ours, 1)))
         row = f"{name} {budget:g}"
+
+        def measure(run: int) -> tuple[float, ...]:
+            trial = draw_trial(table, n_desired, reading, run)  # noqa: B023 - used at once
+            laplace = measure_laplace(table, trial, reading, budget, run)  # noqa: B023
+            ours = measure_trial(trial, 1, budget)  # noqa: B023
+            return (*laplace, *read_direct(ours, n_desired)[1:], *read_attacked(ours, 1))  # noqa: B023
+
+        found = [
+            step(f"Figure 7, {row}, run {run + 1}", partial(measure, run)) for run in range(runs)
+        ]
         cells += make_cell_row("Figure 7", row, printed, list(zip(*found, strict=True)), name)
     return _present(cells)
 
@@ -247,7 +253,8 @@ def draw_trial(table: LabelTable, n_desired: int, reading: Reading, run: int) ->
         "last": np.arange(n_labels)[::-1],
         "random": drawn,
     }[reading.choice]
-    labels = 2 * table.labels - 1 if reading.coding == "plus_minus" else table.labels
+    coded = 2 * table.labels - 1 if reading.coding == "plus_minus" else table.labels
+    labels = np.asarray(coded, np.float64)  # numbers, as the paper has them
     cut = round(0.9 * n)
 
     def part(rows: IntArray) -> Records:
@@ -299,17 +306,22 @@ def _reproduce_table(
     printed: dict[tuple[str, int, int], tuple[float, ...]],
     read: Callable[[NullSpacePrivacy, int], tuple[float, ...]],
 ) -> Iterator[Cell]:
+    expect_steps(runs * sum(has_table(data, name) for name, _, _ in printed))
     for (name, n_desired, algorithm), values in printed.items():
         if not has_table(data, name):
             continue
         table, reading = read_table(data, name), READINGS[name, n_desired]
         which: Literal[1, 2] = 1 if algorithm == 1 else 2
-        found = [
-            read(measure_trial(draw_trial(table, n_desired, reading, run), which, 0.01), n_desired)
-            for run in range(runs)
-        ]
         row = f"{name} {n_desired}/{table.labels.shape[1] - n_desired} algorithm {algorithm}"
         figure = "Figure 4" if len(values) == 3 else "Figure 6"
+
+        def measure(run: int) -> tuple[float, ...]:
+            trial = draw_trial(table, n_desired, reading, run)  # noqa: B023 - used at once
+            return read(measure_trial(trial, which, 0.01), n_desired)  # noqa: B023
+
+        found = [
+            step(f"{figure}, {row}, run {run + 1}", partial(measure, run)) for run in range(runs)
+        ]
         columns = list(zip(*found, strict=True))
         yield from make_cell_row(figure, row, values, columns, name, n_desired)
 

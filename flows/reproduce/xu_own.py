@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from flows.reproduce.result import Cell, Reproduction, compare_cell
+from flows.reproduce.steps import expect_steps, step
 from flows.reproduce.xu import (
     LabelTable,
     Reading,
+    Trial,
     draw_trial,
     measure_trial,
     read_attacked,
@@ -73,17 +76,32 @@ def _measure_table(table: LabelTable, runs: int) -> list[Cell]:
             code="missing_labels",
         )
     cells: list[Cell] = []
-    for n_desired in sorted({1, n_labels // 2, n_labels - 1}):
+    choices = sorted({1, n_labels // 2, n_labels - 1})
+    expect_steps(2 * runs * len(choices))
+    for n_desired in choices:
         trials = [
             draw_trial(table, n_desired, Reading("random", "zero_one"), run) for run in range(runs)
         ]
         algorithms: tuple[Literal[1, 2], ...] = (1, 2)
         for algorithm in algorithms:
-            measured = [measure_trial(trial, algorithm, 0.01) for trial in trials]
-            found = [(*read_direct(one, n_desired), *read_attacked(one, 1)) for one in measured]
             row = f"{table.name} {n_desired}/{n_labels - n_desired} algorithm {algorithm}"
+            found = [
+                step(f"{row}, run {run + 1}", partial(_measure, trial, algorithm))
+                for run, trial in enumerate(trials)
+            ]
             cells += [
-                compare_cell(f"{row}, {column}", values, paper=None, tolerance=0.0)
+                compare_cell(
+                    f"{row}, {column}",
+                    values,
+                    paper=None,
+                    tolerance=0.0,
+                    unit="percent" if "complete" in column else f"{column}, squared units",
+                )
                 for column, values in zip(COLUMNS, zip(*found, strict=True), strict=True)
             ]
     return cells
+
+
+def _measure(trial: Trial, algorithm: Literal[1, 2]) -> tuple[float, ...]:
+    found = measure_trial(trial, algorithm, 0.01)
+    return (*read_direct(found, trial.n_desired), *read_attacked(found, 1))

@@ -9,26 +9,54 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.attacks.adversaries import ADVERSARIES
-from privpipe.attacks.evidence import Evidence, prepare_evidence
-from privpipe.attacks.measures import Score, measure_class_scores, measure_number_scores
-from privpipe.attacks.options import AttackOptions
-from privpipe.attacks.outcomes import Attack, AttackOutcome
-from privpipe.attacks.problem import Problem
-from privpipe.attacks.splits import Split, draw_rows, draw_split
-from privpipe.attacks.verdicts import AttackReport, count_compared, summarise_outcomes
+from privpipe.attacks.adversaries.beside import Beside
+from privpipe.attacks.adversaries.evidence import Evidence, prepare_evidence
+from privpipe.attacks.adversaries.problem import Fitted, Problem
+from privpipe.attacks.adversaries.readers import choose_readers, find_adversary
+from privpipe.attacks.adversaries.table import ADVERSARIES
+from privpipe.attacks.attack_options import AttackOptions
+from privpipe.attacks.attack_table import Sample
+from privpipe.attacks.statistics.measures import (
+    Score,
+    measure_class_scores,
+    measure_number_scores,
+    orient_ranking,
+)
+from privpipe.attacks.statistics.splits import Split, draw_rows, draw_split
+from privpipe.attacks.verdicts.attack_report import AttackReport, summarise_outcomes
+from privpipe.attacks.verdicts.judgement import count_compared, is_of_release
+from privpipe.attacks.verdicts.outcomes import Attack, AttackOutcome
 from privpipe.errors import ConvergenceError, PrivpipeError
 from privpipe.protocols import Column, FloatArray, IntArray
 
 __all__ = [
+    "attack",
     "measure_attacks",
     "plan_attacks",
     "run_attack",
 ]
+
+
+def attack(sample: Sample, options: AttackOptions) -> AttackReport:
+    """The row "inference" of the kinds of attack."""
+    assert sample.released is not None
+    assert sample.confidential is not None
+    return measure_attacks(
+        sample.released,
+        sample.confidential,
+        raw=sample.raw,
+        noise=sample.noise,
+        columns=sample.columns,
+        groups=sample.groups,
+        seen=sample.seen,
+        beside=sample.beside,
+        options=options,
+    )
 
 
 def measure_attacks(
@@ -41,6 +69,7 @@ def measure_attacks(
     features: Sequence[Column] | None = None,
     groups: npt.ArrayLike | None = None,
     seen: npt.ArrayLike | None = None,
+    beside: Beside | None = None,
     options: AttackOptions | None = None,
     progress: Callable[[int, int, AttackOutcome], None] | None = None,
 ) -> AttackReport:
@@ -66,6 +95,9 @@ def measure_attacks(
     seen : (n_records,), optional
         True for records the sanitiser learned from; `AttackOptions.seen_records` says what
         becomes of them.
+    beside
+        What is released beside the features: included variables, the order of the records,
+        their partitions. Without it these are not attacked.
     options
         Adversaries, bounds, limit and confidence.
     progress
@@ -111,6 +143,7 @@ def measure_attacks(
         features=features,
         groups=groups,
         seen=seen,
+        beside=beside,
         options=options,
     )
     plan = plan_attacks(evidence, options)
@@ -119,17 +152,21 @@ def measure_attacks(
         outcomes.append(run_attack(evidence, attack, options))
         if progress is not None:
             progress(len(outcomes), len(plan), outcomes[-1])
-    return summarise_outcomes(outcomes, plan, options, **evidence.counts())
+    return summarise_outcomes(
+        outcomes, plan, options, left_out=evidence.left_out, **evidence.counts()
+    )
 
 
 def plan_attacks(evidence: Evidence, options: AttackOptions) -> tuple[Attack, ...]:
-    """Every adversary that suits a variable, against each variable of each source."""
+    """Every adversary that suits a variable, against each variable of each source.
+
+    Further readings of the release are for those who make something of them; see `readers`.
+    """
     return tuple(
         Attack(column.name, "classes" if column.is_categorical else "numbers", source, name)
         for source in evidence.sources
         for column in evidence.columns
-        for name in options.adversaries
-        if column.is_categorical or ADVERSARIES[name].numbers
+        for name in choose_readers(source, column.is_categorical, options)
     )
 
 
@@ -171,7 +208,7 @@ def run_attack(evidence: Evidence, attack: Attack, options: AttackOptions) -> At
 def _attack(
     evidence: Evidence, position: int, outcome: AttackOutcome, options: AttackOptions
 ) -> AttackOutcome:
-    adversary = ADVERSARIES[outcome.attack.adversary]
+    adversary = find_adversary(outcome.attack.adversary, ADVERSARIES)
     n_classes = evidence.columns[position].n_categories
     truth = evidence.truth[:, position]
     split = _split_target(evidence, truth, n_classes, options)
@@ -193,12 +230,18 @@ def _attack(
     expected = (len(test), n_classes) if n_classes else (len(test),)
     if decision.shape != expected or not np.isfinite(decision).all():
         raise ConvergenceError("The adversary's decisions are not finite, or too few.")
-    guess = _guess(truth[split.train], n_classes)
+    signs = _orient(problem, fitted)
     return replace(
         outcome,
         status="measured",
         scores=_score(
-            evidence, test, truth[test], centre + spread * decision, guess, n_classes, options
+            evidence,
+            position,
+            test,
+            centre + spread * decision,
+            decision * signs,
+            _guess(truth[split.train], n_classes),
+            options,
         ),
         settings=fitted.settings,
         n_train=len(problem.x_train),
@@ -207,32 +250,45 @@ def _attack(
     )
 
 
+def _orient(problem: Problem, fitted: Fitted) -> FloatArray:
+    """Signs with which classes are ranked: chosen by tuning records, never by those that judge."""
+    if problem.n_classes is None:
+        return np.ones(1)
+    decision = np.asarray(fitted.decide(problem.x_tune), np.float64)
+    return orient_ranking(problem.y_tune.astype(np.int64), decision)
+
+
 def _score(
     evidence: Evidence,
+    position: int,
     test: IntArray,
-    truth: FloatArray,
     decision: FloatArray,
+    ranking: FloatArray,
     guess: float,
-    n_classes: int | None,
     options: AttackOptions,
 ) -> tuple[Score, ...]:
-    suited = [a for a in options.adversaries if n_classes or ADVERSARIES[a].numbers]
-    kind = "classes" if n_classes else "numbers"
-    level = options.plan_level(count_compared(len(suited), kind, options))
+    column, truth = evidence.columns[position], evidence.truth[test, position]
+    kind = "classes" if column.is_categorical else "numbers"
+    planned = [
+        attack
+        for attack in plan_attacks(evidence, options)
+        if attack.target == column.name and is_of_release(attack.source)
+    ]
+    strict, *also = options.plan_levels(
+        count_compared(len(planned), kind, options), len(evidence.columns)
+    )
     groups = None if evidence.groups is None else evidence.groups[test]
-    n, seed = options.n_replicates, options.seed
-    if n_classes is None:
-        return measure_number_scores(
-            truth, decision, guess=guess, groups=groups, level=level, n_replicates=n, seed=seed
-        )
+    given: dict[str, Any] = {"groups": groups, "level": strict, "also": also, "seed": options.seed}
+    n = options.n_replicates
+    if not column.is_categorical:
+        return measure_number_scores(truth, decision, guess=guess, n_replicates=n, **given)
     return measure_class_scores(
         truth.astype(np.int64),
         decision,
         guess=int(guess),
-        groups=groups,
-        level=level,
+        ranking=ranking,
         n_replicates=n,
-        seed=seed,
+        **given,
     )
 
 

@@ -15,7 +15,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from privpipe.attacks.intervals import check_level
+from privpipe.attacks.attack_options import AttackOptions
+from privpipe.attacks.attack_table import Sample
+from privpipe.attacks.statistics.uncertainty.intervals import check_level
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray, IntArray
 
@@ -26,6 +28,7 @@ __all__ = [
     "INFORMATION_SCHEMA",
     "Information",
     "InformationReport",
+    "attack",
     "measure_information",
     "measure_plug_in",
 ]
@@ -87,6 +90,13 @@ class InformationReport:
     def to_json(self) -> str:
         """The table as JSON rows, with the unit."""
         return json.dumps({"unit": "nats", "table": [asdict(row) for row in self.rows]}, indent=1)
+
+
+def attack(sample: Sample, options: AttackOptions) -> InformationReport:
+    """The row "information" of the kinds of attack."""
+    assert sample.codes is not None
+    assert sample.classes is not None
+    return measure_information(sample.codes, sample.classes, level=options.level, seed=options.seed)
 
 
 def measure_information(

@@ -8,18 +8,24 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.attacks.coordinates import bound_rows, measure_coordinates
+from privpipe.attacks.adversaries.coordinates import bound_rows, measure_coordinates
+from privpipe.attacks.adversaries.linear_adversaries import solve_ridges
+from privpipe.attacks.attack_options import AttackOptions
+from privpipe.attacks.attack_table import Sample
 from privpipe.attacks.distances import measure_ranks
-from privpipe.attacks.intervals import (
+from privpipe.attacks.statistics.uncertainty.intervals import (
     Interval,
     measure_exact_interval,
     measure_grouped_wilson_interval,
 )
-from privpipe.attacks.linear_adversaries import solve_ridges
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = ["LinkageAttack", "LinkageReport", "measure_linkage"]
+__all__ = ["LinkageAttack", "LinkageReport", "attack", "measure_linkage"]
+
+
+MOST_RECORDS = 20_000
+"""Records compared at most: every one with many others."""
 
 
 @dataclass(frozen=True)
@@ -73,12 +79,27 @@ class LinkageReport:
         return json.dumps(asdict(self) | {"strongest": self.strongest.method}, indent=1)
 
 
+def attack(sample: Sample, options: AttackOptions) -> LinkageReport:
+    """The row "linkage" of the kinds of attack."""
+    assert sample.raw is not None
+    assert sample.released is not None
+    return measure_linkage(
+        sample.raw,
+        sample.released,
+        groups=sample.groups,
+        max_records=min(options.max_records, MOST_RECORDS),
+        max_bytes=options.max_bytes,
+        level=options.level,
+        seed=options.seed,
+    )
+
+
 def measure_linkage(
     raw: npt.ArrayLike,
     released: npt.ArrayLike,
     *,
     groups: IntArray | None = None,
-    max_records: int = 20_000,
+    max_records: int = MOST_RECORDS,
     max_bytes: int = 1 << 28,
     max_probes: int = 5_000,
     level: float = 0.95,

@@ -9,13 +9,21 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import numpy.typing as npt
 
+from privpipe.attacks.attack_options import AttackOptions
+from privpipe.attacks.attack_table import Sample
 from privpipe.attacks.distances import measure_nearest
-from privpipe.attacks.intervals import Interval, measure_exact_interval
-from privpipe.attacks.roc import measure_roc
+from privpipe.attacks.statistics.roc import measure_roc
+from privpipe.attacks.statistics.uncertainty.intervals import Interval, measure_exact_interval
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray
 
-__all__ = ["MembershipReport", "measure_epsilon_floor", "measure_membership", "measure_surprise"]
+__all__ = [
+    "MembershipReport",
+    "attack",
+    "measure_epsilon_floor",
+    "measure_membership",
+    "measure_surprise",
+]
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,19 @@ class MembershipReport:
     def to_json(self) -> str:
         """The report as JSON."""
         return json.dumps(asdict(self), indent=1)
+
+
+def attack(sample: Sample, options: AttackOptions) -> MembershipReport:
+    """The row "membership" of the kinds of attack, on a surrogate release."""
+    assert sample.released is not None
+    assert sample.members is not None
+    assert sample.others is not None
+    return measure_membership(
+        measure_surprise(sample.members, sample.released),
+        measure_surprise(sample.others, sample.released),
+        level=options.level,
+        seed=options.seed,
+    )
 
 
 def measure_membership(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from privpipe.attacks.linear_adversaries import fit_least_squares
-from privpipe.attacks.problem import Problem, measure_tuning
-from privpipe.attacks.splits import draw_split
+from privpipe.attacks.adversaries.linear_adversaries import fit_least_squares
+from privpipe.attacks.adversaries.problem import Problem, measure_tuning
+from privpipe.attacks.statistics.splits import draw_split
 from privpipe.errors import InputError, OptionError
 from privpipe.protocols import FloatArray
 

@@ -9,16 +9,22 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.kernel_approximation import Nystroem
 
-from privpipe.attacks.bootstrap import measure_bootstrap_interval
-from privpipe.attacks.coordinates import bound_rows, measure_coordinates
-from privpipe.attacks.intervals import Interval
-from privpipe.attacks.linear_adversaries import solve_ridges
-from privpipe.attacks.nonlinear_adversaries import LANDMARKS, WIDTHS, measure_width
-from privpipe.attacks.splits import Split, draw_split
+from privpipe.attacks.adversaries.coordinates import bound_rows, measure_coordinates
+from privpipe.attacks.adversaries.kernel_ridge import LANDMARKS, WIDTHS, measure_width
+from privpipe.attacks.adversaries.linear_adversaries import solve_ridges
+from privpipe.attacks.attack_options import AttackOptions
+from privpipe.attacks.attack_table import Sample
+from privpipe.attacks.statistics.splits import Split, draw_split
+from privpipe.attacks.statistics.uncertainty.bootstrap import measure_bootstrap_interval
+from privpipe.attacks.statistics.uncertainty.intervals import Interval
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = ["Reconstruction", "ReconstructionReport", "measure_reconstruction"]
+__all__ = ["Reconstruction", "ReconstructionReport", "attack", "measure_reconstruction"]
+
+
+MOST_RECORDS = 20_000
+"""Records compared at most: every one with many others."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +72,27 @@ class ReconstructionReport:
         return json.dumps(asdict(self) | {"strongest": self.strongest.adversary}, indent=1)
 
 
+def attack(sample: Sample, options: AttackOptions) -> ReconstructionReport:
+    """The row "reconstruction" of the kinds of attack."""
+    assert sample.raw is not None
+    assert sample.released is not None
+    return measure_reconstruction(
+        sample.raw,
+        sample.released,
+        groups=sample.groups,
+        max_records=min(options.max_records, MOST_RECORDS),
+        max_bytes=options.max_bytes,
+        level=options.level,
+        seed=options.seed,
+    )
+
+
 def measure_reconstruction(
     raw: npt.ArrayLike,
     released: npt.ArrayLike,
     *,
     groups: npt.ArrayLike | None = None,
-    max_records: int = 20_000,
+    max_records: int = MOST_RECORDS,
     max_bytes: int = 1 << 28,
     level: float = 0.95,
     seed: int = 0,

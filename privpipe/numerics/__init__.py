@@ -1,1 +1,6 @@
-"""Pure arithmetic: ndarrays in, new ndarrays out. See DESIGN.md."""
+"""Pure arithmetic: ndarrays in, new ndarrays out; a wing per family of methods.
+
+`null_space`, `minimax` and `mapping` hold what the methods of these names compute, and import
+none of one another; each has a DESIGN.md. `random` makes keyed draws, `regression` fits linear
+heads from merged sums. `spectra`, `finite`, `record_hash` and `compiler` serve all.
+"""

@@ -6,12 +6,14 @@ NumPy); what has no second form says clearly that it cannot.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NoReturn, TypeVar, cast
 
 from privpipe.errors import NumericalError
 
-__all__ = ["njit"]
+__all__ = ["can_compile", "njit"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -24,6 +26,16 @@ def njit(**options: Any) -> Callable[[F], F]:
         return _refuse
     found: Callable[[F], F] = numba.njit(**options)
     return found
+
+
+@cache
+def can_compile() -> bool:
+    """Whether the compiler is there; where it does not load, NumPy cleans alone."""
+    try:
+        importlib.import_module("numba")
+    except ImportError:
+        return False
+    return True
 
 
 def _refuse(function: F) -> F:

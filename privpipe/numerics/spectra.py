@@ -12,6 +12,7 @@ import scipy.linalg as sl
 from privpipe.protocols import FloatArray
 
 __all__ = [
+    "count_directions",
     "fix_signs",
     "guard_directions",
     "solve_generalised",
@@ -20,6 +21,12 @@ __all__ = [
 
 RANK = 1e-9
 """Singular values below this share of the largest are rounding."""
+
+SPAN = 1e-10
+"""Directions below this share of the largest are not in the span of some columns."""
+
+EQUAL = 1 - 2.0**-20
+"""Entries of at least this share of the largest count as equal to it: rounding decides nothing."""
 
 
 def fix_signs(vectors: FloatArray) -> FloatArray:
@@ -31,7 +38,8 @@ def fix_signs(vectors: FloatArray) -> FloatArray:
     """
     if vectors.size == 0:
         return vectors
-    largest = np.abs(vectors).argmax(axis=0)
+    sizes = np.abs(vectors)
+    largest = (sizes >= EQUAL * sizes.max(axis=0)).argmax(axis=0)
     signs = np.sign(vectors[largest, np.arange(vectors.shape[1])])
     return np.asarray(vectors * np.where(signs == 0, 1.0, signs))
 
@@ -97,6 +105,11 @@ def solve_generalised(
     return values, fix_signs(vectors)
 
 
+def count_directions(columns: FloatArray) -> int:
+    """Number of directions that `guard_directions` closes for these columns."""
+    return int(np.linalg.matrix_rank(columns, rtol=SPAN))
+
+
 def guard_directions(
     covariance: FloatArray, guarded: FloatArray, taken: FloatArray, n_directions: int
 ) -> FloatArray:
@@ -122,12 +135,10 @@ def guard_directions(
     Guarantee: records projected on the result have equal means in all confidential classes of
     the training data, so no affine classifier of theirs beats the constant one there.
     """
-    closed = sl.orth(np.column_stack([guarded, taken]), rcond=1e-10)
-    inside = covariance - closed @ (closed.T @ covariance)
-    inside = inside - (inside @ closed) @ closed.T
-    values, vectors = sl.eigh((inside + inside.T) / 2, check_finite=False)
-    order = np.argsort(values, kind="stable")[::-1][:n_directions]
-    found = vectors[:, order]
-    # Directions of no variance may mix with the closed ones: project once more.
-    found = found - closed @ (closed.T @ found)
-    return fix_signs(np.asarray(found / np.maximum(np.linalg.norm(found, axis=0), 1e-300)))
+    # Inside the complement itself: beside directions of no variance a solver for all features mixes
+    # those that are closed, and which ones is for the last bit to say.
+    left, sizes, _ = sl.svd(np.column_stack([guarded, taken]), check_finite=False)
+    open_ = left[:, int((sizes > SPAN * sizes.max(initial=0.0)).sum()) :]
+    inside = open_.T @ covariance @ open_
+    _, vectors = sl.eigh((inside + inside.T) / 2, check_finite=False)
+    return fix_signs(np.asarray(open_ @ vectors[:, ::-1][:, :n_directions]))

@@ -19,7 +19,10 @@ TARGET_CHUNK_BYTES = 8 * 2**20
 """Bytes of features per chunk: measured best between 4 and 16 MiB with lz4 and bitshuffle."""
 
 CHUNKS_PER_TASK = 8
-"""Chunks a worker handles per task, one after the other; halves the overhead per chunk."""
+"""Most chunks a worker handles per task, one after the other; halves the overhead per chunk."""
+
+FEWEST_TASKS = 16
+"""Of a collection of as many chunks: a small one is cut finer, so that all workers have some."""
 
 
 @dataclass(frozen=True)
@@ -28,14 +31,15 @@ class ChunkPlan:
 
     Examples
     --------
-    >>> plan = ChunkPlan(n_records=10, chunk_rows=4, chunks_per_task=2)
+    >>> plan = ChunkPlan(n_records=10, chunk_rows=4)
     >>> plan.n_chunks, plan.rows(2), plan.tasks()
-    (3, (8, 10), [range(0, 2), range(2, 3)])
+    (3, (8, 10), [range(0, 1), range(1, 2), range(2, 3)])
+    >>> ChunkPlan(n_records=1000, chunk_rows=1).tasks()[-1]
+    range(992, 1000)
     """
 
     n_records: int
     chunk_rows: int
-    chunks_per_task: int = CHUNKS_PER_TASK
 
     @property
     def n_chunks(self) -> int:
@@ -47,8 +51,8 @@ class ChunkPlan:
         return start, min(start + self.chunk_rows, self.n_records)
 
     def tasks(self) -> list[range]:
-        """Chunks of each task, in order."""
-        step = self.chunks_per_task
+        """Chunks of each task, in order; how many depends on the number of chunks alone."""
+        step = min(CHUNKS_PER_TASK, max(1, self.n_chunks // FEWEST_TASKS))
         return [range(i, min(i + step, self.n_chunks)) for i in range(0, self.n_chunks, step)]
 
 

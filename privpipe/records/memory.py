@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce as fold
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.errors import InputError, OptionError
+from privpipe.numerics.kinds import code_classes, guess_classes
 from privpipe.protocols import (
     Column,
     FloatArray,
@@ -21,6 +22,7 @@ from privpipe.protocols import (
     Statistics,
     Sums,
 )
+from privpipe.records.schema import as_names
 from privpipe.sanitizers.arrays import as_reals
 
 __all__ = ["Records", "add_sums"]
@@ -34,16 +36,23 @@ class Records:
     Parameters
     ----------
     features : (n_records, n_features)
-        Real features. Integers and booleans are turned into float64.
+        Real features. Integers and booleans are turned into float64. A data frame's columns are
+        the features' names, by which the fitted map reads other data frames.
     desired, confidential : (n_records,) or (n_records, n_columns), optional
-        Variables to keep and to hide. Numbers are numeric variables; booleans and strings
-        are categorical ones, whose codes follow the sorted order of their values.
+        Variables to keep and to hide. Numbers of a floating type are numeric variables;
+        booleans and strings are categorical ones, whose codes follow the sorted order of their
+        values. Integers are read as classes where they have at most 64 different values and
+        none below -1 (-1 is missing beside two others), and as numbers otherwise: where they are
+        not 0 and 1, this is a guess, which `categorical` and `numeric` settle.
     attributes : (n_records, n_attributes), optional
         Integer codes of categorical attributes, -1 where missing (privacy mappings).
     weights : (n_records,), optional
         How often each record counts in a fit, non-negative; once when not given. Null-space
         cleaning and LEACE count so, other methods refuse weights. Measurements and audits count
         every record once.
+    categorical, numeric
+        Integers whose kind is known: a role ("desired", "confidential"), or one of its variables
+        ("confidential_0").
     n_shards
         Number of shards; results do not depend on it but for rounding.
 
@@ -51,6 +60,13 @@ class Records:
     ------
     InputError
         If the arrays differ in their number of rows, or there are no records.
+    OptionError
+        If `categorical` or `numeric` names what there is not, or both name the same.
+
+    Warns
+    -----
+    GuessWarning
+        If it is guessed what integers are.
 
     Examples
     --------
@@ -67,8 +83,11 @@ class Records:
         confidential: npt.ArrayLike | None = None,
         attributes: npt.ArrayLike | None = None,
         weights: npt.ArrayLike | None = None,
+        categorical: str | Sequence[str] = (),
+        numeric: str | Sequence[str] = (),
         n_shards: int = 1,
     ) -> None:
+        names = _columns_of(features)
         x = np.asarray(features)
         if x.ndim != 2:
             raise InputError(
@@ -80,13 +99,17 @@ class Records:
             raise InputError("features has no records.", remedy="Give at least one record.")
         if n_shards < 1:
             raise OptionError(f"n_shards is {n_shards}.", remedy="Use 1 or more.")
-        d, d_columns = _as_columns(desired, "desired", len(x))
-        c, c_columns = _as_columns(confidential, "confidential", len(x))
+        kinds = {**dict.fromkeys(as_names(categorical), True)}
+        kinds |= dict.fromkeys(as_names(numeric), False)
+        d, d_columns = _as_columns(desired, "desired", len(x), kinds)
+        c, c_columns = _as_columns(confidential, "confidential", len(x), kinds)
+        _check_kinds(as_names(categorical), as_names(numeric), (*d_columns, *c_columns))
         a = _as_codes(attributes, len(x))
         self._whole = Shard(x, d, c, a, weights=_as_weights(weights, len(x)))
         self._n_shards = min(n_shards, len(x))
         self._schema = ShardSchema(
             n_features=x.shape[1],
+            feature_names=names,
             weighted=bool(self._whole.weights.size),
             desired=d_columns,
             confidential=c_columns,
@@ -110,6 +133,16 @@ class Records:
     @property
     def schema(self) -> ShardSchema:
         return self._schema
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """Desired variables that are equal to a confidential one, record by record."""
+        kept, hidden = self._whole.desired, self._whole.confidential
+        return tuple(
+            column.name
+            for column, values in zip(self._schema.desired, kept.T, strict=True)
+            if any(_is_same(values, other) for other in hidden.T)
+        )
 
     def shards(self) -> Iterator[Shard]:
         """Yield the shards in order."""
@@ -139,6 +172,20 @@ class Records:
         return ask
 
 
+def _is_same(one: FloatArray, other: FloatArray) -> bool:
+    """Whether two variables are equal in every record in which both are known."""
+    known = ~(np.isnan(one) | np.isnan(other))
+    return bool(known.any() and (one[known] == other[known]).all())
+
+
+def _columns_of(features: Any) -> tuple[str, ...]:
+    """Names of a data frame's columns, where they are text and differ."""
+    found = getattr(features, "columns", ())
+    columns = () if callable(found) else tuple(found)
+    named = all(isinstance(name, str) for name in columns) and len(set(columns)) == len(columns)
+    return columns if named else ()
+
+
 def add_sums(parts: Sequence[Sums]) -> Sums:
     """Add tuples of floats and arrays element by element, in the order given.
 
@@ -150,8 +197,21 @@ def add_sums(parts: Sequence[Sums]) -> Sums:
     )
 
 
+def _check_kinds(
+    categorical: Sequence[str], numeric: Sequence[str], columns: Sequence[Column]
+) -> None:
+    known = {"desired", "confidential", *(column.name for column in columns)}
+    wrong = [name for name in (*categorical, *numeric) if name not in known]
+    wrong += [name for name in categorical if name in numeric]
+    if wrong:
+        raise OptionError(
+            f"categorical or numeric names {wrong[0]!r}, which is no variable, or in both.",
+            remedy=f"Use some of: {', '.join(sorted(known))}.",
+        )
+
+
 def _as_columns(
-    values: npt.ArrayLike | None, role: str, n_records: int
+    values: npt.ArrayLike | None, role: str, n_records: int, kinds: Mapping[str, bool]
 ) -> tuple[FloatArray, tuple[Column, ...]]:
     if values is None:
         return np.empty((n_records, 0)), ()
@@ -159,18 +219,35 @@ def _as_columns(
     table = table[:, None] if table.ndim == 1 else table
     _check_rows(table, role, n_records)
     names = [f"{role}_{j}" for j in range(table.shape[1])]
-    if np.issubdtype(table.dtype, np.floating) or np.issubdtype(table.dtype, np.integer):
-        return table.astype(np.float64), tuple(Column(name) for name in names)
-    coded = [_as_column(table[:, j], name) for j, name in enumerate(names)]
+    asked = [kinds.get(name, kinds.get(role)) for name in names]
+    coded = [_as_column(table[:, j], name, asked[j]) for j, name in enumerate(names)]
     return np.column_stack([values for values, _ in coded]), tuple(kind for _, kind in coded)
 
 
-def _as_column(values: npt.NDArray[Any], name: str) -> tuple[FloatArray, Column]:
-    """One variable: numbers as they are, text and booleans as codes in sorted order."""
+def _as_column(
+    values: npt.NDArray[Any], name: str, classes: bool | None
+) -> tuple[FloatArray, Column]:
+    """One variable: numbers as they are, classes as codes in sorted order.
+
+    Parameters
+    ----------
+    values : (n_records,)
+    name
+        Its name.
+    classes
+        Whether numbers are classes; None if nobody said so.
+    """
     # A data frame of several types comes as objects: each column has a type of its own.
     plain = np.array(values.tolist()) if values.dtype.kind == "O" else values
-    if plain.dtype.kind in "iuf":
+    if plain.dtype.kind in "iu" and classes is None:
+        classes = guess_classes(
+            plain, name, "Give text or floating numbers, or say categorical= or numeric=."
+        )
+    if plain.dtype.kind in "iuf" and not classes:
         return plain.astype(np.float64), Column(name)
+    if plain.dtype.kind in "iuf":
+        coded, n_classes = code_classes(plain)
+        return coded, Column(name, n_classes)
     if plain.dtype.kind not in "bUST":
         raise InputError(
             f"{name} holds neither numbers alone nor text alone (dtype {plain.dtype}).",

@@ -8,16 +8,25 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray
-from privpipe.report.style import MARKERS, Theme, ThemeName, finish_figure, new_figure
+from privpipe.report.style import (
+    MARKERS,
+    Theme,
+    ThemeName,
+    finish_figure,
+    new_figure,
+    theme_panels,
+)
 
 __all__ = [
     "BarPair",
     "Estimate",
     "Line",
     "Point",
+    "plot_bar_panels",
     "plot_bars",
     "plot_lines",
     "plot_points",
@@ -210,8 +219,41 @@ def plot_bars(
     title, theme
         As `plot_points`.
     """
+    return plot_bar_panels({y: pairs}, title=title, theme=theme)
+
+
+def plot_bar_panels(
+    pairs: Mapping[str, Sequence[BarPair]], *, title: str = "", theme: ThemeName = "light"
+) -> Figure:
+    """Our bars beside a paper's, a panel for each unit: no axis carries two.
+
+    Parameters
+    ----------
+    pairs
+        By the label of the values, with their unit.
+    title, theme
+        As `plot_points`.
+    """
     _check_some(pairs, "pairs")
-    figure, axes, look = new_figure(theme, width=max(4.8, 1.1 + 0.75 * len(pairs)))
+    most = max(map(len, pairs.values()))
+    with theme_panels(theme) as look:
+        figure = Figure(
+            figsize=(max(4.8, 1.1 + 0.75 * most), 4.2 * len(pairs)),
+            layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1),
+        )
+        panels = figure.subplots(len(pairs), 1, squeeze=False)[:, 0]
+    for number, (axes, (y, some)) in enumerate(zip(panels, pairs.items(), strict=True)):
+        _check_some(some, "pairs")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(visible=True, axis="y", linewidth=0.5, alpha=0.35, color=look.faint)
+        axes.set_axisbelow(True)
+        _draw_bars(axes, some, look)
+        axes.set(ylabel=y)
+        finish_figure(axes, look, title="" if number else title)
+    return figure
+
+
+def _draw_bars(axes: Any, pairs: Sequence[BarPair], look: Theme) -> None:
     place = np.arange(len(pairs))
     reach = np.array([pair.ours.reach for pair in pairs]).T
     axes.bar(
@@ -237,10 +279,6 @@ def plot_bars(
     labels = [pair.label for pair in pairs]
     steep = max(map(len, labels)) > 10
     axes.set_xticks(place, labels, rotation=35 if steep else 0, ha="right" if steep else "center")
-    axes.grid(visible=False, axis="x")
-    axes.set(ylabel=y)
-    finish_figure(axes, look, title=title)
-    return figure
 
 
 def _annotate_baselines(axes: Any, look: Theme, utility: float, confidential: float) -> None:

@@ -129,10 +129,12 @@ def _explain(document: Mapping[str, Any]) -> str:
     options = document["options"]
     return (
         "Adversaries were trained on released records with their labels and judged on others. "
-        "Advantage is the share of the way from guessing to knowing; the upper limit of the "
-        f"strongest adversary decides, against {options['max_advantage']:g}. The limits of one "
-        f"variable hold together with confidence {options['level']:g}. A verdict speaks of these "
-        "adversaries and this sample; it proves nothing about others."
+        "Advantage is the share of the way from guessing to knowing. A variable leaks where the "
+        f"lower limit of one is above {options['max_advantage']:g} (of a true-positive rate, "
+        f"{options['max_exposed']:g} beyond its false alarms) and is safe where every upper limit "
+        f"is within. All verdicts hold together with confidence {options['level']:g}. A verdict "
+        "speaks of these adversaries and this sample; it proves nothing about others. "
+        + " ".join(decision["reason"] for decision in document["decisions"])
     )
 
 
@@ -150,6 +152,7 @@ def _decisions(document: Mapping[str, Any]) -> pd.DataFrame:
             "score": number(d["estimate"]),
             "of a guess": number(d["baseline"]),
             "advantage": number(d["advantage"]),
+            "at least": number(d["advantage_lower"]),
             "at most": number(d["advantage_upper"]),
             "allowed": number(d["allowed"]),
             "on raw records": number(d["control_advantage"]),

@@ -30,12 +30,15 @@ __all__ = [
 
 ThemeName = Literal["light", "dark"]
 
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", "h")
 
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours of one theme; `series` in the order of use, so that neighbours differ most."""
+    """Colours of one theme; `series` in the order of use, so that neighbours differ most.
+
+    There are ten, more than any figure here has series, so that no two share a colour.
+    """
 
     background: str
     text: str
@@ -50,14 +53,20 @@ THEMES: dict[ThemeName, Theme] = {
         text="#1b1f24",
         faint="#8a929b",
         limit="#b3261e",
-        series=("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#5A5A5A"),
+        series=(
+            *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#5A5A5A"),
+            *("#7B3FA0", "#8C510A", "#808000"),
+        ),
     ),
     "dark": Theme(
         background="#14181d",
         text="#e3e8ed",
         faint="#7b8691",
         limit="#ff8a80",
-        series=("#56B4E9", "#FF8C4B", "#2CC79A", "#E59AC4", "#F2B632", "#8FA8FF", "#B5BCC4"),
+        series=(
+            *("#56B4E9", "#FF8C4B", "#2CC79A", "#E59AC4", "#F2B632", "#8FA8FF", "#B5BCC4"),
+            *("#B57EDC", "#C49A6C", "#C8C84A"),
+        ),
     ),
 }
 

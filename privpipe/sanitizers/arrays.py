@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.errors import InputError, OptionError
+from privpipe.errors import InputError, LeftOutWarning, OptionError, PrivacyWarning
 from privpipe.numerics.finite import find_finite_rows
 from privpipe.protocols import FloatArray, ShardSchema
 
@@ -21,6 +22,7 @@ __all__ = [
     "check_not_lazy",
     "check_shards",
     "check_unweighted",
+    "say_incomplete",
 ]
 
 
@@ -81,13 +83,40 @@ def as_reals(values: Any, name: str) -> npt.NDArray[Any]:
 
 
 def check_shards(shards: Any) -> None:
-    """Raise InputError unless `shards` answers as training records do."""
+    """Raise InputError unless `shards` answers as training records do.
+
+    Warns
+    -----
+    PrivacyWarning
+        If a variable is desired and confidential: no method can keep and hide the same.
+    """
     if not isinstance(getattr(shards, "schema", None), ShardSchema):
         raise InputError(
             f"Training records are of type {type(shards).__name__}.",
             remedy="Give privpipe.Records(x, desired=..., confidential=...) for arrays, or "
             "privpipe.open_collection(url, desired=...).",
             code="not-shards",
+        )
+    schema = shards.schema
+    both = {c.name for c in schema.desired} & {c.name for c in schema.confidential}
+    both |= set(getattr(shards, "shared", ()))
+    if both:
+        warnings.warn(
+            f"Desired and confidential share {', '.join(sorted(both))}: whoever gets the wanted "
+            "prediction gets the confidential one, and no privacy is possible.",
+            PrivacyWarning,
+            stacklevel=3,
+        )
+
+
+def say_incomplete(n_incomplete: int, n_read: int, what: str) -> None:
+    """Warn of records without a label, which a fit leaves out."""
+    if n_incomplete:
+        warnings.warn(
+            f"{n_incomplete:,} of {n_read:,} training records have no {what} label, and are left "
+            "out of the fit.",
+            LeftOutWarning,
+            stacklevel=3,
         )
 
 

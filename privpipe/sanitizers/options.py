@@ -1,4 +1,7 @@
-"""Making the options of a method from what a caller gave, with messages that name the option."""
+"""Making the options of a method from what a caller gave, with messages that name the option.
+
+How the values themselves are read is the same for all options: see `privpipe.option_values`.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,9 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from privpipe.errors import OptionError
+from privpipe.option_values import FORBID, Options, admits, take_plain
 
-__all__ = ["make_options"]
+__all__ = ["FORBID", "Options", "admits", "make_options", "take_plain"]
 
 T = TypeVar("T")
 
@@ -33,7 +37,7 @@ def make_options(kind: type[T], given: Mapping[str, Any], method: str) -> T:
 
     Examples
     --------
-    >>> from privpipe.sanitizers.nullspace import NullSpaceOptions
+    >>> from privpipe.sanitizers.null_space.algorithm_1 import NullSpaceOptions
     >>> make_options(NullSpaceOptions, {"name": "null_space", "utility_budget": 1}, "x").rule
     'greedy'
     """
@@ -41,7 +45,9 @@ def make_options(kind: type[T], given: Mapping[str, Any], method: str) -> T:
         return TypeAdapter(kind).validate_python(dict(given))
     except ValidationError as error:
         found = error.errors(include_input=False)
-    problems = [_describe(item["loc"], item["msg"], given) for item in found]
+    problems = [
+        _describe(item["loc"], item["msg"].removeprefix("Value error, "), given) for item in found
+    ]
     raise OptionError(
         f"The options of {method!r} are wrong: {'; '.join(problems)}.",
         remedy=f"See privpipe.sanitizers' {kind.__name__}.",

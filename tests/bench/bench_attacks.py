@@ -14,12 +14,13 @@ import time
 import numpy as np
 from distributed import Client, LocalCluster
 
-from privpipe.attacks.evidence import Evidence, prepare_evidence
+from privpipe.attacks.adversaries.evidence import Evidence, prepare_evidence
+from privpipe.attacks.attack_options import AttackOptions
 from privpipe.attacks.inference import plan_attacks, run_attack
-from privpipe.attacks.options import AttackOptions
-from privpipe.attacks.outcomes import AttackOutcome
-from privpipe.attacks.verdicts import AttackReport, summarise_outcomes
-from privpipe.dist.attacks import distribute_attacks
+from privpipe.attacks.verdicts.attack_report import AttackReport, summarise_outcomes
+from privpipe.attacks.verdicts.outcomes import AttackOutcome
+from privpipe.cluster.dask_executor import DaskExecutor
+from privpipe.cluster.judging.attack_tasks import distribute_attacks
 from tests.bench.watching import forget_peak, peak_bytes
 
 
@@ -54,7 +55,9 @@ def audit(evidence: Evidence, options: AttackOptions, workers: int) -> AttackRep
             ) as cluster,
             Client(cluster) as client,
         ):
-            return distribute_attacks(client, evidence, options=options, progress=tell)
+            return distribute_attacks(
+                DaskExecutor(client), evidence, options=options, progress=tell
+            )
     plan, outcomes = plan_attacks(evidence, options), []
     for attack in plan:
         outcomes.append(run_attack(evidence, attack, options))

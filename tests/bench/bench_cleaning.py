@@ -10,8 +10,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from privpipe.numerics.cleaning import clean_with_kernel, clean_with_numpy, reconstruct_records
-from privpipe.sanitizers.cleaner import NullSpaceCleaner
+from privpipe.numerics.null_space.cleaning import (
+    clean_with_kernel,
+    clean_with_numpy,
+    reconstruct_records,
+)
+from privpipe.sanitizers.null_space.maps.null_space_cleaner import NullSpaceCleaner
 from tests.bench.bench_draws import seconds
 from tests.oracles import clean_as_printed
 

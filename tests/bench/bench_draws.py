@@ -12,9 +12,9 @@ from statistics import median
 
 import numpy as np
 
-from privpipe.numerics import draws
-from privpipe.numerics.categories import draw_categories, tabulate_categories
-from privpipe.numerics.streams import KeyedStream, tile_words
+from privpipe.numerics.random import draws
+from privpipe.numerics.random.categorical import draw_categories, tabulate_categories
+from privpipe.numerics.random.streams import KeyedStream
 
 
 def seconds(actions: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
@@ -39,27 +39,27 @@ def make_actions(count: int) -> dict[str, Callable[[], object]]:
 
     def tiled(draw: Callable[[np.ndarray, np.ndarray], object]) -> Callable[[], None]:
         def run() -> None:
-            for rows, words in tile_words(stream, "bench", 1):
+            for rows, words in stream.tiles("bench", 1):
                 draw(words, out[rows])
 
         return run
 
     def normal() -> None:
         pairs, halves = out.reshape(-1, 2), stream.part(0, count // 2)
-        for rows, words in tile_words(halves, "bench", 2):
+        for rows, words in halves.tiles("bench", 2):
             draws.draw_normal(words, 2, pairs[rows])
 
     def gamma(shape: float) -> Callable[[], None]:
         def run() -> None:
             width = draws.gamma_words(shape)
             few = stream.part(0, count // 20)
-            for rows, words in tile_words(few, "bench", width):
+            for rows, words in few.tiles("bench", width):
                 draws.draw_gamma(words, shape, out=out[rows])
 
         return run
 
     def categorical() -> None:
-        for rows, words in tile_words(stream, "bench", 1):
+        for rows, words in stream.tiles("bench", 1):
             codes[rows] = draw_categories(words, fair, laws[rows])
 
     return {

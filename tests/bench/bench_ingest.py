@@ -25,18 +25,18 @@ import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec
 
 from privpipe.records.chunks import plan_chunk_rows
-from privpipe.store.blocks import Receipt, write_block
-from privpipe.store.export import export_release
-from privpipe.store.ingest import IngestOptions, ingest
-from privpipe.store.layout import FEATURES, ArrayPlan
-from privpipe.store.location import use_one_thread
-from privpipe.store.release import (
+from privpipe.store.access.holding.workspace import remove_workspace
+from privpipe.store.access.location import use_one_thread
+from privpipe.store.arrays.blocks import Receipt, write_block
+from privpipe.store.arrays.layout import FEATURES, ArrayPlan
+from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
+from privpipe.store.releases.export import export_release
+from privpipe.store.releases.release import (
     ReleasePlan,
     prepare_release,
     publish_release,
 )
-from privpipe.store.sources.source import SourceLayout
-from privpipe.store.workspace import remove_workspace
+from privpipe.store.sources.reading.source import SourceLayout
 
 Row = tuple[str, float, str, str, float, float]
 """Name, value, unit, what it is measured against, its value, ratio."""

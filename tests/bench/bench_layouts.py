@@ -18,11 +18,11 @@ import numcodecs.blosc
 import numpy as np
 import zarr
 
-from privpipe.sanitizers.cleaner import NullSpaceCleaner
-from privpipe.sanitizers.factored import FactoredCleaner
-from privpipe.store.basis import Basis
-from privpipe.store.layout import ROOT_DOCUMENT, ArrayPlan, array_documents, root_document
-from privpipe.store.location import open_store, write_bytes
+from privpipe.sanitizers.null_space.maps.factored_cleaner import FactoredCleaner
+from privpipe.sanitizers.null_space.maps.null_space_cleaner import NullSpaceCleaner
+from privpipe.store.access.location import open_store, write_bytes
+from privpipe.store.arrays.factored_basis import Basis
+from privpipe.store.arrays.layout import ROOT_DOCUMENT, ArrayPlan, array_documents, root_document
 from tests.bench.watching import keep_memory_as_workers
 
 N_FEATURES = 294

@@ -19,17 +19,18 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from privpipe import Records
-from privpipe.dist.cluster import ClusterOptions, connect
-from privpipe.dist.reduce import ShardedCollection
-from privpipe.numerics.families import LinearFamily
+from privpipe.cluster.dask_executor import DaskExecutor
+from privpipe.cluster.reduce import ShardedCollection
+from privpipe.cluster.workers.connection import ClusterOptions, connect
+from privpipe.numerics.minimax.filters import LinearFamily
 from privpipe.records.schema import CollectionSchema, Variable
-from privpipe.sanitizers.labelled import measure_moments
-from privpipe.sanitizers.minimax import MinimaxOptions, fit_minimax_filter
-from privpipe.sanitizers.planning import plan_tasks
-from privpipe.sanitizers.rounds import make_objective
-from privpipe.sanitizers.tasks import TaskOptions
-from privpipe.store.collection import Collection, open_collection
-from privpipe.store.writing import write_collection
+from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions, fit_minimax_filter
+from privpipe.sanitizers.minimax.training.labelled_moments import measure_moments
+from privpipe.sanitizers.minimax.training.shard_oracle import make_objective
+from privpipe.sanitizers.minimax.training.task_planning import plan_tasks
+from privpipe.sanitizers.minimax.training.tasks import TaskOptions
+from privpipe.store.collections.collection import Collection, open_collection
+from privpipe.store.collections.ingestion.writing import write_collection
 
 RIDGE = 1e-6
 Row = tuple[str, float, str, str, float, float]
@@ -184,7 +185,9 @@ def compare_workers(n: int, width: int) -> list[Row]:
             with connect(options) as client:
                 for turn in range(2):  # the first one warms the workers up
                     before = client.run(time.process_time)
-                    shards = ShardedCollection(collection, client, f"bench-{workers}-{turn}")
+                    shards = ShardedCollection(
+                        collection, DaskExecutor(client, f"bench-{workers}-{turn}")
+                    )
                     fitted = fit_minimax_filter(shards)
                     after = client.run(time.process_time)
             phi.append(fitted.history[-1, 1])

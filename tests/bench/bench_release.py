@@ -19,14 +19,20 @@ from statistics import median
 
 import pytest
 
+from flows.configuration.run_options import RunOptions
 from flows.demo import N_ORIGINALS, write_digits
-from flows.options import RunOptions
-from privpipe.store import blocks
-from privpipe.store.blocks import Receipt, measure_object, read_block
-from privpipe.store.collection import open_collection
-from privpipe.store.layout import FEATURES, ArrayPlan
-from privpipe.store.location import open_store
-from privpipe.store.release import ReleasePlan, find_damaged, prepare_release, record_receipts
+from privpipe.records.chunks import CHUNKS_PER_TASK
+from privpipe.store.access.location import open_store
+from privpipe.store.arrays import blocks
+from privpipe.store.arrays.blocks import Receipt, measure_object, read_block
+from privpipe.store.arrays.layout import FEATURES, ArrayPlan
+from privpipe.store.collections.collection import open_collection
+from privpipe.store.releases.release import (
+    ReleasePlan,
+    find_damaged,
+    prepare_release,
+    record_receipts,
+)
 from tests.flows.digits_runs import RUN, own_prefect, write_config
 from tests.store.serial_run import run_serially, serial_flows
 
@@ -180,9 +186,7 @@ def _measure_receipts(source: str, folder: str, rounds: int) -> list[Row]:
         copied = time.perf_counter()
         stored = measure_object(store, array, 0)
         measured = time.perf_counter()
-        task = [
-            Receipt(plan.run, c, stop, (stored,), 0.0) for c in range(plan.chunks.chunks_per_task)
-        ]
+        task = [Receipt(plan.run, c, stop, (stored,), 0.0) for c in range(CHUNKS_PER_TASK)]
         recording = time.perf_counter()
         record_receipts(plan, task)
         recorded = time.perf_counter()

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from privpipe.dist.cluster import ClusterOptions, connect
-from privpipe.dist.pricing import ClusterPricing
-from privpipe.numerics.line_pricing import bin_posteriors, price_line
-from privpipe.numerics.mapping_problem import Duals
-from privpipe.numerics.pricing import Question, price_in_memory
-from privpipe.sanitizers.alphabet import prepare_alphabet
-from privpipe.sanitizers.mapping_solve import solve_privacy_mapping
+from privpipe.cluster.pricing_rounds import ClusterPricing
+from privpipe.cluster.workers.connection import ClusterOptions, connect
+from privpipe.numerics.mapping.pricing.line_pricing import bin_posteriors, price_line
+from privpipe.numerics.mapping.pricing.pair_pricing import Question, price_in_memory
+from privpipe.numerics.mapping.problem.programme import Duals
+from privpipe.sanitizers.mapping.alphabet import prepare_alphabet
+from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from tests.oracles_sppm import all_distances, frank_wolfe_as_printed
 
 Row = tuple[Any, ...]

@@ -18,10 +18,10 @@ from statistics import median
 
 import numpy as np
 
-from privpipe.dist.apply import clean_chunks
-from privpipe.dist.cluster import ClusterOptions, connect
+from privpipe.cluster.cleaning_pass import clean_chunks
+from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.records.chunks import predict_chunk_memory
-from privpipe.store.release import prepare_release
+from privpipe.store.releases.release import prepare_release
 from tests.bench.cluster_jobs import JobBench
 from tests.bench.stores import CHUNK_ROWS, N_FEATURES
 from tests.bench.watching import (
@@ -36,7 +36,7 @@ Row = tuple[str, float, str, str, float, float]
 MIB = 2**20
 
 PREFECT = """
-from flows.prefect_home import prepare_prefect
+from flows.runs.prefect_home import prepare_prefect
 prepare_prefect()
 from prefect import flow
 @flow
@@ -45,7 +45,7 @@ def empty():
 empty()
 """
 CLUSTER = """
-from privpipe.dist.cluster import ClusterOptions, connect
+from privpipe.cluster.workers.connection import ClusterOptions, connect
 if __name__ == "__main__":
     with connect(ClusterOptions(workers={workers}, dashboard="127.0.0.1:0")):
         pass

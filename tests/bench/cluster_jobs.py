@@ -16,12 +16,13 @@ from unittest.mock import patch
 
 from distributed import Client
 
-from privpipe.dist import apply
-from privpipe.dist.apply import CleaningJob
-from privpipe.dist.cluster import ClusterOptions, connect
-from privpipe.store.blocks import Receipt, check_receipts
-from privpipe.store.collection import Collection
-from privpipe.store.release import prepare_release, read_ledger, record_receipts
+from privpipe.cluster import cleaning_pass as apply
+from privpipe.cluster.cleaning_pass import CleaningJob
+from privpipe.cluster.dask_executor import DaskExecutor
+from privpipe.cluster.workers.connection import ClusterOptions, connect
+from privpipe.store.arrays.blocks import Receipt, check_receipts
+from privpipe.store.collections.collection import Collection
+from privpipe.store.releases.release import prepare_release, read_ledger, record_receipts
 from tests.bench.stores import fresh_job, make_collection, write_cleaner
 from tests.bench.watching import (
     copy_chunks,
@@ -157,6 +158,8 @@ def measure_job(client: Client, job: CleaningJob, work: Work) -> Spent:
 def _run_stage(client: Client, job: CleaningJob) -> Sequence[Receipt]:
     """What the clean stage does, without reading every byte again before publishing."""
     prepare_release(job.plan)
-    apply.clean_collection(client, job, lambda found: record_receipts(job.plan, found))
+    apply.clean_collection(
+        DaskExecutor(client, job.plan.run), job, lambda found: record_receipts(job.plan, found)
+    )
     proven = check_receipts(read_ledger(job.plan), job.plan.arrays, job.plan.run)
     return list(proven.values())

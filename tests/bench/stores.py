@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from privpipe.dist.apply import CleaningJob
+from privpipe.cluster.cleaning_pass import CleaningJob
 from privpipe.records.schema import CollectionSchema
-from privpipe.sanitizers.nullspace import NullSpaceCleaner
-from privpipe.store.artifacts import write_model
-from privpipe.store.collection import Collection, open_collection, read_header
-from privpipe.store.layout import (
+from privpipe.sanitizers.null_space.algorithm_1 import NullSpaceCleaner
+from privpipe.store.access.holding.workspace import remove_workspace
+from privpipe.store.access.location import open_store, write_bytes
+from privpipe.store.arrays.headers import read_header
+from privpipe.store.arrays.layout import (
     FEATURES,
     ROOT_DOCUMENT,
     SEAL,
@@ -25,10 +26,12 @@ from privpipe.store.layout import (
     digest_documents,
     root_document,
 )
-from privpipe.store.location import open_store, write_bytes
-from privpipe.store.release import ReleasePlan
-from privpipe.store.workspace import remove_workspace
-from privpipe.store.writing import collection_arrays, write_collection
+from privpipe.store.collections.collection import Collection, open_collection
+from privpipe.store.collections.ingestion.writing import write_collection
+from privpipe.store.collections.trust.proof import ReceiptBook, read_receipts
+from privpipe.store.collections.trust.sealing import collection_arrays
+from privpipe.store.models.artifacts import write_model
+from privpipe.store.releases.release import ReleasePlan
 
 N_FEATURES = 294
 CHUNK_ROWS = 8 * 2**20 // (4 * N_FEATURES)
@@ -62,11 +65,16 @@ def make_collection(folder: Path, n_chunks: int, chunk_rows: int = CHUNK_ROWS) -
         os.link(seed / chunk_key(arrays[0], chunk % DISTINCT), target)
     header = dict(read_header(str(seed), "collection"))
     del header[SEAL]
+    known = read_receipts(open_collection(str(seed)).sealed.proof, 0)
+    book = ReceiptBook(str(url), [FEATURES], n_chunks)
+    for chunk in range(n_chunks):
+        book.add([tuple(known[chunk % DISTINCT, 0].tolist())])
     documents = array_documents(arrays)
     header |= {
         "schema": asdict(schema),
         "digest": f"{n_chunks:064d}",
         "documents_sha256": digest_documents(documents),
+        "receipts": book.close(str(url)).describe(),
     }
     for key, content in {**documents, ROOT_DOCUMENT: root_document(header)}.items():
         write_bytes(open_store(str(url)), key, content)

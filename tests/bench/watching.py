@@ -10,11 +10,11 @@ from pathlib import Path
 
 import psutil
 
-from privpipe.dist.apply import CleaningJob
-from privpipe.dist.cluster import WORKER_ENVIRONMENT
-from privpipe.store import blocks
-from privpipe.store.blocks import Receipt
-from privpipe.store.layout import FEATURES
+from privpipe.cluster.cleaning_pass import CleaningJob
+from privpipe.cluster.workers.connection import WORKER_ENVIRONMENT
+from privpipe.store.arrays import blocks
+from privpipe.store.arrays.blocks import Receipt
+from privpipe.store.arrays.layout import FEATURES
 
 _RECEIPTS: list[float] = []
 """Seconds of each receipt since `watch_receipts`, in this process."""

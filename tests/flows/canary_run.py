@@ -20,7 +20,7 @@ from urllib.parse import urljoin, urlsplit
 
 import cloudpickle
 
-from flows.prefect_home import prepare_prefect
+from flows.runs.prefect_home import prepare_prefect
 
 CONTROL = "CONTROLcanary5550123"
 """Told on purpose by a task without a boundary, to show that pages and logs are really read."""
@@ -34,7 +34,7 @@ def tell_control(*_: Any) -> NoReturn:
 
 def make_map_tell() -> None:
     """On a worker: the map fails, and its message holds a record."""
-    from privpipe.sanitizers.lowrank import LinearCleaner
+    from privpipe.sanitizers.null_space.maps.linear_cleaner import LinearCleaner
 
     def apply_measured(self: Any, x: Any, stream: Any = None, **_: Any) -> Any:
         raise ValueError(f"cannot map {x[3].tolist()} of {x!r}")
@@ -44,15 +44,15 @@ def make_map_tell() -> None:
 
 def make_statistics_tell() -> None:
     """On a worker: reading fails in the middle, and the message holds what was read."""
-    from privpipe.store import collection
+    from privpipe.store.collections import collection
 
-    read = collection.read_block
+    read = collection.read_sealed
 
-    def tell(url: str, name: str, start: int, stop: int, version: str) -> Any:
-        values = read(url, name, start, stop, version)
+    def tell(sealed: Any, name: str, start: int, stop: int) -> Any:
+        values = read(sealed, name, start, stop)
         raise RuntimeError(f"{name}: {values.tolist()}")
 
-    collection.read_block = tell
+    collection.read_sealed = tell
 
 
 ON_WORKERS = {"map": make_map_tell, "statistics": make_statistics_tell}
@@ -60,8 +60,8 @@ ON_WORKERS = {"map": make_map_tell, "statistics": make_statistics_tell}
 
 def watch_clusters(scenario: str, folder: Path) -> None:
     """Wrap the pipeline's `connect`: inject on entering, collect before leaving."""
-    import flows.pipeline
-    from privpipe.dist.cluster import connect
+    from privpipe.cluster import open_executor as opening
+    from privpipe.cluster.workers.connection import connect
 
     @contextmanager
     def connect_and_collect(options: Any) -> Iterator[Any]:
@@ -75,18 +75,15 @@ def watch_clusters(scenario: str, folder: Path) -> None:
                     client.submit(tell_control, key="tell_control", pure=False).exception()
                 _collect(client, options.scratch, folder / scenario)
 
-    flows.pipeline.connect = connect_and_collect
+    opening.connect = connect_and_collect  # type: ignore[attr-defined]
 
 
 def _collect(client: Any, scratch: str, folder: Path) -> None:
     folder.mkdir(parents=True)
     shutil.copytree(scratch, folder / "dask")
-    workers = client.scheduler_info(n_workers=-1)["workers"]
     logs = [client.get_worker_logs(), client.get_worker_logs(nanny=True)]
     (folder / "logs.txt").write_text(repr([*logs, client.get_scheduler_logs()]))
-    starts = [client.dashboard_link] + [
-        f"http://127.0.0.1:{worker['services']['dashboard']}/" for worker in workers.values()
-    ]
+    starts = [client.dashboard_link]  # workers serve no pages
     modes = client.run(lambda: os.umask(0o077))
     (folder / "workers.json").write_text(
         json.dumps({"pages": _crawl(starts, folder), "umasks": list(modes.values())})
@@ -99,8 +96,8 @@ def _crawl(starts: list[str], folder: Path) -> int:
         urljoin(start, page)
         for start in starts
         for page in (
-            "/info/main/workers.html", "/info/main/logs.html", "/info/logs.html",
-            "/metrics", "/json/index.html", "/statistics", "/info/main/exceptions.html",
+            "info/main/workers.html", "info/main/logs.html", "info/logs.html",
+            "metrics", "json/index.html", "statistics", "info/main/exceptions.html",
         )
     ]  # fmt: skip
     seen: set[str] = set()
@@ -131,8 +128,8 @@ def main(folder: Path) -> None:
     os.umask(0o077)
     prepare_prefect()  # before Prefect is imported, as the command does
     from flows.command.failure import as_ours, describe_failure, show_failure
-    from flows.command.inspect import inspect_command
-    from flows.command.run import run_command
+    from flows.command.inspect_command import inspect_command
+    from flows.command.run_command import run_command
 
     codes = {}
     for config in sorted(folder.glob("*.toml")):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from distributed import Client
 
-from flows.prefect_home import SETTINGS
-from privpipe.dist.cluster import ClusterOptions, connect
+from flows.runs.prefect_home import SETTINGS
+from privpipe.cluster.workers.connection import ClusterOptions, connect
 from tests.flows.digits_runs import release_undisturbed, write_source
 
 

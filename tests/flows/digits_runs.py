@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from distributed import Client
 
-from flows.audit import audit_stage
-from flows.check import check_stage
-from flows.clean import clean_stage, plan_release
+from flows.configuration.run_options import RunOptions
 from flows.demo import write_digits
-from flows.options import RunOptions
-from flows.publish import merge_utility, publish_stage
-from flows.resume import begin_or_resume
-from flows.train import train_stage
-from privpipe.dist.progress import Silent
-from privpipe.store.published import check_release
-from privpipe.store.workspace import hold_workspace, workspace_url
+from flows.runs.resume import begin_or_resume
+from flows.stages.audit import audit_stage
+from flows.stages.check import check_stage
+from flows.stages.clean import clean_stage, plan_release
+from flows.stages.publish import merge_utility, publish_stage
+from flows.stages.train import train_stage
+from privpipe.cluster.dask_executor import DaskExecutor
+from privpipe.store.access.holding.workspace import hold_workspace, workspace_url
+from privpipe.store.releases.published import check_release
 
 N_RECORDS = 1797 * 3
 CHUNK_ROWS = 128
@@ -90,10 +90,11 @@ def release_undisturbed(source: Path, folder: Path, client: Client) -> Path:
     run = check_stage(make_options(source, folder))
     with hold_workspace(run.release_url):
         run, _ = begin_or_resume(run)
-        trained = train_stage(run, client)
+        executor = DaskExecutor(client, run.run_id)
+        trained = train_stage(run, executor)
         plan = plan_release(run, trained)
-        receipts = clean_stage(run, trained, plan, client, Silent())
-        findings = audit_stage(run, trained, plan, merge_utility(receipts), client)
+        receipts = clean_stage(run, trained, plan, executor)
+        findings = audit_stage(run, trained, plan, merge_utility(receipts), executor)
         publish_stage(run, trained, plan, receipts, findings)
     return folder / "release.zarr"
 

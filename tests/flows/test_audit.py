@@ -8,22 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from flows.audit import WIDEST_GAP, _check_promise, _count_parts
-from flows.check import check_stage
-from flows.options import read_options
-from flows.run import Run
-from privpipe.attacks.utility import Promise, UtilityLosses
+from flows.configuration.run_options import read_options
+from flows.runs.run import Run
+from flows.stages.audit import WIDEST_GAP, _check_promise, _count_parts
+from flows.stages.check import check_stage
+from privpipe.attacks.moments.utility import UtilityLosses
+from privpipe.capabilities import UtilityPromise
 from privpipe.errors import GuaranteeError
-from privpipe.records.splits import Part, make_split
-from privpipe.sanitizers.summary import UtilitySummary
-from privpipe.store.collection import open_collection
+from privpipe.records.holdout import Part, make_split
+from privpipe.sanitizers.utility_summary import UtilitySummary
+from privpipe.store.collections.collection import open_collection
 from tests.flows.test_pipeline import configure
 from tests.standard import make_standard, write_standard
 
 BUDGET = 0.04
 N_RECORDS = 100
 GAP = WIDEST_GAP * BUDGET**0.5
-PROMISE = Promise(make_standard(1)[0].T, BUDGET)
+PROMISE = UtilityPromise(make_standard(1)[0].T, BUDGET)
 
 
 def found(largest: float = 0.18, mean: float = 0.1, *, n_above: int = 0) -> UtilityLosses:

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 import zarr
 
-from privpipe.store.ingest import IngestOptions, ingest
-from privpipe.store.published import open_release
+from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
+from privpipe.store.releases.published import open_release
 from tests.flows.canaries import Canaries, search_bytes, search_tree
 from tests.flows.canary_run import CONTROL
 
@@ -91,7 +91,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source.mkdir()
     records = make_records()
     np.savez(source / "records.npz", **records)
-    options = IngestOptions(chunk_bytes=100 * N_FEATURES * 8)
+    options = IngestOptions(numeric=("serial",), chunk_bytes=100 * N_FEATURES * 8)
     ingest(str(source / "records.npz"), str(source / "records.zarr"), options)
     shutil.copytree(source / "records.zarr", source / "corrupt.zarr")
     flip(source / "corrupt.zarr" / "features" / "c" / "4" / "0")

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flows.check import check_stage
 from flows.command import main
-from flows.options import read_options
-from flows.resume import begin_or_resume
+from flows.configuration.run_options import read_options
+from flows.runs.resume import begin_or_resume
+from flows.stages.check import check_stage
 from privpipe import NullSpaceCleaner, write_model
 from privpipe.errors import PrivacyWarning
-from privpipe.store.workspace import hold_workspace
+from privpipe.store.access.holding.workspace import hold_workspace
 from tests.flows.test_pipeline import configure
 from tests.standard import write_standard
 
@@ -91,7 +91,7 @@ def test_internal_error__is_sealed(
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("a value of a record")
 
-    monkeypatch.setattr("flows.command.inspect.inspect_command", fail)
+    monkeypatch.setattr("flows.command.inspect_command.inspect_command", fail)
     assert call(monkeypatch, "inspect", "x.zarr") == 7
     errors = capsys.readouterr().err
     assert "RuntimeError at test_command.py" in errors
@@ -131,7 +131,7 @@ def test_dry_run__says_what_would_be_written_and_writes_nothing(
     before = sorted(path.name for path in tmp_path.iterdir())
     assert call(monkeypatch, "run", config, "--dry-run", "--json") == 0
     plan = json.loads(capsys.readouterr().out)
-    assert (plan["records"], plan["chunks"], plan["tasks"]) == (150, 3, 1)
+    assert (plan["records"], plan["chunks"], plan["tasks"]) == (150, 3, 3)
     assert plan["seconds"] == pytest.approx(sum(plan["seconds_by_part"].values()))
     assert min(plan["seconds_by_part"].values()) > 0
     assert plan["writes"]["release"] == str(tmp_path / "release.zarr")

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from flows.command import main
+from tests.store.releases.test_export import make_release
 from tests.store.tables import make_frame
-from tests.store.test_export import make_release
 
 
 @pytest.fixture

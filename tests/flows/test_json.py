@@ -15,19 +15,19 @@ import jsonschema
 import numpy as np
 import pytest
 
-from flows.check import check_stage
 from flows.command import main
 from flows.command.app import app
 from flows.command.output import printing_to_stderr
+from flows.configuration.run_options import read_options
 from flows.demo import prepare_demo
-from flows.options import read_options
 from flows.pipeline import release_collection
-from flows.watch import Watch
+from flows.runs.watch import Watch
+from flows.stages.check import check_stage
 from privpipe.errors import GuaranteeError
 from tests.flows.test_pipeline import configure
 from tests.standard import write_standard
+from tests.store.releases.test_export import make_release
 from tests.store.serial_run import make_options, serial_flows, write_small_collection
-from tests.store.test_export import make_release
 
 Ask = Callable[..., tuple[int, Any]]
 
@@ -109,7 +109,7 @@ def test_json__of_an_interrupted_command(monkeypatch: pytest.MonkeyPatch, ask: A
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("flows.command.inspect.inspect_command", stop)
+    monkeypatch.setattr("flows.command.inspect_command.inspect_command", stop)
     code, found = ask("inspect", "x.zarr")
     assert (code, found["error"]["code"]) == (130, "interrupted")
 
@@ -213,7 +213,7 @@ def test_schema__accepts_what_demo_and_init_write(tmp_path: Path, ask: Ask) -> N
             jsonschema.validate(content, schema, cls=jsonschema.Draft202012Validator)
 
 
-@pytest.mark.parametrize("method", ["null_space", "leace", "minimax", "privacy_lds", "ddd"])
+@pytest.mark.parametrize("method", ["null_space", "leace", "minimax", "privacy_lds"])
 def test_init__is_accepted_unchanged(tmp_path: Path, ask: Ask, method: str) -> None:
     write_standard(str(tmp_path / "records.zarr"), 400)
     more = ("--desired", "late", "--confidential", "party", "--method", method)

@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flows.command.keys_command import forget_key_command
 from flows.pipeline import run_pipeline
 from privpipe import list_keys
 from privpipe.protocols import IntArray
 from privpipe.records.schema import CollectionSchema, Variable
-from privpipe.store.published import open_release
-from privpipe.store.writing import write_collection
+from privpipe.store.collections.ingestion.writing import write_collection
+from privpipe.store.releases.published import open_release
 from tests.flows.test_pipeline import configure, read_findings
 from tests.standard import write_standard
 
@@ -64,7 +65,12 @@ def configure_mapping(folder: Path, budget: float) -> str:
         f'distortion_budget = {budget}\npricing = "cluster"'
     )
     return configure(
-        folder, desired="[]", confidential="[]", include="[]", method=method, audit="holdout = 0.4"
+        folder,
+        desired="[]",
+        confidential="[]",
+        include="[]",
+        method=method,
+        audit='holdout = 0.4\nadversaries = ["logistic", "naive_bayes", "boosting"]',
     )
 
 
@@ -81,6 +87,10 @@ def test_privacy_mapping__releases_codes_that_tell_less(tmp_path: Path, keys: Pa
     assert strongest["released"]["estimate"] < strongest["raw"]["estimate"] - 0.05
     (entry,) = list_keys()
     assert entry.binding.model == release.attrs["privpipe"]["model_digest"]
+    assert forget_key_command(str(tmp_path / "release.zarr"), as_json=True) == {
+        "forgotten": [entry.key_id]
+    }
+    assert list_keys()[0].forgotten
     guarantee = release.attrs["privpipe"]["guarantee"]
     assert guarantee["kind"] == "information_bound"
 

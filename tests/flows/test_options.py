@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.options import RunOptions, read_options
-from flows.run import digest_options
+from flows.configuration.run_options import RunOptions, read_options
+from flows.runs.run import digest_options
 from privpipe.errors import OptionError
 
 GOOD = """\

@@ -11,13 +11,13 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from flows.check import check_stage
-from flows.options import RunOptions
+from flows.configuration.run_options import RunOptions
+from flows.stages.check import check_stage
 from privpipe.errors import FormatError, OptionError
-from privpipe.store.export import export_release
-from privpipe.store.ingest import IngestOptions, ingest
-from privpipe.store.published import check_release, open_release
-from privpipe.store.sources.source import SourceLayout
+from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
+from privpipe.store.releases.export import export_release
+from privpipe.store.releases.published import check_release, open_release
+from privpipe.store.sources.reading.source import SourceLayout
 from tests.store.serial_run import make_options, run_serially, serial_flows
 
 NAMES = ("age", "weight", "dose", "temperature")

@@ -14,8 +14,8 @@ from flows.reproduce.sppm_measures import attack_drawn_records
 from flows.reproduce.sppm_synthetic import reproduce_synthetic
 from privpipe.errors import InputError
 from privpipe.report.style import render_svg
-from privpipe.sanitizers.exponential import keep_symbols
-from privpipe.sanitizers.mapping_solve import solve_privacy_mapping
+from privpipe.sanitizers.mapping.exponential import keep_symbols
+from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 
 GENRES = ("Action", "Comedy", "Drama", "Horror", "Musical", "Romance", "Sci-Fi", "War")
 

@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-import flows.pipeline
 from flows.pipeline import run_pipeline
-from privpipe.dist.cluster import connect
+from privpipe.cluster.workers.connection import connect
 from privpipe.errors import GuaranteeError
 from tests.flows.test_pipeline import configure
 from tests.standard import write_standard
@@ -34,7 +33,7 @@ def tampered(patch: pytest.MonkeyPatch, change: Callable[[], None]) -> Iterator[
             yield client
 
     with patch.context() as inner:
-        inner.setattr(flows.pipeline, "connect", connect_and_change)
+        inner.setattr("privpipe.cluster.open_executor.connect", connect_and_change)
         yield
 
 
@@ -44,7 +43,7 @@ def make_change(spends: float, says: float) -> Callable[[], None]:
     def change() -> None:  # local, so that it travels by value
         from dataclasses import replace
 
-        from privpipe.sanitizers import lowrank
+        from privpipe.sanitizers.null_space.maps import linear_cleaner as lowrank
 
         clean = lowrank.clean_block
 

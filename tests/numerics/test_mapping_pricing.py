@@ -10,14 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privpipe.numerics.distortion import CodeDistance, Distance, FunctionDistance, MatrixDistance
-from privpipe.numerics.exploring import repair_potentials
-from privpipe.numerics.frank_wolfe import solve_coupled_choice
-from privpipe.numerics.information import log_ratios, measure_information, normalise_potentials
-from privpipe.numerics.limits import measure_mean_distances
-from privpipe.numerics.line_pricing import bin_posteriors, price_line
-from privpipe.numerics.mapping_problem import Duals, MappingProblem, Pairs, make_feasible
-from privpipe.numerics.pricing import (
+from privpipe.numerics.mapping.pricing.line_pricing import bin_posteriors, price_line
+from privpipe.numerics.mapping.pricing.pair_pricing import (
     Question,
     column_groups,
     measure_bound,
@@ -25,6 +19,21 @@ from privpipe.numerics.pricing import (
     price_block,
     price_in_memory,
 )
+from privpipe.numerics.mapping.problem.distortion import (
+    CodeDistance,
+    Distance,
+    FunctionDistance,
+    MatrixDistance,
+)
+from privpipe.numerics.mapping.problem.extremes import measure_mean_distances
+from privpipe.numerics.mapping.problem.mutual_information import (
+    log_ratios,
+    measure_information,
+    normalise_potentials,
+)
+from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs, make_feasible
+from privpipe.numerics.mapping.search.pairs.column_generation import repair_potentials
+from privpipe.numerics.mapping.search.pairs.frank_wolfe import solve_coupled_choice
 from privpipe.protocols import FloatArray
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from privpipe.attacks.attack_options import AttackOptions
 from privpipe.attacks.inference import measure_attacks
 from privpipe.attacks.linkage import measure_linkage
-from privpipe.attacks.options import AttackOptions
 from privpipe.attacks.reconstruction import measure_reconstruction
 
 Face = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -39,7 +39,7 @@ def erase(x: np.ndarray, secret: np.ndarray, fit: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.paper
-def test_linear_eraser__is_chance_to_logistic_and_caught_by_boosting(faces: Face) -> None:
+def test_linear_eraser__is_chance_to_logistic_and_caught_by_others(faces: Face) -> None:
     x, gender, fit = faces
     report = measure_attacks(
         erase(x, gender, fit),
@@ -55,7 +55,15 @@ def test_linear_eraser__is_chance_to_logistic_and_caught_by_boosting(faces: Face
     # The readme of the data: .890 for plain logistic regression on raw records.
     assert found["raw", "logistic"] == pytest.approx(0.89, abs=0.04)
     assert report.verdict == "leaks"
-    assert report.decide()[0].strongest in ("boosting", "rbf")
+    # What the eraser leaves is in the covariances of the classes.
+    assert found["released", "quadratic"] > found["released", "logistic"] + 0.2
+    assert report.decide()[0].strongest in (
+        "quadratic",
+        "polynomial",
+        "boosting",
+        "rbf",
+        "network",
+    )
 
 
 @pytest.mark.paper

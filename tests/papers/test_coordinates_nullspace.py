@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from privpipe.attacks.coordinates import measure_coordinates
+from privpipe.attacks.adversaries.coordinates import measure_coordinates
+from privpipe.attacks.attack_options import AttackOptions
 from privpipe.attacks.inference import measure_attacks
-from privpipe.attacks.options import AttackOptions
 from privpipe.records.memory import Records
-from privpipe.sanitizers.nullspace import fit_null_space_cleaner
+from privpipe.sanitizers.null_space.algorithm_1 import fit_null_space_cleaner
 
 
 @pytest.mark.paper

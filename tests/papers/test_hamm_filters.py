@@ -21,7 +21,7 @@ from flows.reproduce.hamm_accuracies import (
 from privpipe import Records
 from privpipe.errors import StoreError
 from privpipe.report.style import render_png
-from privpipe.sanitizers.minimax import MinimaxOptions, fit_minimax_filter
+from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions, fit_minimax_filter
 
 pytestmark = [pytest.mark.paper, pytest.mark.slow]
 

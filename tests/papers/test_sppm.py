@@ -80,6 +80,15 @@ def test_reproduce_census__has_the_papers_shape(paper_data: Path) -> None:
     assert found["I(A;B) before"] == pytest.approx(0.5, abs=0.02)
     assert found["I at distortion .05"] == pytest.approx(0.07, abs=0.03)
     assert found["distortion of the mechanism by SPPM's"] > 5
+    # No tolerance excuses a cell whose value it exceeds.
+    assert all(cell.tolerance < cell.paper / 2 for cell in result.cells if cell.paper)
+    figure = result.figure("light")
+    for axes in figure.axes:
+        lines = [line for line in axes.lines if not str(line.get_label()).startswith("_")]
+        colours = [(line.get_color(), line.get_marker()) for line in lines]
+        assert len(set(colours)) == len(colours)
+    shown = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert "SPPM, held-out records" in shown
     # Table 1: before agrees to .03 bits; the strongest features stay the strongest threats.
     for name, paper in (("Education", 0.1502), ("Occupation", 0.1126), ("Race", 0.0192)):
         assert found[f"{name} before"] == pytest.approx(paper, abs=0.03)

@@ -18,13 +18,15 @@ from privpipe.records.chunks import (
 )
 
 
-@given(st.integers(1, 5000), st.integers(1, 600), st.integers(1, 20))
-def test_tasks__hold_every_record_once(n_records: int, chunk_rows: int, per_task: int) -> None:
-    plan = ChunkPlan(n_records, chunk_rows, per_task)
+@given(st.integers(1, 5000), st.integers(1, 600))
+def test_tasks__hold_every_record_once(n_records: int, chunk_rows: int) -> None:
+    plan = ChunkPlan(n_records, chunk_rows)
     tasks = plan.tasks()
     assert tasks[0].start == 0
     assert tasks[-1].stop == plan.n_chunks
     assert all(a.stop == b.start for a, b in pairwise(tasks))
+    assert max(map(len, tasks)) <= 8
+    assert len(tasks) >= min(plan.n_chunks, 16)
     assert plan.rows(0)[0] == 0
     assert plan.rows(plan.n_chunks - 1)[1] == n_records
 

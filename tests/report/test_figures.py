@@ -18,6 +18,7 @@ from privpipe.report.figures import (
     Estimate,
     Line,
     Point,
+    plot_bar_panels,
     plot_bars,
     plot_lines,
     plot_points,
@@ -166,3 +167,19 @@ def test_themes__text_has_contrast() -> None:
     for theme in THEMES.values():
         dark, light = sorted((luminance(theme.text), luminance(theme.background)))
         assert (light + 0.05) / (dark + 0.05) > 7
+
+
+def test_plot_bar_panels__gives_every_unit_its_own_axis() -> None:
+    pairs = {
+        "accuracy": [BarPair("a", Estimate(0.8, 0.7, 0.9), 0.85)],
+        "bits": [BarPair("b", Estimate(3.0, 2.0, 4.0), None)],
+    }
+    figure = plot_bar_panels(pairs, title="Two", theme="dark")
+    assert [axes.get_ylabel() for axes in figure.axes] == ["accuracy", "bits"]
+    assert "Two" in render_svg(figure)
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_themes__no_two_series_share_colour_or_marker(theme) -> None:
+    series = THEMES[theme].series
+    assert len(set(series)) == len(series) == len(set(MARKERS)) == len(MARKERS)

@@ -7,25 +7,34 @@ import json
 import pickle
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from pydantic import TypeAdapter
 
 from privpipe.errors import InputError, OptionError
-from privpipe.numerics.streams import KeyedStream
+from privpipe.numerics.random.streams import KeyedStream
 from privpipe.protocols import Guarantee, RecordMap
 from privpipe.records.memory import Records
 from privpipe.sanitizers import METHODS, RECORD_MAPS
-from privpipe.sanitizers.baselines import PcaOptions, fit_pca_filter
-from privpipe.sanitizers.ddd import fit_ddd_filter
-from privpipe.sanitizers.factored import FactoredCleaner
-from privpipe.sanitizers.laplace import LaplaceMechanism
-from privpipe.sanitizers.leace import fit_leace_eraser
-from privpipe.sanitizers.minimax import fit_minimax_filter
-from privpipe.sanitizers.minimax_neural import MinimaxNeuralOptions, fit_minimax_neural_filter
-from privpipe.sanitizers.nullspace import fit_null_space_cleaner
-from privpipe.sanitizers.targeted_fit import fit_targeted_cleaner
-from privpipe.store.artifacts import digest_map, open_model, write_model
+from privpipe.sanitizers.chain import Chain
+from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
+from privpipe.sanitizers.minimax.baselines import PcaOptions, fit_pca_filter
+from privpipe.sanitizers.minimax.ddd import fit_ddd_filter
+from privpipe.sanitizers.minimax.linear_minimax import fit_minimax_filter
+from privpipe.sanitizers.minimax.neural_minimax import (
+    MinimaxNeuralOptions,
+    fit_minimax_neural_filter,
+)
+from privpipe.sanitizers.null_space.algorithm_1 import fit_null_space_cleaner
+from privpipe.sanitizers.null_space.algorithm_2 import fit_targeted_cleaner
+from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
+from privpipe.sanitizers.null_space.leace import fit_leace_eraser
+from privpipe.sanitizers.null_space.maps.factored_cleaner import FactoredCleaner
+from privpipe.sanitizers.options import make_options
+from privpipe.store.access.checkpoints import KNOWN
+from privpipe.store.models.artifacts import digest_map, open_model, write_model
 from tests.sanitizers.xu_records import make_features, make_labels, make_records
 
 EXAMPLES: dict[str, Callable[[], RecordMap]] = {
@@ -46,12 +55,20 @@ EXAMPLES: dict[str, Callable[[], RecordMap]] = {
     "neural_filter": lambda: fit_minimax_neural_filter(
         make_classes(), MinimaxNeuralOptions(n_hidden=(3, 2), max_iterations=2)
     ),
+    "chain": lambda: make_chain(),
     "mask_filter": lambda: fit_ddd_filter(make_classes()),
 }
 """One fitted map of each kind, from the records of `xu_records`."""
 
-RANDOMISED = {"laplace_mechanism"}
+RANDOMISED = {"laplace_mechanism", "chain"}
 """Kinds that draw: they need a stream, and the same one gives the same release."""
+
+
+def make_chain() -> Chain:
+    """Noise, then noise of the same kind, then a filter."""
+    noise = LaplaceMechanism.from_predictor(np.eye(7)[:, :2], utility_budget=0.1)
+    last = fit_pca_filter(make_classes(), PcaOptions(n_filtered=2))
+    return Chain((noise, noise, last), replace(noise.guarantee, delta=0.5, protects="person"))
 
 
 def make_classes() -> Records:
@@ -165,7 +182,8 @@ def test_map__travels_whole(example, tmp_path):
 
 def test_kinds__are_all_in_this_suite():
     # Maps of categorical attributes take codes; `test_mapping_records` holds them to the same.
-    kinds = {kind for kind, made in RECORD_MAPS.items() if made.reads == "features"}
+    of_codes = {SparseMapping.kind}
+    kinds = set(RECORD_MAPS) - of_codes
     assert set(EXAMPLES) == kinds, "a new kind of map needs an example here"
 
 
@@ -185,3 +203,95 @@ def test_apply__needs_a_stream_only_where_it_draws(example):
         example.apply(x)
     np.testing.assert_array_equal(apply(example, x), apply(example, x))
     assert not np.array_equal(apply(example, x), apply(example, x, first_record=1))
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_method__is_a_whole_row(name):
+    method = METHODS[name]
+    assert method.maps
+    assert method.promise
+    assert set(method.maps) <= set(RECORD_MAPS.values())
+
+
+def test_chain__refuses_maps_that_do_not_fit():
+    first = fit_pca_filter(make_classes(), PcaOptions(n_filtered=2))
+    with pytest.raises(OptionError, match="of 7 features cannot follow"):
+        Chain((first, first), first.guarantee)
+    with pytest.raises(OptionError, match="no maps"):
+        Chain((), first.guarantee)
+
+
+def test_chain__gives_each_map_words_of_its_own():
+    noise = LaplaceMechanism.from_predictor(np.eye(7), utility_budget=0.1)
+    x = np.zeros((500, 7))
+    once = apply(noise, x)
+    twice = apply(Chain((noise, noise), noise.guarantee), x)
+    assert not np.allclose(twice, 2 * once)
+    assert abs(twice.std() / once.std() - np.sqrt(2)) < 0.1
+
+
+class Watched(Records):
+    """Records that remember what was summed over them."""
+
+    sums: list[object]
+
+    def reduce(self, summarise):
+        found = super().reduce(summarise)
+        self.sums.append(found)
+        return found
+
+
+def list_dataclasses(value: object) -> set[type]:
+    """Dataclasses in a value, at any depth."""
+    if isinstance(value, dict):
+        return set().union(*map(list_dataclasses, value.values()))
+    if isinstance(value, tuple):
+        return set().union(*map(list_dataclasses, value))
+    if dataclasses.is_dataclass(value):
+        inner = (getattr(value, item.name) for item in dataclasses.fields(value))
+        return {type(value)}.union(*map(list_dataclasses, inner))
+    return set()
+
+
+FEWEST_OPTIONS = {
+    "null_space": {"utility_budget": 0.1},
+    "null_space_targeted": {"utility_budget": 0.1},
+    "leace": {},
+    "pca": {"n_filtered": 2},
+    "rand": {"n_filtered": 2},
+    "ppls": {"n_filtered": 2},
+    "minimax_neural": {"n_hidden": (3, 2), "max_iterations": 1},
+    "minimax": {"max_iterations": 1},
+    "privacy_mapping": {"attributes": ("a", "b"), "private": ("s",), "distortion_budget": 0.5},
+}
+"""What a method needs beside its defaults; a new method that needs something needs a line here."""
+
+
+def make_watched(name: str) -> Watched:
+    x = make_features()
+    desired, secret = make_labels(x)
+    variables = {"desired": desired[:, 0] > 0, "confidential": secret[:, 1] > 0}
+    codes = np.digitize(x[:, :2], [-0.5, 0.5])
+    shards = Watched(x, **variables, attributes=codes, n_shards=3)
+    shards.sums = []
+    return shards
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_method__names_the_statistics_that_its_passes_sum_up(name):
+    method = METHODS[name]
+    shards = make_watched(name)
+    options = make_options(method.options, {"name": name, **FEWEST_OPTIONS.get(name, {})}, name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fitted = method.fit(shards, options)
+    assert type(fitted) in method.maps
+    assert list_dataclasses(tuple(shards.sums)) <= set(method.statistics)
+    assert {cls.__name__ for cls in method.statistics} <= set(KNOWN)
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_method__describes_every_option(name):
+    properties = TypeAdapter(METHODS[name].options).json_schema()["properties"]
+    bare = [key for key, about in properties.items() if not about.get("description")]
+    assert bare in ([], ["name"])

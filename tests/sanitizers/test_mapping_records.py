@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,12 +14,12 @@ from scipy import stats
 
 from privpipe import PrivacyMappingOptions, Records, fit_privacy_mapping, solve_privacy_mapping
 from privpipe.errors import InputError, OptionError
-from privpipe.numerics.streams import KeyedStream
+from privpipe.numerics.random.streams import KeyedStream
 from privpipe.protocols import IntArray, Shard
-from privpipe.sanitizers.mapping import SparseMapping, count_thresholds, draw_symbols
-from privpipe.sanitizers.mapping_fit import prepare_joint
-from privpipe.sanitizers.profiles import ProfileCounts, make_joint
-from privpipe.store.artifacts import open_model, write_model
+from privpipe.sanitizers.mapping.privacy_mapping import prepare_joint
+from privpipe.sanitizers.mapping.profiles import ProfileCounts, make_joint
+from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
+from privpipe.store.models.artifacts import open_model, write_model
 
 
 def draw_records(n: int, seed: int = 0) -> tuple[IntArray, IntArray]:
@@ -88,7 +89,7 @@ def test_prepare_joint__frequent_profiles_and_smoothing() -> None:
     counts = make_records().reduce(ProfileCounts.of)
     full, codes = prepare_joint(counts, options())
     nearest, kept = prepare_joint(counts, options(most_frequent=10, unseen="nearest"))
-    dropped, same = prepare_joint(counts, options(most_frequent=10))
+    dropped, same = prepare_joint(counts, options(most_frequent=10, unseen="refuse"))
     np.testing.assert_array_equal(kept, same)
     frequent = codes[np.sort(np.argsort(-full.sum(axis=0), kind="stable")[:10])]
     np.testing.assert_array_equal(kept, frequent)
@@ -159,7 +160,7 @@ def test_apply__unseen_symbols(mapping: SparseMapping) -> None:
     assert near[found[0]] == near.min()
     assert found[0] == int(np.argmin(near))
     np.testing.assert_array_equal(found[1:], [0, 1])
-    strict = fit_privacy_mapping(make_records(), options())
+    strict = fit_privacy_mapping(make_records(), options(unseen="refuse"))
     with pytest.raises(InputError, match="1 different symbols") as error:
         strict.apply(x, stream_of(3))
     assert "9" not in str(error.value)
@@ -172,13 +173,56 @@ def test_apply__says_what_is_wrong(mapping: SparseMapping) -> None:
         mapping.apply(mapping.codes[:, :2], stream_of(len(mapping.codes)))
 
 
-def test_draw_symbols__follows_the_words_exactly() -> None:
-    pointers = np.array([0, 1, 4])
-    thresholds = count_thresholds(pointers, np.array([1.0, 0.25, 0.0, 0.75]))
-    words = np.array([0, 2**62 - 1, 2**62, 2**64 - 1], np.uint64)
-    ones = np.ones(4, np.int64)
-    np.testing.assert_array_equal(draw_symbols(pointers, thresholds, ones, words), [1, 1, 3, 3])
-    np.testing.assert_array_equal(draw_symbols(pointers, thresholds, 0 * ones, words), [0] * 4)
+class _Words:
+    """A stream whose words are given."""
+
+    def __init__(self, words: list[int]) -> None:
+        self.given = np.array(words, np.uint64)[:, None]
+
+    def words(self, purpose: str, n_words: int) -> np.ndarray:
+        return self.given
+
+
+def make_mapping(mapping: SparseMapping, probabilities: list[float]) -> SparseMapping:
+    """Symbol 0 becomes 0 to 3 by the given probabilities, the others stay."""
+    n = mapping.n_symbols
+    return replace(
+        mapping,
+        pointers=np.array([0, *range(4, n + 4)]),
+        released=np.array([*range(4), *range(1, n)]),
+        probabilities=np.array([*probabilities, *[1.0] * (n - 1)]),
+    )
+
+
+def test_apply__follows_the_words_and_gives_none_to_probability_0(mapping: SparseMapping) -> None:
+    made = make_mapping(mapping, [0.0, 0.25, 0.0, 0.75])
+    words = [0, 1, 2**62 - 1, 2**62, 2**64 - 1]
+    x = np.repeat(mapping.codes[:1], len(words), axis=0)
+    released = made.apply(x, _Words(words))  # type: ignore[arg-type]
+    np.testing.assert_array_equal(released, mapping.codes[[1, 1, 1, 3, 3]])
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 2**32), words=st.lists(st.integers(0, 2**64 - 1), min_size=9))
+def test_apply__draws_as_releases_made_before(
+    mapping: SparseMapping, seed: int, words: list[int]
+) -> None:
+    """Until 2**-64 the law is that of the thresholds models were released with."""
+    shares = np.random.default_rng(seed).dirichlet(np.ones(4))
+    before = np.searchsorted(np.cumsum(shares)[:-1] * 2.0**64, np.array(words, float), "right")
+    made = make_mapping(mapping, shares.tolist())
+    x = np.repeat(mapping.codes[:1], len(words), axis=0)
+    released = made.apply(x, _Words(words))  # type: ignore[arg-type]
+    near = np.abs(np.cumsum(shares)[:-1, None] * 2.0**64 - np.array(words, float)).min(axis=0)
+    sure = near > 2.0**12  # words that float64 cannot tell from an edge
+    np.testing.assert_array_equal(released[sure], mapping.codes[before[sure]])
+
+
+def test_apply_counted__counts_records_not_profiles(mapping: SparseMapping) -> None:
+    x = np.array([[9, 1, 1], *mapping.codes[:2], [9, 1, 1], [8, 1, 1]])
+    released, n_unseen = mapping.apply_counted(x, stream_of(5))
+    assert n_unseen == 3
+    np.testing.assert_array_equal(released, mapping.apply(x, stream_of(5)))
 
 
 def test_sparse_mapping__is_stored_and_read_whole(mapping: SparseMapping, tmp_path: Path) -> None:

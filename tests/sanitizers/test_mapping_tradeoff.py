@@ -7,9 +7,9 @@ import pytest
 
 from privpipe import fit_exponential_mechanism, solve_least_distortion, solve_tradeoff
 from privpipe.errors import InputError, OptionError
-from privpipe.numerics.information import measure_information
-from privpipe.sanitizers.exponential import keep_symbols
-from tests.sanitizers.test_mapping_solve import check, profiles, random_joint
+from privpipe.numerics.mapping.problem.mutual_information import measure_information
+from privpipe.sanitizers.mapping.exponential import keep_symbols
+from tests.sanitizers.mapping.solving.test_solve import check, profiles, random_joint
 
 
 def test_fit_exponential_mechanism__spends_the_budget_and_keeps_its_epsilon() -> None:

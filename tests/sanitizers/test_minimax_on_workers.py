@@ -8,13 +8,17 @@ import numpy as np
 import pytest
 
 from privpipe import Records
-from privpipe.dist.cluster import ClusterOptions, connect
-from privpipe.dist.reduce import ShardedCollection
+from privpipe.cluster.dask_executor import DaskExecutor
+from privpipe.cluster.reduce import ShardedCollection
+from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.records.schema import CollectionSchema, Variable
-from privpipe.sanitizers.minimax import MinimaxOptions, fit_minimax_filter
-from privpipe.sanitizers.minimax_neural import MinimaxNeuralOptions, fit_minimax_neural_filter
-from privpipe.store.collection import open_collection
-from privpipe.store.writing import write_collection
+from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions, fit_minimax_filter
+from privpipe.sanitizers.minimax.neural_minimax import (
+    MinimaxNeuralOptions,
+    fit_minimax_neural_filter,
+)
+from privpipe.store.collections.collection import open_collection
+from privpipe.store.collections.ingestion.writing import write_collection
 from tests.sanitizers.labelled_data import draw_labelled
 
 
@@ -48,7 +52,7 @@ def test_fit_minimax_filter__is_the_same_on_one_worker_and_two(tmp_path: Path) -
     histories[0].append(fit_minimax_neural_filter(here, neural).history)
     for workers in (1, 2):
         with connect(ClusterOptions(workers=workers, dashboard="127.0.0.1:0")) as client:
-            shards = ShardedCollection(collection, client, f"run-{workers}")
+            shards = ShardedCollection(collection, DaskExecutor(client, f"run-{workers}"))
             histories.append(
                 [
                     fit_minimax_filter(shards, linear).history,

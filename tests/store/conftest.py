@@ -11,7 +11,7 @@ import fsspec.asyn
 import pytest
 from zarr.core.sync import sync as zarr_sync
 
-from privpipe.store import keys as store_keys
+from privpipe.store.keyring import keys as store_keys
 
 
 @pytest.fixture

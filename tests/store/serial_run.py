@@ -7,84 +7,30 @@ order that a test can count, and so that a crash can be put between any two of t
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
-import flows.audit
-import flows.clean
 import flows.pipeline
-import flows.train
-from flows.options import RunOptions
-from flows.watch import Watch
-from privpipe.dist import apply
-from privpipe.dist.cluster import WorkerMemory
-from privpipe.dist.kept import Keeper
-from privpipe.dist.reduce import merge_all, summarise_chunks
-from privpipe.protocols import Oracle, Shard, ShardSchema, Sums
+import flows.stages.audit
+import flows.stages.clean
+import flows.stages.prove
+import flows.stages.train
+from flows.configuration.run_options import RunOptions
+from flows.console import PlainConsole
+from flows.runs.watch import Watch
+from privpipe.cluster import cleaning_pass as apply
+from privpipe.cluster.executor import LocalExecutor
 from privpipe.records.schema import CollectionSchema, Variable
-from privpipe.store import blocks
-from privpipe.store.blocks import Receipt
-from privpipe.store.collection import Collection
-from privpipe.store.release import find_damaged
-from privpipe.store.writing import write_collection
+from privpipe.store.arrays import blocks
+from privpipe.store.collections.ingestion.writing import write_collection
 
 N_RECORDS, N_FEATURES, CHUNK_ROWS = 460, 5, 50
 """10 chunks, the last one not full: two tasks of the cleaning."""
-
-
-class SerialClient:
-    """Stands where a Dask client would; nothing asks it for work."""
-
-    dashboard_link = "none"
-
-
-@dataclass(frozen=True)
-class SerialShards:
-    """A collection that answers in this process where flows would ask the workers."""
-
-    collection: Collection
-    client: SerialClient
-    run: str
-    label: str = ""
-    keeper: Keeper | None = None
-
-    @property
-    def n_records(self) -> int:
-        return self.collection.n_records
-
-    @property
-    def schema(self) -> ShardSchema:
-        return self.collection.schema
-
-    def reduce(self, summarise: Callable[[Shard], Any]) -> Any:
-        keeper = self.keeper and self.keeper.about(self.collection, summarise)
-        tasks = self.collection.plan.tasks()
-        return merge_all(
-            [summarise_chunks(self.collection, summarise, task, keeper) for task in tasks]
-        )
-
-    def oracle(self, function: Callable[..., Sums], **resident: Any) -> Oracle[Any, Sums]:
-        return self.collection.oracle(function, **resident)
-
-
-def clean_serially(
-    client: SerialClient,
-    job: apply.CleaningJob,
-    record: Callable[[Sequence[Receipt]], None],
-    *,
-    done: frozenset[int] = frozenset(),
-    progress: Any = None,
-) -> None:
-    for task in job.plan.chunks.tasks():
-        if chunks := [chunk for chunk in task if chunk not in done]:
-            record(apply.clean_chunks(job, chunks))
 
 
 @contextmanager
@@ -95,18 +41,10 @@ def serial_flows() -> Iterator[None]:
             patch.setattr(
                 flows.pipeline, f"{stage}_task", getattr(flows.pipeline, f"{stage}_stage")
             )
-        patch.setattr(flows.pipeline, "connect", lambda _: nullcontext(SerialClient()))
+        patch.setattr(flows.pipeline, "prove_task", flows.pipeline.prove_sources)
+        patch.setattr(flows.pipeline, "open_executor", lambda *_: nullcontext(LocalExecutor()))
         patch.setattr(flows.pipeline, "span", lambda _: nullcontext())
         patch.setattr(flows.pipeline, "create_markdown_artifact", lambda *_, **__: None)
-        patch.setattr(flows.train, "ShardedCollection", SerialShards)
-        patch.setattr(flows.audit, "ShardedCollection", SerialShards)
-        patch.setattr(flows.clean, "clean_collection", clean_serially)
-        patch.setattr(
-            flows.clean,
-            "find_damaged_chunks",
-            lambda _, plan, receipts, attempt: set(find_damaged(plan, receipts)),
-        )
-        patch.setattr(flows.clean, "measure_workers", lambda _: WorkerMemory(1, 1, 0, 0, 1))
         yield
 
 
@@ -114,7 +52,7 @@ def run_serially(options: RunOptions) -> str:
     """One process that runs the job once; what a process remembers is forgotten first."""
     blocks.open_array.cache_clear()
     apply.load_map.cache_clear()
-    return flows.pipeline.release_collection(options, Watch(Console(file=io.StringIO())))
+    return flows.pipeline.release_collection(options, Watch(PlainConsole(file=io.StringIO())))
 
 
 def make_options(source: str, release: str, **more: Any) -> RunOptions:

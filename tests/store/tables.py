@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from privpipe.store.collection import open_collection
-from privpipe.store.layout import FEATURES
+from privpipe.store.arrays.layout import FEATURES
+from privpipe.store.collections.collection import open_collection
 
 
 def make_frame(n: int = 60, seed: int = 0) -> pd.DataFrame:

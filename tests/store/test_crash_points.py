@@ -19,9 +19,9 @@ from typing import Any, Literal
 import pytest
 import zarr.storage._local
 
-import flows.publish
+import flows.stages.publish
 from privpipe.errors import OptionError, StoreError
-from privpipe.store.published import check_release, open_release
+from privpipe.store.releases.published import check_release, open_release
 from tests.store.serial_run import (
     make_options,
     read_tree,
@@ -92,7 +92,9 @@ class CrashingStorage:
         local = zarr.storage._local
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(local, "_put", self.guard(local._put, torn=_tear_object))
-            patch.setattr(flows.publish, "write_file", self.guard(flows.publish.write_file))
+            patch.setattr(
+                flows.stages.publish, "write_file", self.guard(flows.stages.publish.write_file)
+            )
             patch.setattr(os, "rename", self.guard(os.rename))
             patch.setattr(os, "unlink", self.guard(os.unlink))
             patch.setattr(shutil, "rmtree", self.guard(shutil.rmtree, torn=_tear_tree))
@@ -117,8 +119,8 @@ def _tear_tree(path: str, *_: Any) -> None:
 def keeping_little_sums() -> Iterator[None]:
     """The records here are few: what is kept of their sums is a change of the storage too."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("privpipe.dist.kept.FEWEST_KEPT", 1)
-        patch.setattr("privpipe.dist.kept.KEPT_SHARE", 0.3)
+        patch.setattr("privpipe.cluster.pass_checkpoints.FEWEST_CHECKPOINTED", 1)
+        patch.setattr("privpipe.cluster.pass_checkpoints.CHECKPOINTED_SHARE", 0.3)
         yield
 
 

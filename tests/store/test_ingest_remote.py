@@ -15,9 +15,9 @@ import pytest
 import zarr
 
 from privpipe.errors import StoreError
-from privpipe.store.collection import open_collection
-from privpipe.store.ingest import IngestOptions, ingest
-from privpipe.store.sources.source import SourceLayout
+from privpipe.store.collections.collection import open_collection
+from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
+from privpipe.store.sources.reading.source import SourceLayout
 from tests.store.tables import make_frame, read_collection
 
 TABLE = SourceLayout(labels=("smoker", "town"), drop=("id", "score"))

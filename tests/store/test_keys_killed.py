@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from privpipe.store.keys import forget_key, list_keys, make_key, read_key
+from privpipe.store.keyring.keys import forget_key, list_keys, make_key, read_key
 from tests.store.release_keys import BINDING, secret_of, words
 
 
@@ -36,7 +36,7 @@ def counted(name):
             os.kill(os.getpid(), 9)
         return real(*args, **kwargs)
     setattr(os, name, call)
-from privpipe.store.keys import KeyBinding, make_key
+from privpipe.store.keyring.keys import KeyBinding, make_key
 for name in ("open", "fsync", "link", "unlink", "rename", "fchmod"):
     counted(name)
 make_key("monday", KeyBinding("a" * 64, "b" * 64, "c" * 64))
@@ -66,7 +66,7 @@ def test_make_key__killed_at_every_step_leaves_no_key_or_a_whole_one(keys_home):
 
 RACE = """
 import sys
-from privpipe.store.keys import KeyBinding, make_key
+from privpipe.store.keyring.keys import KeyBinding, make_key
 sys.stdin.readline()
 for number in range(20):
     key = make_key(f"race{number}", KeyBinding("a" * 64, "b" * 64, "c" * 64))

@@ -11,11 +11,17 @@ import pytest
 import zarr.storage
 
 from privpipe.errors import OptionError, StoreError
-from privpipe.store import lease
-from privpipe.store.artifacts import open_model
-from privpipe.store.location import create_bytes, delete_tree, list_keys, open_store, read_bytes
-from privpipe.store.published import check_release, open_release
-from privpipe.store.workspace import has_workspace, hold_workspace
+from privpipe.store.access.holding import lease
+from privpipe.store.access.holding.workspace import has_workspace, hold_workspace
+from privpipe.store.access.location import (
+    create_bytes,
+    delete_tree,
+    list_keys,
+    open_store,
+    read_bytes,
+)
+from privpipe.store.models.artifacts import open_model
+from privpipe.store.releases.published import check_release, open_release
 from tests.store.serial_run import (
     make_options,
     run_serially,
@@ -82,8 +88,8 @@ def test_run__crashed_at_any_write_resumes_and_nothing_is_visible_before(
     for name in ("set", "delete"):
         change = getattr(zarr.storage.FsspecStore, name)
         monkeypatch.setattr(zarr.storage.FsspecStore, name, guard(change))
-    monkeypatch.setattr("privpipe.store.release.create_bytes", guarded_create)
-    monkeypatch.setattr("privpipe.store.artifacts.create_bytes", guarded_create)
+    monkeypatch.setattr("privpipe.store.releases.release.create_bytes", guarded_create)
+    monkeypatch.setattr("privpipe.store.models.artifacts.create_bytes", guarded_create)
     source, reference = f"{place}/records.zarr", f"{place}/reference.zarr"
     with serial_flows():
         counted = 0
@@ -129,7 +135,7 @@ def test_run__another_release_published_meanwhile_is_not_replaced(
         assert create_bytes(place_of_root, b'{"other": 1}')
         return create_bytes(place_of_root, value)
 
-    monkeypatch.setattr("privpipe.store.release.create_bytes", lose)
+    monkeypatch.setattr("privpipe.store.releases.release.create_bytes", lose)
     with serial_flows(), pytest.raises(StoreError, match="nothing is ever overwritten") as caught:
         run_serially(make_options(f"{place}/records.zarr", url))
     assert caught.value.code == "exists"

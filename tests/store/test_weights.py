@@ -10,10 +10,10 @@ import pytest
 from privpipe.errors import InputError, OptionError
 from privpipe.records.memory import Records
 from privpipe.sanitizers import METHODS
-from privpipe.sanitizers.leace import fit_leace_eraser
-from privpipe.sanitizers.nullspace import fit_null_space_cleaner
-from privpipe.sanitizers.targeted_fit import fit_targeted_cleaner
-from privpipe.store.collection import Collection, open_collection
+from privpipe.sanitizers.null_space.algorithm_1 import fit_null_space_cleaner
+from privpipe.sanitizers.null_space.algorithm_2 import fit_targeted_cleaner
+from privpipe.sanitizers.null_space.leace import fit_leace_eraser
+from privpipe.store.collections.collection import Collection, open_collection
 from tests.standard import make_standard, write_standard
 
 ROLES = {"desired": ("height",), "confidential": ("income",)}

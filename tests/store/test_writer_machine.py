@@ -18,19 +18,20 @@ from hypothesis.stateful import (
     rule,
 )
 
-import flows.clean
+import flows.stages.clean
+from privpipe.cluster.executor import LocalExecutor
 from privpipe.errors import IncompleteReleaseError, StoreError
-from privpipe.store import blocks
-from privpipe.store.blocks import Receipt, write_block
-from privpipe.store.layout import FEATURES, ArrayPlan, chunk_key
-from privpipe.store.published import check_release, open_release
-from privpipe.store.release import (
+from privpipe.store.arrays import blocks
+from privpipe.store.arrays.blocks import Receipt, write_block
+from privpipe.store.arrays.layout import FEATURES, ArrayPlan, chunk_key
+from privpipe.store.releases.published import check_release, open_release
+from privpipe.store.releases.release import (
     ReleasePlan,
     prepare_release,
     publish_release,
     record_receipts,
 )
-from tests.store.serial_run import SerialClient, read_tree, serial_flows
+from tests.store.serial_run import read_tree, serial_flows
 
 N_RECORDS, CHUNK_ROWS = 23, 5
 N_CHUNKS = 5
@@ -126,11 +127,11 @@ class WriterMachine(RuleBasedStateMachine):
         The same bit flipped again mends it, and they count as recorded again.
         """
         places = sorted((Path(self.plan.work_url) / "ledger").glob("*.json"))
-        kept = {r.chunk for r in flows.clean.read_ledger(self.plan)}
+        kept = {r.chunk for r in flows.stages.clean.read_ledger(self.plan)}
         assert kept == self.recorded
         self.once_recorded |= kept
         flip_bit(places[number % len(places)], position)
-        self.recorded = {r.chunk for r in flows.clean.read_ledger(self.plan)}
+        self.recorded = {r.chunk for r in flows.stages.clean.read_ledger(self.plan)}
         assert self.recorded <= self.once_recorded
 
     @precondition(lambda self: not self.foreign and not self.published)
@@ -153,7 +154,7 @@ class WriterMachine(RuleBasedStateMachine):
         """What the clean stage finds is done; then what is missing is written, or not."""
         prepare_release(self.plan)
         with serial_flows():
-            done = flows.clean._find_done(self.plan, SerialClient())
+            done = flows.stages.clean._find_done(self.plan, LocalExecutor())
         assert set(done) == self.recorded & self.sound
         self.recorded = set(done)
         if do:
@@ -171,7 +172,7 @@ class WriterMachine(RuleBasedStateMachine):
         complete = whole == self.recorded == self.sound & self.recorded and not self.foreign
         with serial_flows():
             try:
-                receipts = flows.clean._prove(self.plan, SerialClient())
+                receipts = flows.stages.clean._prove(self.plan, LocalExecutor())
             except IncompleteReleaseError:
                 assert not complete
                 return

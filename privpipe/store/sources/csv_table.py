@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 
 from privpipe.errors import InputError
-from privpipe.store.location import shown
-from privpipe.store.sources.delimited import DelimitedText, Dialect
-from privpipe.store.sources.files import TableFile, TableFiles, open_input
-from privpipe.store.sources.keys import with_key_columns, with_keys
-from privpipe.store.sources.roles import Form, TableColumn, check_drift
-from privpipe.store.sources.source import SourceLayout
-from privpipe.store.sources.types import kind_of
+from privpipe.store.access.location import shown
+from privpipe.store.sources.reading.data_frames import TableSource
+from privpipe.store.sources.reading.delimited import DelimitedText, Dialect
+from privpipe.store.sources.reading.files import TableFile, TableFiles, open_input
+from privpipe.store.sources.reading.folder_keys import with_key_columns, with_keys
+from privpipe.store.sources.reading.label_list import read_label_file
+from privpipe.store.sources.reading.roles import Form, TableColumn, check_drift
+from privpipe.store.sources.reading.source import SourceLayout
+from privpipe.store.sources.reading.types import kind_of
 
-__all__ = ["CsvTable"]
+__all__ = ["CsvTable", "open_csv"]
+
+
+def open_csv(files: TableFiles, layout: SourceLayout) -> TableSource:
+    """CSV files as a source."""
+    return TableSource(CsvTable(files, layout), layout, read_label_file(layout.label_file))
 
 
 class CsvTable:
@@ -56,6 +65,18 @@ class CsvTable:
         """None: a text must be read to count its records."""
         return None
 
+    def locate_text(self, name: str) -> str:
+        """The row of a text in a column whose first records hold numbers."""
+        for file in self._files.files[:1]:
+            names = [column.name for column in self.columns if not column.optional]
+            try:
+                for _ in self._text(file).read(names, {name: pa.float64()}):
+                    pass
+            except InputError as error:
+                if found := re.search(r": row (\d+) holds", error.message):
+                    return f" (row {found.group(1)})"
+        return ""
+
     def batches(self, forms: Mapping[str, Form], rows: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Read columns; see `Table`. Files whose columns differ from the first's are refused."""
         stored = {column.name: column for column in self.columns if not column.optional}
@@ -63,34 +84,41 @@ class CsvTable:
         # Something must be read to know how many records there are.
         types = types or {next(iter(stored)): pa.string()}
         for number, file in enumerate(self._files.files):
-            names = [column.name for column in self._describe(file)] if number else list(stored)
-            self._check_drift(names, file)
-            for batch in self._text(file).read(names, types):
+            here = self._describe(file) if number else tuple(stored.values())
+            self._check_drift(here, file)
+            for batch in self._text(file, here).read([c.name for c in here], types):
                 for start in range(0, batch.num_rows, rows):
                     yield file.partition, with_keys(batch.slice(start, rows), file, forms)
 
-    def _text(self, file: TableFile) -> DelimitedText:
+    def _text(self, file: TableFile, columns: Sequence[TableColumn] = ()) -> DelimitedText:
         return DelimitedText(
             lambda: open_input(self._files.system, file.path),
             self._dialect,
             self._files.describe(file),
+            labels=tuple(
+                repr(column.name) if column.place is None else str(column.place)
+                for column in columns
+            ),
         )
 
     def _describe(self, file: TableFile) -> tuple[TableColumn, ...]:
         text = self._text(file)
         schema = text.infer()
-        names = _name_columns(schema, text.where)
+        names = _name_columns(schema, self._layout, text.where)
+        is_sure = _is_header(names, schema, self._layout)
         _check_unnamed(names, self._layout, text.where)
         _check_delimiter(names, self._layout, text.where)
         return tuple(
-            TableColumn(name, kind_of(field.type), str(field.type))
-            for name, field in zip(names, schema, strict=True)
+            TableColumn(
+                name, kind_of(field.type), str(field.type), place=None if is_sure else place
+            )
+            for place, (name, field) in enumerate(zip(names, schema, strict=True), start=1)
         )
 
-    def _check_drift(self, names: Sequence[str], file: TableFile) -> None:
+    def _check_drift(self, columns: Sequence[TableColumn], file: TableFile) -> None:
         """Compare names alone: types are those of the first file, and cells must fit them."""
-        here = [TableColumn(name, "text", "") for name in names]
-        first = [TableColumn(c.name, "text", "") for c in self.columns if not c.optional]
+        here = [replace(c, kind="text", type_name="") for c in columns]
+        first = [replace(c, kind="text", type_name="") for c in self.columns if not c.optional]
         check_drift(first, here, self._files.describe(file))
 
 
@@ -100,22 +128,41 @@ def _type(form: Form, column: TableColumn) -> Any:
     return pa.bool_() if column.kind == "boolean" else pa.float64()
 
 
-def _name_columns(schema: pa.Schema, where: str) -> tuple[str, ...]:
+def _name_columns(schema: pa.Schema, layout: SourceLayout, where: str) -> tuple[str, ...]:
     """Names of the first row; refused where it looks like a record, whose values they would be.
 
-    So it does when every column of numbers is named by a number, and these do not just count.
+    So it does when every column of numbers is named by a number or a missing value, and these do
+    not just count.
     """
     names = schema.names
-    kinds = [kind_of(type_) for type_ in schema.types]
-    named = [name for name, kind in zip(names, kinds, strict=True) if kind in ("number", "integer")]
+    named = _names_of_numbers(names, schema)
     counted = [[str(first + i) for i in range(len(named))] for first in (0, 1)]
-    if named and all(map(_is_number, named)) and named not in counted:
+    like_cells = all(_is_number(name) or name in layout.missing for name in named)
+    if any(map(_is_number, named)) and like_cells and named not in counted:
         raise InputError(
             f"{where} has numbers in its first row, where names should be.",
             remedy="Put the names of the columns into a first row of their own.",
             code="no-header",
         )
     return tuple(name or f"unnamed_{i + 1}" for i, name in enumerate(names))
+
+
+def _is_header(names: Sequence[str], schema: pa.Schema, layout: SourceLayout) -> bool:
+    """Whether the first row is surely no record, so that messages may quote it.
+
+    It is when a column of numbers is named by a word, when it counts, or when the options name
+    something in it. A table of nothing but text shows no difference between names and values.
+    """
+    asked = {*layout.features, *(layout.labels or ()), *layout.categorical, *layout.numeric}
+    named = _names_of_numbers(schema.names, schema)
+    is_named = any(re.search(r"[^\W\d_]", n) and n not in layout.missing for n in named)
+    counts = bool(named) and all(map(str.isdecimal, named))  # others were refused
+    return is_named or counts or bool((asked | set(layout.drop)) & set(names))
+
+
+def _names_of_numbers(names: Sequence[str], schema: pa.Schema) -> list[str]:
+    kinds = [kind_of(type_) for type_ in schema.types]
+    return [name for name, kind in zip(names, kinds, strict=True) if kind in ("number", "integer")]
 
 
 def _check_unnamed(names: Sequence[str], layout: SourceLayout, where: str) -> None:

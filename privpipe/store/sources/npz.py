@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import zipfile
 from collections.abc import Iterator
@@ -13,11 +14,18 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.errors import InputError, PrivpipeError, StoreError
-from privpipe.store.location import explain_unreachable, shown
+from privpipe.store.access.location import explain_unreachable, shown
+from privpipe.store.sources.reading.named_arrays import ArraySource
+from privpipe.store.sources.reading.source import SourceLayout
 
-__all__ = ["NpyColumn", "npz_columns"]
+__all__ = ["NpyColumn", "npz_columns", "open_npz"]
 
 COPY_BYTES = 2**20
+
+
+def open_npz(url: str, layout: SourceLayout) -> ArraySource:
+    """The arrays of an .npz file as a source."""
+    return ArraySource(npz_columns(url), layout, url)
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,11 @@ class NpyColumn:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     fortran: bool
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """None: arrays of such a file do not name what they lie along."""
+        return ()
 
     def blocks(self, rows: int) -> Iterator[npt.NDArray[Any]]:
         """Read consecutive blocks of at most `rows` rows.
@@ -107,8 +120,12 @@ def npz_columns(url: str) -> dict[str, NpyColumn]:
             for member in archive.namelist():
                 with archive.open(member) as stream:
                     shape, fortran, dtype = _read_header(stream)
+                    header_bytes = stream.tell()
                 if dtype.hasobject:
                     raise _holds_objects(url, member)
+                size = math.prod(shape) * dtype.itemsize + header_bytes
+                if size > archive.getinfo(member).file_size:
+                    raise EOFError  # before a shape that nothing stands behind is believed
                 found[member.removesuffix(".npy")] = NpyColumn(url, member, shape, dtype, fortran)
             return found
     except PrivpipeError:

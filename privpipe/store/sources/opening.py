@@ -1,21 +1,19 @@
-"""Open a source by what its name or its folder says it is."""
+"""Open a source by what its name or its folder says it is: a walk over the table of formats."""
 
 from __future__ import annotations
 
-from privpipe.errors import InputError, OptionError
-from privpipe.store.location import open_store, read_bytes, shown
-from privpipe.store.sources.arff import ArffTable, find_label_list
-from privpipe.store.sources.arrays import ArraySource, zarr_columns
-from privpipe.store.sources.csv_table import CsvTable
-from privpipe.store.sources.files import TableFiles, format_of, list_files
-from privpipe.store.sources.npz import npz_columns
-from privpipe.store.sources.parquet import ParquetTable
-from privpipe.store.sources.source import RecordSource, SourceLayout
-from privpipe.store.sources.tables import Table, TableSource
+from privpipe.errors import InputError
+from privpipe.store.access.location import local_path, shown
+from privpipe.store.sources.formats import (
+    FORMATS,
+    describe_formats,
+    endings_of_files,
+    find_format,
+)
+from privpipe.store.sources.reading.files import list_files
+from privpipe.store.sources.reading.source import RecordSource, SourceLayout
 
 __all__ = ["open_source"]
-
-FORMATS = ".csv, .csv.gz, .parquet, .arff, .npz, a .zarr group, or a folder of .parquet or .csv"
 
 
 def open_source(url: str, layout: SourceLayout) -> RecordSource:
@@ -24,7 +22,7 @@ def open_source(url: str, layout: SourceLayout) -> RecordSource:
     Parameters
     ----------
     url
-        Local path or fsspec URL.
+        Local path or fsspec URL, of one of the `FORMATS`.
     layout
         Which array or column is what.
 
@@ -37,48 +35,15 @@ def open_source(url: str, layout: SourceLayout) -> RecordSource:
     StoreError
         If it cannot be read.
     """
-    if url.endswith(".npz"):
-        return _open_arrays(url, layout)
-    if not format_of(url) and (url.rstrip("/").endswith(".zarr") or _is_zarr(url)):
-        return _open_arrays(url, layout)
-    files = list_files(url)
+    local_path(url)  # refuses a path that cannot be one
+    row = find_format(url)
+    if row is not None and not row.of_files:
+        return row.open(url, layout)
+    files = list_files(url, endings_of_files())  # a folder is what its files are
     if files is None:
         raise InputError(
             f"The format of {shown(url)} is not known by its name.",
-            remedy=f"Give one of: {FORMATS}.",
+            remedy=f"Give one of: {describe_formats()}.",
             code="source-format",
         )
-    if layout.label_names is not None:
-        raise OptionError(
-            f"--label-names names the columns of a label matrix, and {shown(url)} is a table.",
-            remedy="Name the table's own columns with --labels.",
-        )
-    return TableSource(
-        _open_table(files, layout), layout, find_label_list(files, layout.label_file)
-    )
-
-
-def _open_arrays(url: str, layout: SourceLayout) -> RecordSource:
-    if layout.label_file is not None:
-        raise OptionError(
-            "--label-file belongs to tables.", remedy="Name arrays with --labels instead."
-        )
-    columns = npz_columns(url) if url.endswith(".npz") else zarr_columns(url)
-    return ArraySource(columns, layout, url)
-
-
-def _open_table(files: TableFiles, layout: SourceLayout) -> Table:
-    if files.kind == "parquet":
-        return ParquetTable(files)
-    return CsvTable(files, layout) if files.kind == "csv" else ArffTable(files)
-
-
-def _is_zarr(url: str) -> bool:
-    """Whether a folder is a Zarr group, by the document that every group has."""
-    if "." in url.rstrip("/").rsplit("/", 1)[-1]:
-        return False
-    store = open_store(url, read_only=True)
-    try:
-        return any(read_bytes(store, name) is not None for name in ("zarr.json", ".zgroup"))
-    except OSError:  # a file
-        return False
+    return next(row for row in FORMATS if row.name == files.kind).open(files, layout)

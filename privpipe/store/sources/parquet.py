@@ -10,18 +10,26 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from privpipe.errors import FormatError
-from privpipe.store.location import shown
-from privpipe.store.sources.files import TableFile, TableFiles, open_input
-from privpipe.store.sources.keys import with_key_columns, with_keys
-from privpipe.store.sources.roles import Form, TableColumn, check_drift
-from privpipe.store.sources.types import is_narrow, kind_of
+from privpipe.store.access.location import shown
+from privpipe.store.sources.reading.data_frames import TableSource
+from privpipe.store.sources.reading.files import TableFile, TableFiles, open_input
+from privpipe.store.sources.reading.folder_keys import with_key_columns, with_keys
+from privpipe.store.sources.reading.label_list import read_label_file
+from privpipe.store.sources.reading.roles import Form, TableColumn, check_drift
+from privpipe.store.sources.reading.source import SourceLayout
+from privpipe.store.sources.reading.types import is_narrow, kind_of
 
-__all__ = ["ParquetTable"]
+__all__ = ["ParquetTable", "open_parquet"]
 
 T = TypeVar("T")
 
 _INDEX = "__index_level_"
 """How pandas names the index of a frame that it stores as a column."""
+
+
+def open_parquet(files: TableFiles, layout: SourceLayout) -> TableSource:
+    """Parquet files as a source."""
+    return TableSource(ParquetTable(files), layout, read_label_file(layout.label_file))
 
 
 class ParquetTable:
@@ -50,6 +58,10 @@ class ParquetTable:
         first = self._files.files[0]
         found = _describe(self._open(first, ()).schema_arrow)
         return with_key_columns(found, self._files)
+
+    def locate_text(self, name: str) -> str:
+        """Nothing: types are declared."""
+        return ""
 
     def batches(self, forms: Mapping[str, Form], rows: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Read columns; see `Table`. Files that differ from the first are refused."""

@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privpipe.errors import InputError, StoreError
+from privpipe.errors import GuessWarning, InputError, StoreError
 from privpipe.records.partitions import cut_by_partition
-from privpipe.store.collection import open_collection
-from privpipe.store.ingest import IngestOptions, ingest
-from privpipe.store.sources.source import SourceLayout
+from privpipe.store.collections.collection import open_collection
+from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
+from privpipe.store.sources.reading.source import SourceLayout
 from tests.store.tables import make_frame, read_collection
 
 LAYOUT = SourceLayout(labels=("smoker", "town"), drop=("id", "score"))
@@ -104,7 +104,8 @@ def test_ingest__hive_folders_are_partitions_and_their_keys_columns_on_request(t
         "year=2024/town=a%20b": 7,
     }
     keyed = SourceLayout(drop=drop, labels=("town", "year"))
-    ingest(folder, str(tmp_path / "k.zarr"), IngestOptions(layout=keyed))
+    with pytest.warns(GuessWarning, match="^year: whole numbers, which are stored as classes"):
+        ingest(folder, str(tmp_path / "k.zarr"), IngestOptions(layout=keyed))
     found = read_collection(tmp_path / "k.zarr")
     assert found["town"] == ["Ulm"] * 19 + [None] * 8 + ["a b"] * 7
     assert found["year"] == ["2023"] * 19 + ["2024"] * 15
@@ -180,7 +181,7 @@ def test_ingest__what_is_no_source_is_told(tmp_path):
 
 def test_ingest__a_source_that_grows_meanwhile_is_refused(tmp_path, monkeypatch):
     folder = write_folder(tmp_path / "in", three_frames())
-    from privpipe.store import ingest as module
+    from privpipe.store.collections.ingestion import ingest as module
 
     real = module.survey_source
 

@@ -1,0 +1,114 @@
+"""``privpipe check``: what metadata tells of a configuration, and what its budget means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+from flows.command.ingest_command import describe
+from flows.configuration.run_options import read_options
+from flows.console import say, tabulate
+from flows.runs.run import Run
+from flows.stages.budget import BudgetMeaning, explain_budget
+from flows.stages.check import check_stage, check_variation
+from flows.stages.preview import forecast_run
+from privpipe.capabilities import Forecast
+from privpipe.store.access.location import shown
+from privpipe.store.collections.collection import Collection
+
+__all__ = ["check_command"]
+
+
+def check_command(config: str, *, as_json: bool) -> dict[str, Any]:
+    """Check without a cluster; then read a few chunks to explain the budget."""
+    run = check_stage(read_options(config))
+    features, _ = check_variation(run)
+    meaning, forecast = explain_budget(run, strict=True), forecast_run(run)
+    if not as_json:
+        _show(run, meaning, forecast, features)
+    return {
+        "collection": _summarise(run.collection),
+        "training": None if run.trains_on_itself else _summarise(run.training),
+        "method": run.method.name,
+        "source": run.method.source,
+        "constant_features": features,
+        "left_out": list_left_out(run),
+        "profiles": None,  # what readers of other methods' answers find
+        **_tell(forecast),
+        "budget": None
+        if meaning is None
+        else {
+            "budget": meaning.budget,
+            "variance": meaning.variance,
+            "share": meaning.share,
+            "n_records": meaning.n_records,
+            "suggestions": [{"share": s, "budget": b} for s, b in meaning.suggestions],
+        },
+    }
+
+
+def _tell(forecast: Forecast | None) -> dict[str, Any]:
+    """A forecast by what it is about."""
+    return {forecast.about: asdict(forecast)} if is_dataclass(forecast) else {}
+
+
+def _summarise(collection: Collection) -> dict[str, Any]:
+    schema = collection.schema_of_records
+    return {
+        "url": shown(collection.url),
+        "digest": collection.digest,
+        "n_records": schema.n_records,
+        "n_features": schema.n_features,
+        "dtype": schema.dtype,
+    }
+
+
+def _show(
+    run: Run,
+    meaning: BudgetMeaning | None,
+    forecast: Forecast | None,
+    constant: Sequence[str],
+) -> None:
+    say(f"collection {shown(run.collection.url)}: {describe(run.collection.schema_of_records)}")
+    if not run.trains_on_itself:
+        say(f"training   {shown(run.training.url)}: {describe(run.training.schema_of_records)}")
+    say(f"method     {run.method.name} ({run.method.source})")
+    if meaning is not None:
+        say(
+            f"budget     {meaning.budget:g} is {_write_share(meaning.share)} the variance of the "
+            f"desired prediction ({meaning.variance:.4g}, from {meaning.n_records:,} records)."
+        )
+        table = tabulate("utility_budget", "share of the variance")
+        for share, budget in meaning.suggestions:
+            table.add_row(f"{budget:.3g}", f"{share:.1%}")
+        say(table)
+    if forecast is not None:
+        say(f"{forecast.about:10s} {forecast.describe()}")
+    if constant:
+        more = f" and {len(constant) - 12} more" if len(constant) > 12 else ""
+        say(
+            f"features   {', '.join(constant[:12])}{more} did not vary in the records read: they "
+            "say nothing, and least squares without a ridge refuses them."
+        )
+    left_out = list_left_out(run)
+    if left_out:
+        say(f"left out   {', '.join(left_out)}: variables are released where include names them.")
+    say("Everything that can be known without reading all records is in order.")
+
+
+def list_left_out(run: Run) -> list[str]:
+    """Variables of the collection that the release will not hold."""
+    held = {*run.options.release.include, *run.collection.attributes}
+    return [v.name for v in run.collection.schema_of_records.variables if v.name not in held]
+
+
+def _write_share(share: float) -> str:
+    """A share as a percentage, or as a multiple where that is what it is.
+
+    >>> _write_share(0.0123), _write_share(3e300), _write_share(float("inf"))
+    ('1.23% of', '3e+300 times', 'beyond')
+    """
+    if share == float("inf"):
+        return "beyond"
+    return f"{share:.2%} of" if share < 10 else f"{share:.3g} times"

@@ -1,0 +1,19 @@
+"""``privpipe export``: a release becomes a Parquet file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flows.console import say
+from privpipe.store.access.location import shown
+from privpipe.store.releases.export import export_release
+
+__all__ = ["export_command"]
+
+
+def export_command(release: str, out: str, *, verify: bool, as_json: bool) -> dict[str, Any]:
+    """Export and say how many records were written."""
+    n_records = export_release(release, out, verify=verify)
+    if not as_json:
+        say(f"{shown(out)}: {n_records:,} released records")
+    return {"release": shown(release), "out": shown(out), "n_records": n_records}

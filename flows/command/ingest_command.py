@@ -1,0 +1,89 @@
+"""``privpipe ingest``: a foreign source becomes a collection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+
+from flows.console import say, tabulate
+from privpipe.records.schema import CollectionSchema
+from privpipe.store.access.location import shown
+from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
+from privpipe.store.collections.ingestion.write_statistics import Statistics, read_statistics
+
+__all__ = ["describe", "describe_gaps", "ingest_command", "list_counts", "tabulate_schema"]
+
+
+def ingest_command(
+    source: str, dest: str, options: IngestOptions, *, as_json: bool
+) -> dict[str, Any]:
+    """Ingest and describe the result, values withheld."""
+    schema = ingest(source, dest, options)
+    statistics = read_statistics(dest)
+    if not as_json:
+        say(f"{shown(dest)}: {describe(schema)}")
+        if warning := describe_gaps(statistics):
+            say(warning)
+        say(tabulate_schema(schema, statistics))
+    return list_counts(schema, statistics)
+
+
+def describe(schema: CollectionSchema) -> str:
+    """One line about a collection."""
+    n_chunks = -(-schema.n_records // schema.chunk_rows)
+    n_partitions = max(1, len(schema.partitions))
+    partitions = f", {n_partitions} partitions" if n_partitions > 1 else ""
+    return (
+        f"{schema.n_records:,} records, {schema.n_features} features ({schema.dtype}), "
+        f"{n_chunks} chunks of {schema.chunk_rows:,} records{partitions}"
+    )
+
+
+def describe_gaps(statistics: Statistics) -> str:
+    """A line about features that no method accepts, or nothing."""
+    if not statistics.records_not_finite:
+        return ""
+    return (
+        f"{statistics.cells_not_finite:,} cells of the features in "
+        f"{statistics.records_not_finite:,} records are missing or not finite."
+    )
+
+
+def tabulate_schema(schema: CollectionSchema, statistics: Statistics) -> Table:
+    """The variables with their counts, values and names of categories withheld."""
+    table = tabulate("variable", "kind", "stored as", "missing", "pooled")
+    for variable in schema.variables:
+        kind = (
+            "numeric"
+            if variable.categories is None
+            else f"categorical, {len(variable.categories)} categories"
+        )
+        missing = f"{statistics.n_missing.get(variable.name, 0):,}"
+        pooled = f"{statistics.n_pooled.get(variable.name, 0):,}" if variable.categories else ""
+        table.add_row(variable.name, kind, variable.dtype, missing, pooled)
+    return table
+
+
+def list_counts(schema: CollectionSchema, statistics: Statistics) -> dict[str, Any]:
+    """Schema and counts for machines; what categories and partitions are called is withheld."""
+    return {
+        "format": "collection",
+        "n_records": schema.n_records,
+        "n_features": schema.n_features,
+        "dtype": schema.dtype,
+        "chunk_rows": schema.chunk_rows,
+        "n_partitions": max(1, len(schema.partitions)),
+        "cells_not_finite": statistics.cells_not_finite,
+        "records_not_finite": statistics.records_not_finite,
+        "variables": [
+            {
+                "name": variable.name,
+                "dtype": variable.dtype,
+                "n_categories": variable.column.n_categories,
+                "n_missing": statistics.n_missing.get(variable.name, 0),
+                "n_pooled": statistics.n_pooled.get(variable.name, 0),
+            }
+            for variable in schema.variables
+        ],
+    }

@@ -1,0 +1,86 @@
+"""``privpipe inspect``: what a collection, a model or a release is, values withheld."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from flows.command.ingest_command import describe, describe_gaps, list_counts, tabulate_schema
+from flows.console import say, say_raw, tabulate
+from privpipe.errors import FormatError
+from privpipe.store.access.location import shown
+from privpipe.store.arrays.headers import read_kind
+from privpipe.store.collections.collection import open_collection
+from privpipe.store.collections.ingestion.write_statistics import read_statistics
+from privpipe.store.collections.proving import verify_collection
+from privpipe.store.collections.trust.proof import Origin
+from privpipe.store.models.artifacts import open_model, read_model_header
+from privpipe.store.releases.published import check_release
+
+__all__ = ["inspect_command"]
+
+WITHHELD = ("fields", "schema", "arrays")
+
+VERIFIED: dict[Origin, str] = {
+    "ingest": "Every stored byte matches its receipt.",
+    "digest": "Every stored byte matches the digest of the collection; it has no receipts.",
+    "noted": "Not verified: there are no receipts, and the digest covers no more than the lengths "
+    "of chunks. Ingest it again.",
+}
+
+
+def inspect_command(path: str, *, verify: bool, as_json: bool) -> dict[str, Any]:
+    """Describe what is at `path`; raise if it is damaged."""
+    kind = read_kind(path)
+    if kind == "collection":
+        return _show_collection(path, verify, as_json)
+    if kind == "model":
+        open_model(path)  # checks the digest
+        return _show_header(read_model_header(path), path, as_json)
+    if kind == "release":
+        header = check_release(path, verify=verify)
+        answer = _show_header(header, path, as_json)
+        if verify and not as_json:
+            say("Every stored byte matches its receipt.")
+        return answer | ({"verified": True} if verify else {})
+    raise FormatError(
+        f"{shown(path)} is not of privpipe.", remedy="Ingest foreign data with privpipe ingest."
+    )
+
+
+def _show_collection(path: str, verify: bool, as_json: bool) -> dict[str, Any]:
+    collection = open_collection(path)
+    origin = verify_collection(collection) if verify else None
+    schema = collection.schema_of_records
+    statistics = read_statistics(path)
+    content = {**list_counts(schema, statistics), "digest": collection.digest}
+    if origin is not None:
+        content |= {"verified": origin != "noted", "verified_by": VERIFIED[origin]}
+    if as_json:
+        return content
+    say(f"collection {shown(path)}: {describe(schema)}")
+    say(f"digest {collection.digest}")
+    if gaps := describe_gaps(statistics):
+        say(gaps)
+    say(tabulate_schema(schema, statistics))
+    if origin is not None:
+        say(VERIFIED[origin])
+    return content
+
+
+def _show_header(header: Mapping[str, Any], path: str, as_json: bool) -> dict[str, Any]:
+    if as_json:
+        return dict(header)
+    table = tabulate("key", "value", title=f"{header['format']} {shown(path)}")
+    for key, value in header.items():
+        if key in WITHHELD or key == "audit":
+            continue
+        shown_value = json.dumps(value) if isinstance(value, dict | list) else str(value)
+        table.add_row(key, shown_value)
+    say(table)
+    if "audit" in header:
+        from privpipe.report.audit_text import write_audit_markdown
+
+        say_raw(write_audit_markdown(header["audit"]))
+    return dict(header)

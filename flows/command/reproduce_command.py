@@ -1,0 +1,81 @@
+"""``privpipe reproduce``: a paper's figure done again, ours beside theirs."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from functools import partial
+from typing import Any
+
+from rich.table import Table
+
+from flows.console import say, say_raw, tabulate
+from flows.reproduce.registry import FIGURES, run_reproduction
+from flows.reproduce.result import Reproduction
+from privpipe.errors import OptionError
+from privpipe.store.access.text import write_file
+
+__all__ = ["list_figures", "reproduce_command"]
+
+
+def reproduce_command(
+    name: str, *, data: str, runs: int, out: str, as_json: bool, small: bool = False
+) -> dict[str, Any]:
+    """Run one figure, or list all of them when no name is given."""
+    if not name:
+        if not as_json:
+            say(list_figures())
+        return {
+            "figures": [
+                {
+                    "name": key,
+                    "title": figure.title,
+                    "paper": figure.paper,
+                    "runs": figure.runs,
+                    "takes": figure.takes,
+                }
+                for key, figure in FIGURES.items()
+            ]
+        }
+    folder = data or os.environ.get("PRIVPIPE_PAPER_DATA", "")
+    needed = name not in FIGURES or FIGURES[name].files
+    if needed and not folder:
+        raise OptionError(
+            "The papers' data sets are not named.",
+            remedy="Give their folder with --data, or set PRIVPIPE_PAPER_DATA.",
+        )
+    found = run_reproduction(
+        name,
+        folder,
+        runs or None,
+        small=small,
+        say=partial(say, stderr=True),
+    )
+    if not as_json:
+        columns = ["cell", "ours", "lower", "upper", "paper", "verdict", "note"]
+        say_raw(found.table[columns].to_markdown(index=False, floatfmt=".3g"))
+        say("\n".join([f"{found.title} ({found.paper})", *found.notes]))
+    if out:
+        _write(found, out)
+        say(f"table and figure in {out}")
+    content: dict[str, Any] = json.loads(found.to_json())
+    return content
+
+
+def _write(found: Reproduction, folder: str) -> None:
+    """JSON, and the figure as PNG and SVG."""
+    write_file(f"{folder}/{found.name}.json", found.to_json())
+    figure = found.figure()
+    for kind in ("png", "svg"):
+        content = io.BytesIO()
+        figure.savefig(content, format=kind)
+        write_file(f"{folder}/{found.name}.{kind}", content.getvalue())
+
+
+def list_figures() -> Table:
+    """All figures by name."""
+    table = tabulate("name", "what", "paper", "runs", "takes")
+    for name, figure in FIGURES.items():
+        table.add_row(name, figure.title, figure.paper, str(figure.runs), figure.takes)
+    return table

@@ -1,0 +1,60 @@
+"""``privpipe run`` and its parts: the main job, whole or up to a stage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flows.runs.prefect_home import blaming_prefect, prepare_prefect
+
+__all__ = ["resume_command", "run_command"]
+
+
+def run_command(config: str, until: str = "publish") -> dict[str, Any]:
+    """Check the file, then run the flow with an in-process Prefect unless a server is set.
+
+    Returns
+    -------
+    results
+        What ``run_results.json`` says.
+    """
+    prepare_prefect()
+    # Whatever the metadata says is reported in a moment, before Prefect and a cluster start.
+    from flows.configuration.run_options import read_options
+    from flows.runs.results import read_results, write_failure
+    from flows.stages.check import check_stage
+
+    options = read_options(config)
+    try:
+        check_stage(options)
+    except Exception as error:
+        write_failure(options.release.path, None, error)
+        raise
+    from flows.pipeline import run_pipeline
+    from flows.runs.prefect_server import own_server
+
+    with blaming_prefect(), own_server():
+        run_pipeline(config, until)
+    return read_results(options.release.path)
+
+
+def resume_command(config: str) -> dict[str, Any]:
+    """Go on with an interrupted run.
+
+    Raises
+    ------
+    OptionError
+        If there is none.
+    """
+    from flows.configuration.run_options import read_options
+    from privpipe.errors import OptionError
+    from privpipe.store.access.holding.workspace import read_state
+    from privpipe.store.access.location import shown
+
+    release = read_options(config).release.path
+    if read_state(release) is None:
+        raise OptionError(
+            f"There is no interrupted run of {shown(release)}.",
+            remedy="Start one with `privpipe run`.",
+            code="nothing-to-resume",
+        )
+    return run_command(config)

@@ -1,0 +1,1 @@
+"""What a run is given: TOML, the environment, a first file to fill in."""

@@ -1,0 +1,69 @@
+"""The one way to say things on a terminal: text is text, never Rich's markup or a control code.
+
+Paths, names of columns and messages are users' own: ``[b]`` in a path is no tag, ``:smile:`` no
+emoji, and an escape sequence is shown (``\\x1b``), not obeyed. Only here is a Rich console made
+and anything printed; ruff forbids both elsewhere.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import IO, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from privpipe.errors import printable
+
+__all__ = ["PlainConsole", "say", "say_raw", "tabulate"]
+
+
+class PlainConsole(Console):
+    """A Rich console to which every text is plain, in tables as well.
+
+    Parameters
+    ----------
+    stderr
+        Write to stderr instead of stdout.
+    file
+        Write there instead.
+    """
+
+    def __init__(self, *, stderr: bool = False, file: IO[str] | None = None) -> None:
+        super().__init__(
+            file=file, stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=True
+        )
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """A text as Rich shows it: every one passes here, cells of tables included."""
+        options |= {"markup": False, "emoji": False}
+        return super().render_str(printable(text), **options)
+
+
+def say(*parts: str | Table, style: str = "", stderr: bool = False) -> None:
+    """Print texts and tables, a line each.
+
+    Parameters
+    ----------
+    parts
+        What to say.
+    style
+        Colour of all of it, as Rich names it.
+    stderr
+        Say it on stderr.
+    """
+    console = PlainConsole(stderr=stderr)
+    for part in parts:
+        # A table folds to the width of the terminal; a line of text is the terminal's to fold.
+        console.print(part, style=style or None, soft_wrap=isinstance(part, str))
+
+
+def say_raw(text: str, *, end: str = "\n", flush: bool = False) -> None:
+    """Write a document to stdout as it is, for files and programs; control characters shown."""
+    print(printable(text), end=end, flush=flush, file=sys.stdout)
+
+
+def tabulate(*headers: str, title: str | None = None) -> Table:
+    """An empty table; its cells are plain text."""
+    return Table(*headers, title=title, title_justify="left")

@@ -1,0 +1,145 @@
+"""A reproduction in steps: it says how far it is, and an interrupted one goes on where it was.
+
+A step is a name and a function without arguments; what it returns is kept as JSON until the whole
+is done. Functions of a reproduction call `step` and need not know who listens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import TypeVar
+
+import platformdirs
+
+import flows.reproduce
+from privpipe.store.access.text import write_file
+
+__all__ = ["Steps", "expect_steps", "find_folder", "follow_steps", "step"]
+
+T = TypeVar("T")
+
+QUIET_SECONDS = 2.0
+"""Least time between two lines."""
+
+
+@dataclass(eq=False)
+class Steps:
+    """The steps of one reproduction.
+
+    Parameters
+    ----------
+    folder
+        Where results of steps are kept; None keeps nothing.
+    say
+        Takes a line of progress.
+    """
+
+    folder: Path | None = None
+    say: Callable[[str], None] = lambda _: None
+    n_expected: int = 0
+    n_done: int = 0
+    n_found: int = 0
+    spent: float = 0.0
+    _last: float = field(default=-QUIET_SECONDS)
+
+    def expect(self, n_steps: int) -> None:
+        """So many more steps will come."""
+        self.n_expected += n_steps
+        kept = len(list(self.folder.glob("*.json"))) if self.folder else 0
+        if kept and not self.n_done:
+            self.say(f"going on: {kept} of {self.n_expected} steps were done before")
+
+    def run(self, name: str, function: Callable[[], T]) -> T:
+        """The result of a step: kept from before, or worked out now and kept."""
+        path = self.folder and self.folder / f"{hashlib.sha256(name.encode()).hexdigest()}.json"
+        if path and path.is_file():
+            self.n_done += 1
+            self.n_found += 1
+            kept: T = json.loads(path.read_text())["result"]
+            return kept
+        started = time.perf_counter()
+        result = function()
+        self.spent += time.perf_counter() - started
+        if path:
+            write_file(str(path), json.dumps({"step": name, "result": result}))
+        self.n_done += 1
+        self._tell(name)
+        return result
+
+    def forget(self) -> None:
+        """All is done: keep nothing."""
+        if self.folder:
+            for path in self.folder.glob("*.json"):
+                path.unlink()
+            self.folder.rmdir()
+
+    def _tell(self, name: str) -> None:
+        now = time.perf_counter()
+        if now - self._last < QUIET_SECONDS and self.n_done < self.n_expected:
+            return
+        self._last = now
+        left = self.spent / (self.n_done - self.n_found) * (self.n_expected - self.n_done)
+        rest = f"; about {_in_words(left)} left" if left > 1 else ""
+        self.say(f"{self.n_done}/{max(self.n_expected, self.n_done)}  {name}{rest}")
+
+
+_current: ContextVar[Steps] = ContextVar("steps", default=Steps())  # noqa: B039 - keeps nothing
+
+
+def step(name: str, function: Callable[[], T]) -> T:
+    """Do a step of whatever reproduction runs.
+
+    Parameters
+    ----------
+    name
+        Which step: the same name and data have the same result.
+    function
+        Works it out, as JSON has it: numbers, strings, lists and dictionaries with string keys.
+    """
+    return _current.get().run(name, function)
+
+
+def expect_steps(n_steps: int) -> None:
+    """Say beforehand how many steps will come."""
+    _current.get().expect(n_steps)
+
+
+@contextmanager
+def follow_steps(steps: Steps) -> Iterator[None]:
+    """Within it, steps are these; what they kept is removed when all has gone well."""
+    token = _current.set(steps)
+    try:
+        yield
+        steps.forget()
+    finally:
+        _current.reset(token)
+
+
+def find_folder(name: str, data: Path, files: tuple[str, ...]) -> Path:
+    """Where the steps of a reproduction are kept: another place for other data or another code.
+
+    Below PRIVPIPE_CACHE, or the user's cache folder.
+    """
+    identity = hashlib.sha256(metadata.version("privpipe").encode())
+    for source in sorted(Path(flows.reproduce.__path__[0]).glob("*.py")):
+        identity.update(source.read_bytes())
+    for file in files:
+        about = (data / file).stat()
+        identity.update(f"{file} {about.st_size} {about.st_mtime_ns}".encode())
+    root = os.environ.get("PRIVPIPE_CACHE") or platformdirs.user_cache_dir("privpipe")
+    folder = Path(root) / "reproduce" / f"{name}-{identity.hexdigest()[:16]}"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder
+
+
+def _in_words(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"

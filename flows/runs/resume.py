@@ -1,0 +1,101 @@
+"""Begin a run, or go on with the one that its workspace belongs to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from flows.configuration.run_options import RunOptions
+from flows.runs.run import Run, digest_options
+from privpipe.errors import OptionError, StoreError
+from privpipe.store.access.holding.workspace import RunState, read_state, write_state
+from privpipe.store.access.location import shown
+from privpipe.store.arrays.headers import exists, read_header, read_kind
+from privpipe.store.collections.collection import Collection
+from privpipe.store.collections.source_version import read_source_version
+
+__all__ = ["begin_or_resume", "check_unchanged", "is_published", "reach_stage"]
+
+
+def is_published(options: RunOptions, collection: Collection) -> bool:
+    """Whether the release exists already, made of this source by this configuration.
+
+    Raises
+    ------
+    StoreError
+        If something else stands there.
+    """
+    url = options.release.path
+    if not exists(url):
+        return False
+    if read_kind(url) == "release":
+        header = read_header(url, "release")
+        asked = digest_options(options), collection.digest
+        if (header["options_sha256"], header["source_digest"]) == asked:
+            return True
+    raise StoreError(
+        f"{shown(url)} exists and was not made by this configuration of this collection; a release "
+        "is never overwritten.",
+        remedy="Choose another place, or remove it.",
+        code="exists",
+    )
+
+
+def begin_or_resume(run: Run) -> tuple[Run, bool]:
+    """Take up the interrupted run of this configuration, or record a new one.
+
+    Returns
+    -------
+    run
+        With the identifier and state to work under.
+    resumed
+        Whether there was something to go on with.
+
+    Raises
+    ------
+    OptionError
+        If the workspace belongs to another configuration.
+    StoreError
+        If the source has changed since.
+    """
+    known = read_state(run.release_url)
+    if known is None:
+        write_state(run.release_url, run.state)
+        return run, False
+    if known.options_sha256 != run.state.options_sha256:
+        raise OptionError(
+            f"The interrupted run of {shown(run.release_url)} had another configuration.",
+            remedy="Give it the same configuration again, or remove it with `privpipe purge`.",
+            code="other-configuration",
+        )
+    resumed = replace(run, state=known)
+    check_unchanged(resumed)
+    return resumed, True
+
+
+def check_unchanged(run: Run) -> None:
+    """Raise StoreError if source or training records changed since the run began."""
+    state = run.state
+    for collection, known in (
+        (run.collection, state.source_fingerprint),
+        (run.training, state.training_fingerprint),
+    ):
+        if read_source_version(collection.url) != known:
+            raise StoreError(
+                f"{shown(collection.url)} has changed since the run began.",
+                remedy="Nothing was published. `privpipe purge`, then run again.",
+                code="source-changed",
+            )
+
+
+def reach_stage(
+    run: Run, stage: str, *, model_digest: str | None = None, n_chunks: int | None = None
+) -> Run:
+    """Record that a stage begins, with what is known by then."""
+    state: RunState = replace(
+        run.state,
+        stage=stage,
+        model_digest=model_digest or run.state.model_digest,
+        n_chunks=n_chunks or run.state.n_chunks,
+    )
+    write_state(run.release_url, state)
+    return replace(run, state=state)

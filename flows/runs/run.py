@@ -1,0 +1,152 @@
+"""A run as a value: what was asked, what was found out before any work, and who it is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+from platformdirs import user_cache_path
+from pydantic import TypeAdapter
+
+from flows.configuration.run_options import RunOptions
+from privpipe.cluster.pass_checkpoints import Checkpoints
+from privpipe.cluster.workers.connection import ClusterOptions
+from privpipe.protocols import Method
+from privpipe.records.holdout import Split
+from privpipe.store.access.holding.workspace import RunState, workspace_url
+from privpipe.store.access.location import join, local_path, shown
+from privpipe.store.arrays.headers import companion_url, exists
+from privpipe.store.collections.collection import Collection
+
+__all__ = ["Run", "cluster_options", "digest_options", "list_versions", "make_run_id", "now"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the check stage hands to all others.
+
+    Parameters
+    ----------
+    options
+        The configuration.
+    method
+        The method's row of the table.
+    collection, training
+        Opened, with the variables they are read for; often the same.
+    split
+        Which training records are held out.
+    state
+        Identifier of the run and how far it has come; stored in the workspace.
+    """
+
+    options: RunOptions
+    method: Method[Any]
+    collection: Collection
+    training: Collection
+    split: Split
+    state: RunState
+
+    @property
+    def run_id(self) -> str:
+        """8 hexadecimal digits; in every Dask key and receipt."""
+        return self.state.run_id
+
+    @property
+    def may_withhold(self) -> bool:
+        """Whether some records may keep their row but not be released."""
+        method = self.options.method
+        return (
+            self.options.release.nonfinite == "withhold"
+            or getattr(method, "on_unrepresentable", "fail") == "withhold"
+        )
+
+    @property
+    def release_url(self) -> str:
+        return self.options.release.path
+
+    @property
+    def work_model_url(self) -> str:
+        """Where the model is kept until the release is published."""
+        return join(workspace_url(self.release_url), "model.zarr")
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """Where sums and outcomes of attacks are kept until the release is published."""
+        return Checkpoints(join(workspace_url(self.release_url), "kept"))
+
+    @property
+    def stored_model_url(self) -> str:
+        """Where the model is now: in the workspace, or at its place if a run died publishing."""
+        moved = self.state.model_digest is not None and not exists(self.work_model_url)
+        return self.model_url if moved else self.work_model_url
+
+    @property
+    def model_url(self) -> str:
+        """Where the model will be."""
+        return companion_url(self.release_url, "model.zarr")
+
+    @property
+    def report_url(self) -> str:
+        """Folder of the report."""
+        return companion_url(self.release_url, "report")
+
+    @property
+    def trains_on_itself(self) -> bool:
+        """Whether the released records are the training records."""
+        return self.training.url == self.collection.url
+
+    def method_options(self) -> dict[str, Any]:
+        """The method's options as the header shows them."""
+        method = self.options.method
+        dumped: dict[str, Any] = TypeAdapter(type(method)).dump_python(method, mode="json")
+        return dumped
+
+
+def make_run_id() -> str:
+    """A new identifier."""
+    return secrets.token_hex(4)
+
+
+def now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def digest_options(options: RunOptions) -> str:
+    """SHA-256 of everything in the configuration that can change the release."""
+    content = options.model_dump(mode="json", exclude={"cluster"})
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def cluster_options(options: RunOptions) -> ClusterOptions:
+    """The ``[cluster]`` section as `privpipe.cluster` takes it.
+
+    Scratch files are in the workspace, or in a folder of this machine named after a remote
+    release, so that the next run finds and removes what a killed one left.
+    """
+    section = options.cluster
+    url = options.release.path
+    workspace = local_path(workspace_url(url))
+    if workspace is None:
+        name = hashlib.sha256(shown(url).encode()).hexdigest()[:16]
+        workspace = str(user_cache_path("privpipe", ensure_exists=True) / name)
+        os.makedirs(workspace, mode=0o700, exist_ok=True)
+    return ClusterOptions(
+        address=section.address,
+        workers=section.workers,
+        memory_limit=section.memory_limit,
+        dashboard=section.dashboard,
+        wait_seconds=section.wait_seconds,
+        scratch=f"{workspace}/dask",
+    )
+
+
+def list_versions() -> dict[str, str]:
+    """Versions of what shapes a release."""
+    return {name: version(name) for name in ("privpipe", "numpy", "scipy", "zarr", "dask")}

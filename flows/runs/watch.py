@@ -1,0 +1,148 @@
+"""Showing a run: one line per stage, a bar with records per second, a Prefect artifact."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from uuid import UUID
+
+from prefect.artifacts import create_progress_artifact, update_progress_artifact
+from prefect.context import FlowRunContext
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from flows.console import PlainConsole
+from privpipe.cluster.events import Event
+from privpipe.errors import printable
+
+__all__ = ["Watch"]
+
+ARTIFACT_EVERY = 5.0
+"""Seconds between two updates of the Prefect artifact, each of which is a request."""
+
+
+LABELS = {
+    "clean_chunk": "clean",
+    "sum_moments": "train",
+    "ask_shards": "train",
+    "price_columns": "train",
+    "sum_audit": "audit",
+    "attack": "audit",
+}
+"""What people are shown of work whose name begins so; the names of others are their own."""
+
+
+class _Speed(ProgressColumn):
+    """Amount per second."""
+
+    def __init__(self, unit: str) -> None:
+        super().__init__()
+        self._unit = unit
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.speed:,.1f} {self._unit}/s" if task.speed else "")
+
+
+class Watch:
+    """Shows stages, and the events of long work, on a console and in Prefect."""
+
+    def __init__(self, console: PlainConsole | None = None) -> None:
+        self.console = console or PlainConsole(stderr=True)
+        self._bar: Progress | None = None
+        self._artifact: UUID | None = None
+        self._done = self._total = 0.0
+        self._work = ""
+        self._updated = 0.0
+        self.run_id: str | None = None
+        self.stages: list[tuple[str, float]] = []
+        self.current = "check"
+
+    @contextmanager
+    def stage(self, name: str, what: str) -> Iterator[None]:
+        """Print a line when a stage ends well, with its seconds."""
+        begun = time.perf_counter()
+        self.current = name
+        try:
+            yield
+        finally:
+            self._close()
+        spent = time.perf_counter() - begun
+        self.stages.append((name, spent))
+        line = Text(f"{name:8s} {printable(what)}  ")
+        self.console.print(line.append(f"{spent:.1f} s", "dim"))
+
+    def say(self, line: str, style: str | None = None) -> None:
+        """Print a line."""
+        self.console.print(line, style=style)
+
+    def hear(self, event: Event) -> None:
+        """Show what long work tells: a bar while it advances, a line when it stalls."""
+        if event.what == "stalls":
+            n_workers = dict(event.numbers).get("workers", 0)
+            line = f"Nothing finished for {event.amount:.0f} s; {n_workers:.0f} workers."
+            self.say(line, style="yellow")
+        elif event.what == "begins":
+            self._open(event)
+        elif event.what == "advances":
+            if self._work != event.work:  # rounds, whose number nobody knows before
+                self._open(replace(event, amount=0))
+            self._advance(event.amount)
+        else:
+            self._close()
+
+    def _open(self, event: Event) -> None:
+        """Show a bar; without an end where the amount of work is not known."""
+        self._close()
+        self._work, self._done, self._total = event.work, 0.0, event.amount
+        self._updated = time.monotonic()
+        known = event.amount > 0
+        amount = "{task.completed:,.0f} of {task.total:,.0f}" if known else "{task.completed:,.0f}"
+        self._bar = Progress(
+            TextColumn("{task.description:8s}"),
+            BarColumn() if known else SpinnerColumn(),
+            TextColumn(f"{amount} {event.unit}"),
+            _Speed(event.unit),
+            *([TimeRemainingColumn()] if known else []),
+            console=self.console,
+            transient=True,
+            disable=not self.console.is_terminal,
+        )
+        label = next((LABELS[name] for name in LABELS if event.work.startswith(name)), event.work)
+        self._bar.add_task(label, total=event.amount or None)
+        self._bar.start()
+        if known and FlowRunContext.get() is not None:
+            found = create_progress_artifact(0.0, description=f"{label}: {event.unit} done")
+            self._artifact = found if isinstance(found, UUID) else None
+
+    def _advance(self, amount: float) -> None:
+        """Move the bar, and now and then the artifact."""
+        if self._total > 0:  # what is done twice after a loss is no more than the whole
+            amount = min(amount, self._total - self._done)
+        self._done += amount
+        if self._bar is not None:
+            self._bar.advance(self._bar.task_ids[0], amount)
+        if time.monotonic() - self._updated > ARTIFACT_EVERY:
+            self._update_artifact()
+
+    def _close(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+            self._update_artifact()
+        self._work, self._artifact = "", None
+
+    def _update_artifact(self) -> None:
+        self._updated = time.monotonic()
+        if self._artifact is not None:
+            update_progress_artifact(self._artifact, 100.0 * self._done / max(self._total, 1.0))

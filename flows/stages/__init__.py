@@ -1,0 +1,1 @@
+"""The stages of a run, each a plain function: check, prove, train, clean, audit, publish."""

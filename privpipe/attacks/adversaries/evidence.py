@@ -1,0 +1,265 @@
+"""What all attacks of one audit share: sampled records, standardised, and coded targets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from privpipe.attacks.adversaries.beside import Beside, expand_beside, standardise
+from privpipe.attacks.adversaries.codes import code_column, code_targets, expand_codes
+from privpipe.attacks.adversaries.coordinates import Coordinates, measure_coordinates
+from privpipe.attacks.attack_options import AttackOptions
+from privpipe.attacks.verdicts.judgement import LeftOut
+from privpipe.errors import InputError
+from privpipe.numerics.finite import find_empty_rows, find_finite_rows
+from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
+
+__all__ = ["Evidence", "prepare_evidence"]
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """Prepared arrays of an audit; attacks read it and change nothing.
+
+    Parameters
+    ----------
+    sources
+        What is attacked, by name. Readings of the release: "released" (its features, and which
+        rows are withheld), "everything" (these and all that stands beside them) and "bits"
+        (released values as they are, not standardised). For comparison, where given: "raw" and
+        "noise".
+    columns
+        The confidential variables; categorical ones with the classes left in the sample.
+    truth : (n_records, n_columns)
+        Their codes or numbers, NaN where missing.
+    groups : (n_records,), optional
+        Subject of each record.
+    train_only : (n_records,), optional
+        True for records that may not test an adversary; see `AttackOptions.seen_records`.
+    n_given, n_withheld, n_seen
+        Records given, withheld by the release (a row of NaN, attacked by that), and left out of
+        test, or altogether, because the sanitiser learned from them.
+    left_out
+        Variables that cannot be attacked, and why.
+    """
+
+    sources: dict[str, Coordinates]
+    columns: tuple[Column, ...]
+    truth: FloatArray
+    groups: IntArray | None
+    train_only: BoolArray | None
+    n_given: int
+    n_withheld: int
+    n_seen: int
+    left_out: tuple[LeftOut, ...] = ()
+
+    @property
+    def n_records(self) -> int:
+        return len(self.truth)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the arrays."""
+        return self.truth.nbytes + sum(source.values.nbytes for source in self.sources.values())
+
+    def counts(self) -> dict[str, int]:
+        """The numbers of records, by the names an `AttackReport` gives them."""
+        return {
+            "n_records": self.n_records,
+            "n_given": self.n_given,
+            "n_withheld": self.n_withheld,
+            "n_seen": self.n_seen,
+        }
+
+
+def prepare_evidence(
+    released: npt.ArrayLike,
+    confidential: npt.ArrayLike,
+    *,
+    raw: npt.ArrayLike | None = None,
+    noise: npt.ArrayLike | None = None,
+    columns: Sequence[Column] | None = None,
+    features: Sequence[Column] | None = None,
+    groups: npt.ArrayLike | None = None,
+    seen: npt.ArrayLike | None = None,
+    beside: Beside | None = None,
+    options: AttackOptions | None = None,
+) -> Evidence:
+    """Draw the bounded sample, standardise what is attacked, and code what is guessed.
+
+    Parameters
+    ----------
+    released : (n_records, n_features_released)
+        What an outsider sees. A row of NaN is a withheld record, attacked by its absence.
+    confidential : (n_records,) or (n_records, n_columns)
+        What must not be guessed. Without `columns`, integers, booleans and strings are
+        classes, floats numbers.
+    raw : (n_records, n_features), optional
+        The records before the release, for the control.
+    noise : (n_records, any), optional
+        The records with noise of equal utility, for comparison.
+    columns
+        Name and kind of each confidential column; codes -1 and NaN are missing.
+    features
+        Name and kind of each column of the released, raw and noisy records, where some are
+        categorical; these are attacked by indicators of their categories.
+    groups : (n_records,), optional
+        Subject of each record, where records share one.
+    seen : (n_records,), optional
+        True for records the sanitiser learned from.
+    beside
+        What is released beside the features: included variables, place, partition.
+    options
+        Bounds and the treatment of rare classes.
+
+    Raises
+    ------
+    InputError
+        If shapes differ, values are not finite, no records are left, or no variable can be
+        judged because it has a single class or a class too small. Where others can, such a
+        variable is left out and named.
+    """
+    options = options or AttackOptions()
+    given = {"released": released, "raw": raw, "noise": noise}
+    arrays = {name: np.asarray(array) for name, array in given.items() if array is not None}
+    names, kinds, truth = code_targets(confidential, columns)
+    beside = beside or Beside()
+    _check_rows(
+        arrays | {"confidential": truth}, {"groups": groups, "seen": seen} | beside.arrays()
+    )
+    withheld = _find_withheld(arrays["released"])
+    learned = np.zeros(len(truth), np.bool_) if seen is None else np.asarray(seen, np.bool_)
+    keeps_seen = options.seen_records == "train"
+    usable = np.flatnonzero((keeps_seen | ~learned) & ~np.isnan(truth).all(axis=1))
+    width = len(features or ()) or max(array.shape[-1] for array in arrays.values())
+    rows = _draw_rows(usable, width, options)
+    kept, left_out = _code_columns(truth[rows], names, kinds, options)
+    subject = None if groups is None else np.asarray(groups)[rows]
+    sources = {
+        name: _prepare_source(array[rows], name, withheld[rows], features, options)
+        for name, array in arrays.items()
+    }
+    return Evidence(
+        sources=_read_release(
+            arrays["released"][rows], sources, withheld[rows], beside.take(rows), features
+        ),
+        columns=tuple(column for column, _ in kept),
+        truth=np.column_stack([codes for _, codes in kept]),
+        groups=None if subject is None else np.unique(subject, return_inverse=True)[1],
+        train_only=learned[rows] if keeps_seen and seen is not None else None,
+        n_given=len(truth),
+        n_withheld=int(withheld.sum()),
+        n_seen=int(learned.sum()),
+        left_out=left_out,
+    )
+
+
+def _code_columns(
+    truth: FloatArray, names: Sequence[str], kinds: Sequence[bool], options: AttackOptions
+) -> tuple[list[tuple[Column, FloatArray]], tuple[LeftOut, ...]]:
+    """Variables that can be judged, and why others cannot; InputError where none can."""
+    kept: list[tuple[Column, FloatArray]] = []
+    left_out: list[LeftOut] = []
+    for j, (name, kind) in enumerate(zip(names, kinds, strict=True)):
+        try:
+            kept.append(code_column(truth[:, j], name, kind, options))
+        except InputError as error:
+            if len(names) == len(left_out) + 1:
+                raise
+            left_out.append(LeftOut(name, str(error)))
+    return kept, tuple(left_out)
+
+
+def _read_release(
+    released: npt.NDArray[Any],
+    sources: dict[str, Coordinates],
+    withheld: BoolArray,
+    beside: Beside,
+    features: Sequence[Column] | None,
+) -> dict[str, Coordinates]:
+    """The sources with further readings of the release: all of it together, and its bits."""
+    main = sources["released"]
+    more = standardise(expand_beside(beside, withheld)).astype(main.values.dtype)
+    found = dict(sources)
+    if withheld.any() and not withheld.all():
+        mask = standardise(withheld[:, None].astype(np.float64)).astype(main.values.dtype)
+        found["released"] = replace(main, values=np.hstack([main.values, mask]))
+    if beside.arrays() and more.shape[1]:
+        found["everything"] = replace(
+            main,
+            values=np.hstack([main.values, more]),
+            n_features=main.n_features + len(beside.columns),
+        )
+    measured = [j for j, column in enumerate(features or ()) if not column.is_categorical]
+    numbers = released if features is None else released[:, measured]
+    if np.issubdtype(numbers.dtype, np.floating):
+        numbers = np.where(withheld[:, None], numbers.dtype.type(0), numbers)
+    if (others := beside.numbers()).size:
+        numbers = np.hstack([numbers, others])
+    if numbers.shape[1]:
+        wide = numbers if numbers.dtype == np.float32 else numbers.astype(np.float64)
+        found["bits"] = Coordinates(wide, numbers.shape[1], None, 0)
+    return found
+
+
+def _check_rows(
+    arrays: dict[str, npt.NDArray[Any]], optional: dict[str, npt.ArrayLike | None]
+) -> None:
+    more = {name: np.asarray(array) for name, array in optional.items() if array is not None}
+    n_records = len(arrays["released"])
+    for name, array in (arrays | more).items():
+        if array.ndim == 0 or len(array) != n_records:
+            raise InputError(
+                f"{name} has shape {array.shape}, but released has {n_records} rows.",
+                remedy=f"Give {name} one row per record.",
+            )
+
+
+def _prepare_source(
+    table: npt.NDArray[Any],
+    name: str,
+    withheld: BoolArray,
+    features: Sequence[Column] | None,
+    options: AttackOptions,
+) -> Coordinates:
+    """Standardised columns; a withheld record, or one withheld for what it holds, is the mean."""
+    if features is not None:
+        table = expand_codes(table, features, name)
+    held = ~(withheld & ~find_finite_rows(table)) if table.ndim == 2 else ~withheld
+    if not held.any():
+        return Coordinates(np.zeros((len(table), 1)), table.shape[1], 0, table.shape[1])
+    found = measure_coordinates(
+        table if held.all() else table[held],
+        name=name,
+        max_bytes=options.max_bytes // 4,
+        seed=options.seed,
+    )
+    if held.all():
+        return found
+    values = np.zeros((len(table), found.values.shape[1]), found.values.dtype)
+    values[held] = found.values
+    return replace(found, values=values)
+
+
+def _find_withheld(table: npt.NDArray[np.generic]) -> BoolArray:
+    if table.ndim != 2 or not np.issubdtype(table.dtype, np.floating):
+        return np.zeros(len(table), np.bool_)
+    return find_empty_rows(table)
+
+
+def _draw_rows(usable: IntArray, n_features: int, options: AttackOptions) -> IntArray:
+    if len(usable) < 20:
+        raise InputError(
+            f"{len(usable)} records can be attacked after seen and unlabelled ones are left out.",
+            remedy="Give at least 20 labelled records that the sanitiser did not learn from.",
+            code="too_few_records",
+        )
+    size = options.plan_sample(len(usable), n_features)
+    if size == len(usable):
+        return usable
+    chosen = np.random.default_rng(options.seed).choice(len(usable), size, replace=False)
+    return np.asarray(np.sort(usable[chosen]))

@@ -1,0 +1,175 @@
+"""One prediction problem as an adversary sees it, and what a fitted adversary is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from privpipe.attacks.statistics.measures import weigh_areas
+from privpipe.attacks.statistics.splits import draw_rows
+from privpipe.errors import ConvergenceError
+from privpipe.protocols import FloatArray, IntArray
+
+__all__ = [
+    "Fitted",
+    "Problem",
+    "Trainer",
+    "choose_best",
+    "decide_with",
+    "fit_tuned",
+    "measure_tuning",
+    "one_hot",
+]
+
+TIE = 1e-9
+"""Two settings whose tuning scores are closer than this are equal: rounding may not choose."""
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Records to train on and records to choose settings with.
+
+    Parameters
+    ----------
+    x_train, x_tune : (n_records, n_coordinates)
+        Standardised inputs.
+    y_train, y_tune : (n_records,)
+        Codes of the classes, or numbers of mean 0 and variance 1 over the training records.
+    n_classes
+        Number of classes; None for numbers.
+    seed
+        Seed of all that is drawn.
+    """
+
+    x_train: FloatArray
+    y_train: FloatArray
+    x_tune: FloatArray
+    y_tune: FloatArray
+    n_classes: int | None
+    seed: int = 0
+
+    def join(self) -> Problem:
+        """The same problem with the tuning records among those to train on."""
+        return replace(
+            self,
+            x_train=np.concatenate([self.x_train, self.x_tune]),
+            y_train=np.concatenate([self.y_train, self.y_tune]),
+        )
+
+    def sample(self, max_train: int, max_tune: int) -> Problem:
+        """The same problem on a bounded sample; every class keeps its share, and a record."""
+        train, tune = self._draw(self.y_train, max_train), self._draw(self.y_tune, max_tune)
+        return replace(
+            self,
+            x_train=self.x_train[train],
+            y_train=self.y_train[train],
+            x_tune=self.x_tune[tune],
+            y_tune=self.y_tune[tune],
+        )
+
+    def _draw(self, y: FloatArray, most: int) -> slice | IntArray:
+        if len(y) <= most:
+            return slice(None)  # no copy
+        classes = None if self.n_classes is None else y.astype(np.int64)
+        return draw_rows(np.arange(len(y)), classes, most, self.seed)
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A trained adversary.
+
+    Parameters
+    ----------
+    decide
+        Maps inputs (n, n_coordinates) to (n, n_classes), or to (n,) for numbers.
+    settings
+        The settings that did best on the tuning records, in words.
+    choice
+        The same settings, as the adversary's `Trainer` takes them.
+    """
+
+    decide: Callable[[FloatArray], FloatArray]
+    settings: str
+    choice: Any = None
+
+
+def decide_with(model: Any, problem: Problem) -> Callable[[FloatArray], FloatArray]:
+    """The decision of a fitted model of scikit-learn: its numbers, or probabilities of classes."""
+    decide = model.predict if problem.n_classes is None else model.predict_proba
+    return lambda x: np.asarray(decide(x), np.float64)
+
+
+Trainer = Callable[[Problem, Any], Iterable[Fitted]]
+"""Trains one adversary with all its settings, or with one: ``train(problem, choice)``.
+
+`choice` is None for all settings, or the `Fitted.choice` of one of them; then the last adversary
+given back is the one asked for.
+"""
+
+
+def fit_tuned(problem: Problem, train: Trainer) -> Fitted:
+    """Choose settings on the tuning records, then train with them on all records.
+
+    An adversary that has chosen its settings need not leave a fifth of its records unused.
+
+    Parameters
+    ----------
+    problem
+        Records to train on, and to choose with.
+    train
+        See `Trainer`.
+
+    Raises
+    ------
+    ConvergenceError
+        If no setting gives finite decisions.
+    """
+    best = choose_best(problem, train(problem, None))
+    *_, final = train(problem.join(), best.choice)
+    return replace(final, settings=best.settings)
+
+
+def choose_best(problem: Problem, candidates: Iterable[Fitted]) -> Fitted:
+    """The candidate that does best on the tuning records; the first among equals (see `TIE`).
+
+    Raises
+    ------
+    ConvergenceError
+        If no candidate gives finite decisions.
+    """
+    best, best_score = None, -np.inf
+    for candidate in candidates:
+        score = measure_tuning(problem, candidate.decide(problem.x_tune))
+        if score > best_score + TIE:
+            best, best_score = candidate, score
+    if best is None:
+        raise ConvergenceError(
+            "No setting of the adversary gave finite decisions.",
+            remedy="Check the scale of the inputs.",
+        )
+    return best
+
+
+def measure_tuning(problem: Problem, decision: FloatArray) -> float:
+    """How well a decision on the tuning records does; larger is better.
+
+    Classes: share of hits plus area under the ROC curve, so that settings are told apart
+    where one class outnumbers the rest. Numbers: R squared.
+    """
+    if problem.n_classes is None:
+        return 1.0 - float(np.mean((problem.y_tune - decision) ** 2))
+    hits = float(np.mean(np.argmax(decision, axis=1) == problem.y_tune))
+    area = weigh_areas(problem.y_tune.astype(np.int64), decision)
+    return hits + float(np.nan_to_num(area(np.ones((1, len(decision))))[0], nan=0.5))
+
+
+def one_hot(codes: FloatArray, n_classes: int) -> FloatArray:
+    """Indicators of the classes, (n_records, n_classes), float64.
+
+    >>> one_hot(np.array([1.0, 0.0]), 2)
+    array([[0., 1.], [1., 0.]])
+    """
+    return np.asarray(np.eye(n_classes)[codes.astype(np.int64)])

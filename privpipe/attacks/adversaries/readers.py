@@ -1,0 +1,41 @@
+"""Which adversaries read which source: all of them the features, a few what stands beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from privpipe.attacks.adversaries.bits import fit_bit_reader
+from privpipe.attacks.adversaries.table import ADVERSARIES, Adversary
+from privpipe.attacks.attack_options import AttackOptions
+
+__all__ = ["choose_readers", "find_adversary"]
+
+BIT_READER = "bit_reader"
+
+_BIT_READER = Adversary(fit_bit_reader, 20_000)
+
+READERS = ("logistic", "least_squares", "boosting")
+"""Adversaries that read everything together: one that weighs columns, one that divides them."""
+
+
+def choose_readers(source: str, is_categorical: bool, options: AttackOptions) -> tuple[str, ...]:
+    """Names of the adversaries that attack a variable by a source.
+
+    >>> choose_readers("bits", True, AttackOptions())
+    ('bit_reader',)
+    >>> choose_readers("everything", True, AttackOptions())
+    ('logistic', 'boosting')
+    """
+    if source == "bits":
+        return (BIT_READER,)
+    suited = tuple(n for n in options.adversaries if is_categorical or ADVERSARIES[n].numbers)
+    if source != "everything":
+        return suited
+    weighing = [name for name in READERS[:2] if name in suited][:1]
+    dividing = [name for name in READERS[2:] if name in suited]
+    return (*weighing, *dividing) or suited[:1]
+
+
+def find_adversary(name: str, known: Mapping[str, Adversary]) -> Adversary:
+    """An adversary by its name; the reader of bits is none that options can leave out."""
+    return _BIT_READER if name == BIT_READER else known[name]

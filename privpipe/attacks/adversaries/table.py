@@ -1,0 +1,69 @@
+"""The adversaries by name and how much each trains on: a row each, and nothing else to change.
+
+Options, configuration, its JSON schema and template, plans and reports read this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+
+from privpipe.attacks.adversaries.problem import Fitted, Problem
+
+__all__ = ["ADVERSARIES", "Adversary"]
+
+
+@dataclass(frozen=True)
+class Adversary:
+    """How one kind of adversary is trained, and on how much.
+
+    Parameters
+    ----------
+    fit
+        Trains it on a problem.
+    max_train, max_tune, max_test
+        Most records used; they bound the time and the memory of one attack.
+    numbers
+        Whether it can predict numbers as well as classes.
+    """
+
+    fit: Callable[[Problem], Fitted]
+    max_train: int
+    max_tune: int = 10_000
+    max_test: int = 20_000
+    numbers: bool = True
+
+
+def _load(module: str, name: str) -> Callable[[Problem], Fitted]:
+    """A function of a module beside this one that is imported when it is called.
+
+    Scikit-learn takes seconds to import; a driver that only plans attacks does without.
+    """
+
+    def fit(problem: Problem) -> Fitted:
+        found: Fitted = getattr(import_module(f"{__package__}.{module}"), name)(problem)
+        return found
+
+    return fit
+
+
+_linear = partial(_load, "linear_adversaries")
+_quadratic = partial(_load, "quadratic_adversaries")
+
+ADVERSARIES: dict[str, Adversary] = {
+    "least_squares": Adversary(_linear("fit_least_squares"), 100_000),
+    "logistic": Adversary(_linear("fit_logistic"), 50_000, numbers=False),
+    "linear_svm": Adversary(_linear("fit_linear_svm"), 20_000),
+    "naive_bayes": Adversary(_linear("fit_naive_bayes"), 100_000, numbers=False),
+    "nearest_neighbours": Adversary(
+        _load("nearest_neighbours", "fit_nearest_neighbours"), 20_000, 2_000, 5_000
+    ),
+    "rbf": Adversary(_load("kernel_ridge", "fit_rbf"), 30_000, 5_000),
+    "boosting": Adversary(_load("boosted_trees", "fit_boosting"), 50_000),
+    "quadratic": Adversary(_quadratic("fit_quadratic"), 20_000, 5_000, numbers=False),
+    "polynomial": Adversary(_quadratic("fit_polynomial"), 10_000, 5_000),
+    "network": Adversary(_load("network_adversaries", "fit_network"), 20_000, 5_000),
+}
+"""The adversaries by name. Their bounds were chosen on 100,000 records of 300 features."""

@@ -1,0 +1,160 @@
+"""Options of an audit by attack: adversaries, bounds, splits, intervals and the limit."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, field_validator
+from pydantic.dataclasses import dataclass
+from pydantic_core import CoreSchema
+from pydantic_core.core_schema import no_info_after_validator_function
+
+from privpipe.attacks.adversaries.table import ADVERSARIES
+from privpipe.attacks.statistics.measures import EXPOSURES
+from privpipe.option_values import Options
+
+__all__ = ["AdversaryName", "AttackOptions", "ScoreName"]
+
+
+class _OfTable:
+    """Names of the rows of `ADVERSARIES`, whichever these are when a name is given."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return no_info_after_validator_function(cls.check, handler(source))
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return handler(schema) | {"enum": list(ADVERSARIES)}
+
+    @staticmethod
+    def check(name: str) -> str:
+        if name not in ADVERSARIES:
+            raise ValueError(f"there is no such adversary; use some of: {', '.join(ADVERSARIES)}")
+        return name
+
+
+AdversaryName = Annotated[str, _OfTable]
+"""Name of an adversary."""
+
+ScoreName = Literal["accuracy", "balanced_accuracy", "f1", "auc", "tpr_at_0.001", "tpr_at_0.01"]
+
+Share = Annotated[float, Field(gt=0, lt=0.8)]
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", hide_input_in_errors=True))
+class AttackOptions(Options):
+    """How a release is attacked and judged.
+
+    Parameters
+    ----------
+    adversaries
+        Which adversaries to train; those that cannot predict a variable's kind are left out.
+    max_advantage
+        Largest advantage allowed, as a share of the way from guessing to knowing. A variable
+        is safe where no upper limit exceeds it, and leaks where a lower limit does.
+    max_exposed
+        Largest share of the records that may stand open: the true-positive rate beyond the
+        false-positive rate at which it is measured.
+    decides
+        Scores that are held against these limits (of a number always "r2", and of these the
+        true-positive rates). Accuracy alone hides what is known of a rare class; the area
+        under the ROC curve does not. Both hide a few records that are known for certain;
+        true-positive rates do not.
+    level
+        Confidence of all verdicts together (Holm over variables, Bonferroni over the attacks
+        and deciding scores of each).
+    max_records
+        Records drawn from the collection for the audit.
+    max_bytes
+        Bytes of one attacked matrix; the sample shrinks until it fits.
+    max_test
+        Test records each adversary predicts.
+    tune_share, test_share
+        Shares of the records that choose settings and that judge; the rest trains.
+    min_class_records
+        Classes with fewer records are too small to be judged.
+    rare_classes
+        "refuse" to judge a variable with such classes, or "merge" them into one, and that with
+        the smallest others until it is large enough.
+    seen_records
+        What to do with records the sanitiser learned from: "leave_out", or "train", the
+        papers' protocol, in which adversaries train on them and are tested on all others.
+        It flatters the release: an eraser is exact on its own training records, so that
+        they teach an adversary less than fresh ones do.
+    n_replicates
+        Bootstrap replicates.
+    seed
+        Seed of sample, split and adversaries; no secret.
+
+    Examples
+    --------
+    >>> AttackOptions(adversaries=("logistic", "boosting")).level
+    0.95
+    """
+
+    adversaries: tuple[AdversaryName, ...] = Field(default_factory=lambda: tuple(ADVERSARIES))
+    max_advantage: Annotated[float, Field(ge=0, le=1)] = 0.1
+    max_exposed: Annotated[float, Field(ge=0, le=1)] = 0.01
+    decides: tuple[ScoreName, ...] = ("accuracy", "auc", "tpr_at_0.001", "tpr_at_0.01")
+    level: Annotated[float, Field(gt=0, lt=1)] = 0.95
+    max_records: Annotated[int, Field(ge=50)] = 100_000
+    max_bytes: Annotated[int, Field(ge=1 << 20)] = 1 << 28
+    max_test: Annotated[int, Field(ge=20)] = 20_000
+    tune_share: Share = 0.15
+    test_share: Share = 0.3
+    min_class_records: Annotated[int, Field(ge=4)] = 10
+    rare_classes: Literal["refuse", "merge"] = "refuse"
+    seen_records: Literal["leave_out", "train"] = "leave_out"
+    n_replicates: Annotated[int, Field(ge=50)] = 400
+    seed: Annotated[int, Field(ge=0)] = 0
+
+    @field_validator("adversaries", "decides")
+    @classmethod
+    def _distinct(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if not names or len(set(names)) < len(names):
+            raise ValueError("name at least one, each once")
+        return names
+
+    def plan_sample(self, n_records: int, n_features: int) -> int:
+        """How many of the records an audit of this width can use."""
+        # Matrices above a quarter of the bound are held in single precision.
+        fits = self.max_bytes // (4 * max(n_features, 1))
+        return min(n_records, self.max_records, max(fits, 50))
+
+    def allowed(self, score: str) -> float:
+        """The limit that a score is held against."""
+        return self.max_exposed if score in EXPOSURES else self.max_advantage
+
+    def deciding(self, kind: str) -> tuple[str, ...]:
+        """Scores that decide for a variable of classes or of numbers."""
+        if kind == "classes":
+            return self.decides
+        return ("r2", *(name for name in self.decides if name in EXPOSURES))
+
+    def plan_level(self, n_compared: int, n_open: int = 1) -> float:
+        """Confidence of each interval of a variable while so many variables are undecided.
+
+        Parameters
+        ----------
+        n_compared
+            Intervals of the variable that are to hold together.
+        n_open
+            Variables that share the level.
+        """
+        return 1 - (1 - self.level) / (max(n_compared, 1) * max(n_open, 1))
+
+    def plan_levels(self, n_compared: int, n_variables: int) -> tuple[float, ...]:
+        """The levels that sharing it step by step may ask for, the strictest first.
+
+        Of many variables not every step is kept; `Interval.at` then takes a stricter one.
+
+        >>> [round(level, 4) for level in AttackOptions().plan_levels(5, 2)]
+        [0.995, 0.99]
+        """
+        steps = [n_variables]
+        while steps[-1] > 1:
+            steps.append(min(steps[-1] - 1, int(0.8 * steps[-1]) + 1))
+        return tuple(self.plan_level(n_compared, n_open) for n_open in steps)

@@ -1,0 +1,82 @@
+"""From the sums of an audit to its findings: a JSON-ready value with every figure named."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from privpipe.attacks.moments.moment_audit import AuditPlan, AuditSums
+from privpipe.attacks.statistics.privacy import report_privacy
+from privpipe.numerics.regression.labels import name_targets
+from privpipe.protocols import Column, FloatArray
+
+__all__ = ["find_audit"]
+
+VIEWS = {
+    "raw": "raw",
+    "released": "released",
+    "retrained": "released, attack retrained",
+    "answer_only": "knowing only the wanted answer",
+    "guessing": "guessing",
+}
+"""Name of each way to predict, as reports show it."""
+
+
+def find_audit(sums: AuditSums, plan: AuditPlan) -> dict[str, Any]:
+    """Turn sums into figures.
+
+    Returns
+    -------
+    findings
+        ``n_records``, ``privacy`` (per view e_privacy and complete_privacy, mean over
+        targets and per target), ``desired`` and ``confidential`` (per variable and view:
+        accuracy and f1 of a categorical, r2 and rmse of a numeric variable).
+    """
+    return {
+        "n_records": sums.count,
+        "privacy": {
+            VIEWS[name]: found
+            for name in ("released", "retrained")
+            if (found := _find_privacy(sums, plan, name))
+        },
+        "desired": {column.name: _find_predictions(sums, column) for column in plan.desired},
+        "confidential": {
+            column.name: _find_predictions(sums, column) for column in plan.confidential
+        },
+    }
+
+
+def _find_privacy(sums: AuditSums, plan: AuditPlan, view: str) -> dict[str, Any] | None:
+    table = sums.added.get(f"privacy/{view}")
+    if table is None or not plan.confidential:
+        return None
+    return asdict(report_privacy(table, name_targets(plan.confidential)))
+
+
+def _find_predictions(sums: AuditSums, column: Column) -> dict[str, Any]:
+    return {
+        shown: _find_accuracy(table, column) if column.is_categorical else _find_error(table)
+        for view, shown in VIEWS.items()
+        if (table := sums.added.get(f"{view}/{column.name}")) is not None
+    }
+
+
+def _find_accuracy(confusion: FloatArray, column: Column) -> dict[str, float]:
+    """Accuracy, and F1: of class 1 for two classes, the mean over classes for more."""
+    hits, total = np.diag(confusion), confusion.sum()
+    f1 = 2 * hits / np.maximum(confusion.sum(axis=0) + confusion.sum(axis=1), 1)
+    return {
+        "accuracy": float(hits.sum() / max(total, 1)),
+        "f1": float(f1[1] if (column.n_categories or 0) <= 2 else f1.mean()),
+    }
+
+
+def _find_error(table: FloatArray) -> dict[str, float]:
+    count, total, squares, error = table
+    spread = squares - total**2 / max(count, 1)
+    return {
+        "r2": float(1 - error / spread) if spread > 0 else 0.0,
+        "rmse": float(np.sqrt(error / max(count, 1))),
+    }

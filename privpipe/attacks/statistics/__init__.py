@@ -1,0 +1,1 @@
+"""Measures, their intervals and their splits: what is a finding and what is chance."""

@@ -1,0 +1,103 @@
+"""Privacy as Xu et al. measure it: e_privacy and complete privacy, the one place for both.
+
+Xu et al. 2017, "Experimental results". Both are sums over records, kept as one table per view of
+the records, so that tables of shards add. A record released as the mean is predicted as the mean
+is, so ties are common, and computed as two different sums they differ in the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from privpipe.numerics.regression.moments import LeastSquares
+from privpipe.numerics.rounding import exceeds
+from privpipe.protocols import FloatArray
+
+__all__ = ["ViewPrivacy", "report_privacy", "sum_privacy"]
+
+
+@dataclass(frozen=True)
+class ViewPrivacy:
+    """What one predictor finds of the confidential variables in released records.
+
+    Parameters
+    ----------
+    e_privacy
+        Mean over records and confidential targets of the squared difference between the
+        prediction from the released record and the confidential prediction from the raw one,
+        in squared units of the target.
+    complete_privacy
+        Share of (record, target) pairs whose true value is predicted from the released record
+        with a larger squared error than from the mean training record; equal up to rounding is
+        not larger. Pairs of unknown truth do not count.
+    e_privacy_by_target, complete_privacy_by_target
+        The same for each target, by name.
+    """
+
+    e_privacy: float
+    complete_privacy: float
+    e_privacy_by_target: dict[str, float]
+    complete_privacy_by_target: dict[str, float]
+
+
+def sum_privacy(
+    adversary: LeastSquares,
+    shown: FloatArray,
+    expected: FloatArray,
+    truth: FloatArray,
+    raw: LeastSquares,
+    mean: FloatArray,
+) -> FloatArray:
+    """What some records add to e_privacy and complete privacy.
+
+    Parameters
+    ----------
+    adversary
+        Predicts confidential targets from what is shown.
+    shown : (n_records, n_shown)
+        Of the released records.
+    expected : (n_records, n_targets)
+        What `raw` predicts from the raw records.
+    truth : (n_records, n_targets)
+        True values; NaN where unknown.
+    raw
+        Predictor of the same targets, fitted to raw records.
+    mean : (n_features,)
+        Mean raw training record.
+
+    Returns
+    -------
+    table : (4, n_targets)
+        Per target: squared changes of the prediction, records, pairs that are completely
+        private, and pairs whose truth is known. Tables of different records add.
+
+    References
+    ----------
+    Xu et al. 2017, definitions of e_privacy and complete privacy.
+    """
+    predicted = adversary.predict(shown)
+    changed = ((predicted - expected) ** 2).sum(axis=0)
+    # The paper's "greater": who does just as well as from the mean, up to the rounding of both
+    # sums, does not count, and neither does an unknown truth.
+    without = np.abs(raw.predict(mean[None, :]) - truth)
+    terms = adversary.sum_terms(shown) + raw.sum_terms(mean[None, :]) + 2 * np.abs(truth)
+    n_terms = max(shown.shape[1], len(mean))
+    private = exceeds(np.abs(predicted - truth), without, terms, n_terms).sum(axis=0)
+    known = (~np.isnan(truth)).sum(axis=0)
+    return np.vstack([changed, np.full(len(changed), float(len(shown))), private, known])
+
+
+def report_privacy(table: FloatArray, names: Sequence[str]) -> ViewPrivacy:
+    """The figures of a table of `sum_privacy`, whose targets are called `names`."""
+    changed, count, private, known = table
+    e_privacy = changed / np.maximum(count, 1)
+    complete = private / np.maximum(known, 1)
+    return ViewPrivacy(
+        e_privacy=float(e_privacy.mean()),
+        complete_privacy=float(private.sum() / max(known.sum(), 1)),
+        e_privacy_by_target=dict(zip(names, e_privacy.tolist(), strict=True)),
+        complete_privacy_by_target=dict(zip(names, complete.tolist(), strict=True)),
+    )

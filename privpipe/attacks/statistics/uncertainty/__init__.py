@@ -1,0 +1,1 @@
+"""Limits of what is found: intervals, bootstraps, exposure at few false alarms."""

@@ -1,0 +1,187 @@
+"""Who stands open: the share of records an adversary claims rightly at few false alarms.
+
+Averages hide a few records that are known for certain. Here the adversary claims a class only
+where it is surest, and what counts is the true-positive rate at a small false-positive rate
+(Carlini et al. 2022, Membership Inference Attacks From First Principles).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from privpipe.attacks.statistics.uncertainty.intervals import (
+    Interval,
+    code_groups,
+    find_limits,
+    plan_effective,
+)
+from privpipe.protocols import FloatArray, IntArray
+
+__all__ = ["measure_exposure"]
+
+
+def measure_exposure(
+    truth: IntArray,
+    ranking: FloatArray,
+    *,
+    false_positive: float,
+    groups: IntArray | None = None,
+    level: float = 0.95,
+    also: Sequence[float] = (),
+    seed: int = 0,
+) -> Interval:
+    """True-positive rate at a false-positive rate, over all claims "this record is of class c".
+
+    Every record is claimed for every class, most certainly where its ranking exceeds the class's
+    median most. A claim of the true class is positive, any other negative; of two classes either
+    may be the one that shows. The negative claims of a class weigh together as much as its
+    positive ones, and what is unknown ranks in random order, so that a release that tells nothing
+    has a rate equal to the false-positive rate, however uneven the classes.
+
+    Parameters
+    ----------
+    truth : (n_records,)
+        Codes of the true classes, 0 .. n_classes - 1.
+    ranking : (n_records, n_classes)
+        The larger, the likelier the class, on one scale but for an offset per class. Of two
+        classes their difference counts.
+    false_positive
+        Share of negative claims that may be made.
+    groups : (n_records,), optional
+        Subjects that share records; numbers of claims then become effective ones.
+    level, also
+        Two-sided confidence, and lower levels at which limits are kept as well.
+    seed
+        Seed of the order of ties.
+
+    Returns
+    -------
+    Interval
+        NaN where there is no negative claim.
+
+    Notes
+    -----
+    Two things are uncertain: where the threshold of the wanted rate lies (order statistics of the
+    negative claims) and how many positive claims exceed it (Clopper and Pearson). The distances
+    of both from the estimate are joined by their squares, as Zou and Donner do.
+
+    References
+    ----------
+    Zou and Donner 2008, Construction of Confidence Limits About Effect Measures.
+
+    Examples
+    --------
+    >>> truth = np.arange(4000) % 2
+    >>> sure = np.where(np.arange(4000) < 200, truth - 0.5, 0.0)
+    >>> found = measure_exposure(truth, np.column_stack([-sure, sure]), false_positive=0.001)
+    >>> 0.045 < found.estimate < 0.055, found.lower > 0.03, found.upper < 0.07
+    (True, True, True)
+    """
+    claims = _rank_claims(truth, ranking, false_positive, groups, seed)
+    method = "ranks" if groups is None else "grouped_ranks"
+    if claims is None:
+        return Interval(np.nan, np.nan, np.nan, level, method)
+    return find_limits(claims.estimate, claims.limits, level, also, method)
+
+
+@dataclass(frozen=True, eq=False)
+class _Claims:
+    """Positive claims above each negative one, and for how many independent ones they stand.
+
+    Parameters
+    ----------
+    above : (n_negative + 1,)
+        Positive claims above the j-th highest negative one; none above the 0-th.
+    weight : (n_negative + 1,)
+        Share of the negative claims down to the j-th.
+    n_positive
+        Positive claims.
+    wanted
+        False-positive rate.
+    real_positive, real_negative
+        Effective numbers of claims.
+    """
+
+    above: IntArray
+    weight: FloatArray
+    n_positive: int
+    wanted: float
+    real_positive: float
+    real_negative: float
+
+    def rate(self, j: int) -> float:
+        """True-positive rate with the threshold at the j-th highest negative claim."""
+        return float(self.above[min(max(j, 0), len(self.above) - 1)]) / self.n_positive
+
+    @property
+    def estimate(self) -> float:
+        return self.rate(int(np.searchsorted(self.weight, self.wanted + _ROUNDING, "right")))
+
+    def limits(self, level: float) -> tuple[float, float]:
+        tail, found = (1 - level) / 2, self.estimate
+        early, late = self._thresholds(tail)
+        hits, n = found * self.real_positive, self.real_positive
+        low = float(stats.beta.ppf(tail, hits, n - hits + 1)) if hits > 0 else 0.0
+        high = float(stats.beta.ppf(1 - tail, hits + 1, n - hits)) if hits < n else 1.0
+        lower = found - np.hypot(max(0.0, found - self.rate(early)), found - low)
+        upper = found + np.hypot(max(0.0, self.rate(late) - found), high - found)
+        return max(0.0, float(lower)), min(1.0, float(upper))
+
+    def _thresholds(self, tail: float) -> tuple[int, int]:
+        """Negative claims by which the wanted rate is surely not yet, and surely reached."""
+        n = max(1, int(self.real_negative))
+        fewest = int(stats.binom.ppf(tail, n, self.wanted))
+        if stats.binom.cdf(fewest, n, self.wanted) > tail:
+            fewest -= 1  # the j-th lies beyond the rate when fewer than j negatives are within
+        most = int(stats.binom.isf(tail, n, self.wanted)) + 1
+        early = np.searchsorted(self.weight, (fewest + 1) / n + _ROUNDING, "right") - 1
+        late = np.searchsorted(self.weight, min(most / n, 1.0) - _ROUNDING, "left")
+        return int(early), int(late)
+
+
+_ROUNDING = 1e-9
+"""Of sums of weights."""
+
+
+def _rank_claims(
+    truth: IntArray, ranking: FloatArray, wanted: float, groups: IntArray | None, seed: int
+) -> _Claims | None:
+    n, k = ranking.shape
+    if k == 2:
+        margin = ranking[:, 1] - ranking[:, 0]
+        ranking = np.column_stack([-margin, margin])
+    own = np.zeros((n, k), np.bool_)
+    own[np.arange(n), truth] = True
+    sizes = own.sum(axis=0)
+    if sizes.max() == n:
+        return None
+    place = _order(ranking - np.median(ranking, axis=0), seed)
+    shares = np.broadcast_to(sizes / n / (n - sizes), (n, k))[~own]
+    order = np.argsort(-place[~own])
+    negative, shares = place[~own][order], shares[order]
+    positive = np.sort(place[own])
+    above = np.concatenate([[0], n - np.searchsorted(positive, negative)])
+    weight = np.concatenate([[0.0], np.cumsum(shares)])
+    real = 1 / float(shares @ shares)
+    claims = _Claims(above, weight, n, wanted, float(n), real)
+    if groups is None:
+        return claims
+    codes, n_groups = code_groups(groups, n)
+    made = place > negative[np.searchsorted(weight[1:], wanted + _ROUNDING, "right")]
+    subject = np.broadcast_to(codes[:, None], (n, k))[~own]
+    alike = plan_effective(made[~own], subject, n_groups) / len(negative)
+    return _Claims(
+        above, weight, n, wanted, plan_effective(made[own], codes, n_groups), real * alike
+    )
+
+
+def _order(values: FloatArray, seed: int) -> IntArray:
+    """Place of every claim among all, the surest last, equal ones in random order."""
+    flat = values.ravel()
+    place = np.empty(flat.size, np.int64)
+    place[np.lexsort((np.random.default_rng(seed).random(flat.size), flat))] = np.arange(flat.size)
+    return place.reshape(values.shape)

@@ -1,0 +1,252 @@
+"""Intervals of proportions: Wilson and Clopper-Pearson, and Wilson's where records share subjects.
+
+For scores that are no proportions see `bootstrap`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy import stats
+
+from privpipe.errors import InputError, OptionError
+from privpipe.protocols import BoolArray, IntArray
+
+__all__ = [
+    "Interval",
+    "Limits",
+    "check_level",
+    "code_groups",
+    "find_limits",
+    "measure_exact_interval",
+    "measure_grouped_wilson_interval",
+    "measure_wilson_interval",
+    "plan_effective",
+]
+
+Limits = Callable[[float], tuple[float, float]]
+"""Lower and upper limit at a level."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its confidence limits.
+
+    Parameters
+    ----------
+    estimate, lower, upper
+        Value and two-sided limits, in the unit of the score.
+    level
+        Confidence of the pair of limits, between 0 and 1.
+    method
+        "wilson", "grouped_wilson", "exact", "bootstrap", "grouped_bootstrap", "ranks",
+        "grouped_ranks" or "none".
+    relaxed
+        Limits at lower levels, as (level, lower, upper): a procedure that shares its level over
+        several questions asks for less confidence once some are answered.
+    """
+
+    estimate: float
+    lower: float
+    upper: float
+    level: float
+    method: str
+    relaxed: tuple[tuple[float, float, float], ...] = ()
+
+    def at(self, level: float) -> Interval:
+        """The interval at the lowest level kept that is at least this one, or this very one.
+
+        >>> interval = measure_wilson_interval(50, 100, level=0.99, also=[0.95])
+        >>> interval.at(0.95) == measure_wilson_interval(50, 100, level=0.95)
+        True
+        """
+        fit = min((kept for kept in self.relaxed if kept[0] >= level), default=None)
+        if fit is None:
+            return self
+        return replace(self, level=fit[0], lower=fit[1], upper=fit[2], relaxed=())
+
+
+def find_limits(
+    estimate: float, limits: Limits, level: float, also: Sequence[float], method: str
+) -> Interval:
+    """An interval at a level, with its limits at the lower ones of `also`.
+
+    Parameters
+    ----------
+    estimate
+        Value.
+    limits
+        Gives both limits at a level.
+    level, also
+        Two-sided confidence, and further ones below it.
+    method
+        As in `Interval`.
+    """
+    check_level(level)
+    kept = tuple((one, *limits(one)) for one in sorted(also) if one < level)
+    return Interval(estimate, *limits(level), level, method, kept)
+
+
+def measure_wilson_interval(
+    n_hits: int, n_trials: int, *, level: float = 0.95, also: Sequence[float] = ()
+) -> Interval:
+    """Wilson's score interval for a proportion of independent trials.
+
+    Parameters
+    ----------
+    n_hits, n_trials
+        Number of successes and of trials.
+    level
+        Two-sided confidence.
+    also
+        Lower levels at which limits are kept as well.
+
+    Raises
+    ------
+    InputError
+        If there are no trials, or more hits than trials.
+    OptionError
+        If `level` is not strictly between 0 and 1.
+
+    References
+    ----------
+    Wilson 1927; Brown, Cai and DasGupta 2001, Interval Estimation for a Binomial Proportion.
+
+    Examples
+    --------
+    >>> interval = measure_wilson_interval(50, 100)
+    >>> round(interval.lower, 4), round(interval.upper, 4)
+    (0.4038, 0.5962)
+    """
+    _check_counts(n_hits, n_trials)
+    check_level(level)
+    p = n_hits / n_trials
+
+    def limits(level: float) -> tuple[float, float]:
+        return _wilson_limits(p, n_trials, float(stats.norm.ppf(0.5 + level / 2)))
+
+    return find_limits(p, limits, level, also, "wilson")
+
+
+def measure_exact_interval(n_hits: int, n_trials: int, *, level: float = 0.95) -> Interval:
+    """Clopper and Pearson's interval for a proportion; its coverage is never below `level`.
+
+    Parameters, errors: as `measure_wilson_interval`.
+
+    Examples
+    --------
+    >>> round(measure_exact_interval(0, 10).upper, 4)
+    0.3085
+    """
+    _check_counts(n_hits, n_trials)
+    check_level(level)
+    tail = (1 - level) / 2
+    lower = 0.0 if n_hits == 0 else stats.beta.ppf(tail, n_hits, n_trials - n_hits + 1)
+    upper = 1.0 if n_hits == n_trials else stats.beta.ppf(1 - tail, n_hits + 1, n_trials - n_hits)
+    return Interval(n_hits / n_trials, float(lower), float(upper), level, "exact")
+
+
+def measure_grouped_wilson_interval(
+    hits: BoolArray, groups: IntArray, *, level: float = 0.95, also: Sequence[float] = ()
+) -> Interval:
+    """Wilson's interval for a proportion of trials that are alike within groups.
+
+    The number of trials is replaced by the number of independent trials that would have the
+    variance seen between groups, never more than the trials there are, and the normal
+    quantile by Student's with one degree of freedom less than there are groups.
+
+    Parameters
+    ----------
+    hits : (n_records,)
+        Success of each record.
+    groups : (n_records,)
+        Subject of each record; any integers.
+    level, also
+        As `measure_wilson_interval`.
+
+    Raises
+    ------
+    InputError
+        If there are fewer than two groups.
+
+    References
+    ----------
+    Korn and Graubard 1998, Confidence Intervals for Proportions with Small Expected Number of
+    Positive Counts; Dean and Pagano 2015 (the Wilson form).
+
+    Examples
+    --------
+    >>> hits = np.repeat([True, False], 50)
+    >>> interval = measure_grouped_wilson_interval(hits, np.arange(100) // 10)
+    >>> bool(interval.lower < 0.25)
+    True
+    """
+    _check_counts(int(hits.sum()), len(hits))
+    check_level(level)
+    codes, n_groups = code_groups(groups, len(hits))
+    p = float(hits.mean())
+    effective = plan_effective(hits, codes, n_groups)
+
+    def limits(level: float) -> tuple[float, float]:
+        return _wilson_limits(p, effective, float(stats.t.ppf(0.5 + level / 2, n_groups - 1)))
+
+    return find_limits(p, limits, level, also, "grouped_wilson")
+
+
+def plan_effective(hits: BoolArray, codes: IntArray, n_groups: int) -> float:
+    """Independent trials that would have the variance seen between groups, at most all trials.
+
+    Parameters
+    ----------
+    hits : (n_trials,)
+        Success of each trial.
+    codes : (n_trials,)
+        Group of each trial, 0 .. n_groups - 1.
+    n_groups
+        Number of groups; without any spread (all hits, or none) each counts as one trial.
+    """
+    p = float(hits.mean())
+    sizes = np.bincount(codes, minlength=n_groups)
+    weights = hits.astype(np.float64)
+    departure = np.bincount(codes, weights=weights, minlength=n_groups) - p * sizes
+    variance = n_groups / (n_groups - 1) * float(departure @ departure) / len(hits) ** 2
+    effective = p * (1 - p) / variance if variance > 0 else float(n_groups)
+    return min(effective, float(len(hits)))
+
+
+def check_level(level: float) -> None:
+    """Raise OptionError unless a confidence level lies strictly between 0 and 1."""
+    if not 0 < level < 1:
+        raise OptionError(f"level is {level}.", remedy="Use a number between 0 and 1, say 0.95.")
+
+
+def _check_counts(n_hits: int, n_trials: int) -> None:
+    if n_trials < 1 or not 0 <= n_hits <= n_trials:
+        raise InputError(
+            f"A proportion of {n_hits} in {n_trials} has no interval.",
+            remedy="Give at least one trial and no more hits than trials.",
+        )
+
+
+def _wilson_limits(p: float, n: float, z: float) -> tuple[float, float]:
+    middle = (p + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * float(np.sqrt(p * (1 - p) / n + z * z / (4 * n * n)))
+    return max(0.0, min(p, middle - half)), min(1.0, max(p, middle + half))
+
+
+def code_groups(groups: IntArray, n_records: int) -> tuple[IntArray, int]:
+    """Codes 0 .. n_groups - 1 of the groups, and their number; InputError below two."""
+    if len(groups) != n_records:
+        raise InputError(
+            f"groups has {len(groups)} entries for {n_records} records.",
+            remedy="Give one group per record.",
+        )
+    kinds, codes = np.unique(groups, return_inverse=True)
+    if len(kinds) < 2:
+        raise InputError(
+            f"An interval over groups needs 2 groups, got {len(kinds)}.",
+            remedy="Use more groups, or leave groups out where records are independent.",
+        )
+    return codes, len(kinds)

@@ -1,0 +1,1 @@
+"""From outcomes of attacks to one verdict per variable, with its reason."""

@@ -1,0 +1,116 @@
+"""Results of attacks, one outcome each: numbers about records, no value of any.
+
+An attack that could not be trained or judged is "unknown"; its row of the table holds no number.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from privpipe.attacks.statistics.measures import Score
+
+__all__ = ["TABLE_SCHEMA", "Attack", "AttackOutcome"]
+
+TABLE_SCHEMA = {
+    "target": ("str", "confidential variable that was guessed"),
+    "kind": ("str", "classes or numbers"),
+    "source": ("str", "what was read: released (features), everything, bits, raw or noise"),
+    "adversary": ("str", "who guessed"),
+    "score": ("str", "accuracy, balanced_accuracy, f1, auc, tpr_at_..., r2 or rmse"),
+    "estimate": ("float64", "score on the test records"),
+    "lower": ("float64", "lower confidence limit"),
+    "upper": ("float64", "upper confidence limit"),
+    "level": ("float64", "confidence of these two limits, after the multiplicity correction"),
+    "interval": ("str", "how the limits were found"),
+    "baseline": ("float64", "score of a guess without records: majority class or mean"),
+    "advantage": ("float64", "share of the way from guessing to knowing"),
+    "advantage_lower": ("float64", "smallest advantage within the limits"),
+    "advantage_upper": ("float64", "largest advantage within the limits"),
+    "n_train": ("int64", "records the adversary was fitted on"),
+    "n_tune": ("int64", "records that chose its settings"),
+    "n_test": ("int64", "records it was judged by"),
+    "n_features": ("int64", "columns of the source"),
+    "n_coordinates": ("int64", "columns the adversary read, the rank where that is low"),
+    "seconds": ("float64", "time taken, seconds"),
+    "status": ("str", "measured or unknown"),
+    "reason": ("str", "why it is unknown"),
+    "settings": ("str", "settings that did best on the tuning records"),
+}
+"""Columns of `AttackReport.table`: dtype and meaning. One row per attack and score."""
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One adversary against one variable of one source; a plan is a tuple of these."""
+
+    target: str
+    kind: Literal["classes", "numbers"]
+    source: str
+    adversary: str
+
+    @property
+    def name(self) -> str:
+        """Readable name, unique within a plan."""
+        return f"{self.source}-{self.adversary}-{self.target}"
+
+
+@dataclass(frozen=True)
+class AttackOutcome:
+    """What came of one attack; holds numbers about records, no value of any.
+
+    Parameters
+    ----------
+    attack
+        Which one.
+    status
+        "measured", or "unknown" where the adversary could not be trained or judged.
+    reason
+        Why it is unknown: an error's class, or the message of one of ours.
+    scores
+        Scores on the test records; none when unknown.
+    settings, n_train, n_tune, n_test, n_features, n_coordinates, seconds
+        As in `TABLE_SCHEMA`.
+    """
+
+    attack: Attack
+    status: Literal["measured", "unknown"]
+    reason: str = ""
+    scores: tuple[Score, ...] = ()
+    settings: str = ""
+    n_train: int = 0
+    n_tune: int = 0
+    n_test: int = 0
+    n_features: int = 0
+    n_coordinates: int = 0
+    seconds: float = 0.0
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Rows of the table; one without numbers when unknown."""
+        about: dict[str, Any] = asdict(self.attack)
+        about |= {
+            name: getattr(self, name)
+            for name in TABLE_SCHEMA
+            if name not in about and hasattr(self, name)
+        }
+        rows = [about | _describe_score(score) for score in self.scores]
+        empty = {name: math.nan for name, (dtype, _) in TABLE_SCHEMA.items() if dtype == "float64"}
+        rows = rows or [empty | about | {"score": "", "interval": "none"}]
+        return [{name: row[name] for name in TABLE_SCHEMA} for row in rows]
+
+
+def _describe_score(score: Score) -> dict[str, Any]:
+    interval = score.interval
+    return {
+        "score": score.name,
+        "estimate": interval.estimate,
+        "lower": interval.lower,
+        "upper": interval.upper,
+        "level": interval.level,
+        "interval": interval.method,
+        "baseline": score.baseline,
+        "advantage": score.advantage,
+        "advantage_lower": score.advantage_lower,
+        "advantage_upper": score.advantage_upper,
+    }

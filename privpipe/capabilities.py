@@ -1,0 +1,161 @@
+"""What a fitted map may be able to do beside `apply`, and a method beside `fit`: it has it or not.
+
+Cleaning, audit and training ask for these, and never for a method or a class of map. A new map that
+has the attributes is treated accordingly, with no line changed elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import numpy.typing as npt
+
+from privpipe.protocols import FloatArray, IntArray, RecordStream, Shard
+
+__all__ = [
+    "Coordinates",
+    "Counts",
+    "Forecast",
+    "MakesRecords",
+    "Measures",
+    "Preview",
+    "Promises",
+    "Reconstructs",
+    "Spends",
+    "UtilityPromise",
+]
+
+
+@runtime_checkable
+class Measures(Protocol):
+    """Says what cleaning cost while it cleans; the receipts of a release then tell it."""
+
+    def apply_measured(
+        self, x: Any, stream: RecordStream | None = None, *, overwrite_x: bool = False
+    ) -> tuple[FloatArray, Any]:
+        """Released records as `apply` gives them, and the `UtilitySummary` of their cost.
+
+        With `overwrite_x` the records are finite and not needed any more: where they fit,
+        released ones may take their place. Withheld records are left out before: a map that
+        measures draws nothing.
+        """
+        ...
+
+
+@runtime_checkable
+class Counts(Protocol):
+    """Says how many records had nothing of their own in the map."""
+
+    def apply_counted(
+        self, x: Any, stream: RecordStream | None = None
+    ) -> tuple[npt.NDArray[Any], int]:
+        """Released records as `apply` gives them, and how many were unseen by the fit."""
+        ...
+
+
+@runtime_checkable
+class Reconstructs(Protocol):
+    """Releases something shorter than records, which readers turn into records."""
+
+    def reconstruct(self, coordinates: Any) -> FloatArray:
+        """Records as a reader of the release sees them."""
+        ...
+
+
+@runtime_checkable
+class Spends(Protocol):
+    """Spends a budget on the desired prediction, of every record or on average."""
+
+    @property
+    def predictor(self) -> FloatArray:
+        """Of the desired prediction, (n_released, n_predictions)."""
+        ...
+
+    @property
+    def utility_budget(self) -> float:
+        """In squared units of the prediction."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class UtilityPromise:
+    """What every released record keeps.
+
+    Parameters
+    ----------
+    predictor : (n_released, n_predictions)
+        The desired predictor, in the features of records as readers see them.
+    utility_budget
+        Largest loss per record, in squared units of its prediction.
+    """
+
+    predictor: FloatArray
+    utility_budget: float
+
+
+@runtime_checkable
+class Promises(Protocol):
+    """Promises the utility of every record: the audit checks it, and no release breaks it."""
+
+    @property
+    def promise(self) -> UtilityPromise: ...
+
+
+@runtime_checkable
+class Coordinates(Protocol):
+    """Knows the few coordinates that are all a released record tells."""
+
+    def measure_coordinates(self, released: Any) -> FloatArray:
+        """Coordinates of released records, (n_records, rank), float64."""
+        ...
+
+
+@runtime_checkable
+class MakesRecords(Protocol):
+    """Makes records of its own, which are nobody's: what a surrogate method fits.
+
+    It is stored as maps are, and has their `kind`, `guarantee`, `draws` and numbers of features,
+    but no `apply`: no released record belongs to one that went in.
+    """
+
+    @property
+    def n_records(self) -> int:
+        """How many it releases, whatever went in."""
+        ...
+
+    def make_records(self, start: int, stop: int, stream: RecordStream | None) -> FloatArray:
+        """Records `start` to `stop`, (stop - start, n_features_out), from their own words.
+
+        The same for any cut into ranges.
+        """
+        ...
+
+
+class Preview(Protocol):
+    """A few chunks of a run that has not begun, evenly spread; read when asked for."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether these are all records."""
+        ...
+
+    def read_training(self) -> Sequence[Shard]:
+        """Attributes and labels of records that the fit will see; no features."""
+        ...
+
+    def read_attributes(self) -> IntArray:
+        """Attributes of records that will be released, (n_records, n_attributes)."""
+        ...
+
+
+class Forecast(Protocol):
+    """What a method tells of a run before it; a dataclass of counts, no value of a record."""
+
+    about: ClassVar[str]
+    """One word: what it is about."""
+
+    def describe(self) -> str:
+        """In a sentence or two."""
+        ...

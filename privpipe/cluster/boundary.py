@@ -1,0 +1,87 @@
+"""The worker-side boundary: nothing but our own errors leaves a worker.
+
+Dask keeps the exception of a failed task, prints it in the worker's log and serves it on the
+worker's pages; texts of foreign exceptions may hold values of records. So every function sent to
+a worker goes through `run_sealed`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import PurePath
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+from privpipe.errors import ClusterError, MemoryBudgetError, PrivpipeError, StoreError
+
+__all__ = ["run_sealed", "seal"]
+
+REFUSALS = frozenset(
+    getattr(errno, name)
+    for name in (
+        "EACCES EPERM EROFS ENAMETOOLONG ENOTDIR EISDIR ELOOP EIO EMFILE ENFILE ESTALE EBUSY "
+        "ENODEV EXDEV"
+    ).split()
+)
+"""What a file system says when a place is at fault, not the code."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def run_sealed(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call a function; let only a sealed error of ours out, without context or cause."""
+    problem: PrivpipeError
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:
+        problem = seal(error, getattr(function, "__name__", "task"))
+    # Raised outside the except block: no __context__ travels along.
+    raise problem
+
+
+def seal(error: Exception, stage: str) -> PrivpipeError:
+    """Turn any exception into one of ours that holds no foreign text.
+
+    Our own errors keep their text, which by rule holds no value of a record. Of others only the
+    type and the place in the code remain.
+    """
+    if isinstance(error, PrivpipeError):
+        return type(error)(error.message, remedy=error.remedy, code=error.code)
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return StoreError(
+            f"The disk is full ({stage}).",
+            remedy="Free space, then run again: the work so far is kept.",
+            code="disk-full",
+        )
+    if isinstance(error, OSError) and error.errno in REFUSALS:
+        return StoreError(
+            f"The file system refused: {os.strerror(error.errno or 0).lower()} ({stage}).",
+            remedy="Check the places that are named, and your rights there.",
+            code="refused",
+        )
+    if isinstance(error, MemoryError):
+        return MemoryBudgetError(
+            f"A worker ran out of memory ({stage}).", remedy="Use fewer threads or smaller chunks."
+        )
+    # What Dask itself says of lost workers and connections is no fault of ours.
+    foreign = type(error).__module__.partition(".")[0] == "distributed"
+    return (ClusterError if foreign else PrivpipeError)(
+        f"{stage} failed with {type(error).__name__} at {_place(error.__traceback__)}.",
+        remedy="See the logs of scheduler and workers, then run again: the work so far is kept."
+        if foreign
+        else "This is a fault of privpipe or of its installation; report type and place.",
+        code="task-failed",
+    )
+
+
+def _place(traceback: TracebackType | None) -> str:
+    """File name and line of the innermost frame."""
+    place = "an unknown place"
+    while traceback is not None:
+        code: Any = traceback.tb_frame.f_code
+        place = f"{PurePath(code.co_filename).name}:{traceback.tb_lineno}"
+        traceback = traceback.tb_next
+    return place

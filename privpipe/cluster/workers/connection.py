@@ -1,0 +1,257 @@
+"""Connect to a Dask cluster: a local one by default, or a running one by its address."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import urlsplit
+
+import dask
+import distributed
+from distributed import Client, WorkerPlugin
+
+from privpipe.cluster.workers.guarded import check_dashboard, start_cluster
+from privpipe.errors import ClusterError, OptionError
+
+__all__ = [
+    "ClusterOptions",
+    "WorkerMemory",
+    "check_address",
+    "check_dashboard",
+    "connect",
+    "measure_workers",
+]
+
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+WORKER_ENVIRONMENT = {
+    **dict.fromkeys(_THREADS, "1"),
+    # The nanny's own value hands memory back after every pass: 2.4 times the processor time.
+    "MALLOC_TRIM_THRESHOLD_": str(2**30),
+    "MALLOC_MMAP_THRESHOLD_": str(2**28),
+}
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """Which cluster to use.
+
+    Parameters
+    ----------
+    address
+        ``tcp://`` or ``tls://`` address of a running scheduler; None starts a local cluster.
+    workers
+        Worker processes of a local cluster; by default one per core.
+    memory_limit
+        Memory of each local worker, as Dask writes it ("4GiB"); by default an equal share.
+    dashboard
+        ``host:port`` of a local cluster's dashboard, on this machine only. Its pages lie below a
+        path that is new for each run and shown at its start.
+    wait_seconds
+        How long to wait for the first worker.
+    scratch
+        Folder for a local cluster's spilled records, emptied at start and at end; a new private
+        one by default.
+    """
+
+    address: str | None = None
+    workers: int | None = None
+    memory_limit: str = "auto"
+    dashboard: str = "127.0.0.1:8787"
+    wait_seconds: float = 60.0
+    scratch: str | None = None
+
+
+@dataclass(frozen=True)
+class WorkerMemory:
+    """The workers as a memory plan sees them.
+
+    Parameters
+    ----------
+    n_workers, n_threads
+        Workers, and threads over all of them.
+    smallest
+        Memory limit of the smallest worker, bytes; 0 when there is none.
+    total
+        Sum of the limits, bytes.
+    threads
+        Threads of the worker with most threads.
+    """
+
+    n_workers: int
+    n_threads: int
+    smallest: int
+    total: int
+    threads: int
+
+
+class PrepareWorker(WorkerPlugin):
+    """Private files, and one thread for each library below Dask's own."""
+
+    name = "privpipe-prepare"
+    idempotent = True
+
+    def setup(self, worker: Any) -> None:
+        """Run once on each worker."""
+        from privpipe.store.access.location import use_one_thread
+
+        os.umask(0o077)
+        use_one_thread()
+
+
+@contextmanager
+def connect(options: ClusterOptions) -> Iterator[Client]:
+    """Connect to the cluster, starting a local one when no address is given.
+
+    Raises
+    ------
+    OptionError
+        If the address is not ``tls://``, or ``tcp://`` on this machine: an open scheduler lets
+        anyone who reaches it run code. If the dashboard would listen to other machines.
+    ClusterError
+        If it cannot be reached, or no worker joins in time.
+    """
+    if options.address is not None:
+        check_address(options.address)
+        with _reach(options.address, options.wait_seconds) as client:
+            yield client
+        return
+    check_dashboard(options.dashboard)
+    settings = {
+        "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
+        "distributed.comm.timeouts.connect": "60s",
+        "distributed.worker.memory.spill-compression": None,
+        # A nanny replaces a killed worker. After 15 s, the default, Dask would give the worker up:
+        # a busy machine needs longer, and with the last one the run would wait for ever.
+        "distributed.deploy.lost-worker-timeout": "1 hour",
+        # Each of these processes looks 50 times a second whether its loop is late: a third of the
+        # driver's processor time.
+        "distributed.admin.tick.interval": "1s",
+    }
+    with (
+        _scratch_folder(options.scratch) as scratch,
+        dask.config.set(settings),
+        start_cluster(
+            workers=options.workers or os.cpu_count() or 1,
+            memory_limit=options.memory_limit,
+            dashboard=_free_address(options.dashboard),
+            scratch=scratch,
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        _prepare(client, options.wait_seconds)
+        yield client
+
+
+def check_address(address: str) -> None:
+    """Refuse a scheduler that is neither on this machine nor behind TLS."""
+    parts = urlsplit(address)
+    if parts.scheme == "tls" or (parts.scheme == "tcp" and _is_loopback(parts.hostname or "")):
+        return
+    raise OptionError(
+        f"The scheduler's address has the scheme {parts.scheme or 'none'!r}: without TLS anyone "
+        "who reaches it can run code and read records.",
+        remedy="Use tls://host:port with certificates in Dask's configuration, or a tcp:// "
+        "address of this machine.",
+        code="insecure-cluster",
+    )
+
+
+def measure_workers(client: Client) -> WorkerMemory:
+    """Number, threads and memory limits of the connected workers."""
+    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    limits = [int(worker["memory_limit"] or 0) for worker in workers]
+    threads = [int(worker["nthreads"]) for worker in workers]
+    return WorkerMemory(
+        n_workers=len(limits),
+        n_threads=sum(threads),
+        smallest=min(limits, default=0),
+        total=sum(limits),
+        threads=max(threads, default=1),
+    )
+
+
+@contextmanager
+def _reach(address: str, wait_seconds: float) -> Iterator[Client]:
+    try:
+        client = Client(address, timeout=wait_seconds)
+    except Exception as error:  # distributed raises many kinds
+        problem = type(error).__name__
+    else:
+        with client:
+            _prepare(client, wait_seconds)
+            yield client
+        return
+    raise ClusterError(
+        f"The scheduler at {address} cannot be reached ({problem}).",
+        remedy="Check that it runs, and that certificates match.",
+        code="unreachable",
+    )
+
+
+def _prepare(client: Client, wait_seconds: float) -> None:
+    try:
+        client.wait_for_workers(1, timeout=wait_seconds)
+        problem = ""
+    except distributed.TimeoutError:
+        problem = f"No worker joined within {wait_seconds:.0f} s."
+    if problem:
+        raise ClusterError(problem, remedy="Start workers, or raise the limit.", code="no-workers")
+    client.register_plugin(PrepareWorker())
+
+
+@contextmanager
+def _scratch_folder(path: str | None) -> Iterator[str]:
+    """A private folder; what a killed run left there, plain records among it, goes first."""
+    if path is None:
+        with tempfile.TemporaryDirectory(prefix="privpipe-dask-") as folder:
+            yield folder
+        return
+    _empty(path)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _empty(path: str) -> None:
+    """Make a private folder empty; workers of a killed run may need a moment to be gone."""
+    for _ in range(50):
+        shutil.rmtree(path, ignore_errors=True)
+        try:
+            os.mkdir(path, mode=0o700)
+            return
+        except FileExistsError:
+            time.sleep(0.1)
+    raise ClusterError(
+        f"The scratch folder {path} cannot be emptied.",
+        remedy="Something else uses it: end it, or remove the folder by hand.",
+        code="scratch",
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _free_address(wanted: str) -> str:
+    """The wanted address, or any free port of its host when it is taken."""
+    host, _, port = wanted.rpartition(":")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, int(port)))
+        except OSError:
+            return f"{host}:0"
+    return wanted

@@ -1,0 +1,155 @@
+"""A local Dask cluster that only the process that started it can speak to.
+
+Loopback is not private: every user of the machine reaches it, and whoever reaches a scheduler
+runs code as its owner. So scheduler, workers and client show each other a certificate that is
+made for this cluster and lives in memory; workers and nannies serve no pages; those of the
+scheduler, which have no login, lie behind a path that cannot be guessed.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import ip_address
+from typing import Any
+
+import dask
+from distributed import Nanny, Scheduler, Security, SpecCluster, Worker
+from tornado.routing import Matcher, Rule, RuleRouter
+
+from privpipe.errors import ClusterError, OptionError
+
+__all__ = ["GuardedScheduler", "PagelessWorker", "check_dashboard", "start_cluster"]
+
+_HOST = "127.0.0.1"
+_LARGEST_PORT = 65_535
+
+
+class _BelowPath(Matcher):
+    """Lets requests through whose path begins with a secret; to all others nothing is there."""
+
+    def __init__(self, prefix: str) -> None:
+        self._begin = f"{prefix}/".encode()
+
+    def match(self, request: Any) -> dict[str, Any] | None:
+        path = str(request.path).encode(errors="replace")
+        return {} if hmac.compare_digest(path[: len(self._begin)], self._begin) else None
+
+
+class GuardedScheduler(Scheduler):
+    """A scheduler whose pages answer below a secret path only, lists of pages included."""
+
+    def __init__(self, *, http_prefix: str, **options: Any) -> None:
+        if len(http_prefix) < 20:
+            raise ValueError("the path must not be guessed")
+        self._guarded_prefix = http_prefix
+        super().__init__(http_prefix=http_prefix, **options)
+
+    def start_http_server(self, *args: Any, **kwargs: Any) -> None:
+        """Serve, with the guard before everything that Dask and Bokeh add to the server."""
+        super().start_http_server(*args, **kwargs)  # type: ignore[no-untyped-call]
+        # No request is handled before this returns: it runs on the thread of the event loop.
+        rule = Rule(_BelowPath(self._guarded_prefix), self.http_application)
+        self.http_server.request_callback = RuleRouter([rule])
+
+
+class PagelessWorker(Worker):
+    """A worker that serves no pages: its owner finds the same on the scheduler's."""
+
+    def start_http_server(self, *args: Any, **kwargs: Any) -> None:
+        """Listen to nobody."""
+
+
+@contextmanager
+def start_cluster(
+    *, workers: int, memory_limit: str, dashboard: str, scratch: str
+) -> Iterator[SpecCluster]:
+    """Start scheduler and workers on this machine, closed to everybody else.
+
+    Parameters
+    ----------
+    workers
+        Number of worker processes, of one thread each.
+    memory_limit
+        Of each, as Dask writes it.
+    dashboard
+        ``host:port`` on this machine, see `check_dashboard`; another port when it is taken.
+    scratch
+        Folder for spilled records.
+    """
+    check_dashboard(dashboard)
+    prefix = f"/{secrets.token_urlsafe(24)}"
+    security = Security.temporary()
+    common = {"host": _HOST, "protocol": "tls://", "security": security}
+    nanny = {
+        **common,
+        "nthreads": 1,
+        "memory_limit": memory_limit,
+        "local_directory": scratch,
+        "silence_logs": "CRITICAL",
+        "worker_class": PagelessWorker,
+    }
+    scheduler = {
+        **common,
+        "port": 0,
+        "dashboard": True,
+        "dashboard_address": dashboard,
+        "http_prefix": prefix,
+    }
+    link = {"distributed.dashboard.link": f"{{scheme}}://{{host}}:{{port}}{prefix}/status"}
+    with (
+        dask.config.set(link),
+        SpecCluster(
+            scheduler={"cls": GuardedScheduler, "options": scheduler},
+            workers={number: {"cls": Nanny, "options": nanny} for number in range(workers)},
+            security=security,
+            silence_logs="CRITICAL",
+        ) as cluster,
+    ):
+        _check_closed(cluster.scheduler)
+        yield cluster
+
+
+def check_dashboard(address: str) -> None:
+    """Refuse an address of the dashboard that is not ``host:port`` on this machine.
+
+    Raises
+    ------
+    OptionError
+        If the host is another one, an interface that others reach, or missing (which would be
+        all interfaces): the dashboard has no login and speaks plain http.
+    """
+    host, _, port = address.rpartition(":")
+    if not (port.isascii() and port.isdigit() and int(port) <= _LARGEST_PORT):
+        problem = f"its port is not a number from 0 to {_LARGEST_PORT}"
+    elif host == "localhost" or _is_loopback(host):
+        return
+    else:
+        problem = "others could reach it there, and it has no login"
+    raise OptionError(
+        f"[cluster] dashboard = {address!r} is refused: {problem}.",
+        remedy='Use "127.0.0.1:8787", or port 0 for any free one; look at it from elsewhere '
+        "through `ssh -L 8787:127.0.0.1:8787 HOST`.",
+        code="open-dashboard",
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).version == 4 and ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _check_closed(scheduler: Any) -> None:
+    """A later Dask may start its pages in another way: then nothing is started at all."""
+    guarded = isinstance(scheduler.http_server.request_callback, RuleRouter)
+    if guarded and scheduler.address.startswith("tls://"):
+        return
+    raise ClusterError(
+        "The local cluster could not be closed to other users of this machine.",
+        remedy="Install the versions of constraints.txt.",
+        code="open-cluster",
+    )

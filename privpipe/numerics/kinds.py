@@ -1,0 +1,99 @@
+"""Whether whole numbers are classes or numbers: one rule, for whoever was not told.
+
+Text and truth values are classes, numbers with a decimal type are numbers. Integers may be either:
+with at most `MOST_CODES` different values they are read as classes, with more as numbers. Whoever
+reads integers other than 0 and 1 so has guessed, and says so (`GuessWarning`).
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from privpipe.errors import GuessWarning
+from privpipe.protocols import FloatArray
+
+__all__ = ["MOST_CODES", "are_classes", "code_classes", "guess_classes", "has_missing"]
+
+MOST_CODES = 64
+"""Most different values of integers that are read as classes."""
+
+
+def are_classes(n_different: int) -> bool:
+    """The rule itself, for integers of so many different values.
+
+    >>> are_classes(10), are_classes(65)
+    (True, False)
+    """
+    return n_different <= MOST_CODES
+
+
+def guess_classes(values: npt.NDArray[np.integer], name: str, remedy: str) -> bool:
+    """Whether integers are classes; says so where they could be either.
+
+    Integers below -1 are never classes.
+
+    Parameters
+    ----------
+    values : (n_records,)
+        Integers.
+    name
+        The variable, for the warning.
+    remedy
+        How to say what they are.
+
+    Warns
+    -----
+    GuessWarning
+        If there are other values than 0 and 1.
+
+    Examples
+    --------
+    >>> guess_classes(np.array([0, 1, 1]), "smoker", "")
+    True
+    """
+    kinds = np.unique(values)
+    found = bool(are_classes(len(kinds)) and (kinds >= -1).all())
+    if kinds.tolist() not in ([0], [1], [0, 1]):
+        gone = ", -1 being missing" if found and has_missing(kinds) else ""
+        warnings.warn(
+            f"{name} holds integers of {len(kinds)} different values, which are read as "
+            f"{'classes' if found else 'numbers'}{gone}. {remedy}",
+            GuessWarning,
+            stacklevel=4,
+        )
+    return found
+
+
+def has_missing(kinds: npt.NDArray[np.integer]) -> bool:
+    """Whether -1 means that there is no class: it is the least of at least three.
+
+    >>> has_missing(np.array([-1, 1])), has_missing(np.array([-1, 0, 1]))
+    (False, True)
+    """
+    return len(kinds) > 2 and int(kinds[0]) == -1
+
+
+def code_classes(values: npt.NDArray[Any]) -> tuple[FloatArray, int]:
+    """Numbers that are classes as codes in their order, NaN where missing; and how many classes.
+
+    Parameters
+    ----------
+    values : (n_records,)
+        Integers, -1 where missing (see `has_missing`), or floating numbers, NaN where missing.
+
+    Examples
+    --------
+    >>> code_classes(np.array([7, -1, 3]))
+    (array([ 1., nan,  0.]), 2)
+    """
+    gone = np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), bool)
+    if values.dtype.kind != "f" and has_missing(np.unique(values)):
+        gone = values == -1
+    kinds, places = np.unique(values[~gone], return_inverse=True)
+    codes = np.full(len(values), np.nan)
+    codes[~gone] = places
+    return codes, len(kinds)

@@ -1,0 +1,225 @@
+"""Reduced-cost searches: for every column the cheapest symbols, for every symbol its partners.
+
+The search of SPPM's Algorithm 2, equation (7), in float64 over all pairs. A block of columns is
+the unit that is spread over a cluster; every pair's value is computed by the same sequence of
+operations whatever the block, so that the answer does not depend on the partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from privpipe.numerics.mapping.pricing.pair_kernels import price_columns_kernel
+from privpipe.numerics.mapping.problem.distortion import CodeDistance, FunctionDistance, pack_codes
+from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem
+from privpipe.protocols import FloatArray, IntArray
+
+__all__ = [
+    "PriceOracle",
+    "Prices",
+    "Question",
+    "column_groups",
+    "measure_bound",
+    "merge_prices",
+    "price_block",
+    "price_in_memory",
+]
+
+_BLOCK_PAIRS = 2**22
+_KINDS = {"hamming": 0, "squared": 1, "absolute": 2}
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """What is asked of the prices.
+
+    Parameters
+    ----------
+    duals
+    top
+        Number of cheapest symbols wanted for every column.
+    partners
+        Whether the best column of every group is wanted for every symbol.
+    levels : (n_columns,), optional
+        Column potentials nu that reduced costs of partners are counted from; the prices
+        themselves when not given.
+    near
+        Largest reduced cost, counted from the levels, of a partner that is named and of a symbol
+        named after a column's cheapest; nats, not negative. What is farther is left out.
+    """
+
+    duals: Duals
+    top: int = 1
+    partners: bool = False
+    levels: FloatArray | None = None
+    near: float = np.inf
+
+
+@dataclass(frozen=True, eq=False)
+class Prices:
+    """Answer for some columns.
+
+    Parameters
+    ----------
+    values : (n_columns,)
+        ``nu_j = min_i [posterior_j . g_i + lam d_ij]`` over all symbols, nats.
+    best : (n_columns, top)
+        Cheapest symbols in order of their value; equal values in order of the symbols; -1 after
+        the last one that is near.
+    slack : (n_symbols, n_groups)
+        Least reduced cost of each symbol over the columns of a group, nats; no rows when not
+        asked for, infinite where none is near. A column's group is its most likely private value
+        relative to the prior.
+    partner : (n_symbols, n_groups)
+        The column that attains it; -1 where none is near or the group is empty.
+    """
+
+    values: FloatArray
+    best: IntArray
+    slack: FloatArray
+    partner: IntArray
+
+
+PriceOracle = Callable[[MappingProblem, Question], Prices]
+"""Answers for all columns of a problem: in memory, or block by block on workers."""
+
+
+def column_groups(problem: MappingProblem) -> IntArray:
+    """Group of each column: its most likely private value relative to the prior."""
+    return np.asarray(np.argmax(problem.posterior / problem.prior, axis=1))
+
+
+def price_block(
+    problem: MappingProblem, question: Question, start: int, stop: int, groups: IntArray
+) -> Prices:
+    """Price the columns start to stop against all symbols.
+
+    Parameters
+    ----------
+    problem
+        Its columns may be a part; `start` and `stop` count within it.
+    question
+    start, stop
+    groups : (n_columns,)
+        Group of each column, from the whole problem's prior.
+
+    Returns
+    -------
+    prices
+        Partners are counted within `problem`.
+    """
+    n, width, m = problem.n_symbols, stop - start, problem.n_private
+    values, best = np.empty(width), np.empty((width, min(question.top, n)), np.int64)
+    rows = n if question.partners else 0
+    slack, partner = np.full((m, rows), np.inf), np.full((m, rows), -1, np.int64)
+    levels = np.empty(0) if question.levels is None else question.levels
+    g = np.ascontiguousarray(question.duals.potentials.T)
+    posterior = np.ascontiguousarray(problem.posterior[start:stop])
+    kernel: Any = price_columns_kernel
+    for operands, a, b in _operands(problem, start, stop):
+        kernel(
+            *operands,
+            g,
+            posterior[a - start : b - start],
+            float(question.duals.multiplier),
+            groups[a:b],
+            a,
+            levels[a:b],
+            values[a - start : b - start],
+            best[a - start : b - start],
+            slack,
+            partner,
+        )
+    if np.isfinite(question.near):
+        far = slack > question.near
+        slack[far], partner[far] = np.inf, -1
+        _drop_far(problem, question, start, values, best)
+    return Prices(values, best, slack.T, partner.T)
+
+
+def _drop_far(
+    problem: MappingProblem, question: Question, start: int, values: FloatArray, best: IntArray
+) -> None:
+    """Leave out the symbols beyond each column's cheapest that are not near, in place.
+
+    A user's function is not asked again, pair by pair: all its symbols stay.
+    """
+    if isinstance(problem.distance, FunctionDistance) or best.shape[1] == 1:
+        return
+    columns = np.repeat(np.arange(start, start + len(best)), best.shape[1] - 1)
+    symbols = best[:, 1:].ravel()
+    cost = question.duals.multiplier * problem.distance.pairs(symbols, columns)
+    for value in range(problem.n_private):
+        cost += problem.posterior[columns, value] * question.duals.potentials[symbols, value]
+    levels = values if question.levels is None else question.levels[start : start + len(best)]
+    far = cost.reshape(len(best), -1) - levels[:, None] > question.near
+    best[:, 1:][far] = -1
+
+
+def _operands(
+    problem: MappingProblem, start: int, stop: int
+) -> Iterator[tuple[tuple[Any, ...], int, int]]:
+    """The kernel's view of the distances, in pieces of columns of bounded memory."""
+    distance = problem.distance
+    no_words, no_codes = np.empty((0, 0), np.uint64), np.empty((0, 0))
+    if isinstance(distance, CodeDistance):
+        kind = _KINDS[distance.kind]
+        if kind == 0:
+            symbols, columns = pack_codes(distance.symbols), pack_codes(distance.columns)
+            if symbols is not None and columns is not None:
+                words = np.ascontiguousarray(columns[:, start:stop].T)
+                yield (3, symbols, words, no_codes, no_codes, no_codes), start, stop
+                return
+        x_s = np.ascontiguousarray(distance.symbols.T)
+        x_c = np.ascontiguousarray(distance.columns[start:stop])
+        yield (kind, no_words, no_words, x_s, x_c, no_codes), start, stop
+        return
+    step = max(1, _BLOCK_PAIRS // problem.n_symbols)
+    for a in range(start, stop, step):
+        b = min(a + step, stop)
+        dense = np.ascontiguousarray(distance.block(a, b))
+        yield (4, no_words, no_words, no_codes, no_codes, dense), a, b
+
+
+def merge_prices(parts: Sequence[Prices], starts: Sequence[int]) -> Prices:
+    """Put the answers of consecutive blocks together.
+
+    Parameters
+    ----------
+    parts
+        Answers, in the order of their columns.
+    starts
+        What to add to the partners of each part to count within the whole problem.
+
+    Returns
+    -------
+    prices
+        Of equal slacks the earlier column is the partner.
+    """
+    slack, partner = parts[0].slack.copy(), parts[0].partner + starts[0]
+    partner[parts[0].partner < 0] = -1
+    for part, start in zip(parts[1:], starts[1:], strict=True):
+        better = part.slack < slack
+        slack[better] = part.slack[better]
+        partner[better] = part.partner[better] + start
+    values = np.concatenate([part.values for part in parts])
+    return Prices(values, np.concatenate([part.best for part in parts]), slack, partner)
+
+
+def price_in_memory(problem: MappingProblem, question: Question) -> Prices:
+    """Price all columns by the search over all pairs, in this process."""
+    return price_block(problem, question, 0, problem.n_columns, column_groups(problem))
+
+
+def measure_bound(problem: MappingProblem, prices: Prices, duals: Duals) -> float:
+    """Lower bound on the optimum in nats: ``sum_j p_j nu_j - lam * budget``, at least 0.
+
+    Valid for any potentials with ``sum_a p_a exp(g_ia) <= 1`` and ``lam >= 0``: by convexity
+    of x log x the information of a plan is at least the sum of its masses times
+    ``posterior_j . g_i``.
+    """
+    return max(0.0, float(problem.mass @ prices.values) - duals.multiplier * problem.budget)

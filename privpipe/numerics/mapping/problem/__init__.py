@@ -1,0 +1,1 @@
+"""The convex programme of a mapping: distances, information, feasible plans and their bounds."""

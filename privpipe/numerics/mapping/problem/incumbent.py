@@ -1,0 +1,115 @@
+"""The best mapping and the best bound found so far, and when to stop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Plan, measure_plan
+
+__all__ = ["Progress", "Round"]
+
+_LOST = 1e-12
+"""Share of a column's mass, or of the budget, that rounding may explain."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a round of a solver achieved.
+
+    Parameters
+    ----------
+    seconds
+        Since the start of the solve.
+    information, lower_bound
+        Best so far, nats.
+    n_pairs
+        Pairs the round worked on.
+    stage
+        "anneal", "interior", "cells" or "frank_wolfe".
+    """
+
+    seconds: float
+    information: float
+    lower_bound: float
+    n_pairs: int
+    stage: str
+
+
+@dataclass(eq=False)
+class Progress:
+    """Keeps the best feasible plan and the best certificate of one solve.
+
+    Parameters
+    ----------
+    problem
+    gap
+        Wanted difference between information and lower bound, nats.
+    max_seconds
+        Time after which no new round begins, and inner solves end at their next step.
+    on_round
+        Called after each round with this object; a solve that may be interrupted stores its
+        plan and duals there and is started again from them.
+    """
+
+    problem: MappingProblem
+    gap: float
+    max_seconds: float = np.inf
+    on_round: Callable[[Progress], None] | None = None
+    plan: Plan = field(init=False)
+    duals: Duals = field(init=False)
+    bound: float = field(init=False, default=0.0)
+    rounds: list[Round] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        problem = self.problem
+        self._start = time.monotonic()
+        columns = np.arange(problem.n_columns)
+        self.plan = measure_plan(problem, problem.stay, columns, problem.mass)
+        zeros = np.zeros((problem.n_symbols, problem.n_private))
+        self.duals = Duals(zeros, 0.0)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._start
+
+    @property
+    def reached(self) -> float:
+        """Certified gap, nats."""
+        return self.plan.information - self.bound
+
+    def offer(self, plan: Plan, duals: Duals, bound: float, n_pairs: int, stage: str) -> None:
+        """Keep whichever is better; a plan that lost mass on the way is not taken."""
+        if plan.information < self.plan.information and self._is_feasible(plan):
+            self.plan = plan
+        if np.isfinite(bound) and bound > self.bound:
+            self.duals, self.bound = duals, bound
+        entry = Round(self.seconds, self.plan.information, self.bound, n_pairs, stage)
+        self.rounds.append(entry)
+        if self.on_round is not None:
+            self.on_round(self)
+
+    def _is_feasible(self, plan: Plan) -> bool:
+        problem = self.problem
+        sums = np.bincount(plan.columns, plan.weights, problem.n_columns)
+        lost = np.abs(sums - problem.mass) > _LOST * problem.mass
+        return bool(
+            plan.distortion <= problem.budget * (1 + _LOST)
+            and (plan.weights >= 0).all()
+            and not lost.any()
+        )
+
+    @property
+    def stop(self) -> str:
+        """Why to stop now: "gap reached", "time limit", or "" to go on."""
+        if self.reached <= self.gap:
+            return "gap reached"
+        return "time limit" if self.is_late() else ""
+
+    def is_late(self) -> bool:
+        """Whether the time is up; inner solves ask between their steps."""
+        return self.seconds >= self.max_seconds

@@ -1,0 +1,256 @@
+"""The convex programme of a privacy mapping in pairs, and the dual numbers that bound it.
+
+Salamatian et al., SPPM, problem (2), written in joint masses ``y_ij = p_j x_ij``. Columns are
+the original symbols with positive probability; symbols are all that may be released.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from privpipe.numerics.mapping.problem.distortion import Distance
+from privpipe.numerics.mapping.problem.mutual_information import (
+    measure_information,
+    released_masses,
+)
+from privpipe.protocols import FloatArray, IntArray
+
+__all__ = [
+    "Duals",
+    "MappingProblem",
+    "Pairs",
+    "Plan",
+    "draw_into_budget",
+    "keep_free_pairs",
+    "make_feasible",
+    "measure_plan",
+    "thin_plan",
+]
+
+_SHARES = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
+
+
+@dataclass(frozen=True, eq=False)
+class MappingProblem:
+    """Minimise the information of the released symbol within a budget of mean distortion.
+
+    Parameters
+    ----------
+    mass : (n_columns,)
+        Probability of each original symbol, positive, sum 1.
+    posterior : (n_columns, n_private)
+        Probabilities of the private values given the original symbol; rows sum to 1.
+    distance
+        From columns to symbols.
+    budget
+        Largest mean distortion, in the distance's unit; positive.
+    stay : (n_columns,)
+        The symbol at distance 0 of each column: itself.
+    """
+
+    mass: FloatArray
+    posterior: FloatArray
+    distance: Distance
+    budget: float
+    stay: IntArray
+
+    @property
+    def prior(self) -> FloatArray:
+        """Probabilities of the private values, (n_private,)."""
+        return np.asarray(self.mass @ self.posterior)
+
+    @property
+    def n_columns(self) -> int:
+        return len(self.mass)
+
+    @property
+    def n_symbols(self) -> int:
+        return self.distance.n_symbols
+
+    @property
+    def n_private(self) -> int:
+        return int(self.posterior.shape[1])
+
+
+@dataclass(frozen=True, eq=False)
+class Duals:
+    """Numbers from which anyone can compute a lower bound on the optimum.
+
+    Parameters
+    ----------
+    potentials : (n_symbols, n_private)
+        In nats, with ``sum_a p_a exp(g_ia) <= 1`` for every symbol i.
+    multiplier
+        Nats per unit of distortion, not negative.
+    """
+
+    potentials: FloatArray
+    multiplier: float
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """A sparse set of pairs (symbol, column), ordered by column, then symbol.
+
+    Parameters
+    ----------
+    pointers : (n_columns + 1,)
+        Where each column's pairs begin.
+    symbols : (n_pairs,)
+    columns : (n_pairs,)
+    distances : (n_pairs,)
+    """
+
+    pointers: IntArray
+    symbols: IntArray
+    columns: IntArray
+    distances: FloatArray
+
+    @classmethod
+    def of(cls, problem: MappingProblem, symbols: IntArray, columns: IntArray) -> Pairs:
+        """Sort, drop doubles and look the distances up."""
+        if len(symbols) and symbols.min() < 0:  # prices that are no numbers name no symbol
+            raise FloatingPointError("prices are not finite")
+        key = np.unique(columns.astype(np.int64) * problem.n_symbols + symbols)
+        column, symbol = np.divmod(key, problem.n_symbols)
+        pointers = np.zeros(problem.n_columns + 1, np.int64)
+        np.cumsum(np.bincount(column, minlength=problem.n_columns), out=pointers[1:])
+        return cls(pointers, symbol, column, problem.distance.pairs(symbol, column))
+
+    def __len__(self) -> int:
+        return len(self.symbols)
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A feasible mapping in joint masses with what it achieves.
+
+    Parameters
+    ----------
+    symbols, columns : (n_pairs,)
+        Pairs that carry mass, in no particular order, none twice.
+    weights : (n_pairs,)
+        Joint masses, not negative; those of column j sum to its probability.
+    information
+        Nats.
+    distortion
+        Mean distortion, at most the budget.
+    """
+
+    symbols: IntArray
+    columns: IntArray
+    weights: FloatArray
+    information: float
+    distortion: float
+
+
+def measure_plan(
+    problem: MappingProblem, symbols: IntArray, columns: IntArray, weights: FloatArray
+) -> Plan:
+    """Information and distortion of joint masses that are known to be feasible."""
+    masses = released_masses(symbols, weights, problem.posterior[columns], problem.n_symbols)
+    spent = float(problem.distance.pairs(symbols, columns) @ weights)
+    return Plan(symbols, columns, weights, measure_information(masses), spent)
+
+
+def make_feasible(
+    problem: MappingProblem, pairs: Pairs, weights: FloatArray, smallest: float = 0.0
+) -> Plan:
+    """Turn nearly feasible masses into a feasible plan.
+
+    Columns are scaled to their probabilities after dropping shares below `smallest`; what is
+    then spent beyond the budget is won back by mixing with the identity, which costs nothing.
+
+    Parameters
+    ----------
+    problem
+    pairs
+    weights : (n_pairs,)
+        Not negative; a column without mass stays at itself.
+    smallest
+        Least share of a column that is kept.
+
+    Returns
+    -------
+    plan
+        Its distortion is at most the budget in float64.
+    """
+    start = pairs.pointers[:-1]
+    total = np.add.reduceat(np.append(weights, 0.0), start)
+    total[pairs.pointers[1:] == start] = 0.0
+    share = weights / np.where(total > 0, total, 1.0)[pairs.columns]
+    share[share < smallest] = 0.0
+    kept = np.bincount(pairs.columns, share, problem.n_columns)
+    share /= np.where(kept > 0, kept, 1.0)[pairs.columns]
+    weights = share * problem.mass[pairs.columns]
+    spent = float(pairs.distances @ weights)
+    keep = min(1.0, problem.budget * (1 - 1e-14) / spent) if spent > 0 else 1.0
+    rest = problem.mass * np.where(kept > 0, 1 - keep, 1.0)
+    return _with_identity(problem, pairs, keep * weights, rest)
+
+
+def _with_identity(
+    problem: MappingProblem, pairs: Pairs, weights: FloatArray, rest: FloatArray
+) -> Plan:
+    own = pairs.symbols == problem.stay[pairs.columns]
+    weights = weights.copy()
+    weights[own] += rest[pairs.columns[own]]
+    rest = rest.copy()
+    rest[pairs.columns[own]] = 0.0
+    extra, used = np.flatnonzero(rest > 0), np.flatnonzero(weights > 0)
+    return measure_plan(
+        problem,
+        np.concatenate([pairs.symbols[used], problem.stay[extra]]),
+        np.concatenate([pairs.columns[used], extra]),
+        np.concatenate([weights[used], rest[extra]]),
+    )
+
+
+def thin_plan(problem: MappingProblem, plan: Plan, most_information: float) -> Plan:
+    """Drop the smallest shares of each column while the information stays low enough.
+
+    Interior points leave a trace of mass on every pair; releases want few symbols per column.
+
+    Parameters
+    ----------
+    problem
+    plan
+    most_information
+        Nats that the thinner plan may have.
+
+    Returns
+    -------
+    plan
+        The thinnest that fits, or the plan itself.
+    """
+    pairs, weights = _sort_plan(problem, plan)
+    for share in _SHARES:
+        thinner = make_feasible(problem, pairs, weights, share)
+        if thinner.information <= most_information:
+            return thinner
+    return plan
+
+
+def draw_into_budget(problem: MappingProblem, plan: Plan) -> Plan:
+    """The plan, mixed with the identity where rounding carried it over the budget."""
+    if plan.distortion <= problem.budget:
+        return plan
+    return make_feasible(problem, *_sort_plan(problem, plan))
+
+
+def keep_free_pairs(problem: MappingProblem, plan: Plan) -> Plan:
+    """The plan without what costs distortion; columns keep the proportions of the rest."""
+    pairs, weights = _sort_plan(problem, plan)
+    return make_feasible(problem, pairs, np.where(pairs.distances > 0, 0.0, weights))
+
+
+def _sort_plan(problem: MappingProblem, plan: Plan) -> tuple[Pairs, FloatArray]:
+    """The plan's pairs by column, then symbol, and their masses."""
+    order = np.lexsort((plan.symbols, plan.columns))
+    symbols, columns = plan.symbols[order], plan.columns[order]
+    pointers = np.zeros(problem.n_columns + 1, np.int64)
+    np.cumsum(np.bincount(columns, minlength=problem.n_columns), out=pointers[1:])
+    pairs = Pairs(pointers, symbols, columns, problem.distance.pairs(symbols, columns))
+    return pairs, plan.weights[order]

@@ -1,0 +1,1 @@
+"""Search on an ordered alphabet: coarse cells first, then carried back and refined."""

@@ -1,0 +1,172 @@
+"""Default search on an ordered alphabet: solve coarse cells, carry back, refine, certify.
+
+The coarsest problem is solved on all its pairs; each finer one starts from the interpolated
+potentials with pairs on both sides of every price. After each level the mapping and the
+potentials are carried to the full alphabet and measured there, and the search stops as soon as
+that gap is small enough. The last level is the full alphabet itself.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from privpipe.numerics.mapping.dual.smoothed_dual import (
+    column_minima,
+    maximise_smoothed_dual,
+    potentials_of,
+    spend_budget,
+)
+from privpipe.numerics.mapping.pricing.line_pricing import bin_posteriors
+from privpipe.numerics.mapping.problem.incumbent import Progress
+from privpipe.numerics.mapping.problem.programme import (
+    Duals,
+    MappingProblem,
+    Pairs,
+    Plan,
+    make_feasible,
+)
+from privpipe.numerics.mapping.search.ordered.coarsening import CoarseLine, coarsen_line
+from privpipe.numerics.mapping.search.pairs.column_generation import Explorer, LineExplorer
+from privpipe.numerics.mapping.search.pairs.interior_point_search import polish
+from privpipe.numerics.mapping.search.pairs.smoothed_dual_search import (
+    AnnealState,
+    anneal,
+    logits_of,
+    start_logits,
+)
+
+__all__ = ["search_line"]
+
+_COARSEST = 256
+_REFINEMENT = 4
+_FINE_BINS = 128
+_CERTIFYING_BINS = 256
+_LEVEL_BINS = 64
+_COLUMN_BINS = 24
+"""Columns of a cell: with 8, noisy posteriors are averaged so much that the duals lag by 1e-4."""
+_START_GAP = 5e-3
+_MOST_FACTORED = 200_000
+_THICK_COLUMNS = 16
+"""Pairs, and pairs per column, above which factors fill in and conjugate gradients are faster."""
+
+
+def search_line(progress: Progress, start: Duals | None = None) -> None:
+    """Search for a mapping of an ordered alphabet.
+
+    Parameters
+    ----------
+    progress
+        Of a problem whose positions ascend and whose posteriors have bins.
+    start
+        A dual point on the full alphabet from a like problem.
+    """
+    problem = progress.problem
+    bins = bin_posteriors(problem.posterior, _COLUMN_BINS)
+    assert bins is not None, "ordered solves are only planned where the posteriors have bins"
+    n_cells, coarser = min(_COARSEST, problem.n_symbols), start
+    while not progress.stop:
+        if n_cells >= problem.n_symbols:
+            _search_level(progress, coarser, LineExplorer(_FINE_BINS))
+            return
+        level = coarsen_line(problem, bins, n_cells)
+        inner = Progress(level.problem, 0.2 * progress.gap, progress.max_seconds - progress.seconds)
+        here = None if coarser is None else level.coarsen_duals(coarser)
+        n_pairs = _search_level(inner, here, LineExplorer(_LEVEL_BINS))
+        coarser = _carry_back(progress, level, inner, n_pairs)
+        n_cells = min(_REFINEMENT * n_cells, problem.n_symbols)
+        n_cells = problem.n_symbols if 2 * n_cells > problem.n_symbols else n_cells
+
+
+def _carry_back(progress: Progress, level: CoarseLine, inner: Progress, n_pairs: int) -> Duals:
+    """Measure a level's plan and duals on the full alphabet."""
+    explore = LineExplorer(_CERTIFYING_BINS, width=0)
+    duals = level.refine_duals(inner.duals)
+    found = explore(progress.problem, duals, None, -np.inf)
+    plan = _refine_plan(level, inner.plan)
+    progress.offer(plan, found.duals, found.bound, n_pairs, "cells")
+    return duals
+
+
+def _refine_plan(level: CoarseLine, plan: Plan) -> Plan:
+    """The best way back: with posteriors that differ within a group, wider spacings."""
+    best, spacing = level.refine_plan(plan), _REFINEMENT
+    while not level.bins.exact and spacing <= level.fine.n_symbols // _COARSEST:
+        wider = level.refine_plan(plan, spacing)
+        if wider.information >= best.information and spacing > _REFINEMENT**2:
+            break
+        best = min(best, wider, key=lambda found: found.information)
+        spacing *= _REFINEMENT
+    return best
+
+
+def _search_level(progress: Progress, start: Duals | None, explore: Explorer) -> int:
+    """Solve one level; returns the number of pairs it ended with."""
+    problem = progress.problem
+    if start is None and problem.n_symbols * problem.n_columns <= _COARSEST**2 * 24:
+        state, gap = _solve_all_pairs(progress)
+    else:
+        state, gap = _staircases(problem, explore, start), 1e-3
+        if len(state.pairs) > max(_MOST_FACTORED, _THICK_COLUMNS * problem.n_columns):
+            return _anneal_thick(progress, explore, state)
+    return len(polish(progress, explore, state, gap, sparse=True))
+
+
+def _anneal_thick(progress: Progress, explore: Explorer, state: AnnealState) -> int:
+    """Low temperatures from a good start, on the pairs that carry mass there."""
+    problem, tau = progress.problem, 4 * progress.gap
+    duals = Duals(potentials_of(state.logits, problem.prior), state.multiplier)
+    cost, level = column_minima(problem, state.pairs, duals)
+    symbols, columns = state.pairs.symbols, state.pairs.columns
+    keep = (cost - level[columns] < 10 * tau) | (symbols == problem.stay[columns])
+    pairs = Pairs.of(problem, symbols[keep], columns[keep])
+    state = AnnealState(pairs, state.logits, state.multiplier, tau)
+    return len(anneal(progress, explore, state, progress.gap).pairs)
+
+
+def _staircases(problem: MappingProblem, explore: Explorer, start: Duals | None) -> AnnealState:
+    columns = np.arange(problem.n_columns)
+    if start is None:
+        logits, multiplier = start_logits(problem), 0.3 / problem.budget
+    else:
+        logits, multiplier = logits_of(start.potentials, problem.prior), start.multiplier
+    duals = Duals(potentials_of(logits, problem.prior), multiplier)
+    found = explore(problem, duals, None, 0.02)
+    pairs = Pairs.of(
+        problem,
+        np.concatenate([found.symbols, problem.stay]),
+        np.concatenate([found.columns, columns]),
+    )
+    return AnnealState(pairs, logits, multiplier, 0.0)
+
+
+def _solve_all_pairs(progress: Progress) -> tuple[AnnealState, float]:
+    """Smoothed duals at falling temperatures on all pairs of a small problem."""
+    problem = progress.problem
+    n, width = problem.n_symbols, problem.n_columns
+    pairs = Pairs.of(problem, np.tile(np.arange(n), width), np.repeat(np.arange(width), n))
+    logits, tau = start_logits(problem), 0.1
+    multiplier = spend_budget(problem, pairs, logits, tau)
+    reference = np.tile(problem.prior, (n, 1)) / n
+    target = max(_START_GAP, progress.gap)
+    while True:
+        solved = maximise_smoothed_dual(
+            problem,
+            pairs,
+            tau,
+            logits,
+            multiplier,
+            anchor=reference * (1e-2 * tau),
+            late=progress.is_late,
+        )
+        logits, multiplier = solved.logits, solved.multiplier
+        duals = Duals(potentials_of(logits, problem.prior), multiplier)
+        cost, level = column_minima(problem, pairs, duals)
+        bound = max(0.0, float(problem.mass @ level) - multiplier * problem.budget)
+        plan = make_feasible(problem, pairs, solved.weights, 1e-9)
+        progress.offer(plan, duals, bound, len(pairs), "anneal")
+        if plan.information - bound <= target or tau < 0.1 * target or progress.is_late():
+            break
+        tau *= 0.5
+    keep = (cost - level[pairs.columns] < 10 * tau) | (pairs.symbols == problem.stay[pairs.columns])
+    kept = Pairs.of(problem, pairs.symbols[keep], pairs.columns[keep])
+    return AnnealState(kept, logits, multiplier, tau), max(plan.information - bound, target)

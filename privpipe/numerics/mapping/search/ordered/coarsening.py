@@ -1,0 +1,198 @@
+"""Coarse versions of an ordered alphabet, and the way back for mappings and potentials.
+
+Neighbouring symbols form cells; columns of one cell with like posteriors become one column.
+Back on the fine alphabet the released masses of each group are spread over the symbols of a
+cell in proportion to the prior and joined to the group's columns by the monotone coupling,
+which is the cheapest; potentials are interpolated. Neither needs the prior or the positions to
+be even: what comes back is always measured on the fine alphabet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.interpolate import PchipInterpolator
+
+from privpipe.numerics.compiler import njit
+from privpipe.numerics.mapping.pricing.line_pricing import PosteriorBins
+from privpipe.numerics.mapping.problem.distortion import CodeDistance
+from privpipe.numerics.mapping.problem.mutual_information import LOWEST, normalise_potentials
+from privpipe.numerics.mapping.problem.programme import (
+    Duals,
+    MappingProblem,
+    Pairs,
+    Plan,
+    make_feasible,
+)
+from privpipe.protocols import FloatArray, IntArray
+
+__all__ = ["CoarseLine", "coarsen_line"]
+
+
+@dataclass(frozen=True, eq=False)
+class CoarseLine:
+    """A coarse problem and how its cells and columns come from the fine one.
+
+    Parameters
+    ----------
+    fine
+        Problem with ascending positions of symbols and of columns.
+    problem
+        The coarse problem: cells as symbols, (cell, bin) groups as columns.
+    bins
+        Groups of like posteriors of the fine columns.
+    cell : (n_symbols,)
+        Cell of each fine symbol.
+    column_bin : (n_coarse_columns,)
+        Bin of each coarse column.
+    """
+
+    fine: MappingProblem
+    problem: MappingProblem
+    bins: PosteriorBins
+    cell: IntArray
+    column_bin: IntArray
+
+    def refine_duals(self, duals: Duals) -> Duals:
+        """Interpolate the cells' potentials at the fine symbols; the multiplier stays."""
+        centres, x = _positions(self.problem), _positions(self.fine)
+        g = np.maximum(duals.potentials, LOWEST)
+        fine = PchipInterpolator(centres, g, axis=0)(np.clip(x, centres[0], centres[-1]))
+        return Duals(normalise_potentials(fine, self.fine.prior), duals.multiplier)
+
+    def coarsen_duals(self, duals: Duals) -> Duals:
+        """Fine potentials at the cells' centres; the multiplier stays."""
+        centres, x = _positions(self.problem), _positions(self.fine)
+        g = np.stack([np.interp(centres, x, column) for column in duals.potentials.T], axis=1)
+        return Duals(normalise_potentials(g, self.problem.prior), duals.multiplier)
+
+    def refine_plan(self, plan: Plan, spacing: int = 1) -> Plan:
+        """Carry coarse masses to the fine alphabet; feasible and measured there.
+
+        Parameters
+        ----------
+        plan
+        spacing
+            One of so many neighbours is released. Where the posteriors of a group
+            differ, what many columns release together tells less of each: the noise of a
+            released posterior falls with the spacing, its square is what distortion it costs.
+        """
+        fine, n_cells = self.fine, self.problem.n_symbols
+        share = self._shares()
+        parts = []
+        for b in range(len(self.bins.low)):
+            inside = np.flatnonzero(self.bins.bin == b)
+            mine = self.column_bin[plan.columns] == b
+            target: FloatArray = (
+                np.bincount(plan.symbols[mine], plan.weights[mine], n_cells)[self.cell] * share
+            )
+            target = _gather(target, spacing)
+            source = fine.mass[inside]
+            i, j, y = _monotone_coupling(target * (source.sum() / target.sum()), source)
+            parts.append((i, inside[j], y))
+        i, j, y = (np.concatenate(part) for part in zip(*parts, strict=True))
+        order = np.argsort(j, kind="stable")
+        i, j, y = i[order], j[order], y[order]
+        pointers = np.zeros(fine.n_columns + 1, np.int64)
+        np.cumsum(np.bincount(j, minlength=fine.n_columns), out=pointers[1:])
+        return make_feasible(fine, Pairs(pointers, i, j, fine.distance.pairs(i, j)), y)
+
+    def _shares(self) -> FloatArray:
+        """Share of a cell's mass that each fine symbol takes: its prior's, else equal."""
+        own = np.zeros(self.fine.n_symbols)
+        np.add.at(own, self.fine.stay, self.fine.mass)
+        n_cells = self.problem.n_symbols
+        total = np.bincount(self.cell, own, n_cells)
+        count = np.bincount(self.cell, minlength=n_cells)
+        empty = total[self.cell] <= 0
+        return np.where(
+            empty, 1.0 / count[self.cell], own / np.where(total > 0, total, 1.0)[self.cell]
+        )
+
+
+def _gather(target: FloatArray, spacing: int) -> FloatArray:
+    """Move the masses of so many neighbours to the middle one."""
+    if spacing == 1:
+        return target
+    starts = np.arange(0, len(target), spacing)
+    ends = np.append(starts[1:], len(target))
+    gathered = np.zeros_like(target)
+    gathered[(starts + ends) // 2] = np.add.reduceat(target, starts)
+    return gathered
+
+
+@njit(cache=True, nogil=True)
+def _couple(target: Any, source: Any, symbols: Any, columns: Any, weights: Any) -> Any:
+    i, j, k = 0, 0, 0
+    left, right = target[0], source[0]
+    while i < len(target) and j < len(source):
+        if left <= 0.0 and i < len(target) - 1:
+            i += 1
+            left = target[i]
+            continue
+        y = min(left, right) if i < len(target) - 1 else right
+        if y > 0.0:
+            symbols[k], columns[k], weights[k] = i, j, y
+            k += 1
+        left -= y
+        right -= y
+        if right <= 0.0:
+            j += 1
+            if j < len(source):
+                right = source[j]
+    return k
+
+
+def _monotone_coupling(
+    target: FloatArray, source: FloatArray
+) -> tuple[IntArray, IntArray, FloatArray]:
+    """The coupling of two measures on the line that keeps order."""
+    size = len(target) + len(source)
+    i, j, y = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size)
+    k = _couple(target, source, i, j, y)
+    return i[:k], j[:k], y[:k]
+
+
+def _positions(problem: MappingProblem) -> FloatArray:
+    assert isinstance(problem.distance, CodeDistance)
+    return problem.distance.symbols[:, 0]
+
+
+def coarsen_line(problem: MappingProblem, bins: PosteriorBins, n_cells: int) -> CoarseLine:
+    """Group the symbols of an ordered problem into cells of equal count.
+
+    Parameters
+    ----------
+    problem
+        Positions of symbols and columns ascend.
+    bins
+        Groups of like posteriors.
+    n_cells
+        At most the number of symbols; equal to it, only the groups are coarse.
+    """
+    assert isinstance(problem.distance, CodeDistance)
+    n, n_bins = problem.n_symbols, len(bins.low)
+    cell = np.arange(n) * n_cells // n
+    home = cell[problem.stay]
+    key = home * n_bins + bins.bin
+    groups, member = np.unique(key, return_inverse=True)
+    member = member.ravel()
+    mass = np.bincount(member, problem.mass)
+    posterior = np.stack(
+        [np.bincount(member, problem.mass * column) for column in problem.posterior.T], axis=1
+    )
+    x = _positions(problem)
+    weight = np.bincount(problem.stay, problem.mass, n) + 1e-12 / n
+    centres = np.bincount(cell, weight * x, n_cells) / np.bincount(cell, weight, n_cells)
+    stay, column_bin = np.divmod(groups, n_bins)
+    distance = CodeDistance(problem.distance.kind, centres[:, None], centres[stay][:, None])
+    coarse = MappingProblem(
+        np.asarray(mass / mass.sum(), dtype=np.float64),
+        np.asarray(posterior / mass[:, None], dtype=np.float64),
+        distance,
+        problem.budget,
+        stay,
+    )
+    return CoarseLine(problem, coarse, bins, cell, column_bin)

@@ -1,0 +1,182 @@
+"""Price a dual point over all pairs, repair it, and name the pairs worth adding.
+
+A symbol that carries (almost) no mass of some private value has no reason, within a sparse set
+of pairs, to keep that value's potential high; over all pairs the price of some column then
+falls far. Raising the potential by the least slack of the offending column and normalising
+again costs next to nothing where the mass is small, and any normalised potentials give a valid
+bound. This is the c-transform of the column potentials.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from privpipe.numerics.mapping.pricing.line_pricing import PosteriorBins, bin_posteriors, price_line
+from privpipe.numerics.mapping.pricing.pair_pricing import (
+    PriceOracle,
+    Prices,
+    Question,
+    measure_bound,
+)
+from privpipe.numerics.mapping.problem.mutual_information import LOWEST, normalise_potentials
+from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem
+from privpipe.protocols import FloatArray, IntArray
+
+_FEW_BINS = 8  # with more, every symbol has partners enough
+
+__all__ = ["Explorer", "Found", "LineExplorer", "OracleExplorer", "repair_potentials"]
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """A dual point with its bound over all pairs, and pairs that matter near it.
+
+    Parameters
+    ----------
+    duals
+        As asked or repaired, whichever has the better bound.
+    bound
+        Nats; `raw_bound` is that of the point as asked, and may be negative.
+    symbols, columns : (n_candidates,)
+    """
+
+    duals: Duals
+    bound: float
+    raw_bound: float
+    symbols: IntArray
+    columns: IntArray
+
+
+class Explorer(Protocol):
+    """Answers a dual point with a bound and candidates."""
+
+    def __call__(
+        self, problem: MappingProblem, duals: Duals, levels: FloatArray | None, near: float
+    ) -> Found:
+        """Explore; `levels` are column potentials, `near` the largest slack of a candidate."""
+        ...
+
+
+def repair_potentials(problem: MappingProblem, prices: Prices, duals: Duals) -> Duals:
+    """Raise potentials so that no symbol undercuts the column potentials asked with.
+
+    Parameters
+    ----------
+    problem
+    prices
+        Asked with partners, and with the column potentials as levels.
+    duals
+
+    Returns
+    -------
+    duals
+        Normalised potentials, the same multiplier.
+    """
+    potentials: FloatArray = np.maximum(duals.potentials, LOWEST)
+    for slack, partner in zip(prices.slack.T, prices.partner.T, strict=True):
+        short = np.flatnonzero((slack < 0.0) & (partner >= 0))
+        posterior = problem.posterior[partner[short]]
+        value = np.argmax(posterior / problem.prior, axis=1)
+        lift = -slack[short] / posterior[np.arange(len(short)), value]
+        np.maximum.at(potentials, (short, value), duals.potentials[short, value] + lift)
+    return replace(duals, potentials=normalise_potentials(potentials, problem.prior))
+
+
+@dataclass(frozen=True)
+class OracleExplorer:
+    """Explores any alphabet through a pricing oracle.
+
+    Parameters
+    ----------
+    price
+        The oracle.
+    top
+        Cheapest symbols named per column.
+    """
+
+    price: PriceOracle
+    top: int
+
+    def __call__(
+        self, problem: MappingProblem, duals: Duals, levels: FloatArray | None, near: float
+    ) -> Found:
+        prices = self.price(problem, Question(duals, self.top, True, levels, near))
+        raw = _raw_bound(problem, prices, duals)
+        symbols, columns = _candidates(problem, prices, near)
+        found = Found(duals, max(raw, 0.0), raw, symbols, columns)
+        if levels is None or float(prices.slack.min()) >= 0.0:
+            return found
+        repaired = repair_potentials(problem, prices, duals)
+        again = self.price(problem, Question(repaired, 1))
+        bound = measure_bound(problem, again, repaired)
+        return found if bound <= found.bound else replace(found, duals=repaired, bound=bound)
+
+
+@dataclass(frozen=True)
+class LineExplorer:
+    """Explores an ordered alphabet in linear time.
+
+    Parameters
+    ----------
+    n_bins
+        Intervals of the posterior, where columns have many different ones.
+    width
+        Neighbours named on each side of a cheapest symbol and of a best partner.
+    """
+
+    n_bins: int
+    width: int = 2
+
+    def __call__(
+        self, problem: MappingProblem, duals: Duals, levels: FloatArray | None, near: float
+    ) -> Found:
+        bins = bin_posteriors(problem.posterior, self.n_bins)
+        assert bins is not None, "ordered solves are only planned where the posteriors have bins"
+        prices = price_line(problem, Question(duals, self.width, True, levels), bins)
+        raw = _raw_bound(problem, prices, duals)
+        parts = [self._near(problem, bins, prices, near)]
+        best, bound = duals, max(raw, 0.0)
+        if levels is not None and float(prices.slack.min()) < 0.0:
+            repaired = repair_potentials(problem, prices, duals)
+            again = price_line(problem, Question(repaired, self.width, True), bins)
+            parts.append(self._near(problem, bins, again, near))
+            new = measure_bound(problem, again, repaired)
+            best, bound = (repaired, new) if new > bound else (best, bound)
+        symbols, columns = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return Found(best, bound, raw, symbols, columns)
+
+    def _near(
+        self, problem: MappingProblem, bins: PosteriorBins, prices: Prices, near: float
+    ) -> tuple[IntArray, IntArray]:
+        """Cheapest symbols and best partners, each with neighbours; columns stay in order."""
+        width = prices.best.shape[1]
+        reach = self.width if prices.partner.shape[1] <= _FEW_BINS else 0
+        symbols = [prices.best.ravel()]
+        columns = [np.repeat(np.arange(problem.n_columns), width)]
+        place = np.empty(problem.n_columns, np.int64)
+        for b in range(prices.partner.shape[1]):
+            inside = np.flatnonzero(bins.bin == b)
+            place[inside] = np.arange(len(inside))
+            ok = np.flatnonzero(prices.slack[:, b] <= near)
+            for shift in range(-reach, reach + 1):
+                to = np.clip(place[prices.partner[ok, b]] + shift, 0, len(inside) - 1)
+                symbols.append(ok)
+                columns.append(inside[to])
+        return np.concatenate(symbols), np.concatenate(columns)
+
+
+def _raw_bound(problem: MappingProblem, prices: Prices, duals: Duals) -> float:
+    return float(problem.mass @ prices.values) - duals.multiplier * problem.budget
+
+
+def _candidates(problem: MappingProblem, prices: Prices, near: float) -> tuple[IntArray, IntArray]:
+    ok = (prices.partner >= 0) & (prices.slack <= near)
+    rows, _ = np.nonzero(ok)
+    columns, places = np.nonzero(prices.best >= 0)
+    return (
+        np.concatenate([prices.best[columns, places], rows]),
+        np.concatenate([columns, prices.partner[ok]]),
+    )

@@ -1,0 +1,277 @@
+"""SPPM as printed: Frank-Wolfe steps whose linear programmes are solved by column generation.
+
+Salamatian et al., Algorithms 1 and 2. In joint masses the linear programme (4) is a multiple
+choice knapsack with one coupling row, so its dual is a search over the one multiplier of the
+distortion: exact, and without a general solver. The reduced-cost searches (7) go through the
+pricing oracle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from privpipe.numerics.mapping.pricing.pair_pricing import (
+    PriceOracle,
+    Question,
+    measure_bound,
+    price_in_memory,
+)
+from privpipe.numerics.mapping.pricing.patience import OutOfTime, TimedPricing
+from privpipe.numerics.mapping.problem.incumbent import Progress
+from privpipe.numerics.mapping.problem.mutual_information import (
+    log_ratios,
+    normalise_potentials,
+    released_masses,
+)
+from privpipe.numerics.mapping.problem.programme import (
+    Duals,
+    MappingProblem,
+    Pairs,
+    Plan,
+    draw_into_budget,
+    measure_plan,
+)
+from privpipe.numerics.mapping.search.pairs.column_generation import repair_potentials
+from privpipe.protocols import FloatArray, IntArray
+
+__all__ = ["LinearSolution", "search_frank_wolfe", "solve_coupled_choice"]
+
+_RATIO_FLOOR = float(np.log(1e-12))
+_TOLERANCE = 1e-9
+_HIGHEST = 1e250  # a multiplier at which nothing pays for distance
+
+
+@dataclass(frozen=True, eq=False)
+class LinearSolution:
+    """An optimal solution of the linear programme on some pairs.
+
+    Parameters
+    ----------
+    weights : (n_pairs,)
+        Masses; at most two pairs of a column are used.
+    multiplier
+        Of the distortion, not negative.
+    levels : (n_columns,)
+        Dual of each column's sum: its least ``cost + multiplier * distance``.
+    value
+        Optimal value.
+    """
+
+    weights: FloatArray
+    multiplier: float
+    levels: FloatArray
+    value: float
+
+
+def solve_coupled_choice(
+    pairs: Pairs, cost: FloatArray, mass: FloatArray, budget: float
+) -> LinearSolution:
+    """Minimise ``sum y cost`` over masses of each column within one budget of distance.
+
+    Parameters
+    ----------
+    pairs
+        Holds a pair of distance 0 for every column.
+    cost : (n_pairs,)
+    mass : (n_columns,)
+        Mass of each column.
+    budget
+        Positive.
+
+    Returns
+    -------
+    solution
+
+    Notes
+    -----
+    At a multiplier every column takes its cheapest pair, of equals the nearest; the distance
+    spent falls as the multiplier grows. The optimal multiplier is where it crosses the budget;
+    there the far and the near choices are mixed to spend it exactly.
+    """
+    low, far = 0.0, _cheapest(pairs, cost, 0.0)
+    if pairs.distances[far] @ mass <= budget:
+        return _mixed(pairs, cost, mass, 0.0, far, far, 0.0)
+    high, near = _enclose(pairs, cost, mass, budget)
+    while True:
+        # The lines of the two choices cross at the next multiplier to look at.
+        gain = float((cost[near] - cost[far]) @ mass)
+        saved = float((pairs.distances[far] - pairs.distances[near]) @ mass)
+        middle = gain / saved
+        if not low < middle < high:
+            middle = min(max(middle, low), high)
+            break
+        choice = _cheapest(pairs, cost, middle)
+        value = float((cost[choice] + middle * pairs.distances[choice]) @ mass)
+        reached = float((cost[far] + middle * pairs.distances[far]) @ mass)
+        if value >= reached - 1e-15 * max(1.0, abs(reached)):
+            break
+        if pairs.distances[choice] @ mass > budget:
+            low, far = middle, choice
+        else:
+            high, near = middle, choice
+    d_far, d_near = pairs.distances[far] @ mass, pairs.distances[near] @ mass
+    return _mixed(pairs, cost, mass, middle, far, near, float((d_far - budget) / (d_far - d_near)))
+
+
+def _cheapest(pairs: Pairs, cost: FloatArray, multiplier: float) -> IntArray:
+    """Cheapest pair of each column at a multiplier; of equals the nearest."""
+    total = cost + multiplier * pairs.distances
+    order = np.lexsort((pairs.distances, total, pairs.columns))
+    return np.asarray(order[pairs.pointers[:-1]])
+
+
+def _enclose(
+    pairs: Pairs, cost: FloatArray, mass: FloatArray, budget: float
+) -> tuple[float, IntArray]:
+    high = min(1.0 / budget, _HIGHEST)
+    while high < _HIGHEST:
+        near = _cheapest(pairs, cost, high)
+        if pairs.distances[near] @ mass <= budget:
+            return high, near
+        high *= 4.0
+    return _HIGHEST, _cheapest(pairs, np.where(pairs.distances > 0, np.inf, cost), 0.0)
+
+
+def _mixed(
+    pairs: Pairs,
+    cost: FloatArray,
+    mass: FloatArray,
+    multiplier: float,
+    far: IntArray,
+    near: IntArray,
+    share: float,
+) -> LinearSolution:
+    weights = np.zeros(len(pairs))
+    weights[far] += (1 - share) * mass
+    weights[near] += share * mass
+    levels = np.minimum.reduceat(cost + multiplier * pairs.distances, pairs.pointers[:-1])
+    return LinearSolution(weights, multiplier, levels, float(weights @ cost))
+
+
+def search_frank_wolfe(
+    problem: MappingProblem,
+    *,
+    n_steps: int,
+    gap: float,
+    price: PriceOracle,
+    max_seconds: float = np.inf,
+    on_round: Callable[[Progress], None] | None = None,
+) -> tuple[Progress, str]:
+    """Algorithm 1 from the identity, with the bound that its own numbers give at each step.
+
+    Parameters
+    ----------
+    problem
+    n_steps
+        L.
+    gap
+        Certified gap at which to stop early, nats.
+    price
+    max_seconds
+    on_round
+
+    Returns
+    -------
+    progress, reason
+    """
+    progress = Progress(problem, gap, max_seconds, on_round)
+    timed = TimedPricing(progress, None if price is price_in_memory else price)
+    try:
+        return progress, _take_steps(progress, n_steps, timed)
+    except OutOfTime:
+        return progress, "time limit"
+
+
+def _take_steps(progress: Progress, n_steps: int, price: PriceOracle) -> str:
+    problem, current = progress.problem, progress.plan
+    for _ in range(n_steps):
+        masses = _masses(problem, current)
+        ratios = np.maximum(log_ratios(masses), _RATIO_FLOOR)
+        pairs, solution = _generate_columns(progress, ratios, price)
+        current = _line_search(problem, current, pairs, solution.weights)
+        duals = Duals(normalise_potentials(ratios, problem.prior), solution.multiplier)
+        bound, duals = _best_bound(problem, duals, solution.levels, price)
+        progress.offer(draw_into_budget(problem, current), duals, bound, len(pairs), "frank_wolfe")
+        if progress.stop:
+            return progress.stop
+    return f"{n_steps} steps"
+
+
+def _generate_columns(
+    progress: Progress, ratios: FloatArray, price: PriceOracle
+) -> tuple[Pairs, LinearSolution]:
+    """Algorithm 2: grow the active pairs until no reduced cost is negative, or time is up."""
+    problem = progress.problem
+    columns = np.arange(problem.n_columns)
+    pairs = Pairs.of(problem, problem.stay, columns)
+    while True:
+        posterior = problem.posterior[pairs.columns]
+        cost = np.einsum("ka,ka->k", posterior, ratios[pairs.symbols])
+        solution = solve_coupled_choice(pairs, cost, problem.mass, problem.budget)
+        prices = price(problem, Question(Duals(ratios, solution.multiplier)))
+        reduced = prices.values - solution.levels
+        new = np.flatnonzero(problem.mass * reduced < -_TOLERANCE / problem.n_columns)
+        grown = Pairs.of(
+            problem,
+            np.concatenate([pairs.symbols, prices.best[new, 0]]),
+            np.concatenate([pairs.columns, new]),
+        )
+        if len(grown) == len(pairs) or progress.is_late():
+            return pairs, solution
+        pairs = grown
+
+
+def _masses(problem: MappingProblem, plan: Plan) -> FloatArray:
+    posterior = problem.posterior[plan.columns]
+    return released_masses(plan.symbols, plan.weights, posterior, problem.n_symbols)
+
+
+def _line_search(problem: MappingProblem, current: Plan, pairs: Pairs, weights: FloatArray) -> Plan:
+    """Equation (5), by the sign of the derivative, which costs no pairs."""
+    here = _masses(problem, current)
+    used = np.flatnonzero(weights > 0)
+    there = released_masses(
+        pairs.symbols[used],
+        weights[used],
+        problem.posterior[pairs.columns[used]],
+        problem.n_symbols,
+    )
+    share = _best_share(here, there)
+    n = problem.n_symbols
+    keys = np.concatenate(
+        [current.columns * n + current.symbols, pairs.columns[used] * n + pairs.symbols[used]]
+    )
+    both = np.concatenate([(1 - share) * current.weights, share * weights[used]])
+    key, inverse = np.unique(keys, return_inverse=True)
+    column, symbol = np.divmod(key, n)
+    mixed = np.asarray(np.bincount(inverse.ravel(), both), dtype=np.float64)
+    kept = mixed > 0
+    return measure_plan(problem, symbol[kept], column[kept], mixed[kept])
+
+
+def _best_share(here: FloatArray, there: FloatArray) -> float:
+    """Where the information along the segment is least: bisection on its derivative."""
+    change = there - here
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        ratios = log_ratios(here + middle * change)
+        if float((change * ratios).sum()) > 0:
+            high = middle
+        else:
+            low = middle
+    return 0.5 * (low + high)
+
+
+def _best_bound(
+    problem: MappingProblem, duals: Duals, levels: FloatArray, price: PriceOracle
+) -> tuple[float, Duals]:
+    """Bound of the step's own numbers, or of the same repaired where that is better."""
+    prices = price(problem, Question(duals, 1, True, levels))
+    plain = measure_bound(problem, prices, duals)
+    repaired = repair_potentials(problem, prices, duals)
+    better = measure_bound(problem, price(problem, Question(repaired)), repaired)
+    return (plain, duals) if plain >= better else (better, repaired)

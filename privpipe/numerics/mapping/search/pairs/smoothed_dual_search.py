@@ -1,0 +1,220 @@
+"""Default search on any alphabet: the smoothed dual at falling temperatures.
+
+Each round maximises the smoothed dual on a sparse set of pairs, prices the result over all
+pairs and adds what was found. The temperature only falls when the bound over all pairs agrees
+with the bound on the set; otherwise the set is what is wrong, and grows first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from privpipe.numerics.mapping.dual.smoothed_dual import (
+    SmoothedDual,
+    column_minima,
+    maximise_smoothed_dual,
+    potentials_of,
+    softmin_masses,
+    spend_budget,
+)
+from privpipe.numerics.mapping.problem.incumbent import Progress
+from privpipe.numerics.mapping.problem.mutual_information import released_masses
+from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs, make_feasible
+from privpipe.numerics.mapping.search.pairs.column_generation import Explorer, Found
+from privpipe.numerics.mapping.search.pairs.search_checkpoint import SearchCheckpoint, SearchState
+from privpipe.protocols import FloatArray, IntArray
+
+__all__ = ["AnnealState", "anneal", "logits_of", "resume_state", "start_logits", "start_state"]
+
+_COOLING = 0.6
+_REACH = 30.0  # temperatures; a pair farther from its column's price carries no mass
+_SMOOTHING = 0.3
+
+
+@dataclass(frozen=True, eq=False)
+class AnnealState:
+    """Where a search stands: pairs, dual point and temperature."""
+
+    pairs: Pairs
+    logits: FloatArray
+    multiplier: float
+    temperature: float
+
+
+def start_logits(problem: MappingProblem) -> FloatArray:
+    """Logits of each symbol's own posterior, drawn towards the prior.
+
+    Returns
+    -------
+    logits : (n_symbols, n_private - 1)
+    """
+    return np.asarray(np.log(_reference(problem)[:, :-1] / _reference(problem)[:, -1:]))
+
+
+def logits_of(potentials: FloatArray, prior: FloatArray) -> FloatArray:
+    """Logits whose normalised potentials are the given ones."""
+    full = potentials + np.log(prior)
+    return np.asarray(full[:, :-1] - full[:, -1:])
+
+
+def _reference(problem: MappingProblem) -> FloatArray:
+    posterior = np.tile(problem.prior, (problem.n_symbols, 1))
+    posterior[problem.stay] = problem.posterior
+    return (posterior + _SMOOTHING * problem.prior) / (1 + _SMOOTHING)
+
+
+def start_state(
+    problem: MappingProblem,
+    explore: Explorer,
+    temperature: float,
+    start: Duals | None = None,
+    late: Callable[[], bool] = lambda: False,
+) -> AnnealState:
+    """Pairs and dual point to begin with.
+
+    Parameters
+    ----------
+    problem
+    explore
+    temperature
+        In nats.
+    start
+        A dual point from an earlier or a like problem.
+    late
+        Whether the time is up.
+    """
+    columns = np.arange(problem.n_columns)
+    logits = start_logits(problem) if start is None else logits_of(start.potentials, problem.prior)
+    symbols: list[IntArray] = [problem.stay]
+    partners: list[IntArray] = [columns]
+    middle = _SMOOTHING / problem.budget if start is None else start.multiplier
+    for factor in (0.3, 1.0, 3.0) if start is None else (1.0,):
+        duals = Duals(potentials_of(logits, problem.prior), middle * factor)
+        found = explore(problem, duals, None, np.inf)
+        symbols.append(found.symbols)
+        partners.append(found.columns)
+    pairs = Pairs.of(problem, np.concatenate(symbols), np.concatenate(partners))
+    multiplier = middle
+    if start is None:
+        multiplier = spend_budget(problem, pairs, logits, temperature, late)
+    return AnnealState(pairs, logits, max(multiplier, 1e-12 / problem.budget), temperature)
+
+
+def resume_state(problem: MappingProblem, left: SearchState) -> AnnealState:
+    """What was left of an interrupted search of the same problem."""
+    return AnnealState(left.pairs(problem), left.logits, left.multiplier, left.temperature)
+
+
+def anneal(
+    progress: Progress,
+    explore: Explorer,
+    state: AnnealState,
+    target: float,
+    max_rounds: int = 60,
+    checkpoint: SearchCheckpoint | None = None,
+) -> AnnealState:
+    """Search until the certified gap is at most `target`, or no round helps any more.
+
+    Parameters
+    ----------
+    progress
+        Takes every round's plan and bound.
+    explore
+    state
+        From `start_state`.
+    target
+        Nats; at least about 1e-6, below which an interior point is the better tool.
+    max_rounds
+    checkpoint
+        Where the state of each next round is left.
+
+    Returns
+    -------
+    state
+        The last one that was consistent over all pairs.
+    """
+    problem = progress.problem
+    reference = _reference(problem) / problem.n_symbols
+    lowest, idle, good = 0.3 * target, 0, state
+    for _ in range(max_rounds):
+        before = progress.reached
+        tau = state.temperature
+        solved = maximise_smoothed_dual(
+            problem,
+            state.pairs,
+            tau,
+            state.logits,
+            state.multiplier,
+            anchor=reference * (1e-2 * tau),
+            late=progress.is_late,
+        )
+        duals = Duals(potentials_of(solved.logits, problem.prior), solved.multiplier)
+        cost, level = column_minima(problem, state.pairs, duals)
+        found = explore(problem, duals, level, 10 * tau)
+        plan = make_feasible(problem, state.pairs, solved.weights, 1e-7)
+        progress.offer(plan, found.duals, found.bound, len(state.pairs), "anneal")
+        on_pairs = float(problem.mass @ level) - solved.multiplier * problem.budget
+        lag = (on_pairs - found.raw_bound) / tau
+        good = AnnealState(state.pairs, solved.logits, solved.multiplier, tau) if lag < 1 else good
+        if progress.stop or progress.reached <= target:
+            break
+        idle = 0 if progress.reached < 0.99 * before else idle + 1
+        if idle >= 6:
+            break
+        pairs = _extend(problem, state.pairs, cost - level[state.pairs.columns], tau, found)
+        state = _next_state(problem, state, solved, pairs, lag, lowest, reference * (1e-2 * tau))
+        if checkpoint is not None:
+            checkpoint.write(
+                SearchState.of(state.pairs, state.logits, state.multiplier, state.temperature)
+            )
+    return good
+
+
+def _extend(
+    problem: MappingProblem, pairs: Pairs, slack: FloatArray, tau: float, found: Found
+) -> Pairs:
+    """Drop pairs that carry nothing, add what was found."""
+    keep = (slack < _REACH * tau) | (pairs.symbols == problem.stay[pairs.columns])
+    return Pairs.of(
+        problem,
+        np.concatenate([pairs.symbols[keep], found.symbols]),
+        np.concatenate([pairs.columns[keep], found.columns]),
+    )
+
+
+def _next_state(
+    problem: MappingProblem,
+    state: AnnealState,
+    solved: SmoothedDual,
+    pairs: Pairs,
+    lag: float,
+    lowest: float,
+    anchor: FloatArray,
+) -> AnnealState:
+    """Cool when consistent; stay while the set lags; start from mixed masses when it lags far."""
+    tau = state.temperature
+    if lag < 0.3 and solved.converged:
+        return AnnealState(pairs, solved.logits, solved.multiplier, max(_COOLING * tau, lowest))
+    if lag < 2.0:
+        return AnnealState(pairs, solved.logits, solved.multiplier, tau)
+    # Give the new pairs some mass, so that every posterior has seen those who want to come.
+    spread = softmin_masses(problem, pairs, solved.logits, solved.multiplier, 4.0 * tau)
+    old = np.searchsorted(_keys(problem, pairs), _keys(problem, state.pairs))
+    old = np.minimum(old, len(pairs) - 1)
+    same = _keys(problem, pairs)[old] == _keys(problem, state.pairs)
+    weights = 0.02 * spread
+    weights[old[same]] += 0.98 * solved.weights[same]
+    masses = released_masses(
+        pairs.symbols, weights, problem.posterior[pairs.columns], problem.n_symbols
+    )
+    logits = np.log((masses + anchor)[:, :-1] / (masses + anchor)[:, -1:])
+    # Far behind at a low temperature is easier mended at a higher one.
+    warmer = min(0.05, 2.0 * tau) if lag > 20 else tau
+    return AnnealState(pairs, logits, spend_budget(problem, pairs, logits, warmer), warmer)
+
+
+def _keys(problem: MappingProblem, pairs: Pairs) -> IntArray:
+    return np.asarray(pairs.columns * problem.n_symbols + pairs.symbols)

@@ -1,0 +1,119 @@
+"""The unit a mapping problem is solved in: its own scale, so that no solver meets extremes.
+
+The optimum does not change when distances and budget are divided by one number. Powers of two
+divide without rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from privpipe.errors import InputError
+from privpipe.numerics.mapping.problem.distortion import (
+    BlockFunction,
+    CodeArray,
+    CodeDistance,
+    Distance,
+    FunctionDistance,
+    MatrixDistance,
+)
+from privpipe.numerics.mapping.problem.extremes import measure_mean_distances
+from privpipe.numerics.mapping.problem.programme import MappingProblem
+from privpipe.protocols import FloatArray
+
+__all__ = ["choose_unit", "divide_budget", "divide_distance"]
+
+_BLOCK_PAIRS = 2**22
+_LEAST, _LARGEST, _WIDEST = 1e-250, 1e250, 1e100
+"""Between these float64 has room for products with multipliers and probabilities."""
+
+
+def choose_unit(problem: MappingProblem) -> float:
+    """A power of two near the distortion of releasing one symbol for all.
+
+    Parameters
+    ----------
+    problem
+        In the user's unit.
+
+    Returns
+    -------
+    unit
+        1 for counts of changed attributes, which have a scale of their own.
+
+    Raises
+    ------
+    InputError
+        If distances do not fit between 1e-250 and 1e250, or the largest is more than 1e100
+        times the smallest: float64 has no room to solve and certify such a problem.
+    """
+    distance = problem.distance
+    if isinstance(distance, CodeDistance) and distance.kind == "hamming":
+        return 1.0
+    with np.errstate(over="ignore", under="ignore"):
+        least, largest = _find_extremes(distance)
+    if not (_LEAST <= least and largest <= _LARGEST and largest <= _WIDEST * least):
+        raise InputError(
+            f"distances between different symbols reach from {least:.3g} to {largest:.3g}.",
+            remedy=f"Rescale positions or distances: {_LEAST:g} to {_LARGEST:g}, the largest at "
+            f"most {_WIDEST:g} times the smallest.",
+            code="extreme-distances",
+        )
+    typical = float(measure_mean_distances(problem).min())
+    typical = min(max(typical, least), largest)
+    return 2.0 ** (2 * round(math.log2(typical) / 2))
+
+
+def divide_budget(budget: float, unit: float) -> float:
+    """The budget in units, at most 1e300; one too small for a float64 is 0, at no loss."""
+    return min(float(budget) / unit, 1e300)
+
+
+def divide_distance(distance: Distance, unit: float) -> Distance:
+    """The same distance in units, a power of four."""
+    if unit == 1.0:
+        return distance
+    if isinstance(distance, CodeDistance):
+        step = math.sqrt(unit) if distance.kind == "squared" else unit
+        return replace(distance, symbols=distance.symbols / step, columns=distance.columns / step)
+    if isinstance(distance, MatrixDistance):
+        return MatrixDistance(distance.matrix / unit)
+    assert isinstance(distance, FunctionDistance), "alphabets build these three"
+    return replace(distance, function=_Divided(distance.function, unit))
+
+
+@dataclass(frozen=True, eq=False)
+class _Divided:
+    """A user's function in units; a class, since workers receive it."""
+
+    function: BlockFunction
+    unit: float
+
+    def __call__(self, columns: CodeArray, symbols: CodeArray) -> FloatArray:
+        return np.asarray(self.function(columns, symbols), dtype=np.float64) / self.unit
+
+
+def _find_extremes(distance: Distance) -> tuple[float, float]:
+    """Least positive and largest distance between different symbols; 1 and 1 without any."""
+    if isinstance(distance, CodeDistance):
+        power = 2 if distance.kind == "squared" else 1
+        tables = [np.unique(column) for column in distance.symbols.T]
+        gaps = [np.diff(table) for table in tables if len(table) > 1]
+        spans = np.array([table[-1] - table[0] for table in tables])
+        closest = np.array([gap.min() for gap in gaps] or [1.0]).min() ** power
+        return float(closest), float(max((spans**power).sum(), closest))
+    least, largest = math.inf, 0.0
+    for block in _blocks(distance):
+        least = min(least, float(block.min(initial=math.inf, where=block > 0)))
+        largest = max(largest, float(block.max(initial=0.0)))
+    return (least, largest) if largest > 0 else (1.0, 1.0)
+
+
+def _blocks(distance: Distance) -> Iterator[FloatArray]:
+    step = max(1, _BLOCK_PAIRS // distance.n_symbols)
+    for a in range(0, distance.n_columns, step):
+        yield distance.block(a, min(a + step, distance.n_columns))

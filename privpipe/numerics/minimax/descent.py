@@ -1,0 +1,179 @@
+"""Descent on Phi: L-BFGS in whitened inputs, or the paper's alternating steps; with a history.
+
+Hamm, JMLR 2017, Algorithm 1, and what replaces it by default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.optimize as so
+
+from privpipe.numerics.minimax.filters import InputScaling
+from privpipe.numerics.minimax.objective import Evaluation, MinimaxObjective
+from privpipe.protocols import FloatArray
+
+__all__ = ["HISTORY_TAIL", "Descent", "descend_alternating", "descend_quasi_newton"]
+
+HISTORY_TAIL = ("gradient_norm", "inner_gap", "rounds", "bytes", "largest_round_bytes")
+"""Last columns of a history."""
+
+
+@dataclass(frozen=True, eq=False)
+class Descent:
+    """Where a descent ended, how it went, and why it stopped.
+
+    Parameters
+    ----------
+    parameters : (n_parameters,)
+    history : (n_iterations + 1, n_columns)
+        Columns: iteration, phi, one loss per task, held-out Phi where records are held out, then
+        `HISTORY_TAIL`. The first row is the starting point.
+    stopped
+        "gradient", "progress", "iterations", "held_out" or "line_search".
+    heads
+        Solved heads at the end, None where fixed.
+    """
+
+    parameters: FloatArray
+    history: FloatArray
+    stopped: str
+    heads: tuple[FloatArray | None, ...]
+
+
+def descend_quasi_newton(
+    objective: MinimaxObjective,
+    scaling: InputScaling,
+    start: FloatArray,
+    *,
+    max_iterations: int,
+    tolerance: float,
+    patience: int = 0,
+) -> Descent:
+    """L-BFGS on Phi in whitened inputs; every accepted iterate lowers Phi.
+
+    The line search looks at Phi itself, with the inner problems solved anew at every trial:
+    with the heads held fixed, Phi's difference of minima is not even bounded.
+
+    Parameters
+    ----------
+    start : (n_parameters,)
+        In the filter's own coordinates.
+    tolerance
+        Stop when an iteration lowers Phi by less than this share of ``max(1, |Phi|)``.
+    patience
+        With held-out records: stop after so many iterations without a better held-out Phi, and
+        return the best of them. 0 looks at the training Phi alone.
+    """
+    recorder = _Recorder(objective, scaling, patience)
+    x0 = scaling.invert(start)
+    recorder.accept(x0, recorder.evaluate(x0))
+    if max_iterations == 0:
+        return recorder.finish("iterations")
+    try:
+        result = so.minimize(
+            recorder.value_and_gradient,
+            x0,
+            jac=True,
+            method="L-BFGS-B",
+            callback=recorder.callback,
+            options={
+                "maxiter": max_iterations,
+                "maxcor": 20,
+                "ftol": tolerance,
+                "gtol": 1e-7,
+                "maxfun": 20 * max_iterations,
+            },
+        )
+    except _HeldOutRoseError:
+        return recorder.finish("held_out")
+    return recorder.finish(_explain(result))
+
+
+def descend_alternating(
+    objective: MinimaxObjective, start: FloatArray, learning_rates: Sequence[float]
+) -> Descent:
+    """The paper's Algorithm 1 as printed: solve the heads, one step down the gradient, repeat.
+
+    No line search: a rate that is too large makes Phi rise, and the history shows it.
+
+    References
+    ----------
+    Hamm, JMLR 2017, Algorithm 1, equations (74)-(76).
+    """
+    recorder = _Recorder(objective, InputScaling(np.empty((0, 0)), 0), 0)
+    u = start
+    recorder.accept(u, recorder.evaluate(u))
+    for rate in learning_rates:
+        u = u - rate * recorder.latest.gradient
+        recorder.accept(u, recorder.evaluate(u))
+    return recorder.finish("iterations", keep_last=True)
+
+
+class _HeldOutRoseError(Exception):
+    """Leaves scipy's minimiser when held-out Phi has stopped falling."""
+
+
+class _Recorder:
+    """Evaluates, remembers the last point evaluated, and keeps the history of accepted ones."""
+
+    def __init__(self, objective: MinimaxObjective, scaling: InputScaling, patience: int) -> None:
+        self.objective, self.scaling, self.patience = objective, scaling, patience
+        self.rows: list[list[float]] = []
+        self.latest: Evaluation
+        self._seen: dict[bytes, Evaluation] = {}
+        self._accepted: list[tuple[float, FloatArray, Evaluation]] = []
+
+    def evaluate(self, x: FloatArray) -> Evaluation:
+        key = x.tobytes()
+        if key not in self._seen:
+            if len(self._seen) > 40:
+                self._seen.clear()
+            found = self.objective(self.scaling.to_filter(x))
+            self._seen[key] = found
+        return self._seen[key]
+
+    def value_and_gradient(self, x: FloatArray) -> tuple[float, FloatArray]:
+        found = self.evaluate(x)
+        return found.value, self.scaling.to_optimiser(found.gradient)
+
+    def callback(self, intermediate_result: so.OptimizeResult) -> None:
+        x = np.array(intermediate_result.x)
+        self.accept(x, self.evaluate(x))
+        if self.patience and self._since_best() >= self.patience:
+            raise _HeldOutRoseError
+
+    def accept(self, x: FloatArray, found: Evaluation) -> None:
+        o = self.objective
+        norm = float(np.abs(self.scaling.to_optimiser(found.gradient)).max(initial=0.0))
+        self.latest = found
+        judged = found.held_out if self.patience else found.value
+        self._accepted.append((judged, x, found))
+        self.rows.append(
+            [
+                *(float(len(self.rows)), found.value, *found.losses.tolist()),
+                *([] if np.isnan(found.held_out) else [found.held_out]),
+                *(norm, found.gap, o.n_rounds, o.n_bytes, o.largest_round),
+            ]
+        )
+
+    def _since_best(self) -> int:
+        values = [judged for judged, _, _ in self._accepted]
+        return len(values) - 1 - int(np.argmin(values))
+
+    def finish(self, stopped: str, *, keep_last: bool = False) -> Descent:
+        judged = [value for value, _, _ in self._accepted]
+        best = len(judged) - 1 if keep_last else int(np.argmin(judged))
+        _, x, found = self._accepted[best]
+        return Descent(self.scaling.to_filter(x), np.array(self.rows), stopped, found.heads)
+
+
+def _explain(result: so.OptimizeResult) -> str:
+    """Name scipy's reason: its status 1 is a limit, 2 a failed line search, 0 a tolerance."""
+    if result.status == 1:
+        return "iterations"
+    if result.status == 2:
+        return "line_search"
+    return "gradient" if "PGTOL" in str(result.message).upper() else "progress"

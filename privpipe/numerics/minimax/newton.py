@@ -1,0 +1,168 @@
+"""Convex inner problems solved in rounds: damped Newton steps for a head, warm from call to call.
+
+One `HeadSolver` holds what is known about one head between rounds: its best parameters, loss,
+slope and curvature. It proposes a trial, is told what the records answered, and accepts it or
+retreats. It never sees a record.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+import scipy.linalg as sl
+
+from privpipe.numerics.regression.logistic import unpack_symmetric
+from privpipe.protocols import FloatArray
+
+__all__ = ["Curvature", "HeadSolver"]
+
+ARMIJO = 1e-4
+MEMORY = 10
+SLOW = 0.03
+"""A step with an old curvature should shrink the gap at least by this factor."""
+FIRST_DAMPING = 1e-3
+MORE_DAMPING = 30.0
+
+Curvature = tuple[FloatArray, FloatArray]
+"""Packed Hessian (empty where a bound replaces it) and packed block of its upper bound."""
+
+
+class HeadSolver:
+    """Damped Newton for ``min_V f(V)``, f convex, asked for in rounds.
+
+    Steps solve ``(H + m B) d = -g``, H the Hessian and B the same bounding block for every score.
+    The damping m starts at zero (Newton) and grows when a step is refused; at one the step
+    minimises a majorant of f and cannot fail. Without a Hessian (heads too large for one) the
+    bound starts quasi-Newton steps, and for least squares the bound *is* the Hessian.
+
+    The loss of optimality is judged by the Newton decrement ``gap = g^T H^-1 g / 2``, the
+    distance to the minimum in the quadratic model.
+
+    Parameters
+    ----------
+    head : (n_inputs, n_scores)
+        Where to start.
+    ridge
+        Weight of ``|V|**2``; the last `n_free` rows (an intercept) are not penalised.
+    n_free
+        Number of unpenalised rows at the end.
+    quasi
+        Without Hessian: keep pairs of steps and slopes.
+    """
+
+    def __init__(self, head: FloatArray, *, ridge: float, n_free: int, quasi: bool) -> None:
+        self.head = head
+        self.quasi = quasi
+        self._penalty = np.full(len(head), 2.0 * ridge)
+        self._penalty[len(head) - n_free :] = 0.0
+        self._pairs: deque[tuple[FloatArray, FloatArray]] = deque(maxlen=MEMORY)
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget values and curvature, for they belong to another filter; keep the head."""
+        self.trial = self.head
+        self.value, self.gap = np.inf, np.inf
+        self.stalled = self.is_slow = False
+        self._slope = np.zeros_like(self.head)
+        self._direction = np.zeros_like(self.head)
+        self._step, self._damping = 1.0, 0.0
+        self._hessian: FloatArray = np.empty((0, 0))
+        self._block: FloatArray = self._hessian
+        self._pairs.clear()
+
+    def penalty(self, head: FloatArray) -> float:
+        """Ridge term of the loss at a head."""
+        return float(0.5 * (self._penalty[:, None] * head**2).sum())
+
+    def receive(self, loss: float, slope: FloatArray, curvature: Curvature | None) -> None:
+        """Take the records' answer at `trial`: mean loss, its slope, and curvature or None.
+
+        A trial that does not lower the loss enough is refused, and the next one is more careful;
+        where even the most careful one is refused, rounding rules, and the head is ``stalled``.
+        """
+        value = loss + self.penalty(self.trial)
+        slope = slope + self._penalty[:, None] * self.trial
+        expected = ARMIJO * self._step * float((self._direction * self._slope).sum())
+        if np.isfinite(self.value) and value > self.value + expected + 1e-13 * (1 + abs(value)):
+            self._retreat(slope)
+            return
+        if curvature is not None:
+            self._keep(curvature, slope.shape[1])
+        if self.quasi and np.isfinite(self.value):
+            self._remember(self.trial - self.head, slope - self._slope)
+        self.head, self.value, self._slope = self.trial, value, slope
+        self._damping = self._damping / 10 if self._damping > FIRST_DAMPING / 100 else 0.0
+        self._direct()
+        before = self.gap
+        newton = self._direction if self._damping == 0 else -self._divide(slope, 0.0)
+        self.gap = float(-0.5 * (newton * slope).sum())
+        self.is_slow = curvature is None and self.gap > SLOW * before
+
+    def propose(self) -> None:
+        """Move the trial one full step from an accepted head; a refused one is left as it is."""
+        if self.trial is self.head and not self.stalled:
+            self.trial = self.head + self._direction
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the last answer was for the head itself."""
+        return self.trial is self.head
+
+    def _direct(self) -> None:
+        """Choose the direction of the next step from an accepted head."""
+        slope = self._slope
+        found = self._two_loops(slope) if self.quasi else self._divide(slope, self._damping)
+        self._direction, self._step = -found, 1.0
+
+    def _retreat(self, slope: FloatArray) -> None:
+        """Refuse the trial: more damping, or for quasi-Newton steps the secant rule."""
+        if self.quasi:
+            before = float((self._direction * self._slope).sum())
+            after = float((self._direction * slope).sum())
+            share = before / (before - after) if after > 0 else 0.5
+            self._step *= float(np.clip(share, 1e-3, 0.5))
+            self.stalled = self._step < 2.0**-40
+        else:
+            self.stalled = self._damping >= 1.0
+            grown = max(FIRST_DAMPING, MORE_DAMPING * self._damping)
+            self._damping = min(1.0, grown)
+            self._direct()
+        self.trial = self.head if self.stalled else self.head + self._step * self._direction
+
+    def _keep(self, curvature: Curvature, n_scores: int) -> None:
+        hessian, block = (unpack_symmetric(part) for part in curvature)
+        # A constant filter output has no curvature: the jitter keeps the step finite there.
+        block[np.diag_indices_from(block)] += 1e-12 * np.trace(block) / len(block) + 1e-300
+        if len(hessian):
+            jitter = 1e-12 * np.trace(hessian) / len(hessian) + 1e-300
+            hessian[np.diag_indices_from(hessian)] += np.tile(self._penalty, n_scores) + jitter
+        block[np.diag_indices_from(block)] += self._penalty
+        self._hessian, self._block = hessian, block
+
+    def _divide(self, slope: FloatArray, damping: float) -> FloatArray:
+        """Solve with the damped Hessian, or with the block where there is none."""
+        if len(self._hessian) == 0:
+            return np.asarray(sl.solve(self._block, slope, assume_a="pos", check_finite=False))
+        matrix = self._hessian
+        if damping > 0:
+            matrix = matrix + damping * np.kron(np.eye(slope.shape[1]), self._block)
+        factor = sl.cho_factor(matrix, lower=True, check_finite=False)
+        solution = sl.cho_solve(factor, slope.T.ravel(), check_finite=False)
+        return np.asarray(solution.reshape(slope.T.shape).T)
+
+    def _two_loops(self, slope: FloatArray) -> FloatArray:
+        """L-BFGS direction, with the curvature bound as its first matrix."""
+        q, back = slope.copy(), []
+        for s, y in reversed(self._pairs):
+            a = float((s * q).sum() / (s * y).sum())
+            q -= a * y
+            back.append(a)
+        q = self._divide(q, 0.0)
+        for (s, y), a in zip(self._pairs, reversed(back), strict=True):
+            q += (a - float((y * q).sum() / (s * y).sum())) * s
+        return q
+
+    def _remember(self, s: FloatArray, y: FloatArray) -> None:
+        if float((s * y).sum()) > 1e-12 * float(np.linalg.norm(s) * np.linalg.norm(y)):
+            self._pairs.append((s, y))

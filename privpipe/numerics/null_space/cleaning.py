@@ -1,0 +1,380 @@
+"""Clean a block of records in low-rank form: predictions, coordinates, shrinking, lift.
+
+``x~ = c + D shrink(W^T (q - A^T c))``, O(n r) per record (Xu et al. 2017, Figures 2 and 3), with
+q the desired prediction ``A^T x`` on a grid (`prediction_grid`): what is released, and
+whether, is a function of q alone, to the last bit. Large blocks of few coordinates go through the
+compiled kernel, all others (and all where no compiler loads) through NumPy in tiles that stay in
+the cache; the two give the same bytes, and memory beyond the result is that of one tile. Records
+of a narrow dtype whose rounding may cost too much of their budget are stored with care
+(`privpipe.numerics.null_space.rounding_bounds.compensated_rounding`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from privpipe.numerics.compiler import can_compile
+from privpipe.numerics.null_space.grid.grid_coordinates import (
+    bound_norms,
+    lift_coordinates,
+    turn_predictions,
+)
+from privpipe.numerics.null_space.grid.prediction_grid import Grid, predict_on_grid, settle_exactly
+from privpipe.numerics.null_space.rounding_bounds.compensated_rounding import Balance, store_within
+from privpipe.numerics.null_space.rounding_bounds.rounding_margin import RoundingMargin
+from privpipe.numerics.null_space.shrinkage import FEW, shrink_by_rule
+from privpipe.protocols import BoolArray, FloatArray, IntArray
+
+__all__ = [
+    "Cleaned",
+    "LinearForm",
+    "clean_block",
+    "clean_with_kernel",
+    "clean_with_numpy",
+    "reconstruct_records",
+]
+
+KERNEL_VALUES = 2**18
+"""From this many values in a block on compiling pays."""
+
+KERNEL_RANK = FEW
+"""Up to so many predictions the kernel is faster than a matrix product."""
+
+TILE_VALUES = 2**17
+"""Values of a tile: its float64 copy fits a cache."""
+
+MENDED_TILES = 4
+"""Tiles of records that are stored in balance at once: it goes feature by feature."""
+
+WIDEST_MARGIN = 0.02
+"""Records whose margin is a larger share of the budget's root are stored in balance, if at all."""
+
+
+@dataclass(frozen=True, eq=False)
+class LinearForm:
+    """All that cleaning a block needs, ready for use.
+
+    Parameters
+    ----------
+    predictor : (n_features_in, n_desired)
+        ``A``, of the features as they are given.
+    weights : (n_features_in,)
+        Norms of its rows.
+    grid
+        That predictions are rounded to.
+    shift : (n_desired,)
+        Added to predictions: what centre and appended columns contribute.
+    turn : (n_desired, rank)
+        ``W``.
+    lift : (n_features_out, rank)
+    centre : (n_features_out,)
+    centre_norm
+        Its norm.
+    root
+        Root of the budget, in units of the desired prediction; 0 removes nothing but the
+        exact null space.
+    rule
+        "greedy", "in_order" or "kkt".
+    margin
+        Of rounding.
+    reach : (rank,)
+        Norms of the columns of the lift.
+    balance
+        How to store records of a narrow dtype whose margin is too wide; None withholds them.
+    """
+
+    predictor: FloatArray
+    weights: FloatArray
+    grid: Grid
+    shift: FloatArray
+    turn: FloatArray
+    lift: FloatArray
+    centre: FloatArray
+    centre_norm: float
+    root: float
+    rule: str
+    margin: RoundingMargin
+    reach: FloatArray
+    balance: Balance | None = None
+
+    @property
+    def rank(self) -> int:
+        return int(self.turn.shape[1])
+
+    @property
+    def n_predictions(self) -> int:
+        return len(self.shift)
+
+    def widest(self, lifted: bool) -> float:
+        """Margin up to which a record is simply rounded."""
+        return self.root * (WIDEST_MARGIN if lifted and self.balance is not None else 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Cleaned:
+    """A cleaned block.
+
+    Parameters
+    ----------
+    released : (n_records, n_features_out) or (n_records, rank)
+        Records, or kept coordinates; NaN where `withheld`.
+    spent : (n_records,), float64
+        Loss of utility; 0 where withheld.
+    withheld : (n_records,)
+        Rounding alone may cost more than the budget, or the record leaves the dtype's range.
+    measured : (n_withheld, rank + 2), optional
+        Of each withheld record, for mending: its coordinates, the size of its predictions, and
+        what coordinates leave unexplained of them.
+    """
+
+    released: FloatArray
+    spent: FloatArray
+    withheld: BoolArray
+    measured: FloatArray = field(default_factory=lambda: np.empty((0, 2)))
+
+
+def clean_block(
+    x: FloatArray,
+    form: LinearForm,
+    dtype: npt.DTypeLike,
+    *,
+    lifted: bool = True,
+    out: FloatArray | None = None,
+) -> Cleaned:
+    """Clean records, by the kernel where it pays.
+
+    Parameters
+    ----------
+    x : (n_records, n_features_in), floating
+        Finite records.
+    form
+        What to do.
+    dtype
+        Of the released records. Coordinates are float64 always.
+    lifted
+        Return records; otherwise the kept coordinates.
+    out : as the released records, optional
+        Where to put them; may be `x` itself, which is then overwritten.
+    """
+    clean = clean_with_kernel if _kernel_pays(x, form.n_predictions) else clean_with_numpy
+    found = clean(x, form, dtype, lifted=lifted, out=out)
+    if lifted and form.balance is not None and found.withheld.any():
+        _mend(found, form)
+    return found
+
+
+def clean_with_kernel(
+    x: FloatArray,
+    form: LinearForm,
+    dtype: npt.DTypeLike,
+    *,
+    lifted: bool = True,
+    out: FloatArray | None = None,
+) -> Cleaned:
+    """See `clean_block`; float32 and float64 only.
+
+    Leaves to `clean_block` what is to be stored in balance: such records are NaN and withheld.
+    """
+    from privpipe.numerics.null_space.cleaning_kernel import (
+        TILE,
+        UNREPRESENTABLE,
+        align_rows,
+        make_kernel,
+    )
+
+    if out is None:
+        out = np.empty((len(x), len(form.lift)), dtype) if lifted else np.empty((len(x), form.rank))
+    x = np.ascontiguousarray(x)
+    spent, state = np.empty(len(x)), np.empty(len(x), np.uint8)
+    measured = np.empty((len(x), form.rank + 2))  # hardly ever touched, hence hardly there
+    kernel = make_kernel(form.n_predictions, form.rank, form.rule, lifted)
+    given = (
+        align_rows(form.predictor.T),
+        align_rows(form.weights[None])[0],
+        np.array([form.grid.step, form.grid.digits, form.grid.uncertainty]),
+        form.turn,
+        form.shift,
+        align_rows(form.lift.T),
+        align_rows(form.centre[None])[0],
+        form.root,
+        np.r_[form.margin.per_unit, form.margin.constant, form.margin.per_coordinate],
+        form.reach,
+        np.array([form.widest(lifted), form.centre_norm, _largest(dtype)]),
+    )
+    missing = np.empty(TILE, np.int64)
+    first, lost = kernel(
+        x, 0, *given, *_settle(x, missing[:0], form), out, spent, state, measured, missing
+    )
+    while lost:
+        known = _settle(x, missing[:lost].copy(), form)
+        first, lost = kernel(x, first, *given, *known, out, spent, state, measured, missing)
+    withheld = state >= UNREPRESENTABLE
+    return Cleaned(out, spent, withheld, measured[withheld])
+
+
+def _settle(x: FloatArray, rows: IntArray, form: LinearForm) -> tuple[IntArray, FloatArray]:
+    """Those records, and their predictions on the grid in whole numbers."""
+    known = [[settle_exactly(x[i], a, form.grid) for a in form.predictor.T] for i in rows]
+    return rows, np.array(known, np.float64).reshape(len(rows), form.n_predictions)
+
+
+def clean_with_numpy(
+    x: FloatArray,
+    form: LinearForm,
+    dtype: npt.DTypeLike,
+    *,
+    lifted: bool = True,
+    out: FloatArray | None = None,
+) -> Cleaned:
+    """As `clean_with_kernel`, with the same bytes, for any floating dtype and rank."""
+    kept = np.empty((len(x), form.rank))
+    spent, withheld = np.empty(len(x)), np.empty(len(x), np.bool_)
+    measured: list[FloatArray] = [np.empty((0, form.rank + 2))]
+    wide = np.empty((_tile_rows(x.shape[1]), x.shape[1]))
+    for rows in _tiles(*x.shape):
+        tile = wide[: rows.stop - rows.start]
+        tile[...] = x[rows]
+        kept[rows], spent[rows], withheld[rows], some = _clean_tile(tile, form, dtype, lifted)
+        measured.append(some)
+    kept[withheld] = np.nan
+    if lifted:
+        released = reconstruct_records(kept, form.lift, form.centre, dtype, out=out)
+    elif out is None:
+        released = kept
+    else:
+        released = out
+        released[...] = kept
+    return Cleaned(released, spent, withheld, np.vstack(measured))
+
+
+def reconstruct_records(
+    coordinates: FloatArray,
+    lift: FloatArray,
+    centre: FloatArray,
+    dtype: npt.DTypeLike,
+    *,
+    out: FloatArray | None = None,
+) -> FloatArray:
+    """Records of kept coordinates: ``centre + lift @ b``, summed in float64, stored in `dtype`.
+
+    In a fixed order: the same coordinates give the same bytes, alone or in a block.
+
+    Parameters
+    ----------
+    coordinates : (n_records, rank), float64
+        NaN rows stay NaN.
+    lift : (n_features_out, rank)
+    centre : (n_features_out,)
+    dtype
+        Floating dtype of the records.
+    out : (n_records, n_features_out), in `dtype`, optional
+        Where to put them.
+
+    Returns
+    -------
+    released : (n_records, n_features_out)
+    """
+    released = np.empty((len(coordinates), len(lift)), dtype) if out is None else out
+    if _is_large(released):
+        from privpipe.numerics.null_space.cleaning_kernel import align_rows, make_lift
+
+        b, d = np.ascontiguousarray(coordinates), align_rows(lift.T)
+        make_lift(lift.shape[1])(b, d, align_rows(centre[None] + 0.0)[0], released)
+        return released
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        for rows in _tiles(*released.shape):
+            # Adding zero turns -0.0 into 0.0.
+            released[rows] = lift_coordinates(coordinates[rows], lift, centre + 0.0)
+    return released
+
+
+def _kernel_pays(records: FloatArray, n_predictions: int) -> bool:
+    """Large blocks of few predictions, in a dtype that the kernel knows."""
+    return _is_large(records) and n_predictions <= KERNEL_RANK
+
+
+def _is_large(records: FloatArray) -> bool:
+    known = records.dtype in (np.float32, np.float64) and records.dtype.isnative
+    return known and records.size >= KERNEL_VALUES and can_compile()
+
+
+def _mend(found: Cleaned, form: LinearForm) -> None:
+    """Store in balance what was withheld for its wide margin, in place, tile by tile."""
+    rows = np.flatnonzero(found.withheld)
+    step = MENDED_TILES * _tile_rows(len(form.lift))
+    for start in range(0, len(rows), step):
+        some = rows[start : start + step]
+        measured = found.measured[start : start + step]
+        stored, spent, within = _clean_narrow(measured, form, found.released)
+        found.released[some[within]] = stored[within]
+        found.spent[some[within]] = spent[within]
+        found.withheld[some[within]] = False
+
+
+def _clean_narrow(
+    measured: FloatArray, form: LinearForm, released: FloatArray
+) -> tuple[FloatArray, FloatArray, BoolArray]:
+    """Stored records, what they cost, and whether they may be released."""
+    assert form.balance is not None, "only narrow dtypes are mended"
+    n = len(measured)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        b = np.ascontiguousarray(measured[:, :-2])
+        margin = form.balance.margin.measure(measured[:, -2], measured[:, -1], b)
+        near = bound_norms(b, form.reach, form.centre_norm) <= _largest(released.dtype)
+        possible = np.flatnonzero(near & (margin < form.root))
+        stored, spent = np.empty((n, len(form.lift)), released.dtype), np.zeros(n)
+        within = np.zeros(n, np.bool_)
+        stored[possible], loss, within[possible] = store_within(
+            b[possible],
+            form.root - margin[possible],
+            lambda coordinates, budget: shrink_by_rule(coordinates, budget, form.rule),
+            lambda kept: lift_coordinates(kept, form.lift, form.centre),
+            form.balance,
+            released.dtype,
+        )
+        spent[possible] = loss**2
+    return stored, spent, within
+
+
+def _clean_tile(
+    x: FloatArray, form: LinearForm, dtype: npt.DTypeLike, lifted: bool
+) -> tuple[FloatArray, FloatArray, BoolArray, FloatArray]:
+    """Kept coordinates, what was spent, what is withheld, and what was measured of that."""
+    values = predict_on_grid(x, form.predictor, form.weights, form.grid)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        b, size, unexplained = turn_predictions(values, form.shift, form.turn)
+        withheld = ~(bound_norms(b, form.reach, form.centre_norm) <= _largest(dtype))
+        spent = np.zeros(len(x))
+        if form.root > 0:
+            margin = form.margin.measure(size, unexplained, b)
+            withheld |= ~(margin <= form.widest(lifted))
+        measured = np.column_stack([b, size, unexplained])[withheld]
+        if form.root == 0:
+            return b + 0.0, spent, withheld, measured
+        budget = np.where(withheld, 0.0, form.root - margin) ** 2
+        b[withheld] = 0.0
+        kept = shrink_by_rule(b, budget, form.rule)
+        for j in range(form.rank):
+            lost = b[:, j] - kept[:, j]
+            spent = spent + lost * lost
+    return kept, spent, withheld, measured
+
+
+def _largest(dtype: npt.DTypeLike) -> float:
+    limit: Any = np.finfo(np.dtype(dtype)).max
+    return float(limit) * (1 - 2.0**-10)
+
+
+def _tile_rows(n_features: int) -> int:
+    return max(1, TILE_VALUES // max(1, n_features))
+
+
+def _tiles(n_records: int, n_features: int) -> Iterator[slice]:
+    step = _tile_rows(n_features)
+    for start in range(0, n_records, step):
+        yield slice(start, min(start + step, n_records))

@@ -1,0 +1,151 @@
+"""The low-rank form of a linear predictor: a few coordinates per record instead of n x n.
+
+With ``A = U S W^T`` of rank r, cleaning needs only ``b = E^T x`` and ``D b`` where ``E = U S``
+and ``D = U S^-1``: O(n r) per record (Xu et al. 2017, Figure 2, in r coordinates).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.linalg
+
+from privpipe.errors import InputError, RankError
+from privpipe.numerics.rounding import bound_rank_error
+from privpipe.protocols import FloatArray
+
+__all__ = ["factor_predictor", "lift_likely", "make_unique"]
+
+SAME_SINGULAR_VALUE = 1e-9
+"""Singular values this close, relative to the largest, share one subspace."""
+
+
+def factor_predictor(predictor: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Split a predictor into an encoder and a lift of its numerical rank.
+
+    The rank counts the singular values above ``max(shape) * 2**-52`` times the largest. The
+    basis is made unique: singular values in decreasing order, each right vector with its
+    entry of largest size positive, and where singular values coincide the right vectors are
+    those of Gram-Schmidt on the projections of the unit vectors in their order. So the
+    result does not depend on the linear algebra library.
+
+    Parameters
+    ----------
+    predictor : (n_features, n_desired)
+        ``A``; the desired prediction of a record is ``A^T x``.
+
+    Returns
+    -------
+    encoder : (n_features, rank)
+        ``E = U S``; ``|E^T x|`` equals ``|A^T x|``.
+    lift : (n_features, rank)
+        ``D = U S^-1``; ``E^T D`` is the identity.
+
+    Raises
+    ------
+    InputError
+        If the predictor is not a finite matrix, or is zero.
+
+    Examples
+    --------
+    >>> encoder, lift = factor_predictor(np.array([[1.0], [-1.0]]))
+    >>> (lift @ encoder.T @ np.array([3.0, 1.0])).round(12)
+    array([ 1., -1.])
+    """
+    a = np.asarray(predictor, np.float64)
+    if a.ndim != 2 or a.size == 0 or not np.isfinite(a).all():
+        raise InputError(
+            f"The predictor has shape {a.shape} or holds values that are not finite.",
+            remedy="Give a finite matrix of shape (n_features, n_desired).",
+            code="predictor",
+        )
+    _, s, right = np.linalg.svd(a, full_matrices=False)
+    rank = int(np.count_nonzero(s > max(a.shape) * np.finfo(np.float64).eps * s[0]))
+    if rank == 0:
+        raise InputError(
+            "The predictor is zero: it predicts the same for every record.",
+            remedy="Give a predictor that uses at least one feature.",
+            code="predictor",
+        )
+    encoder = a @ make_unique(right[:rank].T, s[:rank])
+    # D = E (E^T E)^-1 by QR: E / s**2 would lose the square of the condition number.
+    q, r = np.linalg.qr(encoder)
+    return encoder, scipy.linalg.solve_triangular(r, q.T).T
+
+
+def lift_likely(encoder: FloatArray, covariance: FloatArray) -> FloatArray:
+    """Lift coordinates to the most likely record that has them, given a covariance.
+
+    Parameters
+    ----------
+    encoder : (n_features, rank)
+        ``E``.
+    covariance : (n_features, n_features)
+        ``C``, of the training features.
+
+    Returns
+    -------
+    lift : (n_features, rank)
+        ``C E (E^T C E)^-1``, the regression of the record on its coordinates; ``E^T lift`` is
+        the identity, so desired predictions and budget are those of the closest lift.
+
+    Raises
+    ------
+    RankError
+        If some coordinate does not vary in the training records.
+    """
+    spread = covariance @ encoder
+    inner = encoder.T @ spread
+    scale = np.sqrt(np.maximum(np.diag(inner), 0.0))
+    floor = (
+        np.finfo(np.float64).eps * np.linalg.norm(encoder, axis=0) * np.sqrt(np.trace(covariance))
+    )
+    if (scale <= floor).any():
+        raise RankError(
+            "A desired prediction does not vary in the training records.",
+            remedy='Use representative = "closest", or another training collection.',
+        )
+    correlation = inner / np.outer(scale, scale)
+    # Whether the last pivot of a singular matrix comes out negative is for each kernel another
+    # matter: Cholesky's failure is no test of rank.
+    sizes = np.linalg.eigvalsh(correlation)
+    if sizes[0] <= bound_rank_error(len(covariance)) * sizes[-1]:
+        raise RankError(
+            "The desired predictions are linearly dependent in the training records.",
+            remedy='Use representative = "closest", or another training collection.',
+        )
+    factor = scipy.linalg.cho_factor(correlation)
+    lift: FloatArray = scipy.linalg.cho_solve(factor, (spread / scale).T).T / scale
+    return lift
+
+
+def make_unique(w: FloatArray, s: FloatArray) -> FloatArray:
+    """Fix signs and, within equal singular values, the basis, by the rule of `factor_predictor`.
+
+    Parameters
+    ----------
+    w : (n_rows, rank)
+        Orthonormal columns.
+    s : (rank,)
+        Their singular values, decreasing.
+    """
+    groups = np.flatnonzero(np.diff(s) < -SAME_SINGULAR_VALUE * s[0]) + 1
+    parts = [_echelon(part) if part.shape[1] > 1 else part for part in np.split(w, groups, 1)]
+    w = np.concatenate(parts, axis=1)
+    largest = np.abs(w).argmax(axis=0)
+    return w * np.where(w[largest, np.arange(w.shape[1])] < 0, -1.0, 1.0)
+
+
+def _echelon(basis: FloatArray) -> FloatArray:
+    """Gram-Schmidt on the projections of e_0, e_1, ... onto the span of `basis`."""
+    found: list[FloatArray] = []
+    projector = basis @ basis.T
+    # A direction counts when at least this much of it is new; half the average share is
+    # always reached, so exactly as many are found as the basis has columns.
+    enough = 0.5 / np.sqrt(len(basis))
+    for row in projector:
+        rest = row - sum((v * (v @ row) for v in found), np.zeros_like(row))
+        rest = rest - sum((v * (v @ rest) for v in found), np.zeros_like(row))
+        size = np.linalg.norm(rest)
+        if size > enough and len(found) < basis.shape[1]:
+            found.append(rest / size)
+    return np.column_stack(found)

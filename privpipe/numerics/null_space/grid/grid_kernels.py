@@ -1,0 +1,194 @@
+"""`prediction_grid`, compiled: many predictions at a time, and those in doubt summed again.
+
+Nothing here may be reordered or fused: what rounding takes from a sum is computed from it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from privpipe.numerics.compiler import njit
+from privpipe.numerics.null_space.grid.fixed_order import OFFSET, SPLITTER
+
+__all__ = ["settle_closely", "settle_tile"]
+
+_strict = njit(nogil=True, error_model="numpy")
+
+MARGIN = 2.0**-49
+"""Of a step: what forming the distance from a boundary may miss."""
+
+SMALLEST_PRODUCT = 1e-280
+"""Below, what rounding took from a product may itself be rounded."""
+
+
+@_strict
+def _snap(total: float, rest: float, error: float, step: float, digits: int) -> Any:
+    """Value on the grid of ``total + rest``, known to within `error`, and whether that decides.
+
+    The same function of the exact prediction as `grid.settle_exactly`; see `snap_predictions`.
+    """
+    value = total + rest
+    part = value - total
+    rest = (total - (value - part)) + (rest - part)  # now below the last place of the value
+    size = abs(value)
+    if not (np.isfinite(value) and error < np.inf):
+        return 0.0, False
+    slack = error if rest == 0.0 else error + 2.0**-52 * size
+    limit = math.ldexp(step, digits)
+    if not size + slack < limit:
+        if size == 0.0:
+            return 0.0, slack == 0.0
+        exponent = math.frexp(size)[1]
+        low = math.ldexp(1.0, exponent - 1)
+        if not (abs(exponent) < 900 and size - slack >= max(low, limit)):
+            return 0.0, False
+        if not size + slack < 2.0 * low:
+            return 0.0, False
+        step = math.ldexp(low, -digits)
+    scaled = value / step
+    place = np.rint(scaled)
+    distance = (scaled - place) + rest / step - OFFSET
+    further = np.rint(distance)
+    sure = abs(distance) < 2.0 and abs(distance - further) + error / step + MARGIN < 0.5
+    return (place + further) * step + 0.0, sure
+
+
+@_strict
+def _multiply_closely(record: Any, coefficients: Any) -> Any:
+    """``record . coefficients`` as total and rest, and a bound on what both miss."""
+    total = rest = size = missed = 0.0
+    for i in range(record.size):
+        a, b = np.float64(record[i]), coefficients[i]
+        if a == 0.0 or b == 0.0:
+            continue
+        product = a * b
+        a_high, b_high = a * SPLITTER, b * SPLITTER
+        a_high, b_high = a_high - (a_high - a), b_high - (b_high - b)
+        a_low, b_low = a - a_high, b - b_high
+        lost = a_low * b_low - (((product - a_high * b_high) - a_low * b_high) - a_high * b_low)
+        after = total + product
+        part = after - total
+        error = (total - (after - part)) + (product - part)
+        total = after
+        rest += error + lost
+        size += abs(error) + abs(lost)
+        if abs(product) < SMALLEST_PRODUCT:
+            missed += 1e-320
+    return total, rest, 1.01 * (2.0 * record.size + 4.0) * 2.0**-53 * size + missed
+
+
+@_strict
+def settle_closely(
+    x: Any, predictor: Any, rows: Any, columns: Any, numbers: Any, values: Any, sure: Any
+) -> None:
+    """Values of the predictions ``x[rows] . predictor[columns]``, and where they are sure."""
+    for k in range(rows.size):
+        i, j = rows[k], columns[k]
+        total, rest, error = _multiply_closely(x[i], predictor[j])
+        value, found = _snap(total, rest, error, numbers[0], int(numbers[1]))
+        sure[k] = found
+        if found:
+            values[i, j] = value
+
+
+@_strict
+def settle_tile(
+    x: Any,
+    start: int,
+    n: int,
+    predictor: Any,
+    sums: Any,
+    weighed: Any,
+    numbers: Any,
+    known_rows: Any,
+    known: Any,
+    missing: Any,
+    n_sure: Any,
+    values: Any,
+) -> int:
+    """Put the predictions of a tile on the grid; see `predict_on_grid`.
+
+    Parameters
+    ----------
+    x, start, n
+        Records, and which of them are in the tile.
+    predictor : (n_predictions, n_features or more)
+    sums : (n_predictions, tile)
+        Their predictions as float64 sums, in any order.
+    weighed : (tile,)
+        ``sum_i weight_i |x_i|``.
+    numbers : (3,)
+        Of the grid: step, digits, uncertainty.
+    known_rows, known : (n_known,), (n_known, n_predictions)
+        Records of which the values are known.
+    missing : (tile,)
+        Takes the records that only whole numbers decide.
+    n_sure : (tile,)
+        Room to count the predictions that are not in doubt.
+    values : (n_predictions, tile)
+        Takes the values; NaN for records that are not finite.
+
+    Returns
+    -------
+    n_missing
+    """
+    step, digits, uncertainty = numbers[0], int(numbers[1]), numbers[2]
+    magic, offset, half = step * 1.5 * 2.0**52, step * OFFSET, 0.5 * step
+    limit, slack = step * (math.ldexp(1.0, digits) - 2.0), step * 2.0**-49
+    for k in range(n_sure.size):
+        n_sure[k] = 0.0
+    for j in range(sums.shape[0]):
+        for k in range(n_sure.size):
+            shifted = sums[j, k] - offset
+            value = (shifted + magic) - magic
+            near = abs(shifted - value) + (uncertainty * weighed[k] + slack) < half
+            n_sure[k] += 1.0 if near and abs(sums[j, k]) < limit else 0.0
+            values[j, k] = value + 0.0
+    n_missing = 0
+    for k in range(n):
+        if n_sure[k] != sums.shape[0] and not _settle_record(
+            x[start + k], start + k, k, predictor, sums, weighed, numbers, known_rows, known, values
+        ):
+            missing[n_missing] = start + k
+            n_missing += 1
+    return n_missing
+
+
+@_strict
+def _settle_record(
+    record: Any,
+    number: int,
+    k: int,
+    predictor: Any,
+    sums: Any,
+    weighed: Any,
+    numbers: Any,
+    known_rows: Any,
+    known: Any,
+    values: Any,
+) -> bool:
+    """Values of one record in doubt; False where nothing here decides."""
+    for i in range(known_rows.size):
+        if known_rows[i] == number:
+            values[:, k] = known[i]
+            return True
+    step, digits = numbers[0], int(numbers[1])
+    error = numbers[2] * weighed[k] + 2.0**-1040
+    if not np.isfinite(weighed[k]):
+        for c in range(record.size):
+            if not np.isfinite(record[c]):
+                values[:, k] = np.nan
+                return True
+        return False
+    for j in range(sums.shape[0]):
+        value, sure = _snap(sums[j, k], 0.0, error + 2.0**-51 * weighed[k], step, digits)
+        if not sure:
+            total, rest, missed = _multiply_closely(record, predictor[j])
+            value, sure = _snap(total, rest, missed, step, digits)
+        if not sure:
+            return False
+        values[j, k] = value
+    return True

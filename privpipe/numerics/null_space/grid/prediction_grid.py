@@ -1,0 +1,227 @@
+"""Desired predictions on a grid: all that a cleaned record may be a function of.
+
+A release must not tell what the desired prediction does not: not in its last digits, and not by
+its rounding. So a prediction is rounded to a grid that knows nothing of the record, and rounded
+*correctly*: the grid's value is that of the exact prediction, however it was summed. A float64 sum
+within its error bound of a boundary of the grid decides nothing and is summed again, with twice
+the digits, and at last in whole numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from privpipe.numerics.compiler import can_compile
+from privpipe.numerics.null_space.grid.fixed_order import OFFSET
+from privpipe.protocols import BoolArray, FloatArray, IntArray
+
+__all__ = ["OFFSET", "Grid", "plan_grid", "predict_on_grid", "settle_exactly", "snap_predictions"]
+
+UNIT = 2.0**-53
+
+SHARE = 2.3e-7
+"""Largest share of the root of the budget that the grid may cost: of the budget, less than 1e-6.
+
+As much is held back, and as much again a record may happen to lose less than was meant.
+"""
+
+DIGITS = 48
+"""A prediction beyond ``2**DIGITS`` steps has steps in proportion to its size."""
+
+DIGITS_UNBOUNDED = 34
+"""Binary digits of predictions without a budget; few enough that float64 sums mostly decide."""
+
+MANY = 300
+"""From this many values on compiling pays; whole numbers take a tenth of a millisecond each."""
+
+
+FARTHEST = 0.5 + OFFSET
+"""Largest distance of a prediction from its value on the grid, in steps."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Steps, and how well a float64 sum knows a prediction.
+
+    Parameters
+    ----------
+    step
+        A power of two, in units of the prediction; 0 where all steps are in proportion.
+    digits
+        The step of a prediction p is at least ``2**(exponent of p - digits)``.
+    uncertainty
+        Error of any float64 sum for a prediction, per unit of ``sum_i weight_i |x_i|``.
+    """
+
+    step: float
+    digits: int
+    uncertainty: float
+
+    @property
+    def limit(self) -> float:
+        """From this size on steps are in proportion."""
+        return math.ldexp(self.step, self.digits)
+
+    @property
+    def relative(self) -> float:
+        """Bound on the distance of a prediction from its value, per unit of that value."""
+        return FARTHEST * math.ldexp(1.0, -self.digits) * (1 + 1e-9)
+
+
+def plan_grid(root: float, n_predictions: int, n_terms: int) -> Grid:
+    """The grid of a budget: predictions move by at most `SHARE` of its root.
+
+    Parameters
+    ----------
+    root
+        Root of the budget, in units of the desired prediction.
+    n_predictions
+        How many predictions share the budget.
+    n_terms
+        Features that are summed for a prediction.
+    """
+    uncertainty = 1.01 * (n_terms + 12) * UNIT
+    if root == 0:
+        return Grid(0.0, DIGITS_UNBOUNDED, uncertainty)
+    widest = SHARE * root / (FARTHEST * math.sqrt(n_predictions))
+    return Grid(math.ldexp(1.0, math.frexp(widest)[1] - 1), DIGITS, uncertainty)
+
+
+def predict_on_grid(
+    x: FloatArray, predictor: FloatArray, weights: FloatArray, grid: Grid
+) -> FloatArray:
+    """Values on the grid of the exact predictions ``A^T x``.
+
+    Parameters
+    ----------
+    x : (n_records, n_features), float64
+    predictor : (n_features, n_predictions)
+        ``A``.
+    weights : (n_features,)
+        At least the size of every coefficient of the feature.
+    grid
+
+    Returns
+    -------
+    values : (n_records, n_predictions)
+        NaN for records that are not finite, infinity beyond what can be kept. A function of the
+        exact predictions alone.
+    """
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        predictions = x @ predictor
+        error = grid.uncertainty * (np.abs(x) @ weights) + 2.0**-1040
+        values, sure = snap_predictions(predictions, error[:, None], grid)
+    rows, columns = np.nonzero(~sure)
+    if len(rows):
+        settle_entries(x, predictor, rows, columns, grid, values)
+    return values
+
+
+def snap_predictions(
+    predictions: FloatArray, error: FloatArray, grid: Grid
+) -> tuple[FloatArray, BoolArray]:
+    """Values on the grid of predictions known to within an error, and where that decides.
+
+    Parameters
+    ----------
+    predictions : (n_records, n_predictions)
+    error : as the predictions, or (n_records, 1)
+        Bound on their distance from the exact ones.
+    grid
+
+    Returns
+    -------
+    values, sure : (n_records, n_predictions)
+        Where not `sure` the value means nothing.
+    """
+    size = np.abs(predictions)
+    exponent = np.frexp(size)[1]
+    fixed = size + error < grid.limit
+    # In proportion: nothing within the error may have another exponent.
+    low = np.ldexp(1.0, exponent - 1)
+    alike = (size - error >= np.maximum(low, grid.limit)) & (size + error < 2 * low)
+    alike &= np.abs(exponent) < 900
+    step = np.where(fixed, grid.step, np.ldexp(1.0, exponent - 1 - grid.digits))
+    scaled = predictions / step - OFFSET
+    place = np.rint(scaled)
+    # Dividing is exact, taking the offset away is not; the units are those of the step.
+    doubt = error / step + 2.0**-51 * (1 + np.abs(scaled))
+    nothing = (size == 0) & (error <= 2.0**-1000) & (grid.step == 0)
+    sure = (fixed | alike) & (np.abs(scaled - place) + doubt < 0.5)
+    return np.where(nothing, 0.0, place * step) + 0.0, sure
+
+
+def settle_entries(
+    x: FloatArray,
+    predictor: FloatArray,
+    rows: IntArray,
+    columns: IntArray,
+    grid: Grid,
+    values: FloatArray,
+) -> None:
+    """Put exact values in the places of `values` that no float64 sum decides."""
+    if len(rows) >= MANY and can_compile():
+        from privpipe.numerics.null_space.grid.grid_kernels import settle_closely
+
+        some = np.zeros(len(rows), np.bool_)
+        numbers = np.array([grid.step, grid.digits])
+        settle_closely(x, np.ascontiguousarray(predictor.T), rows, columns, numbers, values, some)
+        rows, columns = rows[~some], columns[~some]
+    for i, j in zip(rows.tolist(), columns.tolist(), strict=True):
+        values[i, j] = settle_exactly(x[i], predictor[:, j], grid)
+
+
+def settle_exactly(record: FloatArray, coefficients: FloatArray, grid: Grid) -> float:
+    """Value on the grid of ``coefficients . record``, in whole numbers.
+
+    Parameters
+    ----------
+    record, coefficients : (n_features,)
+    grid
+
+    Returns
+    -------
+    value
+        NaN if the record is not finite, infinity if the value is beyond ``2**1000``, and, where
+        steps are in proportion only, 0 below ``2**-900``.
+
+    Examples
+    --------
+    >>> grid = plan_grid(root=1.0, n_predictions=1, n_terms=3)
+    >>> settle_exactly(np.array([1e300, 2.0, -1e300]), np.ones(3), grid)
+    2.0
+    """
+    if not np.isfinite(record).all():
+        return math.nan
+    total, power = _sum_products(np.asarray(record, np.float64), coefficients)
+    if total == 0:
+        return 0.0
+    exponent = abs(total).bit_length() - 1 + power
+    if exponent >= 1000:
+        return math.copysign(math.inf, total)
+    if exponent < -900 and not grid.step:
+        return 0.0
+    step = exponent - grid.digits
+    if grid.step:
+        step = max(step, math.frexp(grid.step)[1] - 1)
+    # (total * 2**power) / 2**step - OFFSET, over a common denominator, rounded half to even.
+    scale = power - step + 55
+    top = (total << max(scale, 0)) - (int(OFFSET * 2**55) << max(-scale, 0))
+    place = round(Fraction(top, 1 << (55 + max(-scale, 0))))
+    return math.ldexp(float(place), step) + 0.0
+
+
+def _sum_products(a: FloatArray, b: FloatArray) -> tuple[int, int]:
+    """``a . b`` as a whole number times a power of two."""
+    (a_part, a_power), (b_part, b_power) = np.frexp(a), np.frexp(b)
+    power = (a_power.astype(np.int64) + b_power - 106)[(a != 0) & (b != 0)]
+    if len(power) == 0:
+        return 0, 0
+    lowest = int(power.min())
+    whole = ((part[(a != 0) & (b != 0)] * 2.0**53).astype(np.int64) for part in (a_part, b_part))
+    factors = zip(*(part.tolist() for part in whole), (power - lowest).tolist(), strict=True)
+    return sum((m * n) << shift for m, n, shift in factors), lowest

@@ -1,0 +1,232 @@
+"""How much rounding may add to a record's loss of utility, bounded before it happens.
+
+The bound of Xu et al. 2017, Theorem 1, holds in exact arithmetic. What is stored is rounded, and
+so is the prediction it is made from (`prediction_grid`); a cleaner spends that much less, so
+that the bound holds for the record as stored. The margin is a function of the prediction on the
+grid: one that grew with the record would tell, in what is left, of features that must vanish.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from privpipe.numerics.null_space.grid.fixed_order import (
+    add_up,
+    measure_columns,
+    multiply_closely,
+    multiply_in_order,
+)
+from privpipe.numerics.null_space.grid.prediction_grid import FARTHEST, Grid
+from privpipe.protocols import FloatArray
+
+__all__ = ["Defects", "RoundingMargin", "find_turn", "measure_defects", "plan_margin"]
+
+UNIT = 2.0**-53
+
+
+@dataclass(frozen=True, eq=False)
+class Defects:
+    """What a lift misses of the exact one, and the sizes that rounding scales with.
+
+    A vector v weighs ``sum_i |A_i| |v_i|``, with A_i the rows of ``A``: what an error in
+    proportion to each of its features costs. Where large features have small coefficients this
+    is far below ``|A| |v|``. All numbers are summed in a fixed order: what is released follows
+    from them to the last bit.
+
+    Parameters
+    ----------
+    turn : (n_desired, rank)
+        ``W``, with orthonormal columns: the coordinates of a prediction p are ``W^T p``.
+    shift : (n_desired,)
+        Added to the prediction of a record as given: that of the appended one, less the centre's.
+    weights : (n_features,)
+        Norms of the rows of ``A``.
+    predictor_norm, encoder
+        Frobenius norms of ``A`` and of ``A - E W^T``.
+    lift : (rank,)
+        Norms of the columns of ``A^T D - W``.
+    reach : (rank,)
+        Norms of the columns of ``D``.
+    weighed_reach : (rank,)
+        Weights of the columns of ``D``.
+    centre_norm, weighed_centre
+        Norm and weight of the centre.
+    coefficient_sum
+        Sum of the norms of the rows of ``A``.
+    length
+        Bound on the number of terms in any sum after the prediction.
+    """
+
+    turn: FloatArray
+    shift: FloatArray
+    weights: FloatArray
+    predictor_norm: float
+    encoder: float
+    lift: FloatArray
+    reach: FloatArray
+    weighed_reach: FloatArray
+    centre_norm: float
+    weighed_centre: float
+    coefficient_sum: float
+    length: int
+
+
+@dataclass(frozen=True, eq=False)
+class RoundingMargin:
+    """Margin of a record: ``constant + per_unit |p| + |u| + per_coordinate . |b|``.
+
+    |p| is the sum of the sizes of its shifted predictions, u what coordinates leave of them.
+
+    Parameters
+    ----------
+    per_unit
+        Per unit of the sizes of the shifted predictions.
+    per_coordinate : (rank,)
+        Per unit of each coordinate.
+    constant
+        In units of the prediction.
+    """
+
+    per_unit: float
+    per_coordinate: FloatArray
+    constant: float
+
+    def measure(
+        self, size: FloatArray, unexplained: FloatArray, coordinates: FloatArray
+    ) -> FloatArray:
+        """Margins of records, (n_records,), in units of the desired prediction."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            margin: FloatArray = (self.constant + self.per_unit * size) + unexplained
+            for j, weight in enumerate(self.per_coordinate):
+                margin = margin + weight * np.abs(coordinates[:, j])
+        return margin
+
+
+def find_turn(predictor: FloatArray, encoder: FloatArray, lift: FloatArray) -> FloatArray:
+    """``W`` with orthonormal columns and ``A^T D = W`` but for the defects of the lift.
+
+    Gram and Schmidt, twice, the largest coordinates first: errors in small ones stay there.
+
+    Parameters
+    ----------
+    predictor : (n_features, n_desired)
+        ``A``.
+    encoder, lift : (n_features, rank)
+        ``E`` and ``D``.
+
+    Returns
+    -------
+    turn : (n_desired, rank)
+    """
+    turn = multiply_closely(predictor, lift)
+    order = np.argsort(-measure_columns(encoder), kind="stable")
+    for place, j in enumerate(order):
+        earlier = turn[:, order[:place]]
+        for _ in range(2):
+            shares = multiply_closely(earlier, turn[:, [j]])
+            turn[:, [j]] -= multiply_in_order(earlier, shares) if place else 0.0
+        turn[:, j] /= measure_columns(turn[:, [j]])[0]
+    return turn
+
+
+def measure_defects(
+    predictor: FloatArray,
+    encoder: FloatArray,
+    lift: FloatArray,
+    centre: FloatArray,
+    *,
+    n_appended: int = 0,
+) -> Defects:
+    """Measure what an encoder and a lift of a predictor miss.
+
+    Parameters
+    ----------
+    predictor : (n_features, n_desired)
+        ``A``.
+    encoder, lift : (n_features, rank)
+        ``E`` and ``D``, with ``A = E W^T`` and ``A^T D = W`` in exact arithmetic.
+    centre : (n_features,)
+        Zero point of the coordinates.
+    n_appended
+        How many of the last features are ones that cleaning appends to a record.
+    """
+    turn = find_turn(predictor, encoder, lift)
+    weights = measure_columns(predictor.T)
+    ones = (np.arange(len(predictor)) >= len(predictor) - n_appended).astype(np.float64)
+    missed = predictor - multiply_in_order(encoder, turn.T)
+    return Defects(
+        turn=turn,
+        shift=multiply_closely(predictor, (ones - centre)[:, None])[:, 0],
+        weights=weights,
+        predictor_norm=float(measure_columns(weights[:, None])[0]),
+        encoder=float(measure_columns(missed.reshape(-1, 1))[0]),
+        lift=measure_columns(multiply_closely(predictor, lift) - turn),
+        reach=measure_columns(lift),
+        weighed_reach=add_up(weights[:, None] * np.abs(lift)),
+        centre_norm=float(measure_columns(centre[:, None])[0]),
+        weighed_centre=float(add_up(weights * (np.abs(centre) + ones))),
+        coefficient_sum=float(add_up(weights)),
+        length=predictor.shape[1] + encoder.shape[1] + 8,
+    )
+
+
+def plan_margin(
+    defects: Defects,
+    root: float,
+    grid: Grid,
+    released_dtype: np.dtype[Any],
+    *,
+    storing: bool = True,
+) -> RoundingMargin:
+    """Bound what rounding adds to the root of a record's loss of utility.
+
+    Parameters
+    ----------
+    defects
+        Of the cleaner.
+    root
+        Root of the utility budget.
+    grid
+        That predictions are rounded to.
+    released_dtype
+        Floating dtype of the released record.
+    storing
+        Include the rounding of the stored record; without it the margin is that of the grid and
+        of the float64 arithmetic, for those who measure by ``E`` what storing cost.
+
+    Returns
+    -------
+    RoundingMargin
+        Spending ``max(0, root - margin)**2`` keeps every stored record within the budget.
+
+    Notes
+    -----
+    Guarantee: with q the prediction on the grid, ``p = q + shift``, ``b = W^T p``, b~ what is kept
+    of b and ``u = p - W b``, the loss of the stored record is at most
+    ``|A^T x - q| + |u| + |b - b~| + |(A^T D - W) b~|`` plus what the rounding e of the record
+    costs, ``|A^T e| <= sum |A_i| |e_i|``: of each feature the unit roundoff of the released dtype
+    (and half its smallest subnormal) from storing, and ``length * 2**-53`` relative to
+    ``|c| + sum(|D_j| |b_j|)`` from the sum that makes it. The sums that make p, b and u, and those
+    of the shrinking, err by as much relative to |p|, and are covered by the 4 with what W misses
+    of orthonormal columns. Nothing here depends on x but through q.
+    """
+    info = np.finfo(released_dtype)
+    arithmetic = 4 * defects.length * UNIT
+    unit = float(info.eps) / 2
+    subnormal = float(info.smallest_subnormal) * defects.coefficient_sum
+    steps = FARTHEST * grid.step * float(np.sqrt(len(defects.turn)))
+    # Who measures by E what storing cost does not see what A - E W^T makes of such errors.
+    hidden = 0.0 if storing else 2 * unit * defects.encoder
+    shown = unit if storing else 0.0
+    slack = 1 + 1e-9  # of the margin's own arithmetic
+    fixed = (2 * arithmetic + shown) * defects.weighed_centre + hidden * defects.centre_norm
+    distance = float(add_up(np.abs(defects.shift)))
+    return RoundingMargin(
+        per_unit=slack * (arithmetic + grid.relative),
+        per_coordinate=slack
+        * ((arithmetic + shown) * defects.weighed_reach + hidden * defects.reach + defects.lift),
+        constant=slack * (steps + fixed + subnormal + arithmetic * root + grid.relative * distance),
+    )

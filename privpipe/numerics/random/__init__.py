@@ -1,0 +1,5 @@
+"""Draws as a function of key, purpose, partition and record number, and of nothing else.
+
+`streams` turns these into uniform words, `draws` and `categorical` words into values, `elementary`
+gives logarithm, sine and cosine whose bits are the same on every processor. See DESIGN.md.
+"""

@@ -1,0 +1,239 @@
+"""Mergeable centred co-moments, and least squares from them.
+
+Chan, Golub and LeVeque's pairwise update keeps the digits that a raw Gram matrix loses when
+means are large against spreads; columns are scaled to unit diagonal before solving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from privpipe.errors import InputError, OptionError, RankError
+from privpipe.numerics.rounding import bound_rank_error
+from privpipe.protocols import FloatArray, IntArray
+
+__all__ = [
+    "CoMoments",
+    "LeastSquares",
+    "check_ridge",
+    "measure_scale",
+    "rank_error",
+    "solve_least_squares",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class CoMoments:
+    """Count, mean and centred cross-products of the columns of some rows.
+
+    Parameters
+    ----------
+    count
+        Number of rows, or the sum of their weights.
+    mean : (n_columns,), float64
+    scatter : (n_columns, n_columns), float64
+        Sum over rows of the outer products of the deviations from the mean.
+
+    Examples
+    --------
+    >>> rows = np.array([[1.0, 2.0], [3.0, 6.0], [5.0, 7.0]])
+    >>> both = CoMoments.of(rows[:1]).merge(CoMoments.of(rows[1:]))
+    >>> both.count, both.scatter.round(12).tolist()
+    (3, [[8.0, 10.0], [10.0, 14.0]])
+    """
+
+    count: float
+    mean: FloatArray
+    scatter: FloatArray
+
+    @classmethod
+    def of(cls, rows: FloatArray, weights: FloatArray | None = None) -> CoMoments:
+        """Summarise rows of shape (n_rows, n_columns); products are taken in float64.
+
+        A row of weight w counts as w rows.
+        """
+        total = len(rows) if weights is None else float(weights.sum())
+        if total == 0:
+            return cls.empty(rows.shape[1])
+        # A copy of our own, counted from a typical row: a constant column is exactly zero there,
+        # while its mean as summed may be off by n * eps, and no kernel by the same.
+        anchor = np.median(rows[[0, len(rows) // 2, -1]].astype(np.float64), axis=0)
+        z = np.subtract(rows, anchor, dtype=np.float64)
+        shift = z.mean(axis=0) if weights is None else weights @ z / total
+        z -= shift
+        if weights is not None:
+            z *= np.sqrt(weights)[:, None]
+        return cls(total, anchor + shift, z.T @ z)
+
+    @classmethod
+    def empty(cls, n_columns: int) -> CoMoments:
+        """Summary of no rows, neutral in merging."""
+        return cls(0, np.zeros(n_columns), np.zeros((n_columns, n_columns)))
+
+    def merge(self, other: CoMoments) -> CoMoments:
+        """Summary of the rows of both."""
+        if self.count == 0:
+            return other
+        if other.count == 0:
+            return self
+        count = self.count + other.count
+        step = other.mean - self.mean
+        weight = self.count * (other.count / count)
+        scatter = self.scatter + other.scatter + weight * np.outer(step, step)
+        return CoMoments(count, self.mean + step * (other.count / count), scatter)
+
+    def select(self, columns: IntArray) -> CoMoments:
+        """Summary of some of the columns."""
+        return CoMoments(self.count, self.mean[columns], self.scatter[np.ix_(columns, columns)])
+
+
+@dataclass(frozen=True, eq=False)
+class LeastSquares:
+    """A fitted linear predictor: the prediction of a record x is ``coefficients^T x + intercept``.
+
+    Parameters
+    ----------
+    coefficients : (n_features, n_targets)
+    intercept : (n_targets,)
+    condition
+        Condition number of the scaled Gram matrix that was solved, ridge included.
+    solver
+        "co-moments", or "tsqr" (see `privpipe.numerics.regression.tsqr`).
+    """
+
+    coefficients: FloatArray
+    intercept: FloatArray
+    condition: float
+    solver: str = "co-moments"
+
+    def predict(self, x: FloatArray) -> FloatArray:
+        """Predictions, (n_records, n_targets), in float64."""
+        predictions: FloatArray = x.astype(np.float64) @ self.coefficients + self.intercept
+        return predictions
+
+    def select(self, targets: slice) -> LeastSquares:
+        """The predictor of some of the targets."""
+        return replace(
+            self, coefficients=self.coefficients[:, targets], intercept=self.intercept[targets]
+        )
+
+    def sum_terms(self, x: FloatArray) -> FloatArray:
+        """Magnitudes of all that `predict` adds up, (n_records, n_targets)."""
+        terms: FloatArray = np.abs(x) @ np.abs(self.coefficients) + np.abs(self.intercept)
+        return terms
+
+
+def solve_least_squares(
+    moments: CoMoments,
+    n_features: int,
+    *,
+    ridge: float = 0.0,
+    with_intercept: bool = True,
+    names: Sequence[str] = (),
+) -> LeastSquares:
+    """Least squares of the last columns on the first ones, from their co-moments.
+
+    Features are scaled to unit variance (or unit mean square without intercept), `ridge` is
+    added to the unit diagonal, and the symmetric system is solved; ridge is thus relative to
+    the mean square of a standardised feature and does not depend on the number of records.
+
+    Parameters
+    ----------
+    moments
+        Of rows ``[features, targets]``.
+    n_features
+        How many of the columns are features.
+    ridge
+        Non-negative. Zero asks for the exact least squares solution.
+    with_intercept
+        Fit an intercept (not penalised).
+    names
+        Names of the features for messages; their numbers when empty.
+
+    Returns
+    -------
+    LeastSquares
+
+    Raises
+    ------
+    RankError
+        With ``ridge = 0``, if the scaled Gram matrix has an eigenvalue of at most
+        `bound_rank_error` times the largest: the features are dependent as far as
+        float64 can tell, and many predictors fit equally well.
+    OptionError
+        If `ridge` is negative or not finite.
+    InputError
+        If there are fewer than two records, or no features.
+    """
+    check_ridge(ridge)
+    if n_features == 0:
+        raise InputError(
+            "The records have no numeric features to predict from.",
+            remedy="Use privacy_mapping for categorical variables, or ingest numeric features.",
+            code="no-features",
+        )
+    if moments.count < 2:
+        raise InputError(
+            f"{moments.count:g} complete training records are too few for least squares.",
+            remedy="Train on more records; records with missing labels do not count.",
+        )
+    gram, cross, mean = _normal_equations(moments, n_features, with_intercept)
+    scale = _column_scale(gram, mean)
+    scaled = gram / np.outer(scale, scale)
+    eigenvalues, vectors = np.linalg.eigh(scaled)
+    tiny = eigenvalues <= bound_rank_error(n_features) * eigenvalues[-1]
+    if ridge == 0 and tiny.any():
+        raise rank_error(vectors[:, tiny], moments.count, names)
+    shifted = np.maximum(eigenvalues, 0.0) + ridge
+    solution = vectors @ ((vectors.T @ (cross / scale[:, None])) / shifted[:, None])
+    coefficients = solution / scale[:, None]
+    intercept = moments.mean[n_features:] - mean @ coefficients
+    if not with_intercept:
+        intercept = np.zeros_like(intercept)
+    return LeastSquares(coefficients, intercept, float(shifted[-1] / shifted[0]))
+
+
+def _normal_equations(
+    moments: CoMoments, n_features: int, with_intercept: bool
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    products = moments.scatter / moments.count
+    if not with_intercept:
+        products = products + np.outer(moments.mean, moments.mean)
+    mean = moments.mean[:n_features]
+    return products[:n_features, :n_features], products[:n_features, n_features:], mean
+
+
+def check_ridge(ridge: float) -> None:
+    """Raise OptionError unless `ridge` is a finite number of at least 0."""
+    if not np.isfinite(ridge) or ridge < 0:
+        raise OptionError("ridge is negative or not finite.", remedy="Use a number >= 0.")
+
+
+def measure_scale(moments: CoMoments, n_features: int, with_intercept: bool) -> FloatArray:
+    """Deviation (or root mean square without intercept) of each feature; 1 where constant."""
+    gram, _, mean = _normal_equations(moments, n_features, with_intercept)
+    return _column_scale(gram, mean)
+
+
+def rank_error(null: FloatArray, count: float, names: Sequence[str]) -> RankError:
+    """Name the features that the directions `null` (n_features, n_null) are made of."""
+    weight = np.linalg.norm(null, axis=1)
+    involved = np.flatnonzero(weight > 0.1 * weight.max())
+    shown = [names[j] if names else f"number {j}" for j in involved[:8]]
+    more = f" and {len(involved) - 8} more" if len(involved) > 8 else ""
+    return RankError(
+        f"{null.shape[1]} of {len(null)} directions of the training features are constant or "
+        f"combinations of others ({count:g} records); features involved: "
+        f"{', '.join(shown)}{more}.",
+        remedy="Drop those features, train on more records, or set ridge (1e-6 is small).",
+    )
+
+
+def _column_scale(gram: FloatArray, mean: FloatArray) -> FloatArray:
+    """Root of the diagonal; 1 where a column is constant but for rounding."""
+    variance = np.diag(gram)
+    constant = variance <= (8 * np.finfo(np.float64).eps * np.abs(mean)) ** 2
+    return np.where(constant, 1.0, np.sqrt(np.where(constant, 1.0, variance)))

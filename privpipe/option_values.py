@@ -1,0 +1,83 @@
+"""How values of options are read, whoever the options are for: methods, audits.
+
+One rule for every door (TOML, environment, Python, scikit-learn): a flag is true or false, a
+number is a number, and a text is neither. ``"false"`` is a text, and as a truth value it is true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import numpy as np
+from pydantic import ConfigDict, ValidationError, model_validator
+from pydantic.dataclasses import dataclass as options_dataclass
+from pydantic_core import ArgsKwargs, InitErrorDetails, PydanticCustomError
+
+__all__ = ["FORBID", "Options", "admits", "take_plain"]
+
+FORBID = ConfigDict(extra="forbid", hide_input_in_errors=True)
+"""Unknown options are refused, and messages do not quote what was given."""
+
+
+def admits(annotation: Any, kind: type) -> bool:
+    """Whether an annotation takes values of exactly this type; an int is no bool, nor a float.
+
+    >>> admits(bool | None, bool), admits(tuple[str, ...], str), admits(float, int)
+    (True, False, False)
+    """
+    if get_origin(annotation) in (Union, UnionType):
+        return any(admits(part, kind) for part in get_args(annotation))
+    if get_origin(annotation) is Annotated:
+        return admits(get_args(annotation)[0], kind)
+    return annotation is kind
+
+
+def take_plain(annotation: Any, value: Any) -> Any:
+    """A value for a flag or a number, as it is; what pydantic would turn into one is refused.
+
+    Raises
+    ------
+    ValueError
+        If a text is given for a flag or a number, or a truth value for a number, or a number for
+        a flag.
+    """
+    value = value.item() if isinstance(value, np.generic) else value
+    flag = admits(annotation, bool)
+    number = admits(annotation, int) or admits(annotation, float)
+    if isinstance(value, str):
+        wrong = flag or number
+    elif isinstance(value, bool):
+        wrong = number and not flag
+    else:
+        wrong = flag and not number and value is not None
+    if not wrong:
+        return value
+    raise ValueError(
+        "give true or false, without quotes" if flag else "give a number, without quotes"
+    )
+
+
+@options_dataclass(frozen=True, config=FORBID)
+class Options:
+    """What all options share: how their values are read."""
+
+    # Of the whole, since no validator may stand before `name`, which tells the methods apart.
+    @model_validator(mode="before")
+    @classmethod
+    def _take_plain(cls, given: Any) -> Any:
+        keywords = given.kwargs if isinstance(given, ArgsKwargs) else given
+        if not isinstance(keywords, Mapping):
+            return given
+        known = cls.__pydantic_fields__  # type: ignore[attr-defined]
+        taken, problems = dict(keywords), list[InitErrorDetails]()
+        for name in keywords.keys() & known.keys():
+            try:
+                taken[name] = take_plain(known[name].annotation, keywords[name])
+            except ValueError as error:
+                about = PydanticCustomError("plain", "{what}", {"what": str(error)})
+                problems.append(InitErrorDetails(type=about, loc=(name,), input=None))
+        if problems:
+            raise ValidationError.from_exception_data(cls.__name__, problems)
+        return ArgsKwargs(given.args, taken) if isinstance(given, ArgsKwargs) else taken

@@ -1,0 +1,162 @@
+"""The audit's findings as a markdown page and as the rows of a table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+__all__ = ["say_unseen", "say_verdict", "tabulate_predictions", "write_audit_markdown"]
+
+
+def tabulate_predictions(findings: Mapping[str, Any]) -> pd.DataFrame:
+    """One row per variable and way to predict it.
+
+    Returns
+    -------
+    table
+        Columns: role, variable, prediction, accuracy, F1, R2, RMSE (empty where they do not
+        apply).
+    """
+    rows = [
+        {
+            "role": "wanted" if role == "desired" else role,
+            "variable": name,
+            "prediction": view,
+            "accuracy": figures.get("accuracy"),
+            "F1": figures.get("f1"),
+            "R2": figures.get("r2"),
+            "RMSE": figures.get("rmse"),
+        }
+        for role in ("desired", "confidential")
+        for name, views in findings[role].items()
+        for view, figures in views.items()
+    ]
+    columns = ["role", "variable", "prediction", "accuracy", "F1", "R2", "RMSE"]
+    return pd.DataFrame(rows, columns=columns).dropna(axis=1, how="all")
+
+
+def write_audit_markdown(findings: Mapping[str, Any]) -> str:
+    """Render the findings as markdown."""
+    parts = [
+        "# Audit",
+        _verdict(findings["adversaries"]),
+        f"{findings['basis']} {findings['n_records']:,} records judged"
+        + (f" ({findings['n_groups']:,} different ones)." if findings.get("n_groups") else "."),
+        say_unseen(findings.get("unseen")),
+        _utility(findings["e_utility"]),
+        _privacy(findings["privacy"]),
+        _predictions(findings),
+        _adversaries(findings["adversaries"]),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _predictions(findings: Mapping[str, Any]) -> str:
+    """How well each variable is predicted; nothing of a release whose rows are nobody's."""
+    table = tabulate_predictions(findings)
+    if table.empty:
+        return ""
+    return (
+        f"{table.to_markdown(index=False, floatfmt='.3f')}\n\n"
+        "The attack in these tables is least squares, retrained on released records in the "
+        "coordinates they show (Xu et al. 2017, algorithm 3)."
+    )
+
+
+def say_unseen(found: Mapping[str, int] | None) -> str:
+    """Records released as the nearest profile the fit has seen, in words; counts alone."""
+    if found is None:
+        return ""
+    share = found["n_records"] / max(1, found["n_released"])
+    return (
+        f"{found['n_records']:,} of {found['n_released']:,} released records ({share:.1%}) have a "
+        "profile that the mapping does not know; each was treated as the nearest one it knows."
+    )
+
+
+def say_verdict(findings: Mapping[str, Any]) -> str:
+    """The verdict with its reason in a sentence, for the last line of a run."""
+    found = findings["adversaries"]
+    return f"{found['verdict']}: {found.get('reason') or 'no adversary succeeded'}"
+
+
+def _verdict(found: Mapping[str, Any]) -> str:
+    """The verdict and the sentence of every variable."""
+    decisions = found.get("decisions") or []
+    lines = [f"- {_escape(one['reason'])}" for one in decisions]
+    return "\n".join(
+        [f"**Verdict: {found['verdict']}**", "", *(lines or [_escape(found["reason"])])]
+    )
+
+
+def _escape(text: str) -> str:
+    """Names of variables are data: nothing in them may act as markup."""
+    return re.sub(r"([\\`*_{}\[\]<>()#+!|~])", r"\\\1", text)
+
+
+def _adversaries(found: Mapping[str, Any]) -> str:
+    """What decided for each variable, and its strongest adversaries on raw records."""
+    if not found.get("decisions"):
+        return ""
+    rows = [
+        {
+            "confidential": one["target"],
+            "verdict": one["verdict"],
+            "read": one["source"],
+            "adversary": one["strongest"],
+            "score": one["score"],
+            "estimate": _number(one["estimate"]),
+            "limits": f"{_number(one['lower'])} to {_number(one['upper'])}",
+            "guessing": _number(one["baseline"]),
+            "advantage": _number(one["advantage"]),
+            "at least": _number(one["advantage_lower"]),
+            "at most": _number(one["advantage_upper"]),
+            "allowed": _number(one["allowed"]),
+            "on raw records": _number(one["control_advantage"]),
+            "intervals": one["n_compared"],
+        }
+        for one in found["decisions"]
+    ]
+    table = pd.DataFrame(rows).to_markdown(index=False, disable_numparse=True)
+    options = found["options"]
+    return (
+        f"What decided, on {found['n_records']:,} different held-out records. An advantage is the "
+        "share of the way from guessing to knowing; of a true-positive rate it is the share of "
+        "records claimed rightly beyond the false alarms. A variable leaks where a lower limit "
+        "is above what is allowed, and is safe where every upper limit is within it; all "
+        f"verdicts hold together with confidence {options['level']:g}:\n\n{table}"
+    )
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _utility(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return ""
+    return (
+        f"Loss of utility per record (budget {found['budget']:g} squared units of the desired "
+        f"prediction): mean {found['mean']:.6g}, largest {found['largest']:.6g}, "
+        f"{found['share_at_budget']:.1%} of the records at the budget, "
+        f"{found['n_above_budget']} above it."
+    )
+
+
+def _privacy(found: Mapping[str, Mapping[str, Any]]) -> str:
+    if not found:
+        return ""
+    table = pd.DataFrame(
+        [
+            {
+                "prediction from": view,
+                "e_privacy": figures["e_privacy"],
+                "complete privacy": f"{figures['complete_privacy']:.1%}",
+            }
+            for view, figures in found.items()
+        ]
+    )
+    return table.to_markdown(index=False, floatfmt=".4g")

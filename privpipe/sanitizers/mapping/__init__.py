@@ -1,0 +1,20 @@
+"""Sparse privacy mappings: categorical profiles are released as others, at random.
+
+Salamatian et al., SPPM: Sparse Privacy Preserving Mappings: of all mappings within a budget of
+distortion the one whose release tells least, in mutual information, of the private values.
+`privacy_mapping` counts `profiles` over shards and fits; `solve` goes from a joint distribution and
+an `alphabet` to a certified `sparse_mapping`, which is released by keyed draws; `tradeoff` asks
+for the whole curve, `exponential` is the mechanism to compare with. Search and certificate are in
+`privpipe.numerics.mapping`.
+
+Start reading at `privacy_mapping`, then `solve`.
+"""
+
+from __future__ import annotations
+
+from privpipe.sanitizers.mapping import privacy_mapping
+
+__all__ = ["METHODS"]
+
+METHODS = (privacy_mapping.METHOD,)
+"""The rows of this wing."""

@@ -1,0 +1,186 @@
+"""A joint distribution, codes and a distortion, checked and written as a problem."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from privpipe.errors import InputError, OptionError
+from privpipe.numerics.mapping.problem.distortion import (
+    CodeDistance,
+    Distance,
+    FunctionDistance,
+    MatrixDistance,
+)
+from privpipe.numerics.mapping.problem.programme import MappingProblem
+from privpipe.numerics.mapping.units import choose_unit, divide_budget, divide_distance
+from privpipe.protocols import FloatArray, IntArray
+
+__all__ = ["Alphabet", "Distortion", "prepare_alphabet"]
+
+CodeArray = npt.NDArray[Any]
+Distortion = str | npt.NDArray[np.floating] | Callable[[CodeArray, CodeArray], FloatArray]
+
+_SUM_TOLERANCE = 1e-6
+_NOTHING = 1e-140
+"""Cells of a joint below this count as empty: products of two of them are still normal float64."""
+
+
+@dataclass(frozen=True, eq=False)
+class Alphabet:
+    """A checked problem and the way back to the user's symbols and units.
+
+    Parameters
+    ----------
+    problem
+        Symbols in `order`; columns are those of positive probability, in the same order.
+        Distances and budget are divided by `unit`, so that solvers meet the same sizes
+        whatever the user measures in.
+    joint : (n_private, n_symbols)
+        As given, of sum 1.
+    codes : (n_symbols, n_attributes)
+        As given.
+    distortion
+        As given.
+    budget
+        Largest mean distortion, in the user's unit.
+    unit
+        A power of two.
+    order : (n_symbols,)
+        The user's number of each of the problem's symbols.
+    private : (n_kept,)
+        The private values of positive probability.
+    """
+
+    problem: MappingProblem
+    joint: FloatArray
+    codes: CodeArray
+    distortion: Distortion
+    budget: float
+    unit: float
+    order: IntArray
+    private: IntArray
+
+    @property
+    def n_private(self) -> int:
+        """All private values."""
+        return len(self.joint)
+
+    @property
+    def kind(self) -> str:
+        """Name of the distortion."""
+        if isinstance(self.distortion, str):
+            return self.distortion
+        return "function" if callable(self.distortion) else "matrix"
+
+
+def prepare_alphabet(
+    joint: npt.ArrayLike, codes: npt.ArrayLike, distortion: Distortion, budget: float
+) -> Alphabet:
+    """Check a joint distribution, its codes and the distortion, and write the problem."""
+    p, x = _check_joint(joint), np.asarray(codes)
+    x = x[:, None] if x.ndim == 1 else x
+    _check_codes(x, p.shape[1])
+    line = distortion in ("squared", "absolute") if isinstance(distortion, str) else False
+    ordered = line and x.shape[1] == 1
+    order = np.argsort(x[:, 0], kind="stable") if ordered else np.arange(len(x))
+    private = np.flatnonzero(p.sum(axis=1) > 0)
+    kept = p[private][:, order]
+    stay = np.flatnonzero(kept.sum(axis=0) > 0)
+    mass = kept.sum(axis=0)[stay]
+    distance = _build_distance(distortion, x[order], order, stay)
+    problem = MappingProblem(
+        mass / mass.sum(),
+        np.ascontiguousarray((kept[:, stay] / mass).T),
+        distance,
+        float(budget),
+        stay,
+    )
+    unit = choose_unit(problem)
+    given = np.asarray(joint, dtype=np.float64)
+    scaled = replace(
+        problem, distance=divide_distance(distance, unit), budget=divide_budget(budget, unit)
+    )
+    return Alphabet(scaled, given / given.sum(), x, distortion, float(budget), unit, order, private)
+
+
+def _check_joint(joint: npt.ArrayLike) -> FloatArray:
+    p = np.asarray(joint, dtype=np.float64)
+    if p.ndim != 2 or p.size == 0:
+        raise InputError(
+            f"joint has shape {p.shape}.", remedy="Give probabilities (n_private, n_symbols)."
+        )
+    if not np.isfinite(p).all() or (p < 0).any():
+        raise InputError(
+            "joint holds negative or non-finite probabilities.",
+            remedy="Give finite probabilities of 0 or more.",
+        )
+    if abs(p.sum() - 1) > _SUM_TOLERANCE:
+        raise InputError(
+            f"joint sums to {p.sum():.9g}, not to 1.",
+            remedy="Divide the counts by their sum.",
+        )
+    p = np.where(p < _NOTHING, 0.0, p)
+    return np.asarray(p / p.sum())
+
+
+def _check_codes(x: CodeArray, n_symbols: int) -> None:
+    if x.ndim != 2 or len(x) != n_symbols or x.shape[1] == 0:
+        raise InputError(
+            f"codes has shape {x.shape}, but joint has {n_symbols} symbols.",
+            remedy="Give one row of attribute codes per symbol.",
+        )
+    if not np.issubdtype(x.dtype, np.number) or not np.isfinite(x.astype(np.float64)).all():
+        raise InputError(
+            f"codes has dtype {x.dtype} or values that are not finite.",
+            remedy="Give integer codes or finite positions.",
+        )
+    doubles = len(x) - len(np.unique(x, axis=0))
+    if doubles:
+        raise InputError(
+            f"codes holds {doubles} symbols twice.",
+            remedy="Add the probabilities of equal symbols up.",
+        )
+
+
+def _build_distance(
+    distortion: Distortion, x: CodeArray, order: IntArray, stay: IntArray
+) -> Distance:
+    if callable(distortion):
+        given = FunctionDistance(distortion, x, x[stay])
+        own = given.pairs(stay, np.arange(len(stay)))
+        _check_own(own)
+        return given
+    if not isinstance(distortion, str):
+        matrix = np.asarray(distortion, dtype=np.float64)
+        if matrix.shape != (len(x), len(x)):
+            raise InputError(
+                f"distortion has shape {matrix.shape} for {len(x)} symbols.",
+                remedy="Give one row per original and one column per released symbol.",
+            )
+        if not np.isfinite(matrix).all() or (matrix < 0).any():
+            raise InputError(
+                "distortion holds negative or non-finite distances.",
+                remedy="Give finite distances of 0 or more.",
+            )
+        _check_own(np.diag(matrix)[order[stay]])
+        return MatrixDistance(np.ascontiguousarray(matrix[np.ix_(order[stay], order)]))
+    if distortion not in ("hamming", "squared", "absolute"):
+        raise OptionError(
+            f"distortion is {distortion!r}.",
+            remedy="Use 'hamming', 'squared', 'absolute', a matrix or a function.",
+        )
+    positions = x.astype(np.float64)
+    return CodeDistance(distortion, positions, positions[stay])  # type: ignore[arg-type]
+
+
+def _check_own(own: FloatArray) -> None:
+    if (own != 0).any():
+        raise InputError(
+            "distortion is not 0 from every symbol to itself.",
+            remedy="Subtract each symbol's distance to itself, and lower the budget by the mean.",
+        )

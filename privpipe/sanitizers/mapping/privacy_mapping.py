@@ -1,0 +1,260 @@
+"""The method "privacy_mapping": SPPM fitted on records, one row of the table of methods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from privpipe.capabilities import Preview
+from privpipe.errors import InputError
+from privpipe.numerics.mapping.pricing.pair_pricing import PriceOracle
+from privpipe.numerics.mapping.problem.distortion import CodeDistance
+from privpipe.numerics.mapping.search.pairs.search_checkpoint import SearchCheckpoint, SearchState
+from privpipe.protocols import FloatArray, IntArray, Method, Role, Shards, ShardSchema
+from privpipe.sanitizers.arrays import check_shards, check_unweighted
+from privpipe.sanitizers.mapping.profile_forecast import (
+    ProfileForecast,
+    forecast_profiles,
+    suggest_mapping,
+)
+from privpipe.sanitizers.mapping.profiles import ProfileCounts, make_joint
+from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
+from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
+from privpipe.sanitizers.options import FORBID, Options
+
+__all__ = ["METHOD", "PrivacyMappingOptions", "fit_privacy_mapping", "prepare_joint"]
+
+_BLOCK_PAIRS = 2**22
+
+
+@dataclass(frozen=True, config=FORBID)
+class PrivacyMappingOptions(Options):
+    """Options of ``[method] name = "privacy_mapping"`` (SPPM)."""
+
+    name: Literal["privacy_mapping"]
+    attributes: Annotated[
+        tuple[str, ...],
+        Field(min_length=1, description="Categorical variables that are released, and changed."),
+    ]
+    private: Annotated[
+        tuple[str, ...],
+        Field(
+            min_length=1,
+            description="Categorical variables that must not be told from the release; of several, "
+            "their combination.",
+        ),
+    ]
+    distortion_budget: Annotated[
+        float,
+        Field(
+            ge=0,
+            allow_inf_nan=False,
+            description='Largest mean distortion per record: with "hamming", changed attributes.',
+        ),
+    ]
+    distortion: Annotated[
+        Literal["hamming", "squared", "absolute"],
+        Field(
+            description="hamming counts changed attributes; squared and absolute add up "
+            "differences of codes, for ordered categories."
+        ),
+    ] = "hamming"
+    gap: Annotated[
+        float, Field(gt=0, allow_inf_nan=False, description="Wanted certified gap, nats.")
+    ] = 1e-3
+    solver: Annotated[
+        Literal["auto", "frank_wolfe"],
+        Field(description="frank_wolfe is the paper's algorithm."),
+    ] = "auto"
+    steps: Annotated[int, Field(ge=1, description="L of the paper's algorithm.")] = 100
+    smoothing: Annotated[
+        float,
+        Field(
+            ge=0,
+            allow_inf_nan=False,
+            description="Pseudo-records per profile, spread over the private values as in all "
+            "records.",
+        ),
+    ] = 0.0
+    most_frequent: Annotated[
+        Annotated[int, Field(ge=1)] | None,
+        Field(description="Keep only so many profiles, the most frequent."),
+    ] = None
+    unseen: Annotated[
+        Literal["nearest", "refuse"],
+        Field(
+            description="What becomes of records whose profile the mapping does not know: nearest "
+            "treats them as the nearest known one, and the report says how many; refuse stops."
+        ),
+    ] = "nearest"
+    pricing: Annotated[
+        Literal["auto", "cluster", "inline"], Field(description="Where columns are priced.")
+    ] = "auto"
+    max_seconds: Annotated[
+        Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
+        Field(description="Time after which the best mapping so far is taken."),
+    ] = None
+
+
+def prepare_joint(
+    counts: ProfileCounts, options: PrivacyMappingOptions
+) -> tuple[FloatArray, IntArray]:
+    """Joint distribution and codes from counts: most frequent profiles, smoothing.
+
+    Parameters
+    ----------
+    counts
+    options
+
+    Returns
+    -------
+    joint : (n_private, n_symbols)
+        Sums to 1.
+    codes : (n_symbols, n_attributes)
+
+    Raises
+    ------
+    InputError
+        If no record has a known private value.
+    """
+    if counts.n_records == 0:
+        raise InputError(
+            "no record has a known private value.",
+            remedy="Name private variables that are known for some records.",
+        )
+    table, codes, _ = make_joint(counts)
+    if options.most_frequent is not None and options.most_frequent < len(codes):
+        table, codes = _keep_frequent(table, codes, options)
+    prior = table.sum(axis=1, keepdims=True) / table.sum()
+    table = table + options.smoothing * prior
+    return table / table.sum(), codes
+
+
+def _keep_frequent(
+    table: FloatArray, codes: IntArray, options: PrivacyMappingOptions
+) -> tuple[FloatArray, IntArray]:
+    """The most frequent profiles, of equals the first; the rest joins the nearest, or goes."""
+    ranked = np.argsort(-table.sum(axis=0), kind="stable")
+    kept, rest = np.sort(ranked[: options.most_frequent]), ranked[options.most_frequent :]
+    few = table[:, kept]
+    if options.unseen == "nearest":
+        distance = CodeDistance(
+            options.distortion, codes[kept].astype(np.float64), codes[rest].astype(np.float64)
+        )
+        step = max(1, _BLOCK_PAIRS // len(kept))
+        for a in range(0, len(rest), step):
+            b = min(a + step, len(rest))
+            nearest = distance.block(a, b).argmin(axis=1)
+            for value, row in enumerate(table[:, rest[a:b]]):
+                few[value] += np.bincount(nearest, row, len(kept))
+    return few, codes[kept]
+
+
+def fit_privacy_mapping(
+    shards: Shards,
+    options: PrivacyMappingOptions,
+    price: PriceOracle | None = None,
+    checkpoint: SearchCheckpoint | None = None,
+) -> SparseMapping:
+    """Count profiles over the shards and solve for the mapping.
+
+    Parameters
+    ----------
+    shards
+        With the attributes and, as confidential variables, the private ones.
+    options
+    price
+        Pricing oracle; in memory when not given.
+    checkpoint
+        Where an interrupted fit of these shards and options left off, and this one will.
+
+    Returns
+    -------
+    mapping
+        Its `stopped` and gap say how near the optimum it is.
+
+    Raises
+    ------
+    InputError
+        If there is nothing to count, or a variable is not categorical.
+
+    Notes
+    -----
+    Guarantee: mutual information of private values and released profile, for the distribution
+    counted (after smoothing); the estimate from n records is itself off by about
+    ``(n_private - 1)(n_symbols - 1) / (2 n)`` nats.
+
+    References
+    ----------
+    Salamatian et al., SPPM: Sparse Privacy Preserving Mappings.
+    """
+    check_shards(shards)
+    check_unweighted(shards.schema)
+    counts = shards.reduce(ProfileCounts.of)
+    joint, codes = prepare_joint(counts, options)
+    return solve_privacy_mapping(
+        joint,
+        codes,
+        options.distortion,
+        distortion_budget=options.distortion_budget,
+        gap=options.gap,
+        price=price,
+        solver=options.solver,
+        n_steps=options.steps,
+        max_seconds=np.inf if options.max_seconds is None else options.max_seconds,
+        unseen=options.unseen,
+        checkpoint=checkpoint,
+    )
+
+
+def _columns(options: PrivacyMappingOptions) -> Mapping[Role, tuple[str, ...]]:
+    return {"attributes": options.attributes, "confidential": options.private}
+
+
+def _forecast(preview: Preview, options: PrivacyMappingOptions) -> ProfileForecast | None:
+    """Count profiles in a few chunks as the fit will."""
+    counts = reduce(ProfileCounts.merge, map(ProfileCounts.of, preview.read_training()))
+    if counts.n_records == 0:
+        return None
+    return forecast_profiles(
+        prepare_joint(counts, options)[1],
+        counts.n_records,
+        preview.read_attributes(),
+        exact=preview.is_whole,
+        policy=options.unseen,
+    )
+
+
+def check_mapping(options: PrivacyMappingOptions, schema: ShardSchema) -> None:
+    """Raise InputError if an attribute is a number; a private variable may be one, of classes."""
+    numbers = [column.name for column in schema.attributes if not column.is_categorical]
+    if numbers:
+        raise InputError(
+            f"{', '.join(map(repr, numbers))} is not categorical: a mapping is between categories.",
+            remedy="Name categorical variables, or cut numeric ones into classes when you ingest.",
+            code="not-categorical",
+        )
+
+
+METHOD = Method(
+    name="privacy_mapping",
+    options=PrivacyMappingOptions,
+    needs=lambda _: frozenset(),
+    releases="rows",
+    fit=fit_privacy_mapping,
+    source="Salamatian et al., SPPM, Algorithms 1 and 2; certified search",
+    maps=(SparseMapping,),
+    check=check_mapping,
+    promise="mutual information, with a certified distance from the optimum",
+    statistics=(ProfileCounts, SearchState),
+    columns=_columns,
+    prices=True,
+    forecast=_forecast,
+    suggest=suggest_mapping,
+    resumes=True,
+)

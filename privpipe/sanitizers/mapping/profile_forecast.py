@@ -1,0 +1,127 @@
+"""What metadata and a few chunks tell of the profiles that a privacy mapping will know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from privpipe.protocols import Column, IntArray
+
+__all__ = ["ProfileForecast", "forecast_profiles", "suggest_mapping"]
+
+MOST_CATEGORIES = 1000
+"""A variable with more categories names records rather than groups them."""
+
+MOST_PROFILES = 2000
+"""Profiles that a first configuration keeps: solved in seconds, and each seen often enough."""
+
+SHARE_CHANGED = 0.1
+"""Of its attributes that a first configuration lets a record change, on average."""
+
+
+@dataclass(frozen=True)
+class ProfileForecast:
+    """How many records a mapping will not know.
+
+    Parameters
+    ----------
+    n_profiles
+        Different profiles it will know.
+    n_fitted
+        Training records they come from.
+    n_records, n_unseen
+        Records looked at for the release, and those of other profiles.
+    exact
+        Whether these are all records; otherwise a few chunks, and more training records know
+        more profiles.
+    policy
+        What the configuration says becomes of them.
+    """
+
+    about: ClassVar[str] = "profiles"
+
+    n_profiles: int
+    n_fitted: int
+    n_records: int
+    n_unseen: int
+    exact: bool
+    policy: str
+
+    def describe(self) -> str:
+        """In words, counts alone."""
+        share = self.n_unseen / max(1, self.n_records)
+        how = "" if self.exact else "at most about "
+        basis = "all records" if self.exact else f"{self.n_records:,} records looked at"
+        unknown = (
+            f"{self.n_profiles:,} profiles known from {self.n_fitted:,} training records; "
+            f"{how}{share:.1%} of {basis} have another one"
+        )
+        if not self.n_unseen:
+            return f"{unknown}."
+        if self.policy == "refuse":
+            return f'{unknown}, and unseen = "refuse" will stop the run at the first of them.'
+        return f'{unknown}: each is treated as the nearest known one (unseen = "nearest").'
+
+
+def forecast_profiles(
+    known: IntArray, n_fitted: int, table: IntArray, *, exact: bool, policy: str
+) -> ProfileForecast:
+    """Count records of profiles that a mapping will not know.
+
+    Parameters
+    ----------
+    known : (n_profiles, n_attributes)
+        Profiles that the fit keeps, each once.
+    n_fitted
+        Training records they come from.
+    table : (n_records, n_attributes)
+        Attributes of records to release.
+    exact, policy
+        See `ProfileForecast`.
+    """
+    both, inverse = np.unique(np.concatenate([known, table]), axis=0, return_inverse=True)
+    is_known = np.zeros(len(both), bool)
+    is_known[inverse.ravel()[: len(known)]] = True
+    unseen = int((~is_known[inverse.ravel()[len(known) :]]).sum())
+    return ProfileForecast(len(known), n_fitted, len(table), unseen, exact, policy)
+
+
+def suggest_mapping(
+    confidential: Sequence[str],
+    columns: Sequence[Column],
+    read: Callable[[tuple[str, ...]], IntArray],
+) -> Mapping[str, Any]:
+    """Options of a first privacy mapping; empty where there is nothing categorical to hide or keep.
+
+    Parameters
+    ----------
+    confidential
+        Variables to hide.
+    columns
+        All variables of the collection.
+    read
+        Codes of some variables in a few chunks, (n_records, n_variables).
+    """
+    numeric = {column.name for column in columns if column.n_categories is None}
+    if not confidential or numeric & set(confidential):
+        return {}
+    attributes = tuple(
+        column.name
+        for column in columns
+        if column.n_categories is not None
+        and column.n_categories <= MOST_CATEGORIES
+        and column.name not in confidential
+    )
+    if not attributes:
+        return {}
+    found: dict[str, Any] = {
+        "attributes": list(attributes),
+        "private": list(confidential),
+        "distortion_budget": round(SHARE_CHANGED * len(attributes), 2),
+    }
+    if len(np.unique(read(attributes), axis=0)) > MOST_PROFILES:
+        found["most_frequent"] = MOST_PROFILES
+    return found

@@ -1,0 +1,1 @@
+"""From a joint distribution, and perhaps a start, to a certified mapping."""

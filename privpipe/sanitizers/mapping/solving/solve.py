@@ -1,0 +1,330 @@
+"""solve_privacy_mapping: from a joint distribution and codes to a certified SparseMapping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from privpipe.errors import ConvergenceError, InputError, OptionError
+from privpipe.numerics.mapping.certificate import MappingCertificate, certify_mapping
+from privpipe.numerics.mapping.pricing.pair_pricing import (
+    PriceOracle,
+    Question,
+    measure_bound,
+    price_in_memory,
+)
+from privpipe.numerics.mapping.problem.extremes import identity_duals, measure_mean_distances
+from privpipe.numerics.mapping.problem.incumbent import Progress
+from privpipe.numerics.mapping.problem.mutual_information import LOWEST
+from privpipe.numerics.mapping.problem.programme import keep_free_pairs, measure_plan
+from privpipe.numerics.mapping.search.mapping_search import search_mapping
+from privpipe.numerics.mapping.search.pairs.frank_wolfe import search_frank_wolfe
+from privpipe.numerics.mapping.search.pairs.search_checkpoint import SearchCheckpoint
+from privpipe.protocols import Guarantee
+from privpipe.sanitizers.mapping.alphabet import Alphabet, Distortion, prepare_alphabet
+from privpipe.sanitizers.mapping.solving.start import read_start
+from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, UnseenPolicy
+
+__all__ = ["Solver", "solve_privacy_mapping", "store_plan"]
+
+Solver = Literal["auto", "frank_wolfe"]
+
+_LEAST_BUDGET = 1e-30
+"""Of the smallest distance: what may be moved for it tells nothing in float64."""
+
+
+def solve_privacy_mapping(
+    joint: npt.ArrayLike,
+    codes: npt.ArrayLike,
+    distortion: Distortion = "hamming",
+    *,
+    distortion_budget: float,
+    gap: float = 1e-6,
+    price: PriceOracle | None = None,
+    solver: Solver = "auto",
+    n_steps: int = 100,
+    start: SparseMapping | None = None,
+    max_seconds: float = np.inf,
+    on_round: Callable[[Progress], None] | None = None,
+    unseen: UnseenPolicy = "nearest",
+    checkpoint: SearchCheckpoint | None = None,
+) -> SparseMapping:
+    """Find the mapping of least information within a budget of mean distortion.
+
+    Minimise the mutual information of a private value A and the released symbol over all
+    random mappings of the original symbol whose mean distortion is at most the budget. The
+    result carries a lower bound that holds for every mapping, and the numbers to check it.
+
+    Parameters
+    ----------
+    joint : (n_private, n_symbols)
+        Joint probabilities of the private value (of several variables: of their combination)
+        and the symbol. Symbols of probability 0 stay themselves and may be released.
+    codes : (n_symbols, n_attributes)
+        Attribute codes, or positions, of the symbols; no row twice.
+    distortion
+        "hamming": number of differing attributes, 0 to n_attributes. "squared": sum of
+        squared differences. "absolute": sum of absolute differences. Or a matrix (original by
+        released symbol), or a function of two blocks of codes that returns such a matrix; both
+        with zeros from a symbol to itself.
+    distortion_budget
+        Largest mean distortion per record, in that unit. 0 gives the identity; from the
+        distortion of releasing one symbol for all on, everything becomes that symbol.
+    gap
+        Wanted certified gap, nats.
+    price
+        Pricing oracle for all columns; in memory when not given.
+    solver
+        "auto", or "frank_wolfe": the paper's Algorithm 1 with `n_steps` steps.
+    n_steps
+        L of Algorithm 1; ignored by "auto".
+    start
+        A mapping of the same alphabet to begin from: an interrupted solve, a near budget, last
+        year's joint. It is checked and normalised for this joint and budget, so that it can
+        cost time but never change what is promised.
+    max_seconds
+        Time after which no new round begins and inner solves end at their next step; a pricing
+        round is finished. The best mapping so far is returned.
+    on_round
+        Called after each round with the search's progress.
+    unseen
+        What the mapping does at release with symbols it does not know.
+    checkpoint
+        A place that outlives the process: a solve of the same arguments that was interrupted
+        goes on from what it left there. Used by "auto", where the alphabet is not ordered.
+
+    Returns
+    -------
+    mapping
+        `stopped` says why the search ended; `information - lower_bound` is its true gap, which
+        may exceed the wanted one.
+
+    Raises
+    ------
+    InputError
+        If `joint` is not a distribution, codes repeat, or distances are negative, not finite or
+        too far apart for float64.
+    OptionError
+        If an option is out of range, or `start` is of another alphabet or no mapping.
+    ConvergenceError
+        If what was found does not pass `certify_mapping`.
+
+    Notes
+    -----
+    Guarantee: ``sum(mapping, axis=0) == 1`` to rounding, mean distortion at most the budget to
+    a relative 1e-12, and no mapping within the budget has less information than `lower_bound`,
+    for the distribution given. Nothing is promised about another distribution. Every number
+    returned is that of `certify_mapping`, which shares no code with the solvers and takes its
+    own rounding off the bound.
+
+    Departure: the paper stops after L steps without a bound; the second gradient term of its
+    section 3.4 is identically zero and left out.
+
+    References
+    ----------
+    Salamatian et al., SPPM: Sparse Privacy Preserving Mappings, problem (2), Algorithms 1, 2.
+
+    Examples
+    --------
+    >>> joint = np.array([[0.4, 0.1], [0.1, 0.4]])
+    >>> mapping = solve_privacy_mapping(joint, [[0], [1]], distortion_budget=0.25)
+    >>> round(mapping.distortion, 6), mapping.gap <= 1e-6
+    (0.25, True)
+    """
+    _check_options(distortion_budget, gap, solver, n_steps, max_seconds)
+    alphabet = prepare_alphabet(joint, codes, distortion, distortion_budget)
+    problem = replace(alphabet.problem, budget=_searchable_budget(alphabet))
+    beginning = None if start is None else read_start(alphabet, start)
+    limit = _solve_limit(alphabet, gap)
+    if limit is not None:
+        progress, stopped = limit
+    else:
+        breakdown = False
+        try:
+            # Extreme problems overflow on the way; what is not finite is never taken.
+            with np.errstate(all="ignore"):
+                if solver == "frank_wolfe":
+                    progress, stopped = search_frank_wolfe(
+                        problem,
+                        n_steps=n_steps,
+                        gap=gap,
+                        price=price or price_in_memory,
+                        max_seconds=max_seconds,
+                        on_round=on_round,
+                    )
+                else:
+                    progress, stopped = search_mapping(
+                        problem,
+                        gap=gap,
+                        price=price,
+                        start=beginning,
+                        max_seconds=max_seconds,
+                        on_round=on_round,
+                        checkpoint=checkpoint,
+                    )
+        except ArithmeticError:
+            breakdown = True
+        if breakdown:
+            raise ConvergenceError(
+                "the arithmetic of the search broke down.",
+                remedy="Bring distances and budget nearer to each other, or use solver = 'auto'.",
+            )
+        if problem.budget > alphabet.problem.budget:  # only moves that cost nothing are left
+            progress.plan = keep_free_pairs(alphabet.problem, progress.plan)
+    return store_plan(alphabet, progress, stopped, unseen)
+
+
+def _searchable_budget(alphabet: Alphabet) -> float:
+    """The budget, but large enough for arithmetic with it; see `keep_free_pairs`."""
+    problem = alphabet.problem
+    least = -2 * LOWEST / identity_duals(problem).multiplier
+    return max(problem.budget, _LEAST_BUDGET * least)
+
+
+def _check_options(
+    budget: float, gap: float, solver: str, n_steps: int, max_seconds: float
+) -> None:
+    if not np.isfinite(budget) or budget < 0:
+        raise OptionError(
+            f"distortion_budget is {budget}.", remedy="Use a finite number, 0 or more."
+        )
+    if not np.isfinite(gap) or gap <= 0:
+        raise OptionError(f"gap is {gap} nats.", remedy="Use a positive number, as 1e-6.")
+    if solver not in ("auto", "frank_wolfe"):
+        raise OptionError(f"solver is {solver!r}.", remedy="Use 'auto' or 'frank_wolfe'.")
+    if n_steps < 1:
+        raise OptionError(f"n_steps is {n_steps}.", remedy="Use 1 or more.")
+    if not max_seconds > 0:
+        raise OptionError(f"max_seconds is {max_seconds}.", remedy="Use a positive number.")
+
+
+def _solve_limit(alphabet: Alphabet, gap: float) -> tuple[Progress, str] | None:
+    """Nothing private, hardly a budget, or budget enough for one symbol for all."""
+    problem = alphabet.problem
+    columns = np.arange(problem.n_columns)
+    progress = Progress(problem, gap)
+    if progress.reached <= 0 or problem.n_private == 1:
+        return progress, "nothing to hide"
+    duals = identity_duals(problem)
+    if duals.multiplier * problem.budget <= 0.5 * gap:  # the identity is as good as the best
+        prices = price_in_memory(problem, Question(duals))
+        progress.offer(progress.plan, duals, measure_bound(problem, prices, duals), 0, "limit")
+        if progress.reached <= gap:
+            return progress, "gap reached" if problem.budget else "no distortion allowed"
+    means = measure_mean_distances(problem)
+    if means.min() <= problem.budget:
+        only = np.full(problem.n_columns, int(np.argmin(means)))
+        plan = measure_plan(problem, only, columns, problem.mass)
+        progress.offer(plan, progress.duals, 0.0, problem.n_columns, "limit")
+        return progress, "perfect privacy"
+    return None
+
+
+def store_plan(
+    alphabet: Alphabet, progress: Progress, stopped: str, unseen: UnseenPolicy
+) -> SparseMapping:
+    """Write the best plan of a search in the user's symbols and units, and certify it.
+
+    Raises
+    ------
+    ConvergenceError
+        If what was found does not pass its own certificate; nothing of it is returned.
+    """
+    problem, plan = alphabet.problem, progress.plan
+    n = len(alphabet.order)
+    idle = np.setdiff1d(np.arange(n), problem.stay)
+    symbols = alphabet.order[np.concatenate([plan.symbols, idle])]
+    columns = alphabet.order[np.concatenate([problem.stay[plan.columns], idle])]
+    shares = np.concatenate([plan.weights / problem.mass[plan.columns], np.ones(len(idle))])
+    order = np.argsort(columns * n + symbols, kind="stable")
+    pointers = np.zeros(n + 1, np.int64)
+    np.cumsum(np.bincount(columns, minlength=n), out=pointers[1:])
+    potentials = np.zeros((n, alphabet.n_private))
+    potentials[np.ix_(alphabet.order, alphabet.private)] = progress.duals.potentials
+    found = SparseMapping(
+        codes=alphabet.codes,
+        pointers=pointers,
+        released=symbols[order],
+        probabilities=shares[order],
+        potentials=potentials,
+        multiplier=progress.duals.multiplier / alphabet.unit,
+        information=plan.information,
+        lower_bound=progress.bound,
+        distortion=plan.distortion * alphabet.unit,
+        distortion_budget=alphabet.budget,
+        distortion_kind=alphabet.kind,
+        stopped=stopped,
+        # No seconds: the digest of a map names the keys of its draws, and two fits to the same
+        # records would draw twice for one record.
+        history=np.array(
+            [
+                [number, r.information, r.lower_bound, r.n_pairs]
+                for number, r in enumerate(progress.rounds, 1)
+            ],
+            float,
+        ).reshape(-1, 4),
+        unseen=unseen,
+        guarantee=_promise(plan.information),
+    )
+    return _certify(alphabet, found, progress.gap)
+
+
+def _certify(alphabet: Alphabet, found: SparseMapping, gap: float) -> SparseMapping:
+    """The mapping with the numbers of its certificate, by code that no solver uses."""
+    try:
+        proof = certify_mapping(
+            alphabet.joint,
+            alphabet.codes,
+            found.mapping,
+            multiplier=found.multiplier,
+            potentials=found.potentials,
+            distortion=alphabet.distortion,
+            distortion_budget=alphabet.budget,
+        )
+        problem = _find_fault(proof, alphabet.budget)
+    except (InputError, OptionError) as error:
+        problem = str(error).splitlines()[0]
+    if problem:
+        raise ConvergenceError(
+            f"the mapping found did not pass its certificate: {problem}",
+            remedy="Nothing is returned. Report this joint and distortion; leave `start` out, or "
+            "rescale the distances.",
+            code="not-certified",
+        )
+    reached = found.stopped != "gap reached" or proof.gap <= gap * (1 + 1e-9) + proof.rounding
+    return replace(
+        found,
+        information=proof.information,
+        lower_bound=min(proof.lower_bound, proof.information),
+        distortion=proof.distortion,
+        stopped=found.stopped if reached else "no further progress",
+        guarantee=_promise(proof.information),
+    )
+
+
+def _find_fault(proof: MappingCertificate, budget: float) -> str:
+    """What a solver's mapping must never show, in words; empty when all is well."""
+    if not np.isfinite([proof.information, proof.lower_bound, proof.distortion]).all():
+        return "a number is not finite."
+    if proof.column_error > 1e-9:
+        return f"a column sums to 1 within {proof.column_error:.3g} only."
+    if proof.excess > 1e-9 * budget:
+        return f"it spends {proof.excess:.3g} beyond the budget."
+    if proof.gap < -proof.rounding:
+        return f"its gap is {proof.gap:.3g} nats."
+    return ""
+
+
+def _promise(information: float) -> Guarantee:
+    return Guarantee(
+        kind="information_bound",
+        number=information,
+        unit="nats of mutual information between private value and released symbol",
+        scope="in expectation",
+        theorem="Salamatian et al., SPPM, problem (1); measured on the mapping itself",
+        assumptions="Records follow the joint distribution the mapping was fitted on.",
+    )

@@ -1,0 +1,248 @@
+"""SparseMapping: a privacy mapping with its certificate, released by keyed draws.
+
+Salamatian et al., SPPM: Sparse Privacy Preserving Mappings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Literal
+
+import numpy as np
+import scipy.sparse as sp
+
+from privpipe.errors import InputError, OptionError
+from privpipe.numerics.mapping.problem.distortion import CodeDistance, DistanceKind
+from privpipe.numerics.random.categorical import CategoryTable, draw_categories, tabulate_categories
+from privpipe.protocols import (
+    FloatArray,
+    Guarantee,
+    IntArray,
+    RecordStream,
+    Role,
+)
+from privpipe.sanitizers.names import by_name
+
+__all__ = ["SparseMapping", "UnseenPolicy"]
+
+UnseenPolicy = Literal["refuse", "nearest"]
+_BLOCK_PAIRS = 2**22
+
+
+@dataclass(frozen=True, eq=False)
+class SparseMapping:
+    """A sparse mapping from symbols to distributions over symbols.
+
+    A record's attributes are a symbol; what is released is a symbol drawn from its column.
+
+    Parameters
+    ----------
+    codes : (n_symbols, n_attributes)
+        Attribute codes of each symbol, each row once.
+    pointers : (n_symbols + 1,)
+        Where each column's released symbols begin (compressed sparse columns).
+    released : (n_pairs,)
+        Released symbols, ascending within a column.
+    probabilities : (n_pairs,)
+        Their probabilities; those of a column sum to 1.
+    potentials : (n_symbols, n_private)
+        Certificate: potentials in nats, ``sum_a p_a exp(g_ia) <= 1``.
+    multiplier
+        Certificate: nats per unit of distortion, not negative.
+    information
+        Mutual information of private value and released symbol, nats.
+    lower_bound
+        No mapping within the budget has less information, nats.
+    distortion, distortion_budget
+        Mean distortion, and the largest allowed.
+    distortion_kind
+        "hamming", "squared", "absolute", "matrix" or "function".
+    stopped
+        Why the solver stopped.
+    history : (n_rounds, 4)
+        Number of the round (older models: seconds), information, lower bound and number of pairs.
+    unseen
+        What happens to records whose symbol is not in the alphabet: "refuse" or "nearest",
+        the known symbol at the least distortion, of equals the first.
+    guarantee
+        What the mapping promises.
+    """
+
+    kind: ClassVar[str] = "sparse_mapping"
+    reads: ClassVar[Role] = "attributes"
+    draws: ClassVar[bool] = True
+    keeps_features: ClassVar[bool] = True
+
+    codes: IntArray
+    pointers: IntArray
+    released: IntArray
+    probabilities: FloatArray
+    potentials: FloatArray
+    multiplier: float
+    information: float
+    lower_bound: float
+    distortion: float
+    distortion_budget: float
+    distortion_kind: str
+    stopped: str
+    history: FloatArray
+    unseen: UnseenPolicy
+    guarantee: Guarantee
+
+    @property
+    def n_symbols(self) -> int:
+        return len(self.codes)
+
+    @property
+    def n_features_in(self) -> int:
+        return int(self.codes.shape[1])
+
+    @property
+    def n_features_out(self) -> int:
+        return int(self.codes.shape[1])
+
+    @property
+    def gap(self) -> float:
+        """Certified distance from the optimum, nats."""
+        return self.information - self.lower_bound
+
+    @property
+    def mapping(self) -> sp.csc_array:
+        """Probability of each released symbol (row) given the original one (column)."""
+        shape = (self.n_symbols, self.n_symbols)
+        return sp.csc_array((self.probabilities, self.released, self.pointers), shape=shape)
+
+    def support_sizes(self) -> IntArray:
+        """Number of symbols each symbol may become, (n_symbols,)."""
+        return np.diff(self.pointers)
+
+    def find_symbols(self, x: IntArray) -> IntArray:
+        """Number of each record's symbol within the alphabet.
+
+        Parameters
+        ----------
+        x : (n_records, n_attributes)
+            Attribute codes.
+
+        Returns
+        -------
+        symbols : (n_records,)
+
+        Raises
+        ------
+        InputError
+            If the attributes are not as many as the mapping's, or a record's symbol is unknown
+            and `unseen` is "refuse".
+        """
+        return self._find(x)[0]
+
+    def _find(self, x: IntArray) -> tuple[IntArray, int]:
+        """Symbols, and how many records' own symbol is not in the alphabet."""
+        if x.ndim != 2 or x.shape[1] != self.n_features_in:
+            raise InputError(
+                f"attributes has shape {x.shape}, but the mapping knows {self.n_features_in}.",
+                remedy="Give the attributes the mapping was fitted on, in the same order.",
+            )
+        distinct, inverse, counts = np.unique(x, axis=0, return_inverse=True, return_counts=True)
+        order, rows = self._sorted
+        place = np.minimum(np.searchsorted(rows, _as_rows(distinct)), len(rows) - 1)
+        symbols = order[place]
+        unknown = np.flatnonzero((self.codes[symbols] != distinct).any(axis=1))
+        if len(unknown):
+            symbols[unknown] = self._replace(distinct[unknown])
+        return np.asarray(symbols[inverse.ravel()]), int(counts[unknown].sum())
+
+    def apply(self, x: IntArray, stream: RecordStream | None = None) -> IntArray:
+        """Release one symbol per record, drawn by the stream's words for that record.
+
+        Parameters
+        ----------
+        x : (n_records, n_attributes)
+            Attribute codes.
+        stream
+                Random words, one per record.
+
+        Returns
+        -------
+        released : (n_records, n_attributes)
+            Attribute codes of the drawn symbols, in the dtype of `x`.
+
+        Raises
+        ------
+        OptionError
+            Without a stream.
+        InputError
+            See `find_symbols`.
+
+        Notes
+        -----
+        Guarantee: a symbol of probability 0 is never drawn; any other has its probability to
+        2**-64, see `tabulate_categories`.
+        """
+        return self.apply_counted(x, stream)[0]
+
+    def apply_counted(
+        self, x: IntArray, stream: RecordStream | None = None
+    ) -> tuple[IntArray, int]:
+        """As `apply`, and how many records were released as their nearest known symbol.
+
+        Returns
+        -------
+        released : (n_records, n_attributes)
+        n_unseen
+            Records whose own symbol is not in the alphabet.
+        """
+        if stream is None:
+            raise OptionError(
+                "a privacy mapping draws what it releases, and no stream was given.",
+                remedy="Release through a release key, or pass a stream.",
+            )
+        x = np.asarray(by_name(self, x))
+        symbols, n_unseen = self._find(x)
+        words = stream.words("privacy_mapping", 1)
+        drawn = draw_categories(words, self._laws, symbols)
+        return np.asarray(self.codes[drawn].astype(x.dtype)), n_unseen
+
+    @cached_property
+    def _sorted(self) -> tuple[IntArray, FloatArray]:
+        rows = _as_rows(self.codes)
+        order = np.argsort(rows)
+        return order, rows[order]
+
+    @cached_property
+    def _laws(self) -> CategoryTable:
+        # Columns sum to 1 but for rounding, which a table of laws would take for an error in
+        # models stored with less care.
+        sums = np.add.reduceat(self.probabilities, self.pointers[:-1])
+        shares = self.probabilities / np.repeat(sums, np.diff(self.pointers))
+        return tabulate_categories(self.pointers, self.released, shares)
+
+    def _replace(self, unknown: IntArray) -> IntArray:
+        if self.unseen == "refuse" or self.distortion_kind not in _NAMED:
+            raise InputError(
+                f"{len(unknown)} different symbols are not in the mapping's alphabet.",
+                remedy="Fit on records that hold them, or choose unseen = 'nearest' with a "
+                "named distortion.",
+            )
+        kind = _NAMED[self.distortion_kind]
+        distance = CodeDistance(kind, self.codes.astype(float), unknown.astype(float))
+        step = max(1, _BLOCK_PAIRS // self.n_symbols)
+        nearest = [
+            distance.block(a, min(a + step, len(unknown))).argmin(axis=1)
+            for a in range(0, len(unknown), step)
+        ]
+        return np.concatenate(nearest)
+
+
+_NAMED: dict[str, DistanceKind] = {
+    "hamming": "hamming",
+    "squared": "squared",
+    "absolute": "absolute",
+}
+
+
+def _as_rows(codes: IntArray) -> FloatArray:
+    """Rows as single comparable values: the bytes of their codes, as float64 and +0."""
+    plain = np.ascontiguousarray(codes.astype(np.float64) + 0.0)
+    return plain.view(f"V{8 * codes.shape[1]}").ravel().view(f"S{8 * codes.shape[1]}")

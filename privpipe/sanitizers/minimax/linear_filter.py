@@ -1,0 +1,176 @@
+"""The frozen maps of linear filters: drawn, from a closed form, or learned in rounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from privpipe.errors import InputError
+from privpipe.protocols import FloatArray, Guarantee, RecordStream, Role
+from privpipe.sanitizers.arrays import as_reals, check_finite_records, check_not_lazy
+from privpipe.sanitizers.names import by_name
+
+__all__ = ["EMPIRICAL", "LinearFilter", "MinimaxFilter", "check_records", "promise_nothing"]
+
+EMPIRICAL = "none in advance: measured against named adversaries"
+"""What a filter promises, for a table."""
+
+_ADVERSARIES = "Adversaries are of the family trained against; audit the release with others."
+_NO_ADVERSARY = "What it hides is found out by the audit alone."
+
+_GROUNDS: dict[str, tuple[str, str]] = {
+    "minimax": (
+        "None in advance. Hamm, JMLR 2017, Theorem 4 bounds the loss on new records of the global "
+        "minimiser, which no descent certifies",
+        _ADVERSARIES,
+    ),
+    "minimax_least_squares": (
+        "Hamm, JMLR 2017, equations (47)-(58): of all linear filters of this width the least "
+        "trade-off of squared losses, on the training records",
+        _ADVERSARIES,
+    ),
+    "privacy_lds": (
+        "Hamm, JMLR 2017, equations (59)-(62): orthogonal to the differences of the private "
+        "classes' means, of the training records",
+        _NO_ADVERSARY,
+    ),
+    "ppls": ("None: covariances are traded, no adversary is modelled", _NO_ADVERSARY),
+    "ddd": ("None: a mask is undone by dividing through it wherever it is not zero", _NO_ADVERSARY),
+    "pca": ("None: principal components hide nothing on purpose", _NO_ADVERSARY),
+    "rand": ("None: a random projection hides nothing on purpose", _NO_ADVERSARY),
+}
+"""What is known of each method's filters, and under which assumption."""
+
+
+def promise_nothing(method: str) -> Guarantee:
+    """The guarantee of a filter: none for single records, and what is known instead.
+
+    Parameters
+    ----------
+    method
+        Name of the method that made the filter; of an unknown one nothing is known.
+    """
+    theorem, assumptions = _GROUNDS.get(method, ("None", _NO_ADVERSARY))
+    return Guarantee("none", None, "nats", "in expectation", theorem, assumptions)
+
+
+@dataclass(frozen=True, eq=False)
+class LinearFilter:
+    """Maps records to ``x U + offset``, in float64 to rounding.
+
+    Nothing is promised of what U does not see: the last digits are those of a plain product.
+
+    Parameters
+    ----------
+    method
+        Name of the method that made it.
+    weights : (n_features_in, n_features_out)
+        U.
+    offset : (n_features_out,)
+
+    Examples
+    --------
+    >>> LinearFilter("rand", np.array([[1.0], [2.0]]), np.zeros(1)).apply(np.eye(2))
+    array([[1.],
+           [2.]])
+    """
+
+    kind: ClassVar[str] = "linear_filter"
+    reads: ClassVar[Role] = "features"
+    draws: ClassVar[bool] = False
+    keeps_features: ClassVar[bool] = False
+
+    method: str
+    weights: FloatArray
+    offset: FloatArray
+
+    @property
+    def n_features_in(self) -> int:
+        return len(self.weights)
+
+    @property
+    def n_features_out(self) -> int:
+        return int(self.weights.shape[1])
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """None for single records; see `promise_nothing`."""
+        return promise_nothing(self.method)
+
+    def apply(self, x: npt.ArrayLike, stream: RecordStream | None = None) -> FloatArray:
+        """Filter records.
+
+        Parameters
+        ----------
+        x : (n_records, n_features_in)
+        stream
+            Ignored: the map draws nothing.
+
+        Returns
+        -------
+        z : (n_records, n_features_out)
+            In the floating dtype of `x`; float64 for integers.
+
+        Raises
+        ------
+        InputError
+            If the shape is wrong or values are not finite; the message counts them.
+        """
+        records, dtype = check_records(by_name(self, x), self.n_features_in)
+        released: FloatArray = (records @ self.weights + self.offset).astype(dtype)
+        return released
+
+
+@dataclass(frozen=True, eq=False)
+class MinimaxFilter(LinearFilter):
+    """A linear filter learned in rounds, and how learning went.
+
+    Parameters
+    ----------
+    method, weights, offset
+        As of `LinearFilter`.
+    stopped
+        Why the fit ended: "gradient", "progress", "iterations", "held_out" or "line_search".
+    history : (n_iterations + 1, n_columns)
+        How the fit went, one row per iteration, the starting point first.
+    history_columns
+        Names of its columns: iteration, phi, ``loss_role:variable`` per task, held_out_phi where
+        records are held out, gradient_norm, inner_gap, rounds, bytes, largest_round_bytes.
+    task_names
+        Tasks in the order of `baselines`, as ``role:variable``.
+    baselines : (n_tasks,)
+        Loss of the best constant guess of each task: entropy in nats for classes, 1 for
+        numbers. A private loss that reaches it says that the trained adversary learned nothing.
+    generalisation_bound
+        Bound on the expected rise of Phi on new records, in nats, for predictors no larger than
+        the fitted ones; see `bound_generalisation_gap` for what it assumes. -1 where it cannot
+        be stated, because some task is a number and its loss has no Lipschitz constant.
+    """
+
+    kind: ClassVar[str] = "minimax_filter"
+
+    stopped: str
+    history: FloatArray
+    history_columns: tuple[str, ...]
+    task_names: tuple[str, ...]
+    baselines: FloatArray
+    generalisation_bound: float
+
+
+def check_records(x: npt.ArrayLike, n_features: int) -> tuple[FloatArray, np.dtype[Any]]:
+    """Return float64 records and the dtype to release, or refuse them."""
+    check_not_lazy(x)
+    records = as_reals(x, "Records")
+    if records.ndim != 2 or records.shape[1] != n_features:
+        raise InputError(
+            f"Records of shape {records.shape} do not fit a filter of {n_features} features.",
+            remedy=f"Give an array of shape (n_records, {n_features}).",
+            code="shape",
+        )
+    dtype = records.dtype
+    records = records.astype(np.float64)
+    check_finite_records(records)
+    return records, dtype

@@ -1,0 +1,187 @@
+"""Minimax filters of any differentiable family, the user's own included.
+
+The objective is that of the linear filters; training stops on held-out records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+from pydantic.dataclasses import dataclass as options_dataclass
+
+from privpipe.errors import InputError
+from privpipe.numerics.minimax.descent import Descent, descend_quasi_newton
+from privpipe.numerics.minimax.filters import DifferentiableFilter, InputScaling
+from privpipe.protocols import FloatArray, Shards
+from privpipe.sanitizers.arrays import check_shards
+from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments, measure_moments
+from privpipe.sanitizers.minimax.training.shard_oracle import make_objective
+from privpipe.sanitizers.minimax.training.task_planning import plan_tasks
+from privpipe.sanitizers.minimax.training.tasks import Task, TaskOptions, name_history
+from privpipe.sanitizers.options import FORBID
+
+__all__ = [
+    "FamilyFit",
+    "FamilyOptions",
+    "fit_minimax_family",
+    "freeze_descent",
+    "plan_family_tasks",
+    "train_family",
+]
+
+UNCHANGED = InputScaling(np.empty((0, 0)), 0)
+
+
+@options_dataclass(frozen=True, kw_only=True, config=FORBID)
+class FamilyOptions(TaskOptions):
+    """What training needs beside the tasks, whatever the family of filters."""
+
+    regularisation: Annotated[
+        float,
+        Field(
+            ge=0,
+            allow_inf_nan=False,
+            description="Ridge of every predictor, and half of it of the filter.",
+        ),
+    ] = 1e-4
+    with_intercept: Annotated[bool, Field(description="Predictors have an intercept.")] = True
+    max_iterations: Annotated[int, Field(ge=0, description="Most outer iterations.")] = 100
+    tolerance: Annotated[
+        float,
+        Field(
+            ge=0,
+            allow_inf_nan=False,
+            description="Stop when an iteration lowers Phi by less than this share.",
+        ),
+    ] = 1e-5
+    inner_tolerance: Annotated[
+        float,
+        Field(gt=0, allow_inf_nan=False, description="Accuracy of the inner problems, in nats."),
+    ] = 1e-6
+    held_out: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=0.5,
+            description="Share of the training records that only judge when to stop; 0 stops "
+            "on the training Phi.",
+        ),
+    ] = 0.2
+    patience: Annotated[
+        int,
+        Field(ge=1, description="Iterations without a better held-out Phi before stopping."),
+    ] = 8
+
+
+@dataclass(frozen=True, eq=False)
+class FamilyFit:
+    """Parameters of a trained filter of any family, and how training went.
+
+    Parameters
+    ----------
+    parameters : (n_parameters,)
+    stopped, history, history_columns, task_names, baselines
+        As of `LinearFilter`.
+    """
+
+    parameters: FloatArray
+    stopped: str
+    history: FloatArray
+    history_columns: tuple[str, ...]
+    task_names: tuple[str, ...]
+    baselines: FloatArray
+
+
+def fit_minimax_family(
+    shards: Shards,
+    family: DifferentiableFilter,
+    start: FloatArray,
+    options: FamilyOptions | None = None,
+) -> FamilyFit:
+    """Learn a filter of any differentiable family; see `DifferentiableFilter`.
+
+    Parameters
+    ----------
+    family
+        Picklable, for it travels to the workers.
+    start : (family.n_parameters,)
+        Where the descent starts. Its own conditioning is the family's business.
+
+    Raises
+    ------
+    InputError
+        If labels or features cannot be used, or the family does not fit them.
+    ConvergenceError
+        If an inner problem cannot be solved.
+    """
+    check_shards(shards)
+    options = options or FamilyOptions()
+    if family.n_features_in != shards.schema.n_features or len(start) != family.n_parameters:
+        raise InputError(
+            f"A family of {family.n_features_in} features and {family.n_parameters} parameters "
+            f"got records of {shards.schema.n_features} features and {len(start)} parameters.",
+            remedy="Give a family made for these records and a start of its size.",
+            code="shape",
+        )
+    tasks = plan_family_tasks(shards, measure_moments(shards), options)
+    found = train_family(shards, family, tasks, UNCHANGED, np.asarray(start, np.float64), options)
+    return freeze_descent(found, found.parameters, tasks, options)
+
+
+def plan_family_tasks(
+    shards: Shards, moments: LabelledMoments, options: FamilyOptions
+) -> tuple[Task, ...]:
+    """Tasks of a family's options."""
+    return plan_tasks(
+        options,
+        shards.schema,
+        moments,
+        ridge=options.regularisation,
+        with_intercept=options.with_intercept,
+    )
+
+
+def train_family(
+    shards: Shards,
+    family: DifferentiableFilter,
+    tasks: tuple[Task, ...],
+    scaling: InputScaling,
+    start: FloatArray,
+    options: FamilyOptions,
+) -> Descent:
+    """Descend Phi over a family, watching held-out records; see `fit_minimax_family`."""
+    objective = make_objective(
+        shards,
+        family,
+        tasks,
+        held_out=options.held_out,
+        ridge=options.regularisation,
+        n_penalised=family.n_parameters,
+        inner_tolerance=options.inner_tolerance,
+    )
+    return descend_quasi_newton(
+        objective,
+        scaling,
+        start,
+        max_iterations=options.max_iterations,
+        tolerance=options.tolerance,
+        patience=options.patience if options.held_out else 0,
+    )
+
+
+def freeze_descent(
+    found: Descent, parameters: FloatArray, tasks: Sequence[Task], options: FamilyOptions
+) -> FamilyFit:
+    """What stays of a descent."""
+    return FamilyFit(
+        parameters=parameters,
+        stopped=found.stopped,
+        history=found.history,
+        history_columns=name_history(tasks, held_out=options.held_out > 0),
+        task_names=tuple(task.label for task in tasks),
+        baselines=np.array([task.baseline for task in tasks]),
+    )

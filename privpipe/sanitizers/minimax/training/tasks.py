@@ -1,0 +1,180 @@
+"""The tasks of a minimax filter: what allies predict, what adversaries predict, and how.
+
+A task is a variable (or the features themselves), a loss, and a signed weight: positive for what
+is to stay, negative for what is to go (Hamm, JMLR 2017, equations 10-13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+from pydantic.dataclasses import dataclass as options_dataclass
+
+from privpipe.numerics.kinds import MOST_CODES
+from privpipe.numerics.minimax.descent import HISTORY_TAIL
+from privpipe.numerics.regression.logistic import make_class_basis
+from privpipe.protocols import FloatArray, IntArray, Role
+from privpipe.sanitizers.options import FORBID, Options
+
+__all__ = ["Task", "TaskKind", "TaskOptions", "find_needs", "name_history"]
+
+TaskKind = Literal["auto", "classification", "regression"]
+MAX_AUTO_CLASSES = MOST_CODES
+"""A numeric variable of integers with at most so many values is read as classes."""
+NEWTON_PARAMETERS = 600
+"""A head with more entries gets a curvature bound instead of its Hessian."""
+
+
+@options_dataclass(frozen=True, kw_only=True, config=FORBID)
+class TaskOptions(Options):
+    """Which tasks a filter is learned for; shared by all methods that weigh utility and privacy."""
+
+    tradeoff: Annotated[
+        float,
+        Field(
+            ge=0,
+            allow_inf_nan=False,
+            description="Weight of utility against privacy (the paper's rho).",
+        ),
+    ] = 10.0
+    desired_task: Annotated[
+        TaskKind,
+        Field(
+            description="How numeric desired variables are read; auto: integers of at most "
+            f"{MAX_AUTO_CLASSES} values are classes. Categorical ones are always classes."
+        ),
+    ] = "auto"
+    confidential_task: Annotated[
+        TaskKind, Field(description="How numeric confidential variables are read.")
+    ] = "auto"
+    desired_weights: Annotated[
+        tuple[float, ...],
+        Field(description="Weight of each desired variable; empty: equal, summing to one."),
+    ] = ()
+    confidential_weights: Annotated[
+        tuple[float, ...],
+        Field(description="Weight of each confidential variable; empty: equal, summing to one."),
+    ] = ()
+    reconstruction_weight: Annotated[
+        float,
+        Field(
+            ge=0,
+            allow_inf_nan=False,
+            description="Weight of reconstructing the features, as utility; 0 leaves it out.",
+        ),
+    ] = 0.0
+    single_out: Annotated[
+        float | None,
+        Field(
+            description="Value (or code) of the one confidential variable to tell from the "
+            "rest: the adversary only asks whether a record is of this class."
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One prediction to keep or to spoil. Picklable; it travels to the workers once.
+
+    Parameters
+    ----------
+    name
+        Name of the variable, "features" for reconstruction.
+    role
+        "desired", "confidential" or "features".
+    column
+        Number of the variable, desired ones first.
+    weight
+        Signed weight in Phi.
+    classes : (n_classes,)
+        Distinct values; empty for a number.
+    singled_out
+        Value to tell from the rest, NaN when there is none.
+    centre, scale : (n_outputs,)
+        A number y is predicted as ``(y - centre) / scale``; unused for classes.
+    ridge
+        Weight of ``|V|**2``.
+    with_intercept
+        Whether the head has an intercept.
+    baseline
+        Loss of the best constant guess: entropy of the classes in nats, 1 for numbers.
+    columns
+        First and last filter output that are the scores of a fixed head, (0, 0) for a free one.
+    """
+
+    name: str
+    role: str
+    column: int
+    weight: float = 1.0
+    classes: FloatArray = field(default_factory=lambda: np.empty(0))
+    singled_out: float = np.nan
+    centre: FloatArray = field(default_factory=lambda: np.zeros(1))
+    scale: FloatArray = field(default_factory=lambda: np.ones(1))
+    ridge: float = 0.0
+    with_intercept: bool = True
+    baseline: float = 1.0
+    columns: tuple[int, int] = (0, 0)
+
+    @property
+    def label(self) -> str:
+        """Role and name."""
+        return f"{self.role}:{self.name}"
+
+    @property
+    def is_classification(self) -> bool:
+        return len(self.classes) > 0
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the scores are outputs of the filter (the reduced form)."""
+        return self.columns[1] > 0
+
+    @property
+    def n_classes(self) -> int:
+        return len(self.classes) if np.isnan(self.singled_out) else 2
+
+    @property
+    def n_scores(self) -> int:
+        return self.n_classes - 1 if self.is_classification else len(self.centre)
+
+    @property
+    def basis(self) -> FloatArray:
+        """Zero-sum basis of the classes, (n_classes, n_scores)."""
+        return make_class_basis(self.n_classes)
+
+    def n_inputs(self, n_filtered: int) -> int:
+        """Rows of the head."""
+        return n_filtered + self.with_intercept
+
+    def uses_hessian(self, n_inputs: int) -> bool:
+        """Whether the head has a Hessian of its own, small enough to send."""
+        return self.is_classification and n_inputs * self.n_scores <= NEWTON_PARAMETERS
+
+    def read_classes(self, labels: FloatArray) -> IntArray:
+        """Class numbers of records from all their variables, (n_records,)."""
+        y = labels[:, self.column]
+        if not np.isnan(self.singled_out):
+            return np.asarray(y == self.singled_out, np.int64)
+        return np.asarray(np.searchsorted(self.classes, y), np.int64)
+
+    def read_numbers(self, x: FloatArray, labels: FloatArray) -> FloatArray:
+        """Standardised targets of records, (n_records, n_outputs)."""
+        y = x if self.role == "features" else labels[:, self.column : self.column + 1]
+        return np.asarray((y - self.centre) / self.scale)
+
+
+def find_needs(options: TaskOptions) -> frozenset[Role]:
+    """Roles that must be named for a fit: the desired one unless features are reconstructed."""
+    if options.reconstruction_weight:
+        return frozenset({"confidential"})
+    return frozenset({"desired", "confidential"})
+
+
+def name_history(tasks: Sequence[Task], *, held_out: bool = False) -> tuple[str, ...]:
+    """Names of the columns of a descent's history."""
+    losses = [f"loss_{task.label}" for task in tasks]
+    return ("iteration", "phi", *losses, *(["held_out_phi"] if held_out else []), *HISTORY_TAIL)

@@ -1,0 +1,19 @@
+"""Null-space cleaning: from each record, what a known linear predictor does not need is removed.
+
+Xu et al. 2017, Cleaning the Null Space: A Privacy Mechanism for Predictors. `algorithm_1` keeps
+what the desired prediction needs; `algorithm_2` is aimed at a known confidential predictor.
+Both fit their `predictors` by `least_squares` in one pass over the shards and freeze them into one
+of the `maps`. `leace` erases where no desired predictor is known, `laplace` is noise of the same
+utility; both are there to compare with. The arithmetic is in `privpipe.numerics.null_space`.
+
+Start reading at `algorithm_1`, then `maps.linear_cleaner`.
+"""
+
+from __future__ import annotations
+
+from privpipe.sanitizers.null_space import algorithm_1, algorithm_2, leace
+
+__all__ = ["METHODS"]
+
+METHODS = (algorithm_1.METHOD, algorithm_2.METHOD, leace.METHOD)
+"""The rows of this wing."""

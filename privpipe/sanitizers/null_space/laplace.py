@@ -1,0 +1,125 @@
+"""Laplace noise on the features at the utility of null-space cleaning, for comparison only.
+
+Xu et al. 2017, Figure 7. Noise that costs as little utility as cleaning hides next to nothing; it
+is no differential privacy either: its scale follows from the utility, not from a sensitivity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from privpipe.errors import InputError, OptionError
+from privpipe.numerics.null_space.knapsack import check_budget
+from privpipe.numerics.random.draws import draw_laplace
+from privpipe.protocols import FloatArray, Guarantee, RecordStream, Role
+from privpipe.sanitizers.arrays import as_predictor, as_records, check_finite_records
+from privpipe.sanitizers.names import by_name
+
+__all__ = ["LaplaceMechanism"]
+
+
+@dataclass(frozen=True, eq=False)
+class LaplaceMechanism:
+    """Adds Laplace noise of mean 0 and one scale to every feature.
+
+    Parameters
+    ----------
+    predictor : (n_features, n_desired)
+        The desired predictor whose loss of utility is held to the budget, on average.
+    scale
+        ``b = sqrt(budget / (2 |A|_F**2))``, in units of the features.
+    utility_budget
+        Mean loss of utility, in squared units of the desired prediction.
+
+    Examples
+    --------
+    >>> mechanism = LaplaceMechanism.from_predictor(np.array([3.0, 4.0]), utility_budget=2.0)
+    >>> mechanism.scale
+    0.2
+    """
+
+    kind: ClassVar[str] = "laplace_mechanism"
+    reads: ClassVar[Role] = "features"
+    draws: ClassVar[bool] = True
+    keeps_features: ClassVar[bool] = True
+
+    predictor: FloatArray
+    scale: float
+    utility_budget: float
+
+    @classmethod
+    def from_predictor(
+        cls, desired_predictor: npt.ArrayLike, *, utility_budget: float
+    ) -> LaplaceMechanism:
+        """Noise that costs as much utility, on average, as a cleaner may.
+
+        Parameters
+        ----------
+        desired_predictor : (n_features, n_desired) or (n_features,)
+        utility_budget
+            Mean loss of utility over the noise, for every record.
+
+        Raises
+        ------
+        OptionError
+            If the budget is negative or not finite.
+        InputError
+            If the predictor is not a finite, non-zero matrix.
+        """
+        check_budget(utility_budget)
+        predictor = as_predictor(desired_predictor)
+        squares = float((predictor**2).sum())
+        if squares == 0:
+            raise InputError(
+                "The predictor is zero: no noise costs it any utility.",
+                remedy="Give a predictor that uses at least one feature.",
+                code="predictor",
+            )
+        return cls(predictor, float(np.sqrt(utility_budget / (2 * squares))), float(utility_budget))
+
+    @property
+    def n_features_in(self) -> int:
+        return len(self.predictor)
+
+    @property
+    def n_features_out(self) -> int:
+        return len(self.predictor)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Mean loss of utility; nothing is promised of privacy."""
+        return Guarantee(
+            kind="mean_utility",
+            number=self.utility_budget,
+            unit="squared units of the desired prediction",
+            scope="in expectation",
+            theorem="Variance of independent Laplace noise, 2 b^2 |A|_F^2",
+            assumptions="No differential privacy: the scale does not come from a sensitivity.",
+        )
+
+    def apply(self, x: npt.ArrayLike, stream: RecordStream | None = None) -> FloatArray:
+        """Add noise; (n_records, n_features) in their floating dtype.
+
+        Raises
+        ------
+        OptionError
+            If there is no stream, or it is not of as many records.
+        InputError
+            If the shape is wrong or values are not finite.
+        """
+        records, dtype = as_records(by_name(self, x), self.n_features_in)
+        check_finite_records(records)
+        if stream is None or stream.n_records != len(records):
+            raise OptionError(
+                f"The Laplace mechanism needs a stream of {len(records)} records.",
+                remedy="Give a KeyedStream of these records.",
+            )
+        noise = draw_laplace(stream.words("laplace mechanism", self.n_features_in))
+        noise *= self.scale
+        noise += records
+        released: FloatArray = noise.astype(dtype, copy=False)
+        return released[0] if np.ndim(x) == 1 else released

@@ -1,0 +1,161 @@
+"""Linear concept erasure (LEACE): what to use when no desired predictor is known.
+
+Belrose et al. 2023: the least change of the records, in the sense of least squares, after which no
+linear predictor finds the confidential variables any better than a constant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic.dataclasses import dataclass as options_dataclass
+
+from privpipe.errors import InputError
+from privpipe.numerics.null_space.erasure import solve_erasure
+from privpipe.protocols import FloatArray, Guarantee, Method, RecordStream, Role, Shards
+from privpipe.sanitizers.arrays import as_records, check_finite_records, check_shards
+from privpipe.sanitizers.names import by_name, keep_names
+from privpipe.sanitizers.null_space.least_squares import DESIGN_STATISTICS, summarise_design
+from privpipe.sanitizers.options import FORBID, Options
+
+__all__ = ["METHOD", "LeaceEraser", "LeaceOptions", "fit_leace", "fit_leace_eraser"]
+
+
+@options_dataclass(frozen=True, config=FORBID)
+class LeaceOptions(Options):
+    """Options of ``[method] name = "leace"``: there are none."""
+
+    name: Literal["leace"]
+
+
+@dataclass(frozen=True, eq=False)
+class LeaceEraser:
+    """Projects each record obliquely: ``x~ = x - left (right^T (x - mean))``.
+
+    The promise is about covariance and holds to rounding: no record is released equal to another,
+    and low-order digits depend on what was erased, and on the shape of the block.
+
+    Parameters
+    ----------
+    mean : (n_features,)
+        Mean training record.
+    left, right : (n_features, rank)
+        See `solve_erasure`.
+    """
+
+    kind: ClassVar[str] = "leace_eraser"
+    reads: ClassVar[Role] = "features"
+    draws: ClassVar[bool] = False
+    keeps_features: ClassVar[bool] = True
+
+    mean: FloatArray
+    left: FloatArray
+    right: FloatArray
+
+    @property
+    def n_features_in(self) -> int:
+        return len(self.mean)
+
+    @property
+    def n_features_out(self) -> int:
+        return len(self.mean)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """No linear predictor is left, on the distribution of the training records."""
+        return Guarantee(
+            kind="linear_erasure",
+            number=0.0,
+            unit="covariance of released features with confidential targets, training records",
+            scope="in expectation",
+            theorem="Belrose et al. 2023, LEACE, closed form of section 4",
+            assumptions="Linear adversaries with convex losses, on records distributed as the "
+            "training records; others may find more.",
+        )
+
+    def apply(self, x: npt.ArrayLike, stream: RecordStream | None = None) -> FloatArray:
+        """Erase; (n_records, n_features) or one record, in its floating dtype.
+
+        Raises
+        ------
+        InputError
+            If the shape is wrong or values are not finite.
+        """
+        records, dtype = as_records(by_name(self, x), self.n_features_in)
+        check_finite_records(records)
+        wide = records.astype(np.float64)
+        wide -= ((wide - self.mean) @ self.right) @ self.left.T
+        released: FloatArray = wide.astype(dtype)
+        return released[0] if np.ndim(x) == 1 else released
+
+
+@keep_names
+def fit_leace_eraser(shards: Shards) -> LeaceEraser:
+    """Fit the eraser of the confidential variables, from one pass of co-moments.
+
+    A categorical variable is erased class by class (one against rest). Records with a missing
+    confidential label are left out, and counted in a warning.
+
+    Parameters
+    ----------
+    shards
+        Training records with at least one confidential variable.
+
+    Returns
+    -------
+    LeaceEraser
+
+    Raises
+    ------
+    InputError
+        If there is no confidential variable, fewer than two complete records, or features are
+        not finite.
+
+    References
+    ----------
+    Belrose et al. 2023, LEACE: Perfect linear concept erasure in closed form.
+
+    Examples
+    --------
+    >>> from privpipe import Records
+    >>> x = np.random.default_rng(1).normal(size=(50, 3))
+    >>> released = fit_leace_eraser(Records(x, confidential=x[:, 1])).apply(x)
+    >>> bool(abs(np.corrcoef(released[:, 0] + released[:, 2], x[:, 1])[0, 1]) < 1e-9)
+    True
+    """
+    check_shards(shards)
+    schema = shards.schema
+    if not schema.confidential:
+        raise InputError(
+            "There is no confidential variable to erase.",
+            remedy="Name one in confidential.",
+        )
+    summarise = partial(summarise_design, schema=schema, coding="zero_one", roles=("confidential",))
+    found = shards.reduce(summarise)
+    found.say_incomplete()
+    moments = found.of_role("confidential")
+    left, right = solve_erasure(moments, schema.n_features)
+    return LeaceEraser(moments.mean[: schema.n_features], left, right)
+
+
+def fit_leace(shards: Shards, options: LeaceOptions) -> LeaceEraser:
+    """Fit from options."""
+    return fit_leace_eraser(shards)
+
+
+METHOD = Method(
+    name="leace",
+    options=LeaceOptions,
+    needs=lambda _: frozenset({"confidential"}),
+    releases="rows",
+    fit=fit_leace,
+    source="Belrose et al. 2023, LEACE: Perfect linear concept erasure in closed form",
+    maps=(LeaceEraser,),
+    promise="no linear prediction of the hidden variables is left, on the training records",
+    statistics=DESIGN_STATISTICS,
+    weighs=True,
+)

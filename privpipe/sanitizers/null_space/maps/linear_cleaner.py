@@ -1,0 +1,334 @@
+"""What all cleaners of the null space are: a low-rank map within a utility budget per record.
+
+Xu et al. 2017, Cleaning the Null Space: subtract from each record what a known linear predictor
+does not need. `NullSpaceCleaner` is algorithm 1, `TargetedCleaner` algorithm 2.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from privpipe.capabilities import UtilityPromise
+from privpipe.errors import GuaranteeError, OptionError, PrivacyWarning
+from privpipe.numerics.null_space.cleaning import Cleaned, LinearForm, clean_block
+from privpipe.numerics.null_space.factorisation import factor_predictor, lift_likely
+from privpipe.numerics.null_space.grid.prediction_grid import DIGITS_UNBOUNDED, Grid, plan_grid
+from privpipe.numerics.null_space.knapsack import check_budget
+from privpipe.numerics.null_space.rounding_bounds.compensated_rounding import Balance
+from privpipe.numerics.null_space.rounding_bounds.rounding_margin import (
+    UNIT,
+    Defects,
+    measure_defects,
+    plan_margin,
+)
+from privpipe.protocols import FloatArray, Guarantee, RecordStream, Role
+from privpipe.sanitizers.arrays import as_finite, as_records, check_finite_records
+from privpipe.sanitizers.names import by_name
+from privpipe.sanitizers.utility_summary import UtilitySummary
+
+__all__ = [
+    "BudgetScope",
+    "LinearCleaner",
+    "OnUnrepresentable",
+    "Representative",
+    "factor_lift",
+    "scale_budget",
+]
+
+BudgetScope = Literal["total", "per_label"]
+OnUnrepresentable = Literal["fail", "withhold"]
+Representative = Literal["closest", "likely"]
+
+AT_BUDGET = 1e-3
+"""A record counts as at its budget when it spent all but this share of it."""
+
+
+@dataclass(frozen=True, eq=False)
+class LinearCleaner:
+    """A cleaner in low-rank form: ``x~ = centre + D shrink(W^T A^T (x - centre))``.
+
+    What is released, and whether, is a function of the desired prediction ``A^T x`` on a grid and
+    of nothing else, bit for bit (`prediction_grid`); but for `PrintedCleaner`.
+
+    Parameters
+    ----------
+    predictor : (n_features_cleaned, n_desired)
+        ``A``; its last row belongs to the appended column of ones when `augmented`.
+    intercept : (n_desired,)
+        Added by the ally; it takes no part in cleaning.
+    encoder, lift : (n_features_cleaned, rank)
+        ``E`` and ``D``; ``E^T D`` is the identity.
+    centre : (n_features_cleaned,)
+        Zero when records are cleaned as they are.
+    utility_budget
+        Per record, in squared units of the desired prediction, over all desired labels.
+    representative
+        "closest" or "likely".
+    augmented
+        Whether a column of ones is appended to the record and cleaned along.
+    rule
+        How the budget is shared out: "greedy", "kkt", or "in_order" of the columns.
+    on_unrepresentable
+        "fail" or "withhold" records whose rounding alone may cost more than a positive budget.
+    condition
+        Condition of the scaled Gram matrix that the predictor was fitted from; 0 when given.
+    solver
+        How it was fitted: "co-moments", "tsqr", or "given".
+    """
+
+    kind: ClassVar[str]
+    reads: ClassVar[Role] = "features"
+    draws: ClassVar[bool] = False
+    keeps_features: ClassVar[bool] = True
+    theorem: ClassVar[str]
+
+    predictor: FloatArray
+    intercept: FloatArray
+    encoder: FloatArray
+    lift: FloatArray
+    centre: FloatArray
+    utility_budget: float
+    representative: str
+    augmented: bool
+    rule: str = "greedy"
+    on_unrepresentable: str = "fail"
+    condition: float = 0.0
+    solver: str = "given"
+
+    @property
+    def n_features_in(self) -> int:
+        return len(self.predictor) - int(self.augmented)
+
+    @property
+    def n_features_out(self) -> int:
+        return len(self.predictor)
+
+    @property
+    def rank(self) -> int:
+        """Number of coordinates that carry the whole desired prediction."""
+        return int(self.encoder.shape[1])
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Bound on ``|A^T x~ - A^T x|^2`` of every record."""
+        if self.utility_budget == 0:
+            return Guarantee(
+                kind="exact_up_to_rounding",
+                number=self._rounding_bound(),
+                unit="error of the desired prediction per unit of |x| + |x~| (float32 release)",
+                scope="every record",
+                theorem=f"{self.theorem} with budget 0: only the null space is removed",
+            )
+        return Guarantee(
+            kind="utility_bound",
+            number=self.utility_budget,
+            unit="squared units of the desired prediction",
+            scope="every record",
+            theorem=f"{self.theorem}, with a margin for rounding",
+        )
+
+    @property
+    def promise(self) -> UtilityPromise:
+        """The predictor and budget that every released record is held to."""
+        return UtilityPromise(self.predictor, self.utility_budget)
+
+    def apply(self, x: npt.ArrayLike, stream: RecordStream | None = None) -> FloatArray:
+        """Clean records.
+
+        Parameters
+        ----------
+        x : (n_records, n_features_in) or (n_features_in,)
+            Records, or one record.
+        stream
+            Ignored: the map draws nothing.
+
+        Returns
+        -------
+        released : (n_records, n_features_out) or (n_features_out,)
+            In the floating dtype of `x`; float64 for integers. NaN where withheld.
+
+        Raises
+        ------
+        InputError
+            If the shape is wrong or values are not finite; the message counts them.
+        GuaranteeError
+            If rounding to the dtype alone may cost some record more than a positive budget, or
+            a record leaves the range of the dtype, and `on_unrepresentable` is "fail".
+
+        Notes
+        -----
+        Guarantee: ``|A^T (x~ - x)|**2 <= utility_budget`` for every record as stored, checked
+        in exact arithmetic. The budget spent is smaller by a margin that covers the rounding
+        of the stored record and the step of the grid (see `plan_margin`): in float64 a record
+        loses less than a millionth of its budget to it while its prediction is below a million
+        times the budget's root. In dtypes narrower than
+        float64, records whose margin is wide are rounded with care instead (`round_in_balance`).
+
+        References
+        ----------
+        Xu et al. 2017, Figures 2 and 3.
+        """
+        return self.apply_measured(x)[0]
+
+    def apply_measured(
+        self,
+        x: npt.ArrayLike,
+        stream: RecordStream | None = None,
+        *,
+        overwrite_x: bool = False,
+    ) -> tuple[FloatArray, UtilitySummary]:
+        """Clean records and summarise what it cost; see `apply`.
+
+        Parameters
+        ----------
+        x, stream
+            See `apply`.
+        overwrite_x
+            `x` is not needed any more: where they fit, released records take its place, which
+            saves their memory. It must be finite, which is not looked into again.
+        """
+        cleaned = self._clean_checked(x, lifted=True, overwrite_x=overwrite_x)
+        released = cleaned.released
+        return released[0] if np.ndim(x) == 1 else released, self._summarise(cleaned)
+
+    def predict(self, released: npt.ArrayLike) -> FloatArray:
+        """Desired prediction of released (or augmented) records, (n_records, n_desired)."""
+        x = np.asarray(released, np.float64)
+        prediction: FloatArray = x @ self.predictor + self.intercept
+        return prediction
+
+    def measure_coordinates(self, released: npt.ArrayLike) -> FloatArray:
+        """Coordinates of released (or augmented) records, (n_records, rank), float64.
+
+        They are all that a released record tells: ``x~ = centre + D b~``, one to one.
+        """
+        x = np.asarray(released, np.float64)
+        coordinates: FloatArray = x @ self.encoder - self.centre @ self.encoder
+        return coordinates
+
+    def with_policy(self, on_unrepresentable: OnUnrepresentable) -> Self:
+        """The same cleaner with another treatment of unrepresentable records."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return type(self)(**{**values, "on_unrepresentable": on_unrepresentable})
+
+    def _clean_checked(
+        self, x: npt.ArrayLike, *, lifted: bool, overwrite_x: bool = False
+    ) -> Cleaned:
+        records, dtype = as_records(by_name(self, x), self.n_features_in)
+        fits = self.n_features_in == self.n_features_out and records.flags.writeable
+        cleaned = self._clean(
+            records, dtype, lifted=lifted, out=records if overwrite_x and fits else None
+        )
+        lost = int(np.count_nonzero(cleaned.withheld))
+        if lost and not overwrite_x:
+            check_finite_records(records)
+        if lost and self.on_unrepresentable == "fail":
+            raise GuaranteeError(
+                f"Rounding to {dtype} alone may cost {lost} of {len(records)} records more than "
+                "the utility budget.",
+                remedy="Release float64 records, scale the features, raise the budget, or set "
+                'on_unrepresentable = "withhold".',
+                code="unrepresentable",
+            )
+        return cleaned
+
+    def _clean(
+        self,
+        x: FloatArray,
+        dtype: np.dtype[Any],
+        *,
+        lifted: bool,
+        out: FloatArray | None = None,
+    ) -> Cleaned:
+        return clean_block(x, self._form(dtype), dtype, lifted=lifted, out=out)
+
+    def _form(self, dtype: np.dtype[Any]) -> LinearForm:
+        n, root = self.n_features_in, float(np.sqrt(self.utility_budget))
+        found, grid = self._defects, plan_grid(root, self.predictor.shape[1], n)
+        return LinearForm(
+            predictor=self.predictor[:n],
+            weights=found.weights[:n],
+            grid=grid,
+            shift=found.shift,
+            turn=found.turn,
+            lift=self.lift,
+            centre=self.centre + 0.0,
+            centre_norm=found.centre_norm,
+            root=root,
+            rule=self.rule,
+            margin=plan_margin(found, root, grid, dtype),
+            reach=found.reach,
+            balance=self._balance(root, grid, dtype),
+        )
+
+    def _balance(self, root: float, grid: Grid, dtype: np.dtype[Any]) -> Balance | None:
+        """What it takes to mend records of a narrow dtype; float64 needs no mending."""
+        if root == 0 or np.finfo(dtype).nmant >= np.finfo(np.float64).nmant:
+            return None
+        margin = plan_margin(self._defects, root, grid, dtype, storing=False)
+        return Balance(self.encoder, margin)
+
+    @cached_property
+    def _defects(self) -> Defects:
+        return measure_defects(
+            self.predictor,
+            self.encoder,
+            self.lift,
+            self.centre,
+            n_appended=int(self.augmented),
+        )
+
+    def _rounding_bound(self) -> float:
+        found = self._defects
+        rounding = 4 * found.length * UNIT + 2.0**-24 + 2.0**-DIGITS_UNBOUNDED
+        rounding *= found.predictor_norm
+        return float(rounding + found.encoder + found.lift @ np.linalg.norm(self.encoder, axis=0))
+
+    def _summarise(self, cleaned: Cleaned) -> UtilitySummary:
+        kept = ~cleaned.withheld
+        spent = cleaned.spent[kept]
+        # The rounding margin is not spent; of a record within range it is far below a thousandth.
+        at_budget = spent >= self.utility_budget * (1 - AT_BUDGET)
+        return UtilitySummary(
+            n_records=len(kept),
+            n_withheld=int(np.count_nonzero(cleaned.withheld)),
+            total=float(spent.sum()),
+            largest=float(spent.max(initial=0.0)),
+            n_at_budget=int(np.count_nonzero(at_budget)) if self.utility_budget else 0,
+        )
+
+
+def factor_lift(
+    predictor: FloatArray, representative: Representative, covariance: npt.ArrayLike | None
+) -> tuple[FloatArray, FloatArray]:
+    """Encoder and lift of a predictor for the record that shall carry its coordinates."""
+    encoder, lift = factor_predictor(predictor)
+    if encoder.shape[0] == encoder.shape[1] > 1:
+        warnings.warn(
+            "The desired predictions determine the whole record: nothing can be removed but what "
+            "the utility budget buys.",
+            PrivacyWarning,
+            stacklevel=3,
+        )
+    if representative == "closest":
+        return encoder, lift
+    if covariance is None:
+        raise OptionError(
+            'representative = "likely" needs a covariance.',
+            remedy="Give the covariance of the training features.",
+        )
+    return encoder, lift_likely(encoder, as_finite(covariance, (len(predictor),) * 2, "covariance"))
+
+
+def scale_budget(utility_budget: float, budget: BudgetScope, n_desired: int) -> float:
+    """The budget of a record over all desired labels, checked."""
+    check_budget(utility_budget)
+    if budget not in ("total", "per_label"):
+        raise OptionError(f"budget is {budget!r}.", remedy='Use "total" or "per_label".')
+    return float(utility_budget) * (n_desired if budget == "per_label" else 1)

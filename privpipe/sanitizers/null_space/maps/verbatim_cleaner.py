@@ -1,0 +1,168 @@
+"""Algorithm 2 to the letter, for reproductions only: it adds what it should remove.
+
+Figure 3 of Xu et al. 2017 takes ``a_j = v_j^T x`` with vectors that are not orthogonal. The bound
+on utility holds, but what is subtracted is no projection: vectors of the null space are added, and
+an adversary who retrains sees nearly everything.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from privpipe.errors import PrivacyWarning
+from privpipe.numerics.null_space.cleaning import Cleaned
+from privpipe.numerics.null_space.knapsack import solve_augmented_knapsack
+from privpipe.numerics.null_space.pencil import diagonalise_printed
+from privpipe.numerics.null_space.rounding_bounds.rounding_margin import UNIT
+from privpipe.protocols import FloatArray, Guarantee
+from privpipe.sanitizers.arrays import as_finite, as_predictor
+from privpipe.sanitizers.null_space.maps.linear_cleaner import (
+    BudgetScope,
+    LinearCleaner,
+    OnUnrepresentable,
+    scale_budget,
+)
+from privpipe.sanitizers.null_space.maps.targeted_cleaner import check_confidential
+
+__all__ = ["PrintedCleaner"]
+
+
+@dataclass(frozen=True, eq=False)
+class PrintedCleaner(LinearCleaner):
+    """Figure 3 as printed: ``x~ = x - V (alpha a)`` with ``a = V^T x``.
+
+    The encoder holds V, the lift its dual basis, so that ``x~ = lift a - V (alpha a)`` without
+    the null space that both predictors share. Being no projection it may release features far
+    larger than those it was given: of oes97 with a column of ones no record fits float32 at .01
+    (margin 40, root of the budget .1), all fit float64. Two records of equal desired prediction
+    are *not* released equal: the null space is in what is released, and in the rounding margin,
+    which grows with the record. For the other fields see `LinearCleaner`.
+
+    Parameters
+    ----------
+    cost, gain : (rank,)
+        ``lambda_j`` of the desired and of the confidential predictor.
+    """
+
+    kind: ClassVar[str] = "printed_cleaner"
+    theorem: ClassVar[str] = "Xu et al. 2017, Theorem 3"
+
+    rule: str = "printed"
+    _: KW_ONLY
+    cost: FloatArray
+    gain: FloatArray
+
+    @classmethod
+    def from_predictors(
+        cls,
+        desired_predictor: npt.ArrayLike,
+        confidential_predictor: npt.ArrayLike,
+        *,
+        utility_budget: float,
+        budget: BudgetScope = "total",
+        intercept: npt.ArrayLike | None = None,
+        augmented: bool = False,
+        on_unrepresentable: OnUnrepresentable = "fail",
+    ) -> PrintedCleaner:
+        """Make the cleaner as printed; see `TargetedCleaner.from_predictors`.
+
+        Warns
+        -----
+        PrivacyWarning
+            Always.
+        """
+        warnings.warn(
+            "The printed form of algorithm 2 protects next to nothing against an adversary who "
+            'retrains. Use variant = "null_first" or "simultaneous" for anything but a '
+            "reproduction.",
+            PrivacyWarning,
+            stacklevel=3,
+        )
+        predictor = as_predictor(desired_predictor)
+        confidential = check_confidential(confidential_predictor, predictor)
+        vectors, dual, cost, gain = diagonalise_printed(predictor, confidential)
+        n_features, n_desired = predictor.shape
+        return cls(
+            predictor=predictor,
+            intercept=as_finite(intercept, (n_desired,), "intercept"),
+            encoder=vectors,
+            lift=dual,
+            centre=np.zeros(n_features),
+            utility_budget=scale_budget(utility_budget, budget, n_desired),
+            representative="closest",
+            augmented=augmented,
+            on_unrepresentable=on_unrepresentable,
+            cost=cost,
+            gain=gain,
+        )
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """The bound on utility, with the reason why it is not for use."""
+        return replace(
+            super().guarantee,
+            assumptions="For reproductions only: an adversary who retrains on released records "
+            "recovers nearly all confidential predictions.",
+        )
+
+    def _clean(
+        self,
+        x: FloatArray,
+        dtype: np.dtype[Any],
+        *,
+        lifted: bool,
+        out: FloatArray | None = None,
+    ) -> Cleaned:
+        del out  # for reproductions: what it takes does not count
+        if self.augmented:
+            x = np.column_stack([x, np.ones(len(x))])
+        x = x.astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            a = x @ self.encoder
+            root = np.sqrt(self.utility_budget)
+            margin = self._measure_margin(x, a, dtype) if root else np.zeros(len(x))
+            withheld = ~(margin <= root) | ~np.isfinite(a).all(axis=1)
+        a[withheld] = 0.0
+        left = np.where(withheld, 0.0, root - margin) ** 2 / self._turning
+        alpha = self._remove(a, left)
+        released = a @ self.lift.T - (alpha * a) @ self.encoder.T if lifted else a - alpha * a
+        released = released.astype(dtype)
+        released[withheld] = np.nan
+        return Cleaned(released, (self.cost * (alpha * a) ** 2).sum(axis=1), withheld)
+
+    def _remove(self, a: FloatArray, budget: FloatArray) -> FloatArray:
+        """Shares, record by record's own budget: costs are scaled to a common budget of 1."""
+        scale = np.where(budget > 0, budget, 1.0)[:, None]
+        cost = np.where(self.cost > 0, self.cost * a * a / scale, 0.0)
+        alpha = solve_augmented_knapsack(self.gain * a * a / scale, cost, 1.0)
+        return np.where((budget > 0)[:, None] | (self.cost == 0), alpha, 0.0)
+
+    @cached_property
+    def _turning(self) -> float:
+        """Largest factor by which ``A^T V`` stretches what its columns' norms account for."""
+        seen = self.predictor.T @ self.encoder[:, self.cost > 0]
+        scaled = seen / np.sqrt(self.cost[self.cost > 0])
+        return max(1.0, float(np.linalg.norm(scaled, 2) ** 2))
+
+    def _measure_margin(self, x: FloatArray, a: FloatArray, dtype: np.dtype[Any]) -> FloatArray:
+        """As `plan_margin`, for two bases; what the null vectors still show counts in full."""
+        weights = np.linalg.norm(self.predictor, axis=1)
+        arithmetic = 4 * (sum(self.encoder.shape) + 8) * UNIT
+        storing = float(np.finfo(dtype).eps) / 2
+        reach = weights @ (np.abs(self.lift) + np.abs(self.encoder))
+        unseen = np.linalg.norm(self.predictor.T @ self.encoder, axis=0) * (self.cost == 0)
+        missed = np.linalg.norm(
+            self.predictor - self.encoder @ (self.lift.T @ self.predictor), axis=1
+        )
+        margin: FloatArray = (
+            np.abs(x) @ (arithmetic * weights + missed)
+            + np.abs(a) @ ((arithmetic + storing) * reach + unseen)
+            + float(np.finfo(dtype).smallest_subnormal) * weights.sum()
+        )
+        return margin

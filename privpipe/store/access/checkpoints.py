@@ -1,0 +1,153 @@
+"""What an interrupted run has found out and need not find out again: sums and outcomes.
+
+They are stored in the private workspace, one sealed object each, and go with it. What cannot be
+read back whole counts as not checkpointed. Only classes listed here are made again: no pickle, no
+code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from privpipe.attacks.checkpointed import CHECKPOINTED as OF_ATTACKS
+from privpipe.numerics.regression.moments import CoMoments
+from privpipe.records.holdout import PartCount
+from privpipe.sanitizers import STATISTICS as OF_FITS
+from privpipe.store.access.location import open_store, read_bytes, write_bytes
+
+__all__ = ["PartialSum", "read_checkpoint", "write_checkpoint"]
+
+
+@dataclass(frozen=True, eq=False)
+class PartialSum:
+    """A statistic of the first chunks of a task.
+
+    Parameters
+    ----------
+    n_chunks, n_records
+        Chunks and records that it summarises.
+    statistic
+        Of a class that may be checkpointed.
+    """
+
+    n_chunks: int
+    n_records: int
+    statistic: Any
+
+
+KNOWN = {cls.__name__: cls for cls in (*OF_FITS, *OF_ATTACKS, CoMoments, PartialSum, PartCount)}
+"""Dataclasses that may be checkpointed; sums are over many records (see `privpipe.cluster`)."""
+
+SEAL_BYTES = 32
+
+
+def read_checkpoint(url: str, name: str) -> Any:
+    """The checkpoint of a name in a folder; None where there is none, or it is damaged."""
+    content = read_bytes(open_store(url, read_only=True), name)
+    if content is None or _seal(content[SEAL_BYTES:]) != content[:SEAL_BYTES]:
+        return None
+    return _unpack(content[SEAL_BYTES:])
+
+
+def write_checkpoint(url: str, name: str, value: Any, *, most_bytes: float = math.inf) -> int:
+    """Store a value whole, unless its class is not listed or it is too large.
+
+    Parameters
+    ----------
+    url
+        Folder within a private workspace.
+    name
+        Of the question that it answers, with all that the answer depends on.
+    value
+        Written if it is of one of the classes `KNOWN`, and all that it holds.
+    most_bytes
+        A larger one is not written.
+
+    Returns
+    -------
+    n_bytes
+        Its size, whether it was written or too large; 0 if it is of another class.
+    """
+    try:
+        content = _pack(value)
+    except UnknownClassError:
+        return 0
+    if len(content) <= most_bytes:
+        write_bytes(open_store(url), name, _seal(content) + content)
+    return len(content)
+
+
+class UnknownClassError(TypeError):
+    """A value of a class that may not be checkpointed."""
+
+
+def _seal(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=SEAL_BYTES).digest()
+
+
+def _pack(value: Any) -> bytes:
+    arrays: list[npt.NDArray[Any]] = []
+    document = json.dumps(_describe(value, arrays)).encode()
+    buffer = io.BytesIO()
+    np.savez(buffer, np.frombuffer(document, np.uint8), *arrays)
+    return buffer.getvalue()
+
+
+def _unpack(content: bytes) -> Any:
+    """The value; None if this version makes nothing of it."""
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            arrays = [file[name] for name in file.files]
+        return _restore(json.loads(arrays[0].tobytes()), arrays[1:])
+    except (ValueError, KeyError, TypeError, IndexError, zipfile.BadZipFile):
+        return None
+
+
+def _describe(value: Any, arrays: list[npt.NDArray[Any]]) -> Any:
+    """JSON of a value; its arrays are appended to `arrays` and named by their number."""
+    if isinstance(value, np.ndarray):
+        arrays.append(value)
+        return {"array": len(arrays) - 1}
+    if isinstance(value, tuple):
+        return {"tuple": [_describe(item, arrays) for item in value]}
+    if isinstance(value, Mapping):
+        pairs = [[_describe(key, arrays), _describe(item, arrays)] for key, item in value.items()]
+        return {"mapping": pairs}
+    if is_dataclass(value):
+        name = type(value).__name__
+        if name not in KNOWN:
+            raise UnknownClassError
+        found = {item.name: getattr(value, item.name) for item in fields(KNOWN[name])}
+        return {
+            "class": name,
+            "fields": {field: _describe(item, arrays) for field, item in found.items()},
+        }
+    if isinstance(value, np.generic):
+        arrays.append(np.asarray(value))
+        return {"scalar": len(arrays) - 1}
+    return value
+
+
+def _restore(document: Any, arrays: list[npt.NDArray[Any]]) -> Any:
+    if not isinstance(document, dict):
+        return document
+    if "array" in document:
+        return arrays[document["array"]]
+    if "scalar" in document:
+        return arrays[document["scalar"]][()]
+    if "tuple" in document:
+        return tuple(_restore(item, arrays) for item in document["tuple"])
+    if "mapping" in document:
+        return {_restore(k, arrays): _restore(v, arrays) for k, v in document["mapping"]}
+    made = {name: _restore(item, arrays) for name, item in document["fields"].items()}
+    return KNOWN[document["class"]](**made)

@@ -1,0 +1,280 @@
+"""The private workspace of a release: its lock, its state, and what a resumed run finds there.
+
+One writer at a time: on a file system an flock that dies with its process, elsewhere a lease
+that expires. The state is one small document, replaced whole; receipts are in the ledger.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import glob
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+
+from privpipe.errors import FormatError, StoreError
+from privpipe.store.access.holding.lease import LEASES, hold_lease
+from privpipe.store.access.location import (
+    check_no_links,
+    delete_tree,
+    list_keys,
+    local_path,
+    open_store,
+    read_bytes,
+    shown,
+    write_bytes,
+)
+
+__all__ = [
+    "RunState",
+    "has_workspace",
+    "hold_workspace",
+    "is_held",
+    "purge_workspace",
+    "read_state",
+    "remove_workspace",
+    "workspace_url",
+    "write_state",
+]
+
+STATE = "state.json"
+LOCK = "lock"
+SCRATCH = "dask"
+"""Folder of the workers' scratch files, which are theirs; emptied at start and end."""
+REMOVED = ".removed-"
+"""After the name of a workspace that is being removed."""
+
+
+@dataclass(frozen=True)
+class RunState:
+    """What a run has decided and done so far; enough to go on with it.
+
+    Parameters
+    ----------
+    run_id
+        8 hexadecimal digits.
+    options_sha256
+        Digest of the configuration; another one is refused.
+    source_digest, source_fingerprint
+        The collection: its content by header, and its files as they were at the start.
+    training_fingerprint
+        The training collection's files.
+    started
+        UTC.
+    stage
+        The stage reached: "check", "train", "clean", "audit" or "publish".
+    model_digest
+        The fitted map, once there is one.
+    n_chunks
+        Chunks of the release, once planned.
+    """
+
+    run_id: str
+    options_sha256: str
+    source_digest: str
+    source_fingerprint: str
+    training_fingerprint: str
+    started: str
+    stage: str = "check"
+    model_digest: str | None = None
+    n_chunks: int | None = None
+
+
+def workspace_url(url: str) -> str:
+    """The private workspace of a release: a hidden neighbour.
+
+    >>> workspace_url("s3://bucket/release.zarr")
+    's3://bucket/.release.zarr.privpipe'
+    """
+    path = local_path(url)
+    parent, _, name = (path if path is not None else url.rstrip("/")).rpartition("/")
+    return f"{parent}/.{name}.privpipe"
+
+
+@contextmanager
+def hold_workspace(url: str) -> Iterator[None]:
+    """Own the workspace of a release, making it when there is none.
+
+    Raises
+    ------
+    StoreError
+        If another run owns it, or it cannot be made.
+    """
+    path = local_path(workspace_url(url))
+    if path is None:
+        with hold_lease(workspace_url(url)):
+            yield
+        return
+    mask = os.umask(0o077)  # all that this process writes meanwhile is its owner's alone
+    lock = -1
+    try:
+        _make_private(path)
+        lock = _open_lock(path)
+        if not _take(lock, os.path.join(path, LOCK)):
+            raise StoreError(
+                f"Another run is writing the release {shown(url)}.",
+                remedy="Wait for it: `privpipe status` shows how far it is.",
+                code="busy",
+            )
+        check_no_links(path, skip=(SCRATCH,))
+        yield
+    finally:
+        if lock >= 0:
+            os.close(lock)
+        os.umask(mask)
+
+
+def has_workspace(url: str) -> bool:
+    """Whether a run has left anything of its workspace, however little."""
+    path = local_path(workspace_url(url))
+    if path is not None:
+        return os.path.lexists(path) or bool(_leftovers(path))
+    return bool(list_keys(open_store(workspace_url(url), read_only=True)))
+
+
+def is_held(url: str) -> bool:
+    """Whether a run owns the workspace at this moment (on a file system)."""
+    path = local_path(workspace_url(url))
+    if path is None:
+        return False
+    try:
+        lock = os.open(os.path.join(path, LOCK), os.O_RDWR | os.O_NOFOLLOW)
+    except OSError:  # there is none, or no lock of ours
+        return False
+    try:
+        return not _take(lock, os.path.join(path, LOCK))
+    finally:
+        os.close(lock)
+
+
+def read_state(url: str) -> RunState | None:
+    """State of the run that a workspace belongs to; None where there is none.
+
+    Raises
+    ------
+    FormatError
+        If it is damaged.
+    """
+    content = read_bytes(open_store(workspace_url(url), read_only=True), STATE)
+    if content is None:
+        return None
+    try:
+        return RunState(**json.loads(content))
+    except (ValueError, TypeError):
+        raise FormatError(
+            f"The state of the interrupted run of {shown(url)} is damaged.",
+            remedy="Remove it with `privpipe purge`, then run again.",
+        ) from None
+
+
+def write_state(url: str, state: RunState) -> None:
+    """Replace the state, whole."""
+    write_bytes(open_store(workspace_url(url)), STATE, json.dumps(asdict(state)).encode())
+
+
+def remove_workspace(url: str) -> None:
+    """Remove the workspace of a release with all that is in it but the lease of its owner.
+
+    Only who holds it may. A folder is first renamed, the lock in it and held: who comes while its
+    files are removed makes a new one, and loses nothing.
+    """
+    path = local_path(workspace_url(url))
+    if path is None:
+        delete_tree(open_store(workspace_url(url)), keep=f"{LEASES}/")
+        return
+    with suppress(FileNotFoundError):
+        os.rename(path, f"{path}{REMOVED}{secrets.token_hex(8)}")
+    for left in _leftovers(path):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def purge_workspace(url: str) -> bool:
+    """Remove what an interrupted run left; False if there was nothing.
+
+    The workspace is held until it is gone. A link that stands in its place is removed, and
+    nothing that it leads to.
+
+    Raises
+    ------
+    StoreError
+        If a run owns it.
+    """
+    path = local_path(workspace_url(url))
+    if not has_workspace(url):
+        return False
+    if path is not None and os.path.islink(path):
+        os.unlink(path)
+        return True
+    if path is None:
+        with hold_workspace(url):
+            remove_workspace(url)
+        return True
+    _make_private(path)
+    if os.path.islink(os.path.join(path, LOCK)):  # nobody holds what is no lock
+        os.unlink(os.path.join(path, LOCK))
+    lock = _open_lock(path)
+    try:
+        if not _take(lock, os.path.join(path, LOCK)):
+            raise StoreError(
+                f"A run is writing {shown(url)}.", remedy="Stop it first.", code="busy"
+            )
+        remove_workspace(url)
+    finally:
+        os.close(lock)
+    return True
+
+
+def _leftovers(path: str) -> list[str]:
+    """Workspaces of a release whose removal was interrupted."""
+    return glob.glob(f"{glob.escape(path + REMOVED)}*")
+
+
+def _make_private(path: str) -> None:
+    """Make a folder of mode 0700, or take the one there is; a link is not followed."""
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with suppress(FileExistsError):
+            os.mkdir(path, mode=0o700)
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            os.fchmod(folder, 0o700)
+        finally:
+            os.close(folder)
+        return
+    except OSError as error:
+        problem = error.strerror
+    if os.path.islink(path):
+        raise StoreError(
+            f"The workspace {path} is a link; it is not followed.",
+            remedy="Remove the link (`privpipe purge` does), then run again.",
+            code="link",
+        )
+    raise StoreError(f"{path} cannot be made ({problem}).", remedy="Check your rights.")
+
+
+def _open_lock(path: str) -> int:
+    try:
+        return os.open(os.path.join(path, LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        problem = error.strerror
+    raise StoreError(
+        f"The lock of the workspace {path} cannot be opened ({problem}).",
+        remedy="Remove it if it is a link, and check your rights.",
+        code="link" if os.path.islink(os.path.join(path, LOCK)) else "lock",
+    )
+
+
+def _take(lock: int, path: str) -> bool:
+    """Take the lock without waiting; a lock on a file that is gone does not count."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    try:
+        return os.fstat(lock).st_ino == os.stat(path).st_ino
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,389 @@
+"""Places by URL: one small interface over Zarr's store objects, local and remote.
+
+Everything privpipe reads or writes as Zarr goes through a store opened here, never through
+file system paths, so that a bucket works wherever a folder does. The few things only a file
+system has (a rename, a private folder) are asked for by name and answered by `local_path`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import stat
+import time
+from collections.abc import Collection, Sequence
+from http import HTTPStatus
+from urllib.parse import SplitResult, unquote, urlsplit
+
+import fsspec
+import google_crc32c
+import numcodecs.blosc
+import zarr
+from fsspec.registry import known_implementations
+from zarr.abc.store import Store
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.sync import sync
+from zarr.storage import FsspecStore, LocalStore, StorePath
+
+from privpipe.errors import OptionError, StoreError, printable
+from privpipe.store.access.bounds import use_bounded_codecs
+
+__all__ = [
+    "MOST_NAME_BYTES",
+    "Place",
+    "as_url",
+    "check_no_links",
+    "create_bytes",
+    "delete_tree",
+    "drop_unfinished",
+    "explain_unreachable",
+    "join",
+    "list_keys",
+    "local_path",
+    "measure_bytes",
+    "measure_files",
+    "open_store",
+    "read_bytes",
+    "read_many",
+    "shown",
+    "use_one_thread",
+    "write_bytes",
+]
+
+Place = str | os.PathLike[str]
+"""A local path, or an fsspec URL."""
+
+TRAILER = 4
+"""Bytes of the checksum with which Zarr's codec ends a chunk."""
+
+PIECE = 2**18
+"""Bytes of a file read at once to checksum it: they stay in the cache."""
+
+CONFLICT_PAUSES = (0.1, 0.4, 1.6)
+"""Seconds between attempts to make an object that another is just making."""
+
+MOST_AT_ONCE = 32
+"""Small objects that are asked for at the same time."""
+MOST_NAME_BYTES = 255
+"""Longest name of a file that file systems keep."""
+
+UNFINISHED = ".partial"
+"""How Zarr's local store names a file before the rename that makes it an object."""
+
+
+def local_path(url: str) -> str | None:
+    """Absolute path of a place on the local file system; None for a remote one.
+
+    >>> local_path("s3://bucket/records.zarr") is None
+    True
+    >>> local_path("file:///data/my%20records.zarr")
+    '/data/my records.zarr'
+    """
+    parts = _split(url)
+    if parts.scheme == "file":
+        path = os.path.abspath(unquote(parts.path))
+    elif _is_remote(parts):
+        return None
+    else:
+        path = os.path.abspath(os.path.expanduser(url))
+    _check_local(url, path)
+    return path
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError:  # brackets of an IPv6 address that do not close, and the like
+        pass
+    raise OptionError(
+        f"{printable(url, keep='')!r} is no URL.",
+        remedy="Use a local path, or an fsspec URL such as s3://bucket/name.",
+        code="place",
+    )
+
+
+def _is_remote(parts: SplitResult) -> bool:
+    """Whether there is a scheme; a single letter is a Windows drive, or part of a name."""
+    return len(parts.scheme) > 1 and parts.scheme != "file"
+
+
+def _check_local(url: str, path: str) -> None:
+    """Raise OptionError for a path that no file can have here."""
+    problem = ""
+    longest = max(path.split(os.sep), key=lambda name: len(os.fsencode(name)))
+    if "\0" in path:
+        problem = "holds a null character"
+    elif len(os.fsencode(longest)) > MOST_NAME_BYTES:
+        problem = (
+            f"holds a name of {len(os.fsencode(longest))} bytes, and a name of a file has at most "
+            f"{MOST_NAME_BYTES}"
+        )
+    elif os.sep == "/" and re.match(r"[A-Za-z]:[\\/]", url) and not os.path.lexists(path):
+        problem = "is a path of Windows, and this machine has no drives"
+    if problem:
+        cut = url if len(url) <= 80 else f"{url[:80]}..."
+        raise OptionError(
+            f"The path {printable(cut, keep='')} {problem}.", remedy="Give another.", code="place"
+        )
+
+
+def as_url(place: Place) -> str:
+    """A path or URL as text.
+
+    Raises
+    ------
+    OptionError
+        If it is something else, such as a data frame.
+    """
+    if isinstance(place, str | os.PathLike):
+        return os.fspath(place)
+    raise OptionError(
+        f"A place is of type {type(place).__name__}.",
+        remedy="Give a path or URL; write a frame to Parquet first, or use privpipe.Records for "
+        "arrays in memory.",
+        code="place",
+    )
+
+
+def join(url: str, *names: str) -> str:
+    """URL of something inside a place.
+
+    >>> join("s3://bucket/a/", "b", "c")
+    's3://bucket/a/b/c'
+    """
+    return "/".join([url.rstrip("/"), *names])
+
+
+def shown(url: str) -> str:
+    """A URL as it may appear in messages: without user, password and query, on one line.
+
+    >>> shown("s3://key:secret@bucket/a?token=1")
+    's3://bucket/a'
+    >>> shown("a\\nb.zarr")
+    'a\\\\nb.zarr'
+    """
+    parts = _split(url)
+    if not _is_remote(parts):
+        return printable(url, keep="")
+    return printable(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}", keep="")
+
+
+def open_store(url: str, *, read_only: bool = False) -> Store:
+    """Open the Zarr store of a place, without checking that anything is there.
+
+    A store opened to be written makes its folder when it is first asked anything: open it
+    `read_only` unless it shall exist.
+    """
+    use_bounded_codecs()
+    path = local_path(url)
+    if path is not None:
+        return LocalStore(path, read_only=read_only)
+    try:
+        return FsspecStore.from_url(url, read_only=read_only)
+    except Exception as error:  # many kinds, depending on the file system
+        problem = explain_unreachable(url, error)
+    raise problem
+
+
+def explain_unreachable(url: str, error: Exception) -> StoreError:
+    """What is wrong when fsspec cannot reach a place, and which package is missing, if one is."""
+    scheme = urlsplit(url).scheme
+    if isinstance(error, ImportError):
+        remedy = str(known_implementations.get(scheme, {}).get("err", "Install its package."))
+        return StoreError(
+            f"{shown(url)} needs a package that is not installed.",
+            remedy=f"{remedy.rstrip('.')}.",
+            code="package-missing",
+        )
+    if isinstance(error, ValueError) and scheme not in known_implementations:
+        return StoreError(
+            f"{shown(url)} has the scheme {scheme!r}, which is not known.",
+            remedy="Use a local path or an fsspec URL, as s3://bucket/name.",
+            code="url-scheme",
+        )
+    return StoreError(
+        f"{shown(url)} cannot be reached ({type(error).__name__}).",
+        remedy="Check host, name, credentials and your rights.",
+        code="unreachable",
+    )
+
+
+def read_bytes(store: Store, key: str) -> bytes | None:
+    """The object of a key, or None where there is none (or no store at all)."""
+    try:
+        found = sync(store.get(key, default_buffer_prototype()))
+    except FileNotFoundError:
+        return None
+    return None if found is None else found.to_bytes()
+
+
+def read_many(store: Store, keys: Sequence[str]) -> dict[str, bytes]:
+    """The objects of some keys, asked for together; one that is not there is empty."""
+    limit = asyncio.Semaphore(MOST_AT_ONCE)
+
+    async def read(key: str) -> bytes:
+        async with limit:
+            try:
+                found = await store.get(key, default_buffer_prototype())
+            except FileNotFoundError:
+                found = None
+        return b"" if found is None else found.to_bytes()
+
+    async def read_all() -> list[bytes]:
+        return await asyncio.gather(*map(read, keys))
+
+    return dict(zip(keys, sync(read_all()), strict=True))
+
+
+def measure_bytes(store: Store, key: str) -> tuple[int, int] | None:
+    """Length and checksum of the object of a key, read back; None where there is none.
+
+    The checksum is the CRC-32C of the bytes with the last four taken first: a chunk ends with its
+    own CRC-32C, and the CRC-32C of anything followed by its own is one and the same number. A file
+    is read in pieces: holding it whole costs twice the time of reading it.
+    """
+    if not isinstance(store, LocalStore):
+        content = read_bytes(store, key)
+        if content is None:
+            return None
+        return len(content), google_crc32c.value(content[-TRAILER:] + content[:-TRAILER])
+    try:
+        with open(store.root / key, "rb", buffering=0) as file:
+            length = file.seek(0, os.SEEK_END)
+            rest = file.seek(max(length - TRAILER, 0))
+            crc = google_crc32c.value(file.read())
+            file.seek(0)
+            while rest and (piece := file.read(min(rest, PIECE))):
+                rest -= len(piece)
+                crc = google_crc32c.extend(crc, piece)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        return None
+    return length, crc
+
+
+def write_bytes(store: Store, key: str, value: bytes) -> None:
+    """Write an object whole: on a file system a temporary file and a rename."""
+    sync(StorePath(store, key).set(default_buffer_prototype().buffer.from_bytes(value)))
+
+
+def create_bytes(url: str, value: bytes) -> bool:
+    """Write an object of a remote place only if there is none; False if there was one.
+
+    The store itself decides who was first (S3: ``If-None-Match``, which has to be enforced
+    by the store; see DESIGN.md). What it answers to who was not differs from store to store in
+    all but its HTTP status: 412, or 409 while another's write is under way, which is asked again.
+    """
+    file_system, path = fsspec.core.url_to_fs(url)
+    for pause in (*CONFLICT_PAUSES, None):
+        try:
+            file_system.pipe_file(path, value, mode="create")
+            return True
+        except FileExistsError:
+            return False
+        except Exception as error:  # many kinds, depending on the file system
+            status = _http_status(error)
+            if status not in (HTTPStatus.CONFLICT, HTTPStatus.PRECONDITION_FAILED):
+                raise
+        if status == HTTPStatus.PRECONDITION_FAILED or pause is None:
+            break
+        time.sleep(pause)
+    return False
+
+
+def _http_status(error: BaseException | None) -> int | None:
+    """Status of the answer that an exception or one of its causes was made of."""
+    while error is not None:
+        response = getattr(error, "response", None)
+        metadata = response.get("ResponseMetadata", {}) if isinstance(response, dict) else {}
+        named = (getattr(error, name, None) for name in ("status", "status_code", "code"))
+        for found in (metadata.get("HTTPStatusCode"), *named):
+            if isinstance(found, int | str) and str(found).isdigit():
+                return int(found)
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def list_keys(store: Store, prefix: str = "") -> list[str]:
+    """Keys below a prefix, sorted; empty where there is nothing.
+
+    What a killed process left of an unfinished write (see `drop_unfinished`) is no key.
+    """
+    # s3fs lists an emptied folder as an object of its own, by its whole path.
+    folder = str(getattr(store, "path", ""))
+
+    async def collect() -> list[str]:
+        found = [key async for key in store.list_prefix(prefix)]
+        return [key for key in found if key != folder and not key.endswith(UNFINISHED)]
+
+    try:
+        return sorted(sync(collect()))
+    except FileNotFoundError:
+        return []
+
+
+def measure_files(path: str) -> int:
+    """Bytes of all files below a folder of the file system; 0 where there is none."""
+    return sum(
+        os.lstat(os.path.join(folder, name)).st_size
+        for folder, _, names in os.walk(path)
+        for name in names
+    )
+
+
+def check_no_links(url: str, *, skip: Collection[str] = ()) -> None:
+    """Raise StoreError if anything below a local folder is neither a folder nor a plain file.
+
+    What a link leads to is not private, not ours, or not what was proved.
+
+    Parameters
+    ----------
+    url
+        The folder; remote places have no links.
+    skip
+        Folders directly below it that are not looked into.
+    """
+    path = local_path(url)
+    for folder, folders, names in os.walk(path) if path is not None else ():
+        for name in (*folders, *names):
+            if not _is_plain(os.path.join(folder, name)):
+                raise StoreError(
+                    f"{os.path.join(folder, name)} is a link or no plain file.",
+                    remedy="Nothing was followed. Remove it, or `privpipe purge`, then run again.",
+                    code="link",
+                )
+        if folder == path:
+            folders[:] = [name for name in folders if name not in skip]
+
+
+def _is_plain(path: str) -> bool:
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:  # a temporary file of somebody who just finished
+        return True
+    return stat.S_ISDIR(mode) or stat.S_ISREG(mode)
+
+
+def drop_unfinished(url: str) -> None:
+    """Remove the temporary files that killed processes left of unfinished writes.
+
+    Nobody else may be writing. Remote stores have none: an object is there whole or not at all.
+    """
+    path = local_path(url)
+    for folder, _, names in os.walk(path) if path is not None else ():
+        for name in names:
+            if name.endswith(UNFINISHED):
+                os.unlink(os.path.join(folder, name))
+
+
+def delete_tree(store: Store, *, keep: str | None = None) -> None:
+    """Delete everything in a store, but for keys that begin with `keep`."""
+    for key in list_keys(store):
+        if keep is None or not key.startswith(keep):
+            sync(store.delete(key))
+
+
+def use_one_thread() -> None:
+    """Leave parallel work to the workers: Zarr and Blosc keep to one thread each."""
+    zarr.config.set({"threading.max_workers": 1, "async.concurrency": 4})
+    numcodecs.blosc.set_nthreads(1)

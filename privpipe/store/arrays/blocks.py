@@ -1,0 +1,276 @@
+"""Writing and reading blocks of records, whole chunks at a time, with receipts.
+
+A receipt says what is stored: length and checksum of the stored bytes of each object,
+read back after writing. One task owns whole chunks; alignment is asserted, because unaligned
+parallel writes lose data without an error.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import zarr
+from zarr.abc.store import Store
+
+from privpipe.errors import IncompleteReleaseError, StoreError
+from privpipe.sanitizers.utility_summary import UtilitySummary
+from privpipe.store.access.location import join, measure_bytes, open_store, shown
+from privpipe.store.arrays.layout import ArrayPlan, chunk_key
+
+__all__ = [
+    "Receipt",
+    "Stored",
+    "check_receipts",
+    "measure_object",
+    "open_array",
+    "read_block",
+    "read_where_new",
+    "reading_once",
+    "write_block",
+]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One object as it stands in the store.
+
+    Parameters
+    ----------
+    array
+        Name of the array it belongs to.
+    length
+        Bytes.
+    crc32c
+        CRC-32C (Castagnoli) of the bytes, the last four first; see `measure_bytes`.
+    """
+
+    array: str
+    length: int
+    crc32c: int
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What a worker reports of one chunk; no values of records.
+
+    Parameters
+    ----------
+    run
+        Identifier of the run.
+    chunk
+        Number of the chunk.
+    rows
+        Records in it.
+    objects
+        What was stored, one per array.
+    seconds
+        Reading, mapping and writing.
+    withheld
+        Records whose row stays but holds nothing.
+    utility
+        What cleaning cost these records, where the map measures it.
+    unseen
+        Records released as their nearest known profile; None where a map knows no profiles.
+    """
+
+    run: str
+    chunk: int
+    rows: int
+    objects: tuple[Stored, ...]
+    seconds: float
+    withheld: int = 0
+    utility: UtilitySummary | None = None
+    unseen: int | None = None
+
+
+@lru_cache(maxsize=64)
+def open_array(url: str, name: str, version: str) -> zarr.Array[Any]:
+    """Open an array once per process and version; raises StoreError where there is none.
+
+    `version` is the digest of the collection or the identifier of the run: a worker that
+    lives long must not take a new array at an old place for the old one.
+    """
+    try:
+        return zarr.open_array(store=open_store(url), path=name, mode="r+")
+    except Exception as error:  # many kinds, depending on the store
+        problem = type(error).__name__
+    raise StoreError(
+        f"The array {name!r} of {shown(url)} cannot be opened ({problem}).",
+        remedy="Check the path and your rights to it.",
+        code="open",
+    )
+
+
+_read: ContextVar[dict[tuple[Any, ...], npt.NDArray[Any]] | None] = ContextVar("read", default=None)
+
+
+@contextmanager
+def reading_once() -> Iterator[None]:
+    """Within, what was read is given again, to be left as it is; then it forgets."""
+    token = _read.set({})
+    try:
+        yield
+    finally:
+        _read.reset(token)
+
+
+def read_block(url: str, name: str, start: int, stop: int, version: str) -> npt.NDArray[Any]:
+    """Read rows of an array; a damaged chunk raises StoreError without its bytes."""
+    place = url, name, start, stop, version
+    return read_where_new(place, lambda: _read_rows(*place))
+
+
+def read_where_new(
+    place: tuple[Any, ...], read: Callable[[], npt.NDArray[Any]]
+) -> npt.NDArray[Any]:
+    """What `read` gives; within `reading_once` what it gave for this place before."""
+    known = _read.get()
+    if known is None:
+        return read()
+    if place not in known:
+        known[place] = read()
+        known[place].flags.writeable = False
+    return known[place]
+
+
+def _read_rows(url: str, name: str, start: int, stop: int, version: str) -> npt.NDArray[Any]:
+    array = open_array(url, name, version)
+    try:
+        return np.asarray(array[start:stop])
+    except Exception as error:  # many kinds, depending on codec and store
+        problem = type(error).__name__
+    raise StoreError(
+        f"Records {start} to {stop} of {name!r} in {shown(url)} cannot be read ({problem}).",
+        remedy="A chunk is damaged or unreachable: restore it, or ingest the collection again.",
+        code="read",
+    )
+
+
+def write_block(
+    url: str,
+    arrays: Sequence[ArrayPlan],
+    chunk: int,
+    block: Mapping[str, npt.NDArray[Any]],
+    run: str,
+) -> Receipt:
+    """Write one chunk of every array and read back what is stored.
+
+    Parameters
+    ----------
+    url
+        The store.
+    arrays
+        All arrays of the store.
+    chunk
+        Number of the chunk.
+    block
+        Rows of the chunk for each array, in its dtype.
+    run
+        Identifier of the run, for the receipt.
+
+    Returns
+    -------
+    Receipt
+
+    Raises
+    ------
+    StoreError
+        If the store does not take the chunk.
+    """
+    begun = time.perf_counter()
+    stored: list[Stored] = []
+    rows = 0
+    for plan in arrays:
+        start = chunk * plan.chunk_rows
+        rows = min(plan.chunk_rows, plan.shape[0] - start)
+        values = block[plan.name]
+        assert values.shape == (rows, *plan.shape[1:]), "a block must be one whole chunk"
+        assert values.dtype == np.dtype(plan.dtype), "a block must have the dtype of its array"
+        _write_rows(url, plan.name, start, values, run)
+        stored.append(measure_object(open_store(url), plan, chunk))
+    return Receipt(run, chunk, rows, tuple(stored), time.perf_counter() - begun)
+
+
+def measure_object(store: Store, plan: ArrayPlan, chunk: int) -> Stored:
+    """Length and checksum of the stored bytes of a chunk.
+
+    Raises
+    ------
+    IncompleteReleaseError
+        If the object is not there.
+    """
+    found = measure_bytes(store, chunk_key(plan, chunk))
+    if found is None:
+        raise IncompleteReleaseError(
+            f"Chunk {chunk} of {plan.name!r} is missing.",
+            remedy="Run the job again; it writes what is missing.",
+        )
+    return Stored(plan.name, *found)
+
+
+def check_receipts(
+    receipts: Iterable[Receipt], arrays: Sequence[ArrayPlan], run: str
+) -> dict[int, Receipt]:
+    """Prove completeness: every chunk of every array has a receipt of this run, and only one.
+
+    Returns
+    -------
+    by_chunk
+        The receipts by chunk number, in order.
+
+    Raises
+    ------
+    IncompleteReleaseError
+        With how many chunks are missing, doubled with other bytes, foreign or incomplete.
+    """
+    n_chunks = arrays[0].n_chunks
+    names = tuple(plan.name for plan in arrays)
+    by_chunk: dict[int, Receipt] = {}
+    doubled = foreign = 0
+    for receipt in receipts:
+        known = by_chunk.setdefault(receipt.chunk, receipt)
+        doubled += known.objects != receipt.objects
+        plan = arrays[0]
+        rows = min(plan.chunk_rows, plan.shape[0] - receipt.chunk * plan.chunk_rows)
+        foreign += (
+            receipt.run != run
+            or not 0 <= receipt.chunk < n_chunks
+            or receipt.rows != rows
+            or tuple(stored.array for stored in receipt.objects) != names
+        )
+    missing = n_chunks - len(by_chunk)
+    if missing or doubled or foreign:
+        raise IncompleteReleaseError(
+            f"Of {n_chunks} chunks {missing} are missing, {doubled} have two different receipts, "
+            f"{foreign} receipts do not belong to this run.",
+            remedy="Run the job again; it writes what is missing.",
+        )
+    return dict(sorted(by_chunk.items()))
+
+
+def _write_rows(url: str, name: str, start: int, values: npt.NDArray[Any], version: str) -> None:
+    array = open_array(url, name, version).with_config({"write_empty_chunks": True})
+    code = "write"
+    try:
+        array[start : start + len(values)] = values
+        return
+    except OSError as error:
+        problem = error.strerror or type(error).__name__
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            code = "disk-full"
+    except Exception as error:  # many kinds, depending on the store
+        problem = type(error).__name__
+    raise StoreError(
+        f"{join(shown(url), name)} could not be written ({problem}).",
+        remedy="Check free space and your rights, then run again; the work so far is kept.",
+        code=code,
+    )

@@ -1,0 +1,175 @@
+"""A place where something appears whole or not at all, and that one process writes at a time.
+
+Ingest and export write into the private workspace of their destination, hidden beside it, and
+show what they made by one last rename. In a bucket nothing can be renamed: objects are written in
+place, a note in the workspace says that they are unfinished and ours, and one object that readers
+require comes last.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from privpipe.errors import StoreError
+from privpipe.store.access.durability import flush_folder
+from privpipe.store.access.holding.lease import LEASE_SECONDS
+from privpipe.store.access.holding.workspace import (
+    hold_workspace,
+    read_state,
+    remove_workspace,
+    workspace_url,
+)
+from privpipe.store.access.location import (
+    create_bytes,
+    delete_tree,
+    join,
+    list_keys,
+    local_path,
+    open_store,
+    read_bytes,
+    shown,
+    write_bytes,
+)
+from privpipe.store.arrays.layout import ROOT_DOCUMENT
+
+__all__ = ["check_free", "hold_destination", "move_made", "show_made"]
+
+NOTE = "making.json"
+MADE = "made"
+
+
+@contextmanager
+def hold_destination(url: str, *, last: str = ROOT_DOCUMENT) -> Iterator[str]:
+    """Own a destination; yields where to write, which is empty.
+
+    What a killed process left of an earlier attempt is removed first, once nobody holds it. What
+    was written is removed when the block ends without `show_made`.
+
+    Parameters
+    ----------
+    url
+        The destination; nothing may be there yet.
+    last
+        Name of the object without which readers see nothing, where nothing can be renamed.
+
+    Raises
+    ------
+    StoreError
+        If something stands there already, another process writes there, or it cannot be made.
+    """
+    _check_hidden(url, last)
+    held = False
+    try:
+        with hold_workspace(url):
+            held = True
+            _check_idle(url)
+            _clear(url, last)
+            try:
+                check_free(url)
+                yield _begin(url)
+            finally:
+                _clear(url, last)
+                remove_workspace(url)
+        return
+    except StoreError as error:
+        if held or error.code != "busy":
+            raise
+    raise StoreError(
+        f"Another process is writing {shown(url)}.",
+        remedy="Wait for it, or choose another place."
+        if local_path(url) is not None
+        else f"Wait for it; if it died, its hold ends within {LEASE_SECONDS:.0f} s.",
+        code="busy",
+    )
+
+
+def show_made(url: str, work: str, last: bytes, *, name: str = ROOT_DOCUMENT) -> None:
+    """Write the last object, then make all visible in one step.
+
+    Parameters
+    ----------
+    url, work
+        The destination, and where `hold_destination` said to write.
+    last, name
+        Content and name of the last object.
+
+    Raises
+    ------
+    StoreError
+        If something came to stand there meanwhile.
+    """
+    path, made = local_path(url), local_path(work)
+    if path is None or made is None:
+        if not create_bytes(join(url, name), last):
+            raise _taken(url)
+        return
+    write_bytes(open_store(work), name, last)
+    move_made(made, path)
+
+
+def move_made(made: str, path: str) -> None:
+    """Rename a finished file or folder to its place; nothing is overwritten."""
+    if os.path.lexists(path):
+        raise _taken(path)
+    os.rename(made, path)
+    flush_folder(os.path.dirname(path))
+
+
+def check_free(url: str) -> None:
+    """Raise StoreError if anything stands at a place."""
+    path = local_path(url)
+    taken = (
+        os.path.lexists(path)
+        if path is not None
+        else bool(list_keys(open_store(url, read_only=True)))
+    )
+    if taken:
+        raise _taken(url)
+
+
+def _check_hidden(url: str, last: str) -> None:
+    """What is visible is refused before a workspace is made beside it."""
+    if local_path(url) is not None:
+        check_free(url)
+    elif read_bytes(open_store(url, read_only=True), last) is not None:
+        raise _taken(url)
+
+
+def _check_idle(url: str) -> None:
+    if read_state(url) is not None:
+        raise StoreError(
+            f"{shown(url)} belongs to the interrupted run of a release.",
+            remedy="Choose another place, or remove that run with `privpipe purge`.",
+            code="exists",
+        )
+
+
+def _begin(url: str) -> str:
+    """Where to write."""
+    if local_path(url) is not None:
+        return join(workspace_url(url), MADE)
+    write_bytes(open_store(workspace_url(url)), NOTE, b"{}")
+    return url
+
+
+def _clear(url: str, last: str) -> None:
+    """Remove what was written and never shown; only he who holds the destination may."""
+    if local_path(url) is not None:
+        made = join(workspace_url(url), MADE)
+        shutil.rmtree(made, ignore_errors=True)
+        if os.path.isfile(made):
+            os.unlink(made)
+        return
+    if read_bytes(open_store(workspace_url(url), read_only=True), NOTE) is None:
+        return
+    if read_bytes(open_store(url, read_only=True), last) is None:
+        delete_tree(open_store(url))
+
+
+def _taken(url: str) -> StoreError:
+    return StoreError(
+        f"{shown(url)} exists.", remedy="Choose another place, or remove it.", code="exists"
+    )

@@ -1,0 +1,135 @@
+"""Headers of what is stored: what a place holds, of which kind and format, and unchanged."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from privpipe.errors import FormatError, StoreError
+from privpipe.store.access.location import local_path, open_store, read_bytes, read_many, shown
+from privpipe.store.arrays.layout import ROOT_DOCUMENT, digest_documents, is_sealed
+
+__all__ = [
+    "FORMAT_VERSIONS",
+    "check_documents",
+    "check_output_free",
+    "companion_url",
+    "exists",
+    "newest_version",
+    "read_header",
+    "read_kind",
+]
+
+FORMAT_VERSIONS = {"collection": (1,), "model": (1, 2), "release": (1, 2)}
+"""Versions that are read, the one that is written last.
+
+2: guarantees have delta, whom they protect, and parameters; maps may hold maps.
+"""
+
+
+def newest_version(kind: str) -> int:
+    """Format version that is written."""
+    return FORMAT_VERSIONS[kind][-1]
+
+
+def read_header(url: str, expected: str) -> Mapping[str, Any]:
+    """The ``privpipe`` attributes of a store of ours.
+
+    Raises
+    ------
+    StoreError
+        If there is nothing to read.
+    FormatError
+        If it is not of the expected kind or format version.
+    """
+    header, sealed = _read_attributes(url, expected)
+    kind, version = str(header.get("format", "something else")), header.get("format_version")
+    if kind != expected:
+        raise FormatError(
+            f"{shown(url)} is not a privpipe {expected} but {kind}.",
+            remedy="Ingest foreign Zarr with `privpipe ingest`."
+            if expected == "collection"
+            else "Check the path.",
+        )
+    if version not in FORMAT_VERSIONS[expected]:
+        read = " and ".join(map(str, FORMAT_VERSIONS[expected]))
+        raise FormatError(
+            f"{shown(url)} has format version {version!r}; this privpipe reads {read}.",
+            remedy=f"Use the privpipe that wrote it, or make the {expected} again.",
+            code="format-version",
+        )
+    if not sealed:
+        raise FormatError(
+            f"The header of {shown(url)} is damaged: it differs from its own digest.",
+            remedy=f"Restore the {expected}'s zarr.json, or make the {expected} again.",
+            code="header-damaged",
+        )
+    return header
+
+
+def read_kind(url: str) -> str | None:
+    """What a store of ours is ("collection", "model", "release"), or None for another's."""
+    kind = _read_attributes(url, "collection, model or release")[0].get("format")
+    return None if kind is None else str(kind)
+
+
+def _read_attributes(url: str, expected: str) -> tuple[Mapping[str, Any], bool]:
+    """The attributes, and whether the document that holds them is as it was written."""
+    try:
+        content = read_bytes(open_store(url, read_only=True), ROOT_DOCUMENT)
+        problem = "" if content else "there is none"
+    except OSError as error:
+        content, problem = None, error.strerror or type(error).__name__
+    if content is None:
+        ingest = "; `privpipe ingest SOURCE DEST` makes a collection"
+        raise StoreError(
+            f"No {expected} can be read at {shown(url)} ({problem}).",
+            remedy=f"Check the path{ingest if 'collection' in expected else ''}.",
+            code="not-found",
+        )
+    try:
+        attributes: Mapping[str, Any] = json.loads(content)["attributes"]["privpipe"]
+    except (ValueError, KeyError, TypeError):
+        return {}, False
+    return attributes, is_sealed(content)
+
+
+def check_documents(url: str, names: tuple[str, ...], digest: str) -> Mapping[str, bytes]:
+    """Documents of a store of ours; FormatError if they are not as they were written."""
+    documents = read_many(open_store(url, read_only=True), names)
+    if digest_documents(documents) != digest:
+        raise FormatError(
+            f"The descriptions of the arrays in {shown(url)} are damaged.",
+            remedy="Restore it from where it came, or make it again.",
+            code="documents-damaged",
+        )
+    return documents
+
+
+def companion_url(url: str, kind: str) -> str:
+    """Where what belongs to a release goes: beside it.
+
+    >>> companion_url("/data/release.zarr", "model.zarr")
+    '/data/release.model.zarr'
+    """
+    return f"{url.rstrip('/').removesuffix('.zarr')}.{kind}"
+
+
+def exists(url: str) -> bool:
+    """Whether there is a release, model or anything else at a place."""
+    path = local_path(url)
+    if path is not None:
+        return os.path.lexists(path)
+    return read_bytes(open_store(url, read_only=True), ROOT_DOCUMENT) is not None
+
+
+def check_output_free(url: str) -> None:
+    """Raise StoreError if there is something where a release or model shall go."""
+    if exists(url):
+        raise StoreError(
+            f"{shown(url)} exists; nothing is ever overwritten.",
+            remedy="Choose another place, or remove it.",
+            code="exists",
+        )

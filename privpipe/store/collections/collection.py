@@ -1,0 +1,319 @@
+"""Collections: records to read, chunk by chunk, as shards.
+
+A collection is a Zarr group with ``features (record, feature)`` and named variables
+``(record,)``, all cut along `record` into the same chunks; `ingest` makes one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce as fold
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import TypeAdapter, ValidationError
+
+from privpipe.errors import FormatError, InputError
+from privpipe.numerics.finite import find_finite_rows, keep_rows
+from privpipe.protocols import FloatArray, IntArray, Oracle, Shard, ShardSchema, Statistics, Sums
+from privpipe.records.chunks import ChunkPlan
+from privpipe.records.holdout import Part, PartCount, Split
+from privpipe.records.indicators import expand_indicators, name_indicators
+from privpipe.records.memory import add_sums
+from privpipe.records.partitions import Partition
+from privpipe.records.schema import MISSING, CollectionSchema, as_names
+from privpipe.store.access.location import Place, as_url, shown
+from privpipe.store.arrays.blocks import read_block
+from privpipe.store.arrays.factored_basis import Basis
+from privpipe.store.arrays.headers import read_header
+from privpipe.store.arrays.layout import FEATURES
+from privpipe.store.collections.trust.reading import SealedArrays, read_sealed
+from privpipe.store.collections.trust.sealing import check_chunks, seal_collection
+
+__all__ = ["Collection", "open_collection"]
+
+S = TypeVar("S", bound=Statistics)
+
+
+@dataclass(frozen=True)
+class Collection:
+    """A collection opened for training, cleaning or audit; small and picklable.
+
+    It answers the questions of `Shards` itself, one chunk at a time in this process;
+    `privpipe.cluster` asks them on workers.
+
+    Parameters
+    ----------
+    url
+        Where it is.
+    schema_of_records
+        All that it holds.
+    digest
+        SHA-256 over schema and checksums of the stored chunks, from its header.
+    sealed
+        Its arrays, with what their descriptions and chunks must be: every read is checked.
+    desired, confidential, attributes
+        Variables to read in each role.
+    weights
+        Numeric variable that says how often a record counts in a fit; all count once without.
+    reads_features
+        Whether shards hold the features.
+    split, part
+        Which records to keep; all when `split` is None.
+    indicators
+        Shards hold, instead of the features, one indicator per category of the attributes;
+        so a release of attributes is judged like one of features.
+    only_finite
+        Leave out records with features that are not finite.
+    released_url, released_run
+        Release being written whose features become the shards' `released`, for audits.
+    released_basis
+        Its basis, when it is factored.
+    """
+
+    url: str
+    schema_of_records: CollectionSchema
+    digest: str
+    sealed: SealedArrays
+    desired: tuple[str, ...] = ()
+    confidential: tuple[str, ...] = ()
+    attributes: tuple[str, ...] = ()
+    weights: str | None = None
+    reads_features: bool = True
+    split: Split | None = None
+    part: Part = "all"
+    indicators: bool = False
+    only_finite: bool = False
+    released_url: str | None = None
+    released_run: str = ""
+    released_basis: Basis | None = None
+
+    @property
+    def n_records(self) -> int:
+        """All records of the collection, whatever the split keeps."""
+        return self.schema_of_records.n_records
+
+    @property
+    def schema(self) -> ShardSchema:
+        found = self.schema_of_records.for_roles(self.desired, self.confidential, self.attributes)
+        found = replace(found, weighted=self.weights is not None)
+        if not self.indicators:
+            return found
+        names = name_indicators(found.attributes)
+        return replace(found, n_features=len(names), feature_names=names)
+
+    @property
+    def plan(self) -> ChunkPlan:
+        return ChunkPlan(self.n_records, self.schema_of_records.chunk_rows)
+
+    def keeping(self, split: Split | None, part: Part) -> Collection:
+        """The same collection with only the records of one part of a split."""
+        return replace(self, split=split, part=part)
+
+    def shard(self, chunk: int) -> Shard:
+        """Read one chunk, without the records that the split leaves out."""
+        start, stop = self.plan.rows(chunk)
+        keep = self._keep(start, stop)
+        features = self._features(start, stop)
+        if self.only_finite:
+            keep &= find_finite_rows(features)
+        whole = keep.all()
+        released = (
+            np.empty((stop - start, 0))
+            if self.released_url is None
+            else self._released(self.released_url, start, stop)
+        )
+        if self.released_basis is not None:
+            released = self.released_basis.reconstruct(released)
+        return Shard(
+            keep_rows(features, keep),
+            keep_rows(self._values(self.desired, start, stop), keep),
+            keep_rows(self._values(self.confidential, start, stop), keep),
+            keep_rows(self.codes(start, stop), keep),
+            keep_rows(released, keep),
+            first_record=start if whole else -1,
+            weights=self._weights(start, stop)[keep] if self.weights else np.empty(0),
+        )
+
+    def rows(self, chunk: int) -> IntArray:
+        """Numbers of the records that the split keeps of a chunk, in the order of its shard.
+
+        Not for `only_finite`, which needs the features to know.
+        """
+        assert not self.only_finite, "numbers of finite records are not known without features"
+        start, stop = self.plan.rows(chunk)
+        return np.arange(start, stop)[self._keep(start, stop)]
+
+    def shards(self) -> Iterator[Shard]:
+        """Read the chunks in order."""
+        return map(self.shard, range(self.plan.n_chunks))
+
+    def reduce(self, summarise: Callable[[Shard], S]) -> S:
+        """Summarise every shard and merge the summaries; see `Shards.reduce`."""
+        return fold(lambda left, right: left.merge(right), map(summarise, self.shards()))
+
+    def oracle(self, function: Callable[..., Sums], **resident: Any) -> Oracle[Any, Sums]:
+        """Sum ``function(shard, parameters, **resident)`` over the chunks at each call."""
+
+        def ask(parameters: Any, /) -> Sums:
+            return add_sums([function(shard, parameters, **resident) for shard in self.shards()])
+
+        return ask
+
+    def count_parts(self, split: Split, parts: Sequence[Part]) -> list[PartCount]:
+        """Records and groups of some parts of a split, in one pass over what decides them."""
+        kept = [0] * len(parts)
+        groups = [np.empty(0, np.int64) for _ in parts]
+        splitting = self.keeping(split, "all")
+        for chunk in range(self.plan.n_chunks):
+            start, stop = self.plan.rows(chunk)
+            identities = splitting._identities(start, stop)
+            for i, part in enumerate(parts):
+                mine = identities[split.keep(part, identities)]
+                kept[i] += len(mine)
+                if split.group is not None:
+                    groups[i] = np.union1d(groups[i], mine)
+        grouped = split.group is not None
+        return [
+            PartCount(n, len(found) if grouped else None)
+            for n, found in zip(kept, groups, strict=True)
+        ]
+
+    def read(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
+        """Rows of one array, in its stored dtype; features of none are not stored."""
+        if name == FEATURES and self.schema_of_records.n_features == 0:
+            return np.empty((stop - start, 0), self.schema_of_records.dtype)
+        return read_sealed(self.sealed, name, start, stop)
+
+    def _keep(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
+        if self.split is None or self.part == "all":
+            return np.ones(stop - start, bool)
+        return self.split.keep(self.part, self._identities(start, stop))
+
+    def _identities(self, start: int, stop: int) -> IntArray:
+        """What decides the side of each record: its number, or the value of its group."""
+        if self.split is None or self.split.group is None:
+            return np.arange(start, stop)
+        values = self.read(self.split.group, start, stop)
+        if np.issubdtype(values.dtype, np.floating):
+            values = values.astype(np.float64).view(np.int64)
+        return values.astype(np.int64)
+
+    def _values(self, names: Sequence[str], start: int, stop: int) -> FloatArray:
+        table = np.empty((stop - start, len(names)))
+        for j, name in enumerate(names):
+            table[:, j] = self.read(name, start, stop)
+            if self.schema_of_records.variable(name).categories is not None:
+                table[table[:, j] == MISSING, j] = np.nan
+        return table
+
+    def _weights(self, start: int, stop: int) -> FloatArray:
+        assert self.weights is not None, "only called where there are some"
+        weights = self.read(self.weights, start, stop).astype(np.float64)
+        bad = int(np.count_nonzero(~(np.isfinite(weights) & (weights >= 0))))
+        if bad:
+            raise InputError(
+                f"{bad} of {stop - start} records from record {start} on have a weight in "
+                f"{self.weights!r} that is negative, missing or not finite.",
+                remedy="Give every training record a finite weight of at least 0; 0 leaves it out.",
+                code="weights",
+            )
+        return weights
+
+    def codes(self, start: int, stop: int) -> IntArray:
+        """Codes of the attributes, (n_records, n_attributes)."""
+        return self._tabulate(lambda name: self.read(name, start, stop), stop - start)
+
+    def _tabulate(self, read: Callable[[str], npt.NDArray[Any]], n_records: int) -> IntArray:
+        table = np.empty((n_records, len(self.attributes)), np.int64)
+        for j, name in enumerate(self.attributes):
+            table[:, j] = read(name)
+        return table
+
+    def _features(self, start: int, stop: int) -> FloatArray:
+        """Features, or indicators of the attributes."""
+        if self.indicators:
+            return expand_indicators(self.codes(start, stop), self.schema.attributes)
+        if not self.reads_features or not self.schema_of_records.n_features:
+            return np.empty((stop - start, 0))
+        return self.read(FEATURES, start, stop)
+
+    def _released(self, url: str, start: int, stop: int) -> FloatArray:
+        """What the release that is being written holds of these records, or indicators of it."""
+
+        def read(name: str) -> npt.NDArray[Any]:
+            return read_block(url, name, start, stop, self.released_run)
+
+        if self.indicators:
+            codes = self._tabulate(read, stop - start)
+            return expand_indicators(codes, self.schema.attributes)
+        if not self.reads_features or not self.schema_of_records.n_features:
+            return np.empty((stop - start, 0))
+        return read(FEATURES)
+
+
+def open_collection(
+    url: Place,
+    *,
+    desired: str | Sequence[str] = (),
+    confidential: str | Sequence[str] = (),
+    attributes: str | Sequence[str] = (),
+    weights: str | None = None,
+) -> Collection:
+    """Open a collection and check that it is whole.
+
+    Parameters
+    ----------
+    url
+        Local path or URL of the Zarr group.
+    desired, confidential, attributes
+        Variables wanted in each role.
+    weights
+        Numeric variable that says how often each record counts in a fit.
+
+    Returns
+    -------
+    Collection
+
+    Raises
+    ------
+    FormatError
+        If it is not a collection, or of a format this version does not read.
+    StoreError
+        If it cannot be reached, or chunks are missing.
+    InputError
+        If a variable does not exist (the message names the closest one), or `weights` is
+        categorical.
+    """
+    url = as_url(url)
+    header = read_header(url, "collection")
+    try:
+        schema = TypeAdapter(CollectionSchema).validate_python(header["schema"])
+        digest = str(header["digest"])
+    except (KeyError, ValidationError):
+        raise FormatError(
+            f"The header of {shown(url)} is damaged.", remedy="Ingest the collection again."
+        ) from None
+    if not schema.partitions:  # of an older collection: all of it is one
+        schema = replace(schema, partitions=(Partition("", 0, schema.n_records, digest),))
+    collection = Collection(
+        url,
+        schema,
+        digest,
+        seal_collection(url, schema, header),
+        as_names(desired),
+        as_names(confidential),
+        as_names(attributes),
+        weights,
+    )
+    _ = collection.schema  # names are checked here
+    if weights is not None and schema.variable(weights).categories is not None:
+        raise InputError(
+            f"The weights {weights!r} are a categorical variable.",
+            remedy="Name a numeric variable: how often each record counts.",
+            code="weights",
+        )
+    check_chunks(collection.sealed)
+    return collection

@@ -1,0 +1,263 @@
+"""Ingest: turn a foreign source into a collection, streaming.
+
+Two passes: the first over the variables alone finds kinds and category tables, the second
+writes chunk by chunk. Memory does not grow with the source.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from privpipe.errors import GuessWarning, InputError, OptionError, StoreError
+from privpipe.records.chunks import TARGET_CHUNK_BYTES, plan_chunk_rows
+from privpipe.records.schema import CollectionSchema, as_names
+from privpipe.store.access.location import Place, as_url, shown
+from privpipe.store.arrays.destination import hold_destination
+from privpipe.store.arrays.layout import FEATURES
+from privpipe.store.collections.collection import open_collection
+from privpipe.store.collections.ingestion.category_tables import Coder
+from privpipe.store.collections.ingestion.survey import Survey, survey_source
+from privpipe.store.collections.ingestion.writing import Chunk, write_held
+from privpipe.store.collections.trust.sealing import collection_arrays
+from privpipe.store.sources.opening import open_source
+from privpipe.store.sources.reading.source import RecordSource, SourceLayout
+
+__all__ = ["IngestOptions", "ingest"]
+
+
+MOST_CHUNK_BYTES = 2**30
+"""Largest chunk: compressors take less than 2 GiB, and a worker holds several."""
+
+BLOCK_ROWS = 2**17
+"""Most records of a source held at once, however narrow they are."""
+
+
+@dataclass(frozen=True)
+class IngestOptions:
+    """How a source becomes a collection.
+
+    Parameters
+    ----------
+    layout
+        Which array or column of the source is what.
+    categorical, numeric, drop
+        Added to those of `layout`: variables whose kind is forced, and what is left out.
+    dtype
+        Floating dtype of the features, "float32" or "float64"; by default float32 where it
+        holds every number of the source's types exactly.
+    min_category_count
+        Rarer values of categorical variables are pooled to "(other)"; 1 pools nothing.
+    chunk_bytes
+        Bytes of features per chunk.
+    """
+
+    layout: SourceLayout = field(default_factory=SourceLayout)
+    categorical: tuple[str, ...] = ()
+    numeric: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+    dtype: str | None = None
+    min_category_count: int = 1
+    chunk_bytes: int = TARGET_CHUNK_BYTES
+
+    @property
+    def whole_layout(self) -> SourceLayout:
+        """The layout with the options that stand beside it."""
+        return replace(
+            self.layout,
+            categorical=(*self.layout.categorical, *as_names(self.categorical)),
+            numeric=(*self.layout.numeric, *as_names(self.numeric)),
+            drop=(*self.layout.drop, *as_names(self.drop)),
+        )
+
+
+def ingest(
+    source_url: Place, dest_url: Place, options: IngestOptions | None = None
+) -> CollectionSchema:
+    """Make a collection from a foreign source.
+
+    Parameters
+    ----------
+    source_url
+        A file, a folder of files, Hive partitions included, or a group of arrays in one of
+        `privpipe.store.sources.formats.FORMATS`; a local path or an fsspec URL.
+    dest_url
+        Where the collection will be; nothing may be there yet.
+    options
+        See `IngestOptions`.
+
+    Returns
+    -------
+    CollectionSchema
+        What the collection holds; `read_statistics` tells its counts.
+
+    Raises
+    ------
+    OptionError
+        If an option names what the source does not have, or is out of range.
+    InputError
+        If the source does not fit.
+    StoreError
+        If the source cannot be read, changes meanwhile, or the destination exists or cannot be
+        written.
+
+    Warns
+    -----
+    GuessWarning
+        If it is guessed whether whole numbers are classes.
+
+    Notes
+    -----
+    Two passes, each in blocks, so that memory does not grow with the source. One process at a
+    time writes a destination; killed at any time it leaves nothing visible, and the next ingest
+    removes what it left. Records keep the order of the source; each partition of the source (a
+    file of a folder, or a Hive folder) is a run of records of its own.
+    """
+    options = options or IngestOptions()
+    source_url, dest_url = as_url(source_url), as_url(dest_url)
+    _check_options(options)
+    source = open_source(source_url, options.whole_layout)
+    with hold_destination(dest_url) as work:
+        _ingest_into(dest_url, work, source, shown(source_url), options)
+    return open_collection(dest_url).schema_of_records
+
+
+def _ingest_into(
+    dest_url: str, work: str, source: RecordSource, where: str, options: IngestOptions
+) -> None:
+    """Both passes over a source, for who holds the destination."""
+    layout = options.whole_layout
+    dtype = np.dtype(options.dtype) if options.dtype else source.features_dtype
+    chunk_rows = plan_chunk_rows(
+        source.n_features, dtype.itemsize, target_bytes=options.chunk_bytes
+    )
+    rows = min(chunk_rows, BLOCK_ROWS)
+    survey = survey_source(
+        source,
+        rows,
+        categorical=frozenset(layout.categorical),
+        numeric=frozenset(layout.numeric),
+        min_category_count=options.min_category_count,
+    )
+    if survey.n_records == 0:
+        raise InputError(f"{where} has no records.", remedy="Give at least one.", code="empty")
+    if not source.n_features and not survey.coders:
+        raise InputError(
+            f"Nothing is left of {where}.", remedy="Leave features or variables in.", code="empty"
+        )
+    _say_guesses(survey)
+    schema = CollectionSchema(
+        n_records=survey.n_records,
+        n_features=source.n_features,
+        dtype=dtype.name,
+        chunk_rows=min(chunk_rows, survey.n_records),
+        variables=tuple(coder.variable for coder in survey.coders),
+        feature_names=source.feature_names,
+        partitions=survey.partitions,
+    )
+    chunks = _fill_chunks(source, schema, survey.coders, rows)
+    write_held(dest_url, work, schema, chunks, n_pooled=survey.n_pooled)
+
+
+def _say_guesses(survey: Survey) -> None:
+    """Name the variables of whole numbers, which may be classes or numbers."""
+    kinds = {coder.variable.name: coder.variable.categories is not None for coder in survey.coders}
+    for what, option, wanted in (("classes", "numeric", True), ("numbers", "categorical", False)):
+        names = [name for name in survey.guessed if kinds[name] is wanted]
+        if names:
+            warnings.warn(
+                f"{', '.join(names)}: whole numbers, which are stored as {what}. If they are not, "
+                f"name them with --{option}.",
+                GuessWarning,
+                stacklevel=4,
+            )
+
+
+def _fill_chunks(
+    source: RecordSource, schema: CollectionSchema, coders: Sequence[Coder], rows: int
+) -> Iterator[Chunk]:
+    """Encode the blocks of a source and put them together to whole chunks."""
+    plans = collection_arrays(schema)
+    names = source.feature_names
+    done = filled = 0
+    chunk: dict[str, npt.NDArray[Any]] = {}
+    for block in source.blocks(rows):
+        if done + filled + block.n_records > schema.n_records:
+            raise _changed()
+        encoded = {
+            FEATURES: cast_features(block.features, np.dtype(schema.dtype), names),
+            **{c.variable.name: c.encode(block.variables[c.variable.name]) for c in coders},
+        }
+        at = 0
+        while at < block.n_records:
+            size = min(schema.chunk_rows, schema.n_records - done)
+            if not chunk:
+                chunk = {FEATURES: np.empty((size, 0), schema.dtype)}
+                chunk |= {p.name: np.empty((size, *p.shape[1:]), p.dtype) for p in plans}
+            take = min(size - filled, block.n_records - at)
+            for name, values in encoded.items():
+                chunk[name][filled : filled + take] = values[at : at + take]
+            at, filled = at + take, filled + take
+            if filled == size:
+                yield chunk
+                done, filled, chunk = done + size, 0, {}
+    if done < schema.n_records:
+        raise _changed()
+
+
+def cast_features(
+    features: npt.NDArray[Any], dtype: np.dtype[Any], names: Sequence[str] = ()
+) -> npt.NDArray[Any]:
+    """Features in the dtype of the collection.
+
+    Raises
+    ------
+    InputError
+        If a finite number does not fit; columns are named, values are not.
+    """
+    if features.dtype == dtype:
+        return features
+    with np.errstate(over="ignore"):
+        found: npt.NDArray[Any] = features.astype(dtype)
+    if features.dtype.kind != "f" or features.dtype.itemsize <= dtype.itemsize:
+        return found
+    lost = np.isinf(found) & np.isfinite(features)
+    if lost.any():
+        places = np.flatnonzero(lost.any(axis=0))[:8]
+        where = ", ".join(names[j] if names else f"column {j}" for j in places)
+        raise InputError(
+            f"{int(lost.sum())} cells of the features overflow {dtype} (in {where}).",
+            remedy="Ingest with --dtype float64, or scale these features.",
+            code="overflow",
+        )
+    return found
+
+
+def _changed() -> StoreError:
+    return StoreError(
+        "The source holds another number of records than when it was read first.",
+        remedy="Ingest when nothing writes to the source.",
+        code="source-changed",
+    )
+
+
+def _check_options(options: IngestOptions) -> None:
+    if options.dtype not in (None, "float32", "float64"):
+        raise OptionError(
+            f"The dtype {options.dtype!r} is not known.", remedy="Use float32 or float64."
+        )
+    if not 1 <= options.chunk_bytes <= MOST_CHUNK_BYTES:
+        raise OptionError(
+            f"Chunks of {options.chunk_bytes:.6g} bytes are asked for.",
+            remedy=f"Use 1 byte to {MOST_CHUNK_BYTES // 2**20:,} MiB of features per chunk.",
+        )
+    if options.min_category_count < 1:
+        raise OptionError(
+            f"min_category_count is {options.min_category_count}.",
+            remedy="Use 1, which pools nothing, or more.",
+        )

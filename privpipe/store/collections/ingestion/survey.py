@@ -1,0 +1,153 @@
+"""The first pass of ingest, over the variables alone: kinds, categories, records per partition."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from privpipe.errors import InputError
+from privpipe.numerics.kinds import are_classes
+from privpipe.records.partitions import Partition
+from privpipe.records.schema import Variable
+from privpipe.store.collections.ingestion.category_tables import (
+    MAX_DISTINCT,
+    Coder,
+    count_values,
+    pool_rare,
+    too_many,
+)
+from privpipe.store.sources.reading.source import Block, RecordSource, SourceVariable
+
+__all__ = ["Survey", "survey_source"]
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What must be known of a source before anything is written.
+
+    Parameters
+    ----------
+    partitions
+        Its partitions, without digests.
+    coders
+        One per variable.
+    n_pooled
+        Records of each variable in a pooled category.
+    guessed
+        Variables of whole numbers other than 0 and 1, which are categorical or not by a guess.
+    """
+
+    partitions: tuple[Partition, ...]
+    coders: tuple[Coder, ...]
+    n_pooled: Mapping[str, int]
+    guessed: tuple[str, ...] = ()
+
+    @property
+    def n_records(self) -> int:
+        return sum(partition.n_records for partition in self.partitions)
+
+
+def survey_source(
+    source: RecordSource,
+    rows: int,
+    *,
+    categorical: frozenset[str],
+    numeric: frozenset[str],
+    min_category_count: int,
+) -> Survey:
+    """Read the variables of a source once.
+
+    Booleans, text, and whole numbers of at most 64 different values are categorical, other
+    numbers numeric, unless forced. Of whole numbers this is a guess, and those are named.
+
+    Parameters
+    ----------
+    source
+        The source.
+    rows
+        Records per block.
+    categorical, numeric
+        Variables whose kind is forced.
+    min_category_count
+        See `pool_rare`.
+
+    Raises
+    ------
+    InputError
+        If a variable cannot be of its kind, or has too many categories.
+    """
+    counters = {
+        variable.name: _Counter(variable, variable.name in categorical)
+        for variable in source.variables
+        if variable.name in categorical
+        or (variable.name not in numeric and variable.kind != "number")
+    }
+    for variable in source.variables:
+        _check_numeric(variable, numeric)
+    sizes = [0] * len(source.partitions)
+    for block in source.blocks(rows, with_features=False):
+        sizes[block.partition] += block.n_records
+        for counter in counters.values():
+            counter.add(block)
+    coders: list[Coder] = []
+    pooled: dict[str, int] = {}
+    for variable in source.variables:
+        found = counters.get(variable.name)
+        if found is None or not found.is_categorical:
+            coders.append(Coder(Variable(variable.name, "float64")))
+            continue
+        names, size = pool_rare(found.counts, min_category_count, variable.name)
+        dtype = "int8" if len(names) < 127 else "int16"
+        coders.append(Coder(Variable(variable.name, dtype, names), has_pool=size > 0))
+        pooled[variable.name] = size
+    guessed = tuple(
+        name
+        for name, counter in counters.items()
+        if counter.variable.kind == "integer"
+        and not counter.forced
+        and set(counter.counts) - {"0", "1"}
+    )
+    return Survey(_place(source.partitions, sizes), tuple(coders), pooled, guessed)
+
+
+@dataclass(eq=False)
+class _Counter:
+    """Counts the values of a variable until it is clear that they are no categories."""
+
+    variable: SourceVariable
+    forced: bool
+
+    def __post_init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.is_categorical = True
+
+    def _is_signed(self) -> bool:
+        return len(self.counts) > 2 and any(name.startswith("-") for name in self.counts)
+
+    def add(self, block: Block) -> None:
+        if not self.is_categorical:
+            return
+        self.counts.update(count_values(block.variables[self.variable.name]))
+        if self.variable.kind == "integer" and not self.forced:
+            self.is_categorical = are_classes(len(self.counts)) and not self._is_signed()
+        if self.is_categorical and len(self.counts) > MAX_DISTINCT:
+            raise too_many(self.variable.name, MAX_DISTINCT)
+
+
+def _check_numeric(variable: SourceVariable, numeric: frozenset[str]) -> None:
+    if variable.kind == "text" and variable.name in numeric:
+        raise InputError(
+            f"The variable {variable.name!r} holds text and cannot be numeric.",
+            remedy="Leave it out of --numeric, or drop it with --drop.",
+            code="text-variable",
+        )
+
+
+def _place(names: tuple[str, ...], sizes: list[int]) -> tuple[Partition, ...]:
+    found: list[Partition] = []
+    first = 0
+    for name, size in zip(names, sizes, strict=True):
+        found.append(Partition(name, first, size))
+        first += size
+    return tuple(found)

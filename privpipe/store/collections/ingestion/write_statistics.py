@@ -1,0 +1,152 @@
+"""What is learned of a collection while it is written: digests of partitions, missing values."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import TypeAdapter
+
+from privpipe.records.partitions import Partition, cut_by_partition
+from privpipe.records.schema import MISSING, CollectionSchema
+from privpipe.store.arrays.headers import read_header
+from privpipe.store.arrays.layout import FEATURES
+
+__all__ = ["Statistics", "Tally", "read_statistics"]
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Counts that may be shown; no value of a record, no name of a category.
+
+    Parameters
+    ----------
+    n_missing
+        Records without a value, by variable.
+    n_pooled
+        Records in the pooled category, by categorical variable.
+    cells_not_finite, records_not_finite
+        Cells of the features that are NaN or infinite, and records with one.
+    """
+
+    n_missing: Mapping[str, int] = field(default_factory=dict)
+    n_pooled: Mapping[str, int] = field(default_factory=dict)
+    cells_not_finite: int = 0
+    records_not_finite: int = 0
+
+
+def read_statistics(url: str) -> Statistics:
+    """Counts of a collection, from its header.
+
+    Raises
+    ------
+    StoreError, FormatError
+        If there is no collection.
+    """
+    found = read_header(url, "collection").get("statistics", {})
+    return TypeAdapter(Statistics).validate_python(found)
+
+
+class Tally:
+    """Counts and digests blocks of records as they are written, in order.
+
+    The digest of a partition covers names, dtypes and categories of its arrays and the bytes of
+    their rows: it changes with neither chunks nor codec, nor with what other partitions hold as
+    long as the tables of categories are the same.
+
+    Parameters
+    ----------
+    schema
+        What is written; its partitions without digests.
+    """
+
+    def __init__(self, schema: CollectionSchema) -> None:
+        self._schema = schema
+        self._partitions = schema.partitions or (Partition("", 0, schema.n_records),)
+        self._n_missing = {variable.name: 0 for variable in schema.variables}
+        self._cells = self._records = self._start = 0
+        self._numbers = {
+            partition.first_record: number
+            for number, partition in enumerate(self._partitions)
+            if partition.n_records
+        }
+        self._hashes: dict[int, dict[str, Any]] = {}
+        self._digests: dict[int, str] = {}
+
+    def add(self, block: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Take the next records, in the dtypes of the schema."""
+        n_records = len(block[FEATURES])
+        self._count(block)
+        at = 0
+        for run in cut_by_partition(self._partitions, self._start, self._start + n_records):
+            number = self._numbers[run.partition.first_record]
+            hashes = self._hashes.setdefault(number, self._begin())
+            for name, hasher in hashes.items():
+                rows = np.ascontiguousarray(block[name][at : at + run.n_records])
+                hasher.update(_little(rows).data)
+            at += run.n_records
+            if run.first_record + run.n_records == run.partition.n_records:
+                self._digests[number] = self._finish(self._hashes.pop(number))
+        self._start += n_records
+
+    def partitions(self) -> tuple[Partition, ...]:
+        """The partitions with their digests, once all records are taken.
+
+        Equal contents get different digests by their order: draws depend on the digest, and
+        equal records with equal noise would show that they are equal.
+        """
+        empty = self._finish(self._begin())
+        seen: Counter[str] = Counter()
+        found: list[Partition] = []
+        for number, partition in enumerate(self._partitions):
+            digest = self._digests.get(number, empty)
+            again = seen[digest]
+            seen[digest] += 1
+            if again:
+                digest = hashlib.sha256(f"{digest} {again}".encode()).hexdigest()
+            found.append(replace(partition, digest=digest))
+        return tuple(found)
+
+    def statistics(self, n_pooled: Mapping[str, int]) -> Statistics:
+        """The counts so far."""
+        return Statistics(dict(self._n_missing), dict(n_pooled), self._cells, self._records)
+
+    def _count(self, block: Mapping[str, npt.NDArray[Any]]) -> None:
+        for variable in self._schema.variables:
+            values = block[variable.name]
+            gone = np.isnan(values) if values.dtype.kind == "f" else values == MISSING
+            counted = values.dtype.kind == "f" or variable.categories is not None
+            self._n_missing[variable.name] += int(np.count_nonzero(gone)) if counted else 0
+        features = block[FEATURES]
+        # One sum tells in a single pass that there is nothing to count.
+        with np.errstate(over="ignore", invalid="ignore"):
+            clean = bool(np.isfinite(features.sum(dtype=np.float64)))
+        if not clean:
+            bad = ~np.isfinite(features)
+            self._cells += int(bad.sum())
+            self._records += int(bad.any(axis=1).sum())
+
+    def _begin(self) -> dict[str, Any]:
+        names = [FEATURES, *(variable.name for variable in self._schema.variables)]
+        return {name: hashlib.sha256() for name in names}
+
+    def _finish(self, hashes: Mapping[str, Any]) -> str:
+        schema = self._schema
+        about = {
+            "dtype": schema.dtype,
+            "feature_names": schema.feature_names,
+            "n_features": schema.n_features,
+            "variables": [asdict(variable) for variable in schema.variables],
+            "content": {name: hasher.hexdigest() for name, hasher in hashes.items()},
+        }
+        return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+
+
+def _little(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return rows.astype(rows.dtype.newbyteorder("<"), copy=False)

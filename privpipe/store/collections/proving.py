@@ -1,0 +1,169 @@
+"""Proving a collection whole: every stored byte against its receipt, or against its digest.
+
+Collections of an earlier privpipe have no receipts. Their digest covers length and checksum of
+every chunk: one pass over the stored bytes proves them, and makes the receipts that later passes
+are checked with.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from hashlib import sha256
+
+from privpipe.errors import IncompleteReleaseError, StoreError
+from privpipe.store.access.location import open_store, read_bytes, shown, write_bytes
+from privpipe.store.arrays.blocks import measure_object
+from privpipe.store.collections.collection import Collection
+from privpipe.store.collections.trust.proof import (
+    Origin,
+    Proof,
+    ReceiptBook,
+    digest_collection,
+    read_receipts,
+)
+from privpipe.store.collections.trust.reading import SealedArrays
+
+__all__ = [
+    "Measured",
+    "find_proof",
+    "measure_chunks",
+    "prove_by_digest",
+    "verify_collection",
+]
+
+Measured = list[tuple[int, int]]
+"""Length and checksum of the stored bytes of a chunk, for each array."""
+
+NOTE = "proof.json"
+
+
+def measure_chunks(sealed: SealedArrays, chunks: Iterable[int]) -> list[Measured]:
+    """Worker side: what is stored of some chunks; a missing object is of no bytes."""
+    store = open_store(sealed.url, read_only=True)
+    found: list[Measured] = []
+    for chunk in chunks:
+        row: Measured = []
+        for plan in sealed.plans:
+            try:
+                stored = measure_object(store, plan, chunk)
+                row.append((stored.length, stored.crc32c))
+            except IncompleteReleaseError:
+                row.append((0, 0))
+        found.append(row)
+    return found
+
+
+def prove_by_digest(collection: Collection, measured: Iterable[Measured], url: str) -> Collection:
+    """Prove a collection without receipts, and note those that it should have had.
+
+    Parameters
+    ----------
+    collection
+        As it was opened.
+    measured
+        What `measure_chunks` found, for every chunk in order.
+    url
+        Place for the receipts, private to whoever reads the collection with them.
+
+    Returns
+    -------
+    collection
+        With its proof, of the origin "digest". Of the first collections, whose digest covers
+        no more than the lengths of chunks, "noted": what is read later is what is read now.
+
+    Raises
+    ------
+    StoreError
+        If the chunks are not those of the digest.
+    """
+    names = [plan.name for plan in collection.sealed.plans]
+    n_chunks = collection.plan.n_chunks
+    book = ReceiptBook(url, names, n_chunks)
+    for row in measured:
+        book.add(row)
+    proof = book.close(url)
+    schema = collection.schema_of_records
+    origin: Origin | None = None
+    if digest_collection(schema, proof, n_chunks) == collection.digest:
+        origin = "digest"
+    elif digest_collection(schema, proof, n_chunks, lengths_only=True) == collection.digest:
+        origin = "noted"
+    if origin is None:
+        raise StoreError(
+            f"{shown(collection.url)} is not what was ingested: its chunks differ from its digest.",
+            remedy="Restore the collection from where it came, or ingest it again.",
+            code="source-damaged",
+        )
+    return _with_proof(collection, _keep(replace(proof, origin=origin)))
+
+
+def find_proof(collection: Collection, url: str) -> Collection | None:
+    """The collection with the proof that an interrupted run kept at a place; None without one."""
+    try:
+        content = json.loads(read_bytes(open_store(url, read_only=True), NOTE) or b"{}")
+        described = content["proof"]
+        if content["sha256"] != _seal(described):
+            return None
+    except (ValueError, KeyError, TypeError):
+        return None
+    proof = Proof.restore(url, described)
+    return None if proof is None else _with_proof(collection, proof)
+
+
+def verify_collection(collection: Collection) -> Origin:
+    """Read every stored byte of a collection, and compare it with receipts or digest.
+
+    Returns
+    -------
+    origin
+        What was compared with; "noted" if there is nothing but lengths.
+
+    Raises
+    ------
+    StoreError
+        If anything differs, with the number of chunks.
+    """
+    sealed, n_chunks = collection.sealed, collection.plan.n_chunks
+    measured = (row for chunk in range(n_chunks) for row in measure_chunks(sealed, [chunk]))
+    if sealed.proof is None:
+        import tempfile
+
+        with tempfile.TemporaryDirectory(prefix="privpipe-") as folder:
+            proved = prove_by_digest(collection, measured, folder).sealed.proof
+        assert proved is not None, "it was just made"
+        return proved.origin
+    damaged = sum(
+        row != expected
+        for row, expected in zip(measured, _expected(sealed.proof, n_chunks), strict=True)
+    )
+    matches = digest_collection(collection.schema_of_records, sealed.proof, n_chunks)
+    if damaged or matches != collection.digest:
+        raise StoreError(
+            f"{damaged} chunks of {shown(collection.url)} are not those that were ingested.",
+            remedy="Restore the collection from where it came, or ingest it again.",
+            code="source-damaged",
+        )
+    return sealed.proof.origin
+
+
+def _expected(proof: Proof, n_chunks: int) -> Iterator[Measured]:
+    for number in range(len(proof.blocks)):
+        rows = read_receipts(proof, number)[: n_chunks - number * proof.block_chunks]
+        yield from ([(length, crc) for length, crc in row] for row in rows.tolist())
+
+
+def _with_proof(collection: Collection, proof: Proof) -> Collection:
+    return replace(collection, sealed=replace(collection.sealed, proof=proof))
+
+
+def _keep(proof: Proof) -> Proof:
+    described = proof.describe()
+    content = json.dumps({"proof": described, "sha256": _seal(described)})
+    write_bytes(open_store(proof.url), NOTE, content.encode())
+    return proof
+
+
+def _seal(described: object) -> str:
+    return sha256(json.dumps(described).encode()).hexdigest()

@@ -1,0 +1,1 @@
+"""What makes a collection believed: receipts, sealed, and reading against them."""

@@ -1,0 +1,190 @@
+"""Reading the chunks of a collection, none believed: descriptions and bytes are what was sealed.
+
+Every chunk that is read is compared with its receipt before it is decoded, in every pass of every
+process: what is cleaned, learned from and judged is what was ingested. What metadata tells of
+decoded sizes is checked first, so that no chunk can fill a worker's memory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+import zarr
+from zarr.abc.store import ByteRequest, Store
+from zarr.core.buffer import Buffer, BufferPrototype
+from zarr.storage import StorePath, WrapperStore
+
+from privpipe.errors import FormatError, PrivpipeError, StoreError
+from privpipe.store.access.bounds import MOST_CHUNK_BYTES
+from privpipe.store.access.location import TRAILER, open_store, shown
+from privpipe.store.arrays.blocks import read_where_new
+from privpipe.store.arrays.headers import check_documents
+from privpipe.store.arrays.layout import ROOT_DOCUMENT, ArrayPlan, chunk_key
+from privpipe.store.collections.trust.proof import Proof
+
+__all__ = ["SealedArrays", "read_sealed"]
+
+BLOSC_HEADER = 16
+"""Bytes; a little-endian word at 4 tells the decoded size."""
+
+
+@dataclass(frozen=True)
+class SealedArrays:
+    """Arrays of a store of ours, with what their descriptions and chunks must be.
+
+    Parameters
+    ----------
+    url
+        The store.
+    plans
+        The arrays.
+    documents_sha256
+        Digest of their descriptions; see `digest_documents`.
+    proof
+        Receipts of their chunks; None for a collection of an earlier privpipe that no run has
+        proved yet.
+    """
+
+    url: str
+    plans: tuple[ArrayPlan, ...]
+    documents_sha256: str
+    proof: Proof | None = None
+
+    @property
+    def documents(self) -> tuple[str, ...]:
+        """Keys of the descriptions."""
+        return tuple(f"{plan.name}/{ROOT_DOCUMENT}" for plan in self.plans)
+
+
+def read_sealed(sealed: SealedArrays, name: str, start: int, stop: int) -> npt.NDArray[Any]:
+    """Read rows of an array, in its stored dtype.
+
+    Raises
+    ------
+    StoreError
+        If a chunk is damaged, missing, or not the one that was ingested.
+    FormatError
+        If a description is not as it was written, or tells more than a chunk may hold.
+    """
+    return read_where_new(
+        (sealed, name, start, stop), lambda: _read_rows(sealed, name, start, stop)
+    )
+
+
+def _read_rows(sealed: SealedArrays, name: str, start: int, stop: int) -> npt.NDArray[Any]:
+    problem: PrivpipeError
+    try:
+        return np.asarray(open_sealed(sealed, name)[start:stop])
+    except PrivpipeError as error:
+        problem = type(error)(error.message, remedy=error.remedy, code=error.code)
+    except Exception as error:  # many kinds, depending on codec and store
+        problem = StoreError(
+            f"Records {start} to {stop} of {name!r} in {shown(sealed.url)} cannot be read "
+            f"({type(error).__name__}).",
+            remedy="A chunk is damaged or unreachable: restore it, or ingest the collection again.",
+            code="read",
+        )
+    raise problem
+
+
+@lru_cache(maxsize=8)
+def _documents(sealed: SealedArrays) -> Mapping[str, bytes]:
+    """The descriptions, read and proved once per process."""
+    return check_documents(sealed.url, sealed.documents, sealed.documents_sha256)
+
+
+@lru_cache(maxsize=256)
+def open_sealed(sealed: SealedArrays, name: str) -> zarr.Array[Any]:
+    """The array of a proved description: nothing that came to stand there since is looked at."""
+    plan = next(plan for plan in sealed.plans if plan.name == name)
+    description = json.loads(_documents(sealed)[f"{name}/{ROOT_DOCUMENT}"])
+    store = ProvedStore(open_store(sealed.url, read_only=True), plan, sealed)
+    array: zarr.Array[Any] = zarr.Array.from_dict(StorePath(store, name), description)
+    _check_description(array, plan, sealed.url)
+    return array
+
+
+def _check_description(array: zarr.Array[Any], plan: ArrayPlan, url: str) -> None:
+    """A description, sealed or not, must be one that `array_documents` writes."""
+    codecs = [codec.to_dict()["name"] for codec in getattr(array.metadata, "codecs", ())]
+    sound = (
+        array.shape == plan.shape
+        and array.chunks == plan.chunks
+        and array.dtype == np.dtype(plan.dtype)
+        and codecs == ["bytes", "blosc", "crc32c"]
+    )
+    if not sound or plan.chunk_bytes > MOST_CHUNK_BYTES:
+        raise FormatError(
+            f"The array {plan.name!r} of {shown(url)} is not one of a collection: shape "
+            f"{array.shape}, chunks {array.chunks}, dtype {array.dtype}.",
+            remedy="Ingest the records again.",
+            code="documents-damaged",
+        )
+
+
+class ProvedStore(WrapperStore[Store]):
+    """The chunks of one array, handed on only if they are those of their receipts.
+
+    Parameters
+    ----------
+    store
+        Where they are.
+    plan
+        The array.
+    sealed
+        It and the others, with their proof.
+    """
+
+    def __init__(self, store: Store, plan: ArrayPlan, sealed: SealedArrays) -> None:
+        super().__init__(store)
+        self._plan, self._sealed = plan, sealed
+
+    async def get(
+        self,
+        key: str,
+        prototype: BufferPrototype,
+        byte_range: ByteRequest | None = None,
+    ) -> Buffer | None:
+        """A whole chunk; StoreError if it is another one, or there is none."""
+        assert byte_range is None, "chunks of ours are read whole"
+        found = await self._store.get(key, prototype)
+        chunk = int(key.removeprefix(f"{self._plan.name}/c/").partition("/")[0])
+        assert key == chunk_key(self._plan, chunk), "only chunks are asked for"
+        if found is None:
+            raise self._damaged(chunk, "is missing")
+        content = np.ascontiguousarray(found.as_numpy_array()).view(np.uint8)
+        content.flags.writeable = False  # as the checksum wants it
+        proof = self._sealed.proof
+        if proof is not None:
+            if await proof.find(self._plan.name, chunk) != _measure(content):
+                raise self._damaged(chunk, "is not the one that was ingested")
+        if _decoded_size(content) != self._plan.chunk_bytes:
+            raise self._damaged(chunk, "decodes to another size than its array has chunks of")
+        return found
+
+    def _damaged(self, chunk: int, how: str) -> StoreError:
+        return StoreError(
+            f"Chunk {chunk} of {self._plan.name!r} in {shown(self._sealed.url)} {how}.",
+            remedy="Restore the collection from where it came, or ingest it again.",
+            code="source-damaged",
+        )
+
+
+def _measure(content: npt.NDArray[np.uint8]) -> tuple[int, int]:
+    """Length and checksum, the last four bytes first; see `measure_bytes`."""
+    crc = google_crc32c.value(content[-TRAILER:])
+    return len(content), google_crc32c.extend(crc, content[:-TRAILER])
+
+
+def _decoded_size(content: npt.NDArray[np.uint8]) -> int:
+    """What Blosc says that it will write, bytes; -1 if it does not begin like Blosc's."""
+    if len(content) < BLOSC_HEADER:
+        return -1
+    return int.from_bytes(content[4:8].tobytes(), "little")

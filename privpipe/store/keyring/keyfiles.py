@@ -1,0 +1,254 @@
+"""Files of the key folder: private modes, no links followed, whole or not there, one writer.
+
+Every operation goes through a descriptor of the folder, so that the folder that was checked is
+the one that is used. POSIX only.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from platformdirs import user_data_path
+
+from privpipe.errors import OptionError, StoreError
+
+__all__ = ["KeyFolder", "check_keys_apart", "key_folder"]
+
+Ending = Literal["key", "json"]
+_OPEN = os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def key_folder(folder: str | Path | None = None) -> Path:
+    """Key folder: the one given, else ``PRIVPIPE_KEYS``, else in the user's data folder."""
+    chosen = folder or os.environ.get("PRIVPIPE_KEYS")
+    return Path(chosen).absolute() if chosen else user_data_path("privpipe") / "keys"
+
+
+def check_keys_apart(release: str | Path, folder: str | Path | None = None) -> None:
+    """Refuse a key folder inside a release, or a release inside the key folder.
+
+    Raises
+    ------
+    OptionError
+        If one holds the other once symbolic links are followed: who is handed the release must
+        not be handed the key.
+    """
+    place, keys = Path(release).resolve(), key_folder(folder).resolve()
+    if place == keys or place in keys.parents or keys in place.parents:
+        raise OptionError(
+            f"The release {place} and the key folder {keys} hold one another.",
+            remedy="Set PRIVPIPE_KEYS to a folder elsewhere.",
+            code="key_apart",
+        )
+
+
+@dataclass(frozen=True)
+class KeyFolder:
+    """The files of one key in a key folder that is private to this user.
+
+    Parameters
+    ----------
+    path
+        The folder.
+    key_id
+        First part of the names of the files.
+    """
+
+    path: Path
+    key_id: str
+
+    @classmethod
+    def create(cls, key_id: str, folder: str | Path | None) -> KeyFolder:
+        """Make the folder and its parents if need be, mode 0700 under any umask."""
+        path = key_folder(folder)
+        try:
+            for missing in [each for each in (*reversed(path.parents), path) if not each.exists()]:
+                with suppress(FileExistsError):
+                    missing.mkdir(0o700)
+                    missing.chmod(0o700)  # whatever the umask took away
+        except OSError as error:
+            raise _refused(path, error) from None
+        return cls(path, key_id)
+
+    @classmethod
+    def existing(cls, key_id: str, folder: str | Path | None) -> KeyFolder | None:
+        path = key_folder(folder)
+        return cls(path, key_id) if os.path.isdir(path) else None
+
+    @classmethod
+    def every(cls, folder: str | Path | None) -> Iterator[KeyFolder]:
+        """The keys with an entry or a secret in the folder, by id."""
+        path = key_folder(folder)
+        if not os.path.isdir(path):
+            return
+        with cls(path, "").opened() as handle:
+            names = {Path(name) for name in os.listdir(handle)}
+        named = (name for name in names if not name.name.startswith("."))
+        for key_id in sorted({name.stem for name in named if name.suffix in (".json", ".key")}):
+            yield cls(path, key_id)
+
+    def file(self, ending: Ending) -> Path:
+        """Path of a file, for messages."""
+        return self.path / self._name(ending)
+
+    @contextmanager
+    def opened(self) -> Iterator[int]:
+        """Descriptor of the folder, once it is this user's alone."""
+        try:
+            handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | _OPEN)
+        except OSError as error:
+            raise _refused(self.path, error) from None
+        try:
+            _check_private(self.path, os.fstat(handle), "700")
+            yield handle
+        finally:
+            os.close(handle)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Exclude other writers of the folder; the lock dies with its process."""
+        with self.opened() as handle:
+            try:
+                lock = os.open(".lock", os.O_RDWR | os.O_CREAT | _OPEN, 0o600, dir_fd=handle)
+            except OSError as error:
+                raise _refused(self.path / ".lock", error) from None
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            except OSError as error:
+                raise _refused(self.path / ".lock", error) from None
+            yield
+        finally:
+            os.close(lock)
+
+    def has(self, ending: Ending) -> bool:
+        """Whether the file is there, whatever it is."""
+        with self.opened() as handle:
+            try:
+                os.stat(self._name(ending), dir_fd=handle, follow_symlinks=False)
+            except FileNotFoundError:
+                return False
+            except OSError as error:
+                raise _refused(self.file(ending), error) from None
+        return True
+
+    def read(self, ending: Ending) -> bytes:
+        """Content of the file, once it is a plain file of this user's alone."""
+        with self.opened() as handle:
+            try:
+                file = os.open(
+                    self._name(ending), os.O_RDONLY | os.O_NONBLOCK | _OPEN, dir_fd=handle
+                )
+            except OSError as error:
+                raise _refused(self.file(ending), error) from None
+        try:
+            _check_private(self.file(ending), os.fstat(file), "600")
+            with os.fdopen(file, "rb", closefd=False) as stream:
+                return stream.read()
+        except OSError as error:  # a folder
+            raise _refused(self.file(ending), error) from None
+        finally:
+            os.close(file)
+
+    def write_new(self, ending: Ending, content: bytes) -> None:
+        """Make a file that does not exist, whole, on disk, never over another.
+
+        The link that gives the file its name fails if the name is taken, also on a file system
+        that does not lock. For its sake leftovers are swept by `destroy` alone: there they could
+        be another process's.
+        """
+        with self.opened() as handle:
+            try:
+                temporary = _write(handle, f".{self.key_id}.{secrets.token_hex(8)}.new", content)
+                try:
+                    name = self._name(ending)
+                    os.link(temporary, name, src_dir_fd=handle, dst_dir_fd=handle)
+                finally:
+                    os.unlink(temporary, dir_fd=handle)
+                os.fsync(handle)
+            except OSError as error:
+                raise _refused(self.file(ending), error) from None
+
+    def replace(self, ending: Ending, content: bytes) -> None:
+        """Write a file whole, in place of the one that may be there."""
+        with self.opened() as handle:
+            try:
+                temporary = _write(handle, f".{self.key_id}.{secrets.token_hex(8)}.new", content)
+                os.rename(temporary, self._name(ending), src_dir_fd=handle, dst_dir_fd=handle)
+                os.fsync(handle)
+            except OSError as error:
+                raise _refused(self.file(ending), error) from None
+
+    def destroy(self, ending: Ending) -> None:
+        """Overwrite a file with zeros, best effort, and remove it with all leftovers."""
+        with self.opened() as handle:
+            try:
+                _destroy(handle, self._name(ending))
+                self._sweep(handle)
+                os.fsync(handle)
+            except OSError as error:
+                raise _refused(self.file(ending), error) from None
+
+    def _name(self, ending: Ending) -> str:
+        return f"{self.key_id}.{ending}"
+
+    def _sweep(self, handle: int) -> None:
+        """Remove what processes killed in `_write` or `write_new` left of this key."""
+        leftover = re.compile(rf"\.{re.escape(self.key_id)}\.[0-9a-f]{{16}}\.new")
+        for name in filter(leftover.fullmatch, os.listdir(handle)):
+            _destroy(handle, name)
+
+
+def _write(handle: int, name: str, content: bytes) -> str:
+    """New file of mode 0600 under any umask, its content on disk."""
+    file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN, 0o600, dir_fd=handle)
+    with os.fdopen(file, "wb") as stream:
+        os.fchmod(file, 0o600)
+        stream.write(content)
+        stream.flush()
+        os.fsync(file)
+    return name
+
+
+def _destroy(handle: int, name: str) -> None:
+    """Overwrite and remove; a leftover that shares its bytes with a key is only removed."""
+    try:
+        file = os.open(name, os.O_WRONLY | _OPEN, dir_fd=handle)
+    except OSError:
+        file = -1  # not there, a link, or not ours to write: removing is what is left
+    if file >= 0:
+        with os.fdopen(file, "wb") as stream:
+            found = os.fstat(file)
+            if not (name.endswith(".new") and found.st_nlink > 1):
+                stream.write(bytes(found.st_size))
+                stream.flush()
+                os.fsync(file)
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=handle)
+
+
+def _check_private(path: Path, found: os.stat_result, mode: str) -> None:
+    plain = stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)
+    if not plain or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise StoreError(
+            f"{path} is not private: owner {found.st_uid}, mode {stat.S_IMODE(found.st_mode):o}.",
+            remedy=f"Make it a plain one of your own: chmod {mode} {path}",
+            code="key_private",
+        )
+
+
+def _refused(path: Path, error: OSError) -> StoreError:
+    return StoreError(
+        f"The key folder cannot be used: {path}: {error.strerror}.",
+        remedy="Set PRIVPIPE_KEYS to a folder of your own on a file system with links and modes.",
+        code="key_folder",
+    )

@@ -1,0 +1,350 @@
+"""Release keys: made by the operating system, bound to what they serve, kept apart, destroyable.
+
+A key folder holds, for each key, ``<id>.key`` (the secret and its binding) and ``<id>.json`` (the
+ledger entry: no secret, and it stays when the key is destroyed). `keyformat` is
+their content, `privpipe.store.keyring.keyfiles` their careful reading and writing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal, NoReturn
+
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from privpipe.errors import OptionError, StoreError
+from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
+from privpipe.store.keyring.keyfiles import KeyFolder
+from privpipe.store.keyring.keyformat import KeyBinding, KeyEntry, decode_key, encode_key
+
+__all__ = [
+    "CarriedKey",
+    "KeyBinding",
+    "KeyEntry",
+    "KeyTicket",
+    "ReleaseKey",
+    "forget_key",
+    "list_keys",
+    "list_unreadable",
+    "make_key",
+    "name_binding",
+    "read_key",
+    "receive_key",
+]
+
+ENDINGS: tuple[Literal["json"], Literal["key"]] = ("json", "key")
+"""Of the files of a key: its ledger entry, and the secret."""
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class ReleaseKey:
+    """A secret and what it serves. Neither shown, nor pickled, nor copied.
+
+    Made by `make_key` and `read_key`; use `stream` for draws and `ticket` to name the key in a
+    task. The key of the streams is derived from the secret *and* the binding: should a check
+    ever be passed by mistake, another source, model or set of options still gets other noise.
+    """
+
+    __slots__ = ("_folder", "_secret", "entry")
+
+    def __init__(self, entry: KeyEntry, secret: bytes, folder: str) -> None:
+        self.entry, self._secret, self._folder = entry, secret, folder
+
+    def __repr__(self) -> str:
+        return f"ReleaseKey({self.entry.key_id!r}, secret not shown)"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise OptionError(
+            f"Release key {self.entry.key_id!r} is not pickled or copied.",
+            remedy="Send key.ticket() in tasks, or key.carry() to receive_key on a worker.",
+            code="key_pickle",
+        )
+
+    def stream(self, partition: str, first_record: int, n_records: int) -> KeyedStream:
+        """Random words for a run of records of a partition; see `KeyedStream`."""
+        derived = HKDF(hashes.SHA256(), KEY_BYTES, salt=None, info=_info(self.entry.binding))
+        return KeyedStream(
+            derived.derive(self._secret),
+            partition=partition,
+            first_record=first_record,
+            n_records=n_records,
+        )
+
+    def ticket(self) -> KeyTicket:
+        """Name of this key for a task's arguments: no secret in it."""
+        return KeyTicket(self.entry.key_id, self.entry.binding, self._folder)
+
+    def carry(self) -> CarriedKey:
+        """This key in a form that can be pickled, for `receive_key` on a worker."""
+        return CarriedKey(self.entry, self._secret, self._folder)
+
+
+@dataclass(frozen=True)
+class KeyTicket:
+    """Names a key: what tasks carry instead of it.
+
+    Parameters
+    ----------
+    key_id, binding
+        Which key, and what it must serve.
+    folder
+        Key folder to read it from, where the process has not received it.
+    """
+
+    key_id: str
+    binding: KeyBinding
+    folder: str
+
+    def open(self) -> ReleaseKey:
+        """Key from this process's memory (`receive_key`) or else from the folder.
+
+        Raises
+        ------
+        StoreError, OptionError
+            As `read_key`.
+        """
+        held = _received.get(self.key_id)
+        if held is not None and held.entry.binding == self.binding:
+            return held
+        return read_key(self.key_id, self.binding, folder=self.folder)
+
+
+class CarriedKey:
+    """A key that can be pickled, and only to be handed to `receive_key`.
+
+    It is redacted wherever it is printed, but its pickle holds the secret. So it goes to workers
+    over an encrypted or loopback connection by a call out of band (a worker plugin), never as an
+    argument or result of a task, which schedulers keep, print and spill to disk.
+    """
+
+    __slots__ = ("_folder", "_secret", "entry")
+
+    def __init__(self, entry: KeyEntry, secret: bytes, folder: str) -> None:
+        self.entry, self._secret, self._folder = entry, secret, folder
+
+    def __repr__(self) -> str:
+        return f"CarriedKey({self.entry.key_id!r}, secret not shown)"
+
+    def __reduce__(self) -> tuple[type[CarriedKey], tuple[KeyEntry, bytes, str]]:
+        return CarriedKey, (self.entry, self._secret, self._folder)
+
+    def open(self) -> ReleaseKey:
+        """The key itself."""
+        return ReleaseKey(self.entry, self._secret, self._folder)
+
+
+_received: dict[str, ReleaseKey] = {}
+
+
+def receive_key(carried: CarriedKey) -> None:
+    """Keep a key in this process's memory for `KeyTicket.open`, until it ends or forgets it."""
+    _received[carried.entry.key_id] = carried.open()
+
+
+def make_key(
+    key_id: str, binding: KeyBinding, *, folder: str | Path | None = None, run: str = ""
+) -> ReleaseKey:
+    """Make the key of a release, or return the one made before for the same binding.
+
+    Of several processes that ask at once one makes it and all get the same.
+
+    Parameters
+    ----------
+    key_id
+        Name of the key, usually the release's: letters, digits, ``. _ -``, at most 100.
+    binding
+        What the key serves.
+    folder
+        Key folder; the environment's ``PRIVPIPE_KEYS`` or else ``privpipe/keys`` in the user's
+        data folder when not given. Created with mode 0700.
+    run
+        Identifier of the run that draws from it, noted in the ledger entry.
+
+    Raises
+    ------
+    OptionError
+        If the id is not of that form, or the key serves another binding.
+    StoreError
+        If the key was destroyed or is missing although the ledger has it: a new one would give
+        the same records other noise, and two draws can be averaged. Also if the folder or a
+        file is not private to this user.
+    FormatError
+        If a file of the key is damaged.
+    """
+    place = KeyFolder.create(_check_id(key_id), folder)
+    with place.locked():
+        entry = _read_entry(place)
+        if place.has("key") and (entry is None or entry.forgotten is None):
+            return _reopen(place, entry, binding, run)
+        if entry is not None:
+            raise _gone(entry, place)
+        entry = KeyEntry(key_id, binding, _now(), runs=(run,) if run else ())
+        secret = secrets.token_bytes(KEY_BYTES)
+        place.write_new("key", encode_key(entry, secret))
+        place.replace("json", encode_key(entry))
+    return ReleaseKey(entry, secret, str(place.path))
+
+
+def read_key(key_id: str, binding: KeyBinding, *, folder: str | Path | None = None) -> ReleaseKey:
+    """Read a key that must exist, for resuming a release and on workers.
+
+    Parameters and errors are those of `make_key`; a key that was never made is a StoreError.
+    """
+    place = KeyFolder.existing(_check_id(key_id), folder)
+    if place is None:
+        raise _unknown(key_id)
+    entry, found = _read_entry(place), place.has("key")
+    if entry is not None and not (found and entry.forgotten is None):
+        raise _gone(entry, place)
+    if not found:
+        raise _unknown(key_id)
+    return _open(place, binding)
+
+
+def forget_key(key_id: str, *, folder: str | Path | None = None) -> KeyEntry:
+    """Destroy a key: overwrite its file, remove it, and write the time into its ledger entry.
+
+    Afterwards no chunk of its release can be written again and the noise cannot be subtracted
+    by whoever finds the folder. Forgetting twice is harmless. Overwriting is best effort:
+    journals, snapshots, backups and solid-state disks may keep old blocks.
+
+    Raises
+    ------
+    OptionError
+        If the id is not of the form of `make_key`.
+    StoreError
+        If there is no such key, or the folder is not private to this user.
+    FormatError
+        If the ledger entry is damaged; the key is destroyed before this is raised.
+    """
+    _received.pop(key_id, None)
+    place = KeyFolder.existing(_check_id(key_id), folder)
+    if place is None:
+        raise _unknown(key_id)
+    with place.locked():
+        found, noted = place.has("key"), place.has("json")
+        if not found and not noted:
+            raise _unknown(key_id)
+        content = place.read("json") if noted else place.read("key")
+        place.destroy("key")
+        entry, _ = decode_key(content, place.file("json" if noted else "key"))
+        if entry.forgotten is None:
+            entry = replace(entry, forgotten=_now())
+            place.replace("json", encode_key(entry))
+    return entry
+
+
+def list_keys(*, folder: str | Path | None = None) -> tuple[KeyEntry, ...]:
+    """Ledger entries of all keys ever made in a folder, by id: bindings and times, no secrets.
+
+    Files that are damaged or were never a key's are left out; see `list_unreadable`.
+
+    Raises
+    ------
+    StoreError
+        If the folder is not private to this user.
+    """
+    found = (_read_either(place) for place in KeyFolder.every(folder))
+    return tuple(entry for entry in found if entry is not None)
+
+
+def list_unreadable(*, folder: str | Path | None = None) -> tuple[str, ...]:
+    """Ids of files in a key folder that look like those of a key and cannot be read as such.
+
+    A damaged key, a file of another program, one that is not private to this user: whoever lists
+    keys has to know that there is more, and loses none of the others for it.
+
+    Raises
+    ------
+    StoreError
+        If the folder is not private to this user.
+    """
+    places = KeyFolder.every(folder)
+    return tuple(place.key_id for place in places if _read_either(place) is None)
+
+
+def _read_either(place: KeyFolder) -> KeyEntry | None:
+    """The entry of a key, from the ledger or from the key; None if neither can be read."""
+    # A process killed between writing the key and its entry left the entry in the key alone.
+    for ending in ENDINGS:
+        with suppress(StoreError):  # FormatError is one
+            if place.has(ending):
+                return decode_key(place.read(ending), place.file(ending))[0]
+    return None
+
+
+def _reopen(place: KeyFolder, entry: KeyEntry | None, binding: KeyBinding, run: str) -> ReleaseKey:
+    key = _open(place, binding)
+    noted = entry or key.entry  # there is no entry if a process was killed between key and entry
+    if run and run not in noted.runs:
+        noted = replace(noted, runs=(*noted.runs, run))
+    if noted != entry:
+        place.replace("json", encode_key(noted))
+    return key
+
+
+def _open(place: KeyFolder, binding: KeyBinding) -> ReleaseKey:
+    entry, secret = decode_key(place.read("key"), place.file("key"))
+    different = entry.binding.differences(binding)
+    if different:
+        raise OptionError(
+            f"Release key {entry.key_id!r} was made for another {' and another '.join(different)}.",
+            remedy="Give this release a new name: one key never serves two inputs, or the "
+            "difference of the releases would be that of the records.",
+            code="key_binding",
+        )
+    return ReleaseKey(entry, secret, str(place.path))
+
+
+def _read_entry(place: KeyFolder) -> KeyEntry | None:
+    return decode_key(place.read("json"), place.file("json"))[0] if place.has("json") else None
+
+
+def name_binding(binding: KeyBinding) -> str:
+    """Name of the key that serves a binding: equal bindings have one key."""
+    return f"draws-{hashlib.sha256(_info(binding)).hexdigest()[:40]}"
+
+
+def _info(binding: KeyBinding) -> bytes:
+    parts = (b"privpipe/key/1", *(getattr(binding, f.name).encode() for f in fields(binding)))
+    return b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+
+
+def _check_id(key_id: str) -> str:
+    if not _ID.fullmatch(key_id):
+        raise OptionError(
+            f"The key id {key_id!r} is not usable.",
+            remedy="Use letters, digits, dot, dash and underscore, at most 100, a letter or "
+            "digit first.",
+        )
+    return key_id
+
+
+def _gone(entry: KeyEntry, place: KeyFolder) -> StoreError:
+    why = f"was destroyed on {entry.forgotten}" if entry.forgotten else "is missing"
+    return StoreError(
+        f"Release key {entry.key_id!r} {why} (key folder {place.path}).",
+        remedy="Restore its file if it was lost, or give the release a new name: new noise on the "
+        "same records adds to what they have given away.",
+        code="key_gone",
+    )
+
+
+def _unknown(key_id: str) -> StoreError:
+    return StoreError(
+        f"There is no release key {key_id!r}.",
+        remedy="See `list_keys`, and PRIVPIPE_KEYS for the folder.",
+        code="key_unknown",
+    )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,1 @@
+"""Models: fitted maps as Zarr plus JSON, and predictors given as files."""

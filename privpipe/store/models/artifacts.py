@@ -1,0 +1,274 @@
+"""Fitted maps as Zarr plus JSON, with a digest; never pickled.
+
+A map is a frozen dataclass of arrays, numbers, strings, guarantees, other maps and tuples of
+these: arrays become Zarr arrays, those of a map within a map under its place ("maps.0.weights"),
+the rest attributes. The digest covers all of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, fields, is_dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import zarr
+from zarr.codecs import Crc32cCodec
+from zarr.storage import MemoryStore
+
+from privpipe.errors import FormatError, OptionError
+from privpipe.protocols import Guarantee, RecordMap
+from privpipe.sanitizers import RECORD_MAPS
+from privpipe.sanitizers.names import names_of, with_names
+from privpipe.store.access.location import (
+    Place,
+    as_url,
+    create_bytes,
+    join,
+    list_keys,
+    local_path,
+    open_store,
+    read_bytes,
+    shown,
+    write_bytes,
+)
+from privpipe.store.arrays.headers import check_output_free, newest_version, read_header
+from privpipe.store.arrays.layout import ROOT_DOCUMENT, root_document
+
+LATER_FIELDS = ("delta", "protects", "parameters")
+"""Of a guarantee, since format version 2."""
+
+__all__ = [
+    "digest_map",
+    "open_model",
+    "publish_model",
+    "read_arrays",
+    "read_model_header",
+    "write_model",
+]
+
+
+def write_model(fitted: RecordMap, url: Place, header: Mapping[str, Any] | None = None) -> str:
+    """Store a fitted map; it is visible only once it is whole.
+
+    Parameters
+    ----------
+    fitted
+        The map.
+    url
+        Where; nothing may be there yet.
+    header
+        Further attributes, such as method, options, and the digest of the training data.
+
+    Returns
+    -------
+    digest
+        SHA-256 over kind, fields and arrays, hexadecimal.
+    """
+    url = as_url(url)
+    given: Any = fitted  # callers without a type checker hand over arrays and estimators
+    if not is_dataclass(given) or not isinstance(getattr(given, "guarantee", None), Guarantee):
+        raise OptionError(
+            f"A model of type {type(fitted).__name__} cannot be stored.",
+            remedy="Give a map that one of the fits returned.",
+            code="not-a-map",
+        )
+    check_output_free(url)
+    arrays, plain = _split_fields(fitted)
+    digest = digest_map(fitted)
+    documents = _array_objects(arrays)
+    documents[ROOT_DOCUMENT] = root_document(
+        {
+            "format": "model",
+            "format_version": newest_version("model"),
+            "kind": fitted.kind,
+            "fields": plain,
+            "arrays": sorted(arrays),
+            "guarantee": asdict(fitted.guarantee),
+            "n_features_in": fitted.n_features_in,
+            "n_features_out": fitted.n_features_out,
+            "digest": digest,
+            "feature_names": list(names_of(fitted)),
+            **(header or {}),
+        }
+    )
+    path = local_path(url)
+    work = url if path is None else f"{path}.model-{os.getpid()}"
+    try:
+        store = open_store(work)
+        for key in sorted(documents, key=lambda key: key == ROOT_DOCUMENT):
+            write_bytes(store, key, documents[key])
+        if path is not None:
+            os.rename(work, path)
+    finally:
+        if path is not None:
+            shutil.rmtree(work, ignore_errors=True)
+    return digest
+
+
+def open_model(url: Place) -> RecordMap:
+    """Read a fitted map; ``open_model(url).apply(x)`` needs neither Dask nor Prefect.
+
+    Where the model knows the names of its features, a data frame is read by them.
+
+    Raises
+    ------
+    StoreError
+        If there is nothing there.
+    FormatError
+        If it is not a model, its kind is not known, or its digest does not match.
+    """
+    url = as_url(url)
+    header = read_model_header(url)
+    arrays = read_arrays(url, header["arrays"])
+    kind = str(header["kind"])
+    if kind not in RECORD_MAPS:
+        raise FormatError(
+            f"{shown(url)} holds a map of the unknown kind {kind!r}.",
+            remedy=f"This privpipe knows: {', '.join(sorted(RECORD_MAPS))}.",
+        )
+    try:
+        fitted = _make_map(kind, header["fields"], arrays, "")
+        matches = digest_map(fitted) == header["digest"]
+    except (TypeError, KeyError, AttributeError, ValueError):
+        matches = False
+    if not matches or not all(np.isfinite(a).all() for a in arrays.values() if a.dtype.kind == "f"):
+        raise FormatError(
+            f"The model {shown(url)} is damaged: its digest does not match.",
+            remedy="Train it again, or get it from where it came.",
+            code="model-digest",
+        )
+    return with_names(fitted, tuple(map(str, header.get("feature_names") or ())))
+
+
+def publish_model(work_url: str, url: str) -> None:
+    """Make a model of a workspace visible at its own place, in one step.
+
+    Where nothing can be renamed it is copied, root document last; a run that died after that
+    finds its own model there and goes on.
+    """
+    work, path = local_path(work_url), local_path(url)
+    if work is not None and path is not None:
+        check_output_free(url)
+        os.rename(work, path)
+        return
+    source, target = open_store(work_url, read_only=True), open_store(url)
+    root = read_bytes(source, ROOT_DOCUMENT) or b""
+    if read_bytes(target, ROOT_DOCUMENT) == root:
+        return
+    check_output_free(url)
+    for key in list_keys(source):
+        if key != ROOT_DOCUMENT:
+            write_bytes(target, key, read_bytes(source, key) or b"")
+    if not create_bytes(join(url, ROOT_DOCUMENT), root):
+        check_output_free(url)
+
+
+def read_model_header(url: str) -> Mapping[str, Any]:
+    """The attributes of a stored model."""
+    return read_header(url, "model")
+
+
+def read_arrays(url: str, names: list[str]) -> dict[str, npt.NDArray[Any]]:
+    """Read small arrays of a Zarr group whole."""
+    store = open_store(url, read_only=True)
+    try:
+        return {
+            name: np.asarray(zarr.open_array(store, path=name, mode="r")[...]) for name in names
+        }
+    except Exception as error:  # many kinds, depending on store and codec
+        problem = type(error).__name__
+    raise FormatError(
+        f"Arrays of {shown(url)} cannot be read ({problem}).",
+        remedy="Train the model again, or get it from where it came.",
+    )
+
+
+def digest_map(fitted: RecordMap) -> str:
+    """SHA-256 over kind, plain fields and arrays, independent of where and how it is stored."""
+    arrays, plain = _split_fields(fitted)
+    sha = hashlib.sha256(json.dumps([fitted.kind, plain], sort_keys=True).encode())
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        sha.update(f"{name} {little.dtype.str} {little.shape}\n".encode())
+        sha.update(little.tobytes())
+    return sha.hexdigest()
+
+
+def _split_fields(fitted: RecordMap) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+    """Arrays by name, and the plain fields as JSON."""
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    return arrays, _plain_fields(fitted, arrays, "")
+
+
+def _plain_fields(
+    fitted: RecordMap, arrays: dict[str, npt.NDArray[Any]], place: str
+) -> dict[str, Any]:
+    plain: dict[str, Any] = {}
+    for item in fields(fitted):  # type: ignore[arg-type]  # a RecordMap is a dataclass
+        value = getattr(fitted, item.name)
+        if isinstance(value, np.ndarray):
+            arrays[place + item.name] = value
+        else:
+            plain[item.name] = _to_json(value, arrays, place + item.name)
+    return plain
+
+
+def _to_json(value: Any, arrays: dict[str, npt.NDArray[Any]], place: str) -> Any:
+    if isinstance(value, Guarantee):
+        return {"guarantee": _describe_guarantee(value)}
+    if isinstance(value, tuple):
+        return {"tuple": [_to_json(item, arrays, f"{place}.{i}") for i, item in enumerate(value)]}
+    if is_dataclass(value):
+        inner: Any = value
+        return {"map": inner.kind, "fields": _plain_fields(inner, arrays, f"{place}.")}
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _describe_guarantee(guarantee: Guarantee) -> dict[str, Any]:
+    """Its fields; those that came later only where they say something, so that digests of older
+    models stay what they were."""
+    later = {item.name: item.default for item in fields(Guarantee) if item.name in LATER_FIELDS}
+    found = asdict(guarantee)
+    return {name: value for name, value in found.items() if later.get(name, ...) != value}
+
+
+def _make_map(
+    kind: str, plain: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], place: str
+) -> RecordMap:
+    """A map from its description; KeyError where the kind is not known."""
+    mine = {
+        name.removeprefix(place): array
+        for name, array in arrays.items()
+        if name.startswith(place) and "." not in name.removeprefix(place)
+    }
+    made = {name: _from_json(value, arrays, place + name) for name, value in plain.items()}
+    return RECORD_MAPS[kind](**mine, **made)
+
+
+def _from_json(value: Any, arrays: Mapping[str, npt.NDArray[Any]], place: str) -> Any:
+    if isinstance(value, dict) and "guarantee" in value:
+        return Guarantee(**value["guarantee"])
+    if isinstance(value, dict) and "tuple" in value:
+        items = enumerate(value["tuple"])
+        return tuple(_from_json(item, arrays, f"{place}.{i}") for i, item in items)
+    if isinstance(value, dict) and "map" in value:
+        return _make_map(value["map"], value["fields"], arrays, f"{place}.")
+    return value
+
+
+def _array_objects(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, bytes]:
+    memory = MemoryStore()
+    group = zarr.create_group(memory)
+    for name, array in arrays.items():
+        group.create_array(
+            name, data=array, chunks=array.shape or "auto", compressors=[Crc32cCodec()]
+        )
+    found = {key: read_bytes(memory, key) for key in list_keys(memory)}
+    return {key: value for key, value in found.items() if value is not None}

@@ -1,0 +1,1 @@
+"""Releases: written in a workspace, published in one step, checked, read and exported."""

@@ -1,0 +1,237 @@
+"""Export: a published release as Parquet, one file or one per kept partition, chunk by chunk."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import fsspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+import zarr
+
+from privpipe.errors import OptionError, StoreError
+from privpipe.records.schema import MISSING
+from privpipe.store.access.location import (
+    Place,
+    as_url,
+    explain_unreachable,
+    join,
+    local_path,
+    open_store,
+    shown,
+)
+from privpipe.store.arrays.blocks import read_block
+from privpipe.store.arrays.destination import hold_destination, move_made, show_made
+from privpipe.store.arrays.factored_basis import read_basis
+from privpipe.store.arrays.layout import FEATURES
+from privpipe.store.releases.published import check_release
+
+__all__ = ["export_release"]
+
+SUCCESS = "_SUCCESS"
+"""Last object of a folder of Parquet files, as Spark writes it; readers of tables skip it."""
+
+
+def export_release(url: Place, out_url: Place, *, verify: bool = False) -> int:
+    """Write a release as Parquet: a column per feature and variable, a row group per chunk.
+
+    Parameters
+    ----------
+    url
+        The release.
+    out_url
+        Path or URL of a file that ends in .parquet, or of a folder, which ends in a slash or has
+        no dot in its name: one file per partition that the release keeps, ``part-00000.parquet``
+        and so on, and ``_SUCCESS``. Nothing may be there yet.
+    verify
+        First read every stored byte and compare it with its receipt.
+
+    Returns
+    -------
+    n_records
+        Records written, in the order of the release.
+
+    Raises
+    ------
+    OptionError
+        If `out_url` is neither a .parquet file nor a folder.
+    FormatError
+        If `url` is not a release: records that were not released are not exported.
+    IncompleteReleaseError
+        If the release differs from its manifest.
+    StoreError
+        If something stands there, or it cannot be written.
+
+    Notes
+    -----
+    Features are named as the header of the release names them, else feature_0 and so on. A
+    categorical variable becomes a dictionary of text; a missing value becomes null. Records of a
+    factored release are made of their coordinates. What is written is visible only once it is
+    whole; in a bucket a folder is whole once it holds ``_SUCCESS``. The header goes into the
+    metadata of each file as ``privpipe``.
+    """
+    url, out_url = as_url(url), as_url(out_url)
+    is_folder = _is_folder(out_url)
+    header = check_release(url, verify=verify)
+    released = _Released(url, header)
+    parts = list(_cut(header)) if is_folder else [(0, released.n_records)]
+    problem = ""
+    try:
+        if is_folder:
+            _write_folder(released, parts, out_url.rstrip("/"))
+        else:
+            _write_file(released, out_url)
+        return released.n_records
+    except OSError as error:
+        problem = error.strerror or type(error).__name__
+    raise StoreError(
+        f"{shown(out_url)} could not be written ({problem}).",
+        remedy="Check free space and your rights.",
+        code="write",
+    )
+
+
+def _is_folder(out_url: str) -> bool:
+    name = out_url.rstrip("/").rpartition("/")[2]
+    if out_url.endswith("/") or "." not in name:
+        return True
+    if name.endswith((".parquet", ".pq")):
+        return False
+    raise OptionError(
+        f"{shown(out_url)} does not end in .parquet.",
+        remedy="Parquet is what can be written: name a .parquet file, or a folder with a slash at "
+        "its end.",
+    )
+
+
+def _cut(header: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
+    """First record and the one after the last, of each partition that the release keeps."""
+    start = 0
+    for n_records in header.get("partitions") or (int(header["n_records"]),):
+        yield start, start + int(n_records)
+        start += int(n_records)
+
+
+def _write_folder(released: _Released, parts: Sequence[tuple[int, int]], out_url: str) -> None:
+    with hold_destination(out_url, last=SUCCESS) as work:
+        for number, (start, stop) in enumerate(parts):
+            name = f"part-{number:05d}.parquet"
+            system, path = fsspec.core.url_to_fs(join(work, name))
+            system.makedirs(os.path.dirname(path), exist_ok=True)
+            _write_part(released, system, path, start, stop)
+        show_made(out_url, work, b"", name=SUCCESS)
+
+
+def _write_file(released: _Released, out_url: str) -> None:
+    path = local_path(out_url)
+    if path is not None:
+        with hold_destination(path) as work:
+            _write_part(released, fsspec.filesystem("file"), work, 0, released.n_records)
+            move_made(work, path)
+        return
+    system, target = _reach(out_url)
+    _check_absent(system, target, out_url)
+    whole = False
+    try:
+        _write_part(released, system, target, 0, released.n_records)
+        whole = True
+    finally:
+        if not whole and system.exists(target):
+            system.rm_file(target)
+
+
+def _reach(url: str) -> tuple[Any, str]:
+    try:
+        system, path = fsspec.core.url_to_fs(url)
+        return system, str(path)
+    except Exception as error:  # many kinds, depending on the file system
+        problem = explain_unreachable(url, error)
+    raise problem
+
+
+def _check_absent(system: Any, path: str, url: str) -> None:
+    problem: StoreError
+    try:
+        if not system.exists(path):
+            return
+        problem = StoreError(
+            f"{shown(url)} exists.", remedy="Choose another place, or remove it.", code="exists"
+        )
+    except Exception as error:  # many kinds, depending on the file system
+        problem = explain_unreachable(url, error)
+    raise problem
+
+
+def _write_part(released: _Released, system: Any, path: str, start: int, stop: int) -> None:
+    schema = released.batch(0, 1).schema  # a release has a record, a partition need not
+    with system.open(path, "wb") as file, pq.ParquetWriter(file, schema) as writer:
+        at = start
+        while at < stop:
+            end = min(stop, (at // released.chunk_rows + 1) * released.chunk_rows)
+            writer.write_batch(released.batch(at, end))
+            at = end
+
+
+class _Released:
+    """The records of a release as batches of columns.
+
+    Parameters
+    ----------
+    url
+        The release.
+    header
+        Its header, checked.
+    """
+
+    def __init__(self, url: str, header: Mapping[str, Any]) -> None:
+        self.n_records, self.chunk_rows = int(header["n_records"]), int(header["chunk_rows"])
+        self._url, self._run = url, str(header["run"])
+        self._basis = read_basis(url) if header.get("layout") == "factored" else None
+        self._arrays = {str(name): _read_categories(url, str(name)) for name in header["arrays"]}
+        self._feature_names = [str(name) for name in header.get("feature_names") or ()]
+        self._about = {b"privpipe": json.dumps(dict(header)).encode()}
+
+    def batch(self, start: int, stop: int) -> pa.RecordBatch:
+        """Records `start` to `stop`, with the header of the release as metadata."""
+        columns: dict[str, pa.Array] = {}
+        for name, categories in self._arrays.items():
+            values = read_block(self._url, name, start, stop, self._run)
+            if name == FEATURES:
+                columns |= self._feature_columns(values)
+            else:
+                columns[name] = _variable_column(values, categories)
+        return pa.RecordBatch.from_pydict(columns).replace_schema_metadata(self._about)
+
+    def _feature_columns(self, values: npt.NDArray[Any]) -> dict[str, pa.Array]:
+        records = values if self._basis is None else self._basis.reconstruct(values)
+        count = records.shape[1]
+        choices = (
+            self._feature_names,
+            [f"feature_{j}" for j in range(count)],
+            [f"{FEATURES}[{j}]" for j in range(count)],
+        )
+        # A name that stands twice, as sources of arrays allow it, would hide a column.
+        names = next(names for names in choices if self._are_free(names, count))
+        by_column = np.ascontiguousarray(records.T)
+        return {name: pa.array(by_column[j]) for j, name in enumerate(names)}
+
+    def _are_free(self, names: Sequence[str], count: int) -> bool:
+        return len(set(names) - set(self._arrays)) == count
+
+
+def _read_categories(url: str, name: str) -> tuple[str, ...] | None:
+    array = zarr.open_array(open_store(url, read_only=True), path=name, mode="r")
+    found: Any = array.attrs.get("categories")
+    return None if found is None else tuple(str(kind) for kind in found)
+
+
+def _variable_column(values: npt.NDArray[Any], categories: tuple[str, ...] | None) -> pa.Array:
+    if categories is None:
+        return pa.array(values, from_pandas=True)
+    codes = pa.array(values, mask=values == MISSING)
+    return pa.DictionaryArray.from_arrays(codes, pa.array(categories, pa.string()))

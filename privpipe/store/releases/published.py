@@ -1,0 +1,142 @@
+"""Reading a published release: check its manifest, then hand it over as an xarray.Dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import zarr
+
+from privpipe.errors import IncompleteReleaseError
+from privpipe.store.access.location import Place, as_url, list_keys, open_store, shown
+from privpipe.store.arrays.blocks import Receipt, Stored, measure_object
+from privpipe.store.arrays.factored_basis import BASIS, read_basis
+from privpipe.store.arrays.headers import check_documents, read_header
+from privpipe.store.arrays.layout import FEATURES, ROOT_DOCUMENT, ArrayPlan, chunk_key
+from privpipe.store.releases.release import RECEIPTS, digest_receipts
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["check_release", "open_release"]
+
+
+def open_release(url: Place, *, verify: bool = False) -> xr.Dataset:
+    """Open a published release, lazily.
+
+    Parameters
+    ----------
+    url
+        Local path or URL of the release.
+    verify
+        Also read every stored byte and compare it with its receipt.
+
+    Returns
+    -------
+    dataset
+        The released features ``(record, feature)`` and the variables included by name, as
+        lazy arrays of the stored chunks; the coordinate `feature` holds the features' names,
+        where they have some, and ``dataset.attrs`` the header. Records of a factored release are
+        made of its coordinates when they are computed.
+
+    Raises
+    ------
+    FormatError
+        If it is not a release, or of another format version.
+    IncompleteReleaseError
+        If chunks are missing, or something differs from the manifest.
+
+    Examples
+    --------
+    >>> release = open_release("release.zarr")  # doctest: +SKIP
+    >>> release.features.mean("record").compute()  # doctest: +SKIP
+    """
+    import xarray as xr
+
+    url = as_url(url)
+    header = check_release(url, verify=verify)
+    dataset: xr.Dataset = xr.open_zarr(
+        open_store(url, read_only=True), consolidated=False, chunks={}
+    )
+    allowed: xr.Dataset = dataset[list(header["arrays"])]
+    if header.get("layout") == "factored":
+        allowed = allowed.drop_vars(FEATURES).assign(
+            {FEATURES: read_basis(url).expand(dataset[FEATURES])}
+        )
+    names = list(header.get("feature_names") or ())
+    if names and FEATURES in allowed:
+        allowed = allowed.assign_coords(feature=names)
+    allowed.attrs = {"privpipe": dict(header)}
+    return allowed
+
+
+def check_release(url: str, *, verify: bool = False) -> Mapping[str, Any]:
+    """Check a release against its manifest and return its header.
+
+    The receipts must match the digest that the header seals, and every chunk must be there;
+    with `verify` every stored object is read and its length and checksum compared.
+    """
+    header = read_header(url, "release")
+    receipts = _read_receipts(url, header)
+    if digest_receipts(receipts) != header["receipts_sha256"]:
+        raise IncompleteReleaseError(
+            f"The receipts of {shown(url)} differ from the digest in its header.",
+            remedy="The release was changed after it was published: get it again.",
+            code="manifest",
+        )
+    store = open_store(url, read_only=True)
+    documents = [f"{name}/{ROOT_DOCUMENT}" for name in header["arrays"]]
+    documents += list_keys(store, f"{RECEIPTS}/")
+    documents += list_keys(store, f"{BASIS}/")
+    check_documents(url, tuple(documents), str(header.get("documents_sha256")))
+    damaged = 0
+    for number, name in enumerate(header["arrays"]):
+        array = zarr.open_array(store, path=name, mode="r")
+        plan = ArrayPlan(name, array.shape, int(header["chunk_rows"]), str(array.dtype))
+        present = set(list_keys(store, f"{name}/c/"))
+        keys = [chunk_key(plan, receipt.chunk) for receipt in receipts]
+        damaged += sum(key not in present for key in keys)
+        if verify and not damaged:
+            damaged += sum(
+                measure_object(store, plan, receipt.chunk) != receipt.objects[number]
+                for receipt in receipts
+            )
+    if damaged:
+        raise IncompleteReleaseError(
+            f"{damaged} stored chunks of {shown(url)} are missing or differ from their receipts.",
+            remedy="The release was damaged after it was published: get it again.",
+            code="damaged",
+        )
+    return header
+
+
+def _read_receipts(url: str, header: Mapping[str, Any]) -> list[Receipt]:
+    try:
+        group = zarr.open_group(open_store(url, read_only=True), path=RECEIPTS, mode="r")
+        rows, length, crc = (
+            np.asarray(group[name][...])  # type: ignore[index]  # zarr's union of array and group
+            for name in ("rows", "length", "crc32c")
+        )
+    except Exception as error:  # many kinds, depending on the store
+        problem = type(error).__name__
+    else:
+        names = header["arrays"]
+        return [
+            Receipt(
+                str(header["run"]),
+                chunk,
+                int(rows[chunk, 0]),
+                tuple(
+                    Stored(name, int(length[chunk, j]), int(crc[chunk, j]))
+                    for j, name in enumerate(names)
+                ),
+                0.0,
+            )
+            for chunk in range(len(rows))
+        ]
+    raise IncompleteReleaseError(
+        f"The receipts of {shown(url)} cannot be read ({problem}).",
+        remedy="The release was damaged after it was published: get it again.",
+        code="manifest",
+    )

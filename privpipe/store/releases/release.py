@@ -1,0 +1,313 @@
+"""Writing a release: prepare, write chunks, record receipts, finalise, publish in one step.
+
+Everything is prepared in a private workspace beside the release; see DESIGN.md for the
+protocol, its invariants and what was rejected.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+import zarr
+from zarr.abc.store import Store
+from zarr.storage import MemoryStore
+
+from privpipe.errors import IncompleteReleaseError
+from privpipe.records.chunks import ChunkPlan
+from privpipe.sanitizers.utility_summary import UtilitySummary
+from privpipe.store.access.durability import flush_folder, flush_tree
+from privpipe.store.access.holding.workspace import workspace_url
+from privpipe.store.access.location import (
+    check_no_links,
+    create_bytes,
+    drop_unfinished,
+    join,
+    list_keys,
+    local_path,
+    open_store,
+    read_bytes,
+    shown,
+    write_bytes,
+)
+from privpipe.store.arrays.blocks import Receipt, Stored, measure_object
+from privpipe.store.arrays.factored_basis import Basis
+from privpipe.store.arrays.headers import check_output_free, newest_version
+from privpipe.store.arrays.layout import (
+    ROOT_DOCUMENT,
+    ArrayPlan,
+    array_documents,
+    chunk_key,
+    digest_documents,
+    root_document,
+)
+
+__all__ = [
+    "RECEIPTS",
+    "ReleasePlan",
+    "check_foreign",
+    "digest_receipts",
+    "drop_receipts",
+    "find_damaged",
+    "prepare_release",
+    "publish_release",
+    "read_ledger",
+    "record_receipts",
+]
+
+RECEIPTS = "receipts"
+
+
+@dataclass(frozen=True)
+class ReleasePlan:
+    """Where a release goes and what it consists of; a value, made before any work.
+
+    Parameters
+    ----------
+    run
+        Identifier of the run, 8 hexadecimal digits; every receipt carries it.
+    url
+        Where the release will be.
+    arrays
+        Its arrays: the released features first, then variables included by name.
+    basis
+        Of a factored release, whose first array holds coordinates; None for a dense one.
+    """
+
+    run: str
+    url: str
+    arrays: tuple[ArrayPlan, ...]
+    basis: Basis | None = field(default=None, compare=False)
+
+    @property
+    def documents(self) -> dict[str, bytes]:
+        """What is written before any chunk, by key."""
+        basis = {} if self.basis is None else self.basis.documents()
+        return {**array_documents(self.arrays), **basis}
+
+    @property
+    def record_dtype(self) -> np.dtype[Any]:
+        """Dtype of the records that readers see."""
+        return np.dtype(self.arrays[0].dtype if self.basis is None else self.basis.dtype)
+
+    @property
+    def chunks(self) -> ChunkPlan:
+        """Chunks and tasks; the same for every array."""
+        return ChunkPlan(self.arrays[0].shape[0], self.arrays[0].chunk_rows)
+
+    @property
+    def work_url(self) -> str:
+        """The private workspace."""
+        return workspace_url(self.url)
+
+    @property
+    def data_url(self) -> str:
+        """Where chunks are written: in the workspace, or in place where nothing can be renamed."""
+        return self.url if local_path(self.url) is None else join(self.work_url, "release")
+
+
+def prepare_release(plan: ReleasePlan) -> None:
+    """Write the empty arrays; the root document comes last, when the release is published.
+
+    What a killed run left of unfinished writes is removed first.
+    """
+    drop_unfinished(plan.work_url)
+    store = open_store(plan.data_url)
+    for key, content in plan.documents.items():
+        write_bytes(store, key, content)
+
+
+def record_receipts(plan: ReleasePlan, receipts: Sequence[Receipt]) -> None:
+    """Add a task's receipts to the ledger, in one object.
+
+    It is named after exactly these chunks: a later task for some of them must not replace the
+    receipts of the others.
+    """
+    chunks = [receipt.chunk for receipt in receipts]
+    name = hashlib.sha256(repr(chunks).encode()).hexdigest()[:16]
+    key = f"ledger/{plan.run}-{chunks[0]:08d}-{name}.json"
+    _write_receipts(open_store(plan.work_url), key, receipts)
+
+
+def read_ledger(plan: ReleasePlan) -> list[Receipt]:
+    """All receipts recorded so far; a damaged object of the ledger counts as not recorded."""
+    store = open_store(plan.work_url, read_only=True)
+    return [
+        receipt for key in list_keys(store, "ledger/") for receipt in _read_receipts(store, key)
+    ]
+
+
+def drop_receipts(plan: ReleasePlan, chunks: Collection[int]) -> None:
+    """Forget the receipts of chunks that have to be written again."""
+    store = open_store(plan.work_url)
+    for key in list_keys(store, "ledger/"):
+        known = _read_receipts(store, key)
+        kept = [receipt for receipt in known if receipt.chunk not in chunks]
+        if len(kept) < len(known):
+            _write_receipts(store, key, kept)
+
+
+def _write_receipts(store: Store, key: str, receipts: Iterable[Receipt]) -> None:
+    content = json.dumps([asdict(receipt) for receipt in receipts])
+    seal = google_crc32c.value(content.encode())
+    write_bytes(store, key, f'{{"crc32c": {seal}, "receipts": {content}}}'.encode())
+
+
+def _read_receipts(store: Store, key: str) -> list[Receipt]:
+    """Receipts of one object of the ledger; none if a single bit of it is not as written."""
+    try:
+        content = (read_bytes(store, key) or b"").decode()
+        head, _, tail = content.partition(', "receipts": ')
+        listed = tail.removesuffix("}")
+        if json.loads(f"{head}}}")["crc32c"] != google_crc32c.value(listed.encode()):
+            return []
+        return [_as_receipt(item) for item in json.loads(listed)]
+    except (ValueError, KeyError, TypeError):
+        return []
+
+
+def _as_receipt(item: dict[str, Any]) -> Receipt:
+    objects = tuple(Stored(**stored) for stored in item["objects"])
+    utility = None if item["utility"] is None else UtilitySummary(**item["utility"])
+    return Receipt(**{**item, "objects": objects, "utility": utility})
+
+
+def find_damaged(plan: ReleasePlan, receipts: Iterable[Receipt]) -> list[int]:
+    """Chunks whose stored objects are missing or differ from their receipt; reads every byte."""
+    store = open_store(plan.data_url, read_only=True)
+    return [
+        receipt.chunk
+        for receipt in receipts
+        if any(
+            _measure_or_none(store, array, receipt.chunk) != stored
+            for array, stored in zip(plan.arrays, receipt.objects, strict=True)
+        )
+    ]
+
+
+def check_foreign(plan: ReleasePlan) -> None:
+    """Raise IncompleteReleaseError if the workspace holds anything but what the plan knows.
+
+    Root and receipts may be left of a publishing that was killed; they are written anew. Links
+    are not what they lead to: nothing that they bring in is published.
+    """
+    check_no_links(plan.data_url)
+    store = open_store(plan.data_url, read_only=True)
+    for key, content in plan.documents.items():
+        if read_bytes(store, key) != content:
+            raise IncompleteReleaseError(
+                f"The description {key} in the workspace of {shown(plan.url)} was changed.",
+                remedy="Nothing was published. `privpipe purge`, then run again.",
+                code="damaged",
+            )
+    chunks = {chunk_key(array, i) for array in plan.arrays for i in range(array.n_chunks)}
+    known = chunks.union(plan.documents, [ROOT_DOCUMENT], _receipt_documents(plan, []))
+    found = set(list_keys(store))
+    if found - known or chunks - found:
+        raise IncompleteReleaseError(
+            f"The workspace of {shown(plan.url)} holds {len(found - known)} objects that the plan "
+            f"does not know; of its {len(chunks)} chunks {len(chunks - found)} are missing.",
+            remedy="Something else wrote there: `privpipe purge`, then run again.",
+        )
+
+
+def _measure_or_none(store: Store, array: ArrayPlan, chunk: int) -> Stored | None:
+    try:
+        return measure_object(store, array, chunk)
+    except (IncompleteReleaseError, OSError):
+        return None
+
+
+def publish_release(
+    plan: ReleasePlan,
+    receipts: Mapping[int, Receipt],
+    header: Mapping[str, Any],
+    progress: Callable[[int], None] | None = None,
+) -> None:
+    """Write receipts and header, then make the release visible in one step.
+
+    On a file system that step is a rename of the finished tree; elsewhere it is the root
+    document, written last and only if none is there.
+
+    Parameters
+    ----------
+    plan
+        The release.
+    receipts
+        Proven receipts by chunk number; see `check_receipts`.
+    header
+        Attributes of the release, without those that this function adds: format, version,
+        run, arrays, chunks and the digest of the receipts.
+    progress
+        Called with the number of objects that have become durable since the last call.
+    """
+    store = open_store(plan.data_url)
+    check_output_free(plan.url)
+    check_foreign(plan)  # the audit took its time
+    receipt_documents = _receipt_documents(plan, receipts.values())
+    for key, content in receipt_documents.items():
+        write_bytes(store, key, content)
+    document = root_document(
+        {
+            "format": "release",
+            "format_version": newest_version("release"),
+            "run": plan.run,
+            **header,
+            "arrays": [array.name for array in plan.arrays],
+            "n_records": plan.chunks.n_records,
+            "n_chunks": plan.chunks.n_chunks,
+            "chunk_rows": plan.chunks.chunk_rows,
+            "receipts_sha256": digest_receipts(receipts.values()),
+            "layout": "dense" if plan.basis is None else "factored",
+            "documents_sha256": digest_documents({**plan.documents, **receipt_documents}),
+        }
+    )
+    check_output_free(plan.url)
+    path, data = local_path(plan.url), local_path(plan.data_url)
+    if path is None or data is None:
+        if not create_bytes(join(plan.url, ROOT_DOCUMENT), document):
+            check_output_free(plan.url)
+        return
+    write_bytes(store, ROOT_DOCUMENT, document)
+    drop_unfinished(plan.data_url)
+    flush_tree(data, progress)
+    os.rename(data, path)
+    flush_folder(os.path.dirname(path))
+
+
+def digest_receipts(receipts: Iterable[Receipt]) -> str:
+    """SHA-256 over chunk, rows, array, length and checksum of every stored object."""
+    sha = hashlib.sha256()
+    for receipt in sorted(receipts, key=lambda r: r.chunk):
+        for stored in receipt.objects:
+            line = f"{receipt.chunk} {receipt.rows} {stored.array} {stored.length} {stored.crc32c}"
+            sha.update(f"{line}\n".encode())
+    return sha.hexdigest()
+
+
+def _receipt_documents(plan: ReleasePlan, receipts: Iterable[Receipt]) -> dict[str, bytes]:
+    """The receipts as a small Zarr group inside the release: (chunk, array) tables.
+
+    Their keys are the same whatever the receipts are, and without any.
+    """
+    memory = MemoryStore()
+    group = zarr.create_group(memory, path=RECEIPTS)
+    ordered = sorted(receipts, key=lambda r: r.chunk)
+    shape = (plan.chunks.n_chunks, len(plan.arrays))
+    tables: dict[str, npt.NDArray[Any]] = {
+        "rows": np.array([[r.rows] * len(plan.arrays) for r in ordered], np.int64),
+        "length": np.array([[s.length for s in r.objects] for r in ordered], np.int64),
+        "crc32c": np.array([[s.crc32c for s in r.objects] for r in ordered], np.uint32),
+    }
+    for name, table in tables.items():
+        data = table if ordered else np.ones(shape, table.dtype)
+        group.create_array(name, data=data, dimension_names=["chunk", "array"])
+    found = {key: read_bytes(memory, key) for key in list_keys(memory) if key != ROOT_DOCUMENT}
+    return {key: value for key, value in found.items() if value is not None}

@@ -1,0 +1,1 @@
+"""ARFF: header, dense and sparse records, Mulan's list of labels."""

@@ -1,0 +1,1 @@
+"""What all source formats share: files, text, roles of columns, tables in memory."""

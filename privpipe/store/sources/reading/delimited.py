@@ -1,0 +1,228 @@
+"""Delimited text, streamed through pyarrow; what goes wrong is reported without quoting cells."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pc
+
+from privpipe.errors import FormatError, InputError
+
+__all__ = ["BLOCK_BYTES", "DelimitedText", "Dialect"]
+
+BLOCK_BYTES = 2**20
+"""Text parsed at once, or four times the first row where that is more. Arrow reads up to 32
+blocks ahead, and no row may be longer than a block."""
+
+_CONVERSION = re.compile(r"In CSV column #(\d+): (?:Row #(\d+): )?CSV conversion error to (\w+)")
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How cells are written.
+
+    Parameters
+    ----------
+    delimiter
+        Between cells.
+    quote
+        Around a cell that holds a delimiter.
+    missing
+        Cells that stand for a missing value.
+    escape
+        Before a quote inside a cell, where quotes are not doubled.
+    """
+
+    delimiter: str = ","
+    quote: str = '"'
+    missing: tuple[str, ...] = ("",)
+    escape: str | None = None
+
+
+@dataclass(frozen=True)
+class DelimitedText:
+    """One text of delimited cells.
+
+    Parameters
+    ----------
+    open_stream
+        Opens it at its first row.
+    dialect
+        How it is written.
+    where
+        The text, for messages.
+    first_row
+        Rows of the file before that first row, for messages.
+    labels
+        How messages call the columns, where their names may be values of a record.
+    """
+
+    open_stream: Callable[[], pa.NativeFile]
+    dialect: Dialect
+    where: str
+    first_row: int = 0
+    labels: tuple[str, ...] = ()
+
+    def infer(self) -> pa.Schema:
+        """Names from the first row, types from the first block.
+
+        Raises
+        ------
+        InputError, FormatError
+            As `read`.
+        """
+        ragged: list[pc.InvalidRow] = []
+        try:
+            size = self._block_bytes()
+            with self.open_stream() as stream:
+                schema = self._reader(stream, size, ragged).schema
+                _ = schema.names  # decoded here
+        except UnicodeDecodeError:
+            message = "UTF8"
+        except (pa.ArrowException, OSError, EOFError) as error:
+            message = str(error)
+        else:
+            if pa.binary() in schema.types:
+                raise _not_utf8(self.where)
+            return schema
+        raise self._explain(message, ragged, ())
+
+    def read(
+        self, names: Sequence[str], types: Mapping[str, Any], *, skip: int = 1
+    ) -> Iterator[pa.RecordBatch]:
+        """Read some columns in batches of one block.
+
+        Parameters
+        ----------
+        names
+            Names of all columns.
+        types
+            Arrow types of those to read, in the order wanted.
+        skip
+            First rows to leave out.
+
+        Raises
+        ------
+        InputError
+            If a row has another number of cells than there are names, a cell does not fit its
+            column, or there is nothing.
+        FormatError
+            If it is not text in UTF-8, damaged, or a row is longer than a block.
+        """
+        ragged: list[pc.InvalidRow] = []
+        try:
+            size = self._block_bytes()
+            with self.open_stream() as stream:
+                yield from self._reader(stream, size, ragged, names, types, skip)
+                return
+        except (pa.ArrowException, OSError, EOFError) as error:
+            message = str(error)
+        raise self._explain(message, ragged, names)
+
+    def _reader(
+        self,
+        stream: pa.NativeFile,
+        size: int,
+        ragged: list[pc.InvalidRow],
+        names: Sequence[str] = (),
+        types: Mapping[str, Any] | None = None,
+        skip: int = 0,
+    ) -> pc.CSVStreamingReader:
+        def note(row: pc.InvalidRow) -> str:
+            ragged.append(row)
+            return "error"
+
+        return pc.open_csv(
+            stream,
+            # One thread: only then rows are numbered in what goes wrong.
+            read_options=pc.ReadOptions(
+                use_threads=False,
+                block_size=size,
+                column_names=list(names),
+                # Of rows, not of lines: a name within quotes may hold a line break.
+                skip_rows_after_names=skip,
+            ),
+            parse_options=pc.ParseOptions(
+                delimiter=self.dialect.delimiter,
+                quote_char=self.dialect.quote,
+                escape_char=self.dialect.escape or False,
+                newlines_in_values=True,
+                invalid_row_handler=note,
+            ),
+            convert_options=pc.ConvertOptions(
+                column_types=dict(types or {}),
+                include_columns=list(types or ()),
+                null_values=list(self.dialect.missing),
+                strings_can_be_null=True,
+            ),
+        )
+
+    def _block_bytes(self) -> int:
+        """Rows of many columns need larger blocks; the first row tells."""
+        with self.open_stream() as stream, io.BufferedReader(stream) as lines:
+            first = lines.readline(2**26)
+            quote = self.dialect.quote.encode()
+            while first.count(quote) % 2 and len(first) < 2**26:  # a line break within quotes
+                if not (more := lines.readline(2**26)):
+                    break
+                first += more
+        if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise _not_utf8(self.where)
+        return max(BLOCK_BYTES, 4 * len(first))
+
+    def _explain(
+        self, message: str, ragged: Sequence[pc.InvalidRow], names: Sequence[str]
+    ) -> InputError | FormatError:
+        """What went wrong, from those parts of a message that hold no cell."""
+        if ragged:
+            return InputError(
+                f"{self._place(ragged[0].number)} has {ragged[0].actual_columns} cells instead "
+                f"of {ragged[0].expected_columns}.",
+                remedy="Fix the row; a cell that holds the delimiter must be quoted.",
+                code="ragged",
+            )
+        if "UTF8" in message:
+            return _not_utf8(self.where)
+        if found := _CONVERSION.search(message):
+            name = (self.labels or [repr(name) for name in names])[int(found.group(1))]
+            return InputError(
+                f"{self._place(found.group(2))} holds something in the column {name} that is "
+                f"not a {'truth value' if found.group(3) == 'boolean' else 'number'}.",
+                remedy="Make the column --categorical, leave it out with --drop, or name what "
+                "stands for a missing value with --missing.",
+                code="text-feature",
+            )
+        if "Empty CSV" in message:
+            return InputError(
+                f"{self.where} is empty.", remedy="Give at least one record.", code="empty"
+            )
+        if "straddling" in message:
+            return FormatError(
+                f"{self.where} has a row of more than {BLOCK_BYTES // 2**10} KiB and four times "
+                "its first one, or a quote without end.",
+                remedy="Fix the quotes, or store such wide records as Parquet.",
+            )
+        return FormatError(
+            f"{self.where} cannot be read as delimited text.",
+            remedy="The file is damaged, cut short or something else: write it again.",
+        )
+
+    def _place(self, row: int | str | None) -> str:
+        return f"{self.where}: a row" if row is None else f"{self.where}: row {self._count(row)}"
+
+    def _count(self, row: int | str) -> int:
+        return int(row) + self.first_row
+
+
+def _not_utf8(where: str) -> FormatError:
+    return FormatError(
+        f"{where} is not text in UTF-8.",
+        remedy="Convert it, as with `iconv -f LATIN1 -t UTF-8`.",
+        code="encoding",
+    )

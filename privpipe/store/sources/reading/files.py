@@ -1,0 +1,192 @@
+"""Files of a table source: one file, or a folder whose files or Hive folders are partitions.
+
+Reached through fsspec, so that a bucket works wherever a folder does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from privpipe.errors import InputError, StoreError
+from privpipe.store.access.location import explain_unreachable, shown
+
+__all__ = ["TableFile", "TableFiles", "list_files", "open_input"]
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """One file of a table.
+
+    Parameters
+    ----------
+    path
+        Path on its file system.
+    partition
+        Number of the partition it belongs to.
+    keys
+        Hive keys and values of its folders; a value is None where Hive writes its default.
+    """
+
+    path: str
+    partition: int
+    keys: tuple[tuple[str, str | None], ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class TableFiles:
+    """The files of a table in the order of its records.
+
+    Parameters
+    ----------
+    system
+        The fsspec file system.
+    url
+        Where the table is.
+    kind
+        Format of the files.
+    files
+        Sorted by path.
+    partitions
+        Names of the partitions: of files, or of folders in a Hive layout.
+    """
+
+    system: Any
+    url: str
+    kind: str
+    files: tuple[TableFile, ...]
+    partitions: tuple[str, ...]
+
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        """Hive keys, which can be read like columns."""
+        return tuple(name for name, _ in self.files[0].keys)
+
+    def describe(self, file: TableFile) -> str:
+        """A file as messages may name it: values in the names of Hive folders are left out."""
+        if len(self.files) == 1:
+            return shown(self.url)
+        name = file.path.rstrip("/").rpartition("/")[2]
+        where = "".join(f"{key}=*/" for key, _ in file.keys)
+        return f"{where}{name} (partition {file.partition}) of {shown(self.url)}"
+
+
+def list_files(url: str, kinds: Mapping[str, str]) -> TableFiles | None:
+    """Find the table files at a place; None where there are none.
+
+    Parameters
+    ----------
+    url
+        A file or a folder.
+    kinds
+        Format by the end of a file's name, lower case.
+
+    Raises
+    ------
+    InputError
+        If a folder mixes formats, or Hive keys differ between its files.
+    StoreError
+        If there is nothing, or it cannot be listed.
+    """
+    try:
+        system, root = fsspec.core.url_to_fs(url)
+        root = root.rstrip("/")
+        is_folder = bool(system.isdir(root))
+        found = sorted(system.find(root)) if is_folder else [root]
+        exists = is_folder or bool(system.exists(root))
+    except Exception as error:  # many kinds, depending on the file system
+        problem = explain_unreachable(url, error)
+    else:
+        if not exists:
+            raise StoreError(
+                f"There is nothing at {shown(url)}.", remedy="Check the path.", code="not-found"
+            )
+        relative = {path: path[len(root) :].strip("/") for path in found}
+        return _arrange(system, url, relative, kinds)
+    raise problem
+
+
+def _arrange(
+    system: Any,
+    url: str,
+    relative: Mapping[str, str],
+    kinds: Mapping[str, str],
+) -> TableFiles | None:
+    """Files by their path and their path below the source, in the order of its records."""
+    kind_of = {path: _kind(path, kinds) for path in relative if not _is_hidden(relative[path])}
+    tables = [path for path, kind in kind_of.items() if kind]
+    if not tables:
+        return None
+    found = sorted({kind_of[path] for path in tables})
+    if len(found) > 1:
+        raise InputError(
+            f"{shown(url)} holds files of several formats: {', '.join(found)}.",
+            remedy="Ingest one format at a time, each from a folder of its own.",
+            code="mixed-formats",
+        )
+    keys = {path: _read_keys(relative[path]) for path in tables}
+    if len({tuple(name for name, _ in value) for value in keys.values()}) > 1:
+        raise InputError(
+            f"The folders below {shown(url)} differ in their Hive keys.",
+            remedy="Use the same key=value levels for every file.",
+            code="schema-drift",
+        )
+    hive = bool(keys[tables[0]])
+    files: list[TableFile] = []
+    names: list[str] = []
+    for name, group in groupby(tables, key=lambda path: _partition(relative[path], path, hive)):
+        files += [TableFile(path, len(names), keys[path]) for path in group]
+        names.append(name)
+    return TableFiles(system, url, found[0], tuple(files), tuple(names))
+
+
+def _kind(path: str, kinds: Mapping[str, str]) -> str:
+    """Format by the end of a file's name; empty when it is none of these."""
+    return next((kind for end, kind in kinds.items() if path.lower().endswith(end)), "")
+
+
+def open_input(system: Any, path: str) -> pa.NativeFile:
+    """Open a file for Arrow, decompressing by its name; a local one without detours.
+
+    Raises
+    ------
+    OSError
+        If it cannot be opened.
+    """
+    compression = "gzip" if path.endswith(".gz") else None
+    if "file" in _protocols(system):
+        raw: pa.NativeFile = pa.OSFile(path, "rb")
+    else:
+        raw = pa.PythonFile(system.open(path, "rb"), mode="r")
+    return pa.CompressedInputStream(raw, compression) if compression else raw
+
+
+def _protocols(system: Any) -> Iterable[str]:
+    return (system.protocol,) if isinstance(system.protocol, str) else system.protocol
+
+
+def _partition(relative: str, path: str, hive: bool) -> str:
+    if hive:
+        return relative.rpartition("/")[0]
+    return relative or path.rpartition("/")[2]
+
+
+def _is_hidden(relative: str) -> bool:
+    """Spark and others leave markers such as _SUCCESS and .crc files beside the data."""
+    return any(part.startswith((".", "_")) and "=" not in part for part in relative.split("/"))
+
+
+def _read_keys(relative: str) -> tuple[tuple[str, str | None], ...]:
+    folders = relative.split("/")[:-1]
+    if not folders or not all("=" in folder for folder in folders):
+        return ()
+    names = [folder.partition("=")[0] for folder in folders]
+    scheme = ds.HivePartitioning(pa.schema([(name, pa.string()) for name in names]))
+    values = ds.get_partition_keys(scheme.parse("/".join(folders) + "/"))
+    return tuple((name, values.get(name)) for name in names)

@@ -1,0 +1,334 @@
+"""Which columns of a table are features, which variables, and which are left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from privpipe.errors import InputError, OptionError
+from privpipe.records.schema import suggest
+from privpipe.store.access.location import MOST_NAME_BYTES
+from privpipe.store.sources.reading.source import SourceLayout, SourceVariable
+
+__all__ = [
+    "ColumnKind",
+    "Form",
+    "Roles",
+    "TableColumn",
+    "assign_roles",
+    "check_drift",
+    "check_names",
+    "check_variable_name",
+]
+
+ColumnKind = Literal["number", "integer", "boolean", "text", "other"]
+Form = Literal["number", "text"]
+"""How a column is to be read."""
+
+TRUTH_VALUES = "nominal of true and false"
+"""Type name of a column of text that declares truth values alone."""
+
+RESERVED = ("features", "zarr.json")
+"""Names within a collection that are no variable's."""
+
+_NESTED = ("list", "large_list", "fixed_size_list", "struct", "map", "dense_union", "sparse_union")
+"""How Arrow begins the names of types that hold more than one value."""
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """A column of a table.
+
+    Parameters
+    ----------
+    name
+        Its name.
+    kind
+        What it holds; "other" are dates, lists and the like.
+    type_name
+        Its type as the format calls it, for messages.
+    narrow
+        Whether float32 holds each of its numbers exactly.
+    optional
+        Read only when it is named: keys of Hive folders.
+    place
+        Its number, from 1, where its name may be a value of a record and must not be published.
+    """
+
+    name: str
+    kind: ColumnKind
+    type_name: str
+    narrow: bool = False
+    optional: bool = False
+    place: int | None = None
+
+    @property
+    def is_boolean(self) -> bool:
+        """Whether it holds truth values, however they are written."""
+        return self.kind == "boolean" or self.type_name == TRUTH_VALUES
+
+    @property
+    def label(self) -> str:
+        """How messages call it."""
+        return self.name if self.place is None else f"column {self.place}"
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What each column of a table is for.
+
+    Parameters
+    ----------
+    features
+        Columns of the feature matrix, in the order of the table.
+    variables
+        Columns that become variables, likewise.
+    forms
+        How to read each variable.
+    features_dtype
+        float32 where it holds all features exactly, else float64.
+    """
+
+    features: tuple[str, ...]
+    variables: tuple[SourceVariable, ...]
+    forms: Mapping[str, Form]
+    features_dtype: np.dtype[np.floating]
+
+
+def assign_roles(
+    columns: Sequence[TableColumn],
+    layout: SourceLayout,
+    labels: Sequence[str],
+    where: str,
+    locate: Callable[[str], str] = lambda _: "",
+) -> Roles:
+    """Decide from options and types what each column is for.
+
+    Parameters
+    ----------
+    columns
+        Columns of the table.
+    layout
+        The options.
+    labels
+        Columns that a list of labels beside the table names.
+    where
+        The table, for messages.
+    locate
+        Says where a column's first text stands, or nothing.
+
+    Raises
+    ------
+    OptionError
+        If an option names a column that is not there (with the closest), or two roles for one.
+    InputError
+        If a feature is not a number, or a variable neither number nor text.
+    """
+    known = {column.name: column for column in columns}
+    named = (*(layout.labels or ()), *labels, *layout.categorical, *layout.numeric)
+    _check_known((*named, *layout.features, *layout.drop), known, where)
+    _check_apart(layout, named)
+    chosen = set(layout.features)
+    variables = set(named)
+    for name, column in known.items():
+        if name in chosen | variables | set(layout.drop) or column.optional:
+            continue
+        if not layout.features:
+            chosen.add(name)
+        elif layout.labels is None and not labels:
+            variables.add(name)
+    features = [known[name] for name in known if name in chosen]
+    _check_features(features, where, locate)
+    kept = [known[name] for name in known if name in variables - set(layout.drop)]
+    _check_variables(kept, layout, where)
+    return Roles(
+        features=tuple(column.name for column in features),
+        variables=tuple(_as_variable(column, layout) for column in kept),
+        forms={column.name: _form(column, layout) for column in kept},
+        features_dtype=np.dtype(
+            np.float32 if all(column.narrow for column in features) else np.float64
+        ),
+    )
+
+
+def check_names(names: Sequence[str], where: str, labels: Mapping[str, str] | None = None) -> None:
+    """Refuse names that stand twice.
+
+    Parameters
+    ----------
+    names
+        The names.
+    where
+        What has them, for messages.
+    labels
+        How messages call them, where their names are not to be published.
+
+    Raises
+    ------
+    InputError
+        With the names.
+    """
+    known = labels or {}
+    twice = sorted(known.get(name, name) for name, n in Counter(names).items() if n > 1)
+    if twice:
+        raise InputError(
+            f"{where} has several columns named {_listed(twice)}.",
+            remedy="Give each column a name of its own.",
+            code="duplicate-names",
+        )
+
+
+def check_variable_name(name: str) -> None:
+    """Refuse a name that cannot be that of an array beside the features.
+
+    Raises
+    ------
+    InputError
+        With the name.
+    """
+    if name in RESERVED or "/" in name or name.startswith((".", "__")) or not name:
+        raise InputError(
+            f"A variable cannot be named {name!r}.",
+            remedy="Rename it: 'features', 'zarr.json', slashes, a leading dot or two underscores "
+            "are taken.",
+            code="reserved-name",
+        )
+    n_bytes = len(name.encode(errors="replace"))
+    if n_bytes > MOST_NAME_BYTES or "\0" in name:
+        cut = name if len(name) <= 40 else f"{name[:40]}..."
+        raise InputError(
+            f"The variable {cut!r} has a name of {n_bytes} bytes, or one with a null character.",
+            remedy=f"Rename it: an array has a name of at most {MOST_NAME_BYTES} bytes.",
+            code="reserved-name",
+        )
+
+
+def check_drift(first: Sequence[TableColumn], here: Sequence[TableColumn], where: str) -> None:
+    """Refuse a file whose columns differ from the first file's in name or kind.
+
+    Order and widths of integers do not matter; a null column goes with any.
+
+    Raises
+    ------
+    InputError
+        With the columns, and never what they hold.
+    """
+    known, found = {c.name: c for c in first}, {c.name: c for c in here}
+    check_names([column.name for column in here], where, {c.name: c.label for c in here})
+    problems = {
+        "lacks": [c.label for name, c in known.items() if name not in found],
+        "adds": [c.label for name, c in found.items() if name not in known],
+        "has other types in": [
+            f"{c.label} ({c.type_name} here, {known[n].type_name} there)"
+            for n, c in found.items()
+            if n in known and not _agree(known[n], c)
+        ],
+    }
+    wrong = [f"{what} {_listed(names)}" for what, names in problems.items() if names]
+    if wrong:
+        raise InputError(
+            f"{where} {'; '.join(wrong)}, compared with the first file.",
+            remedy="Give all files the same columns and types, or ingest them apart.",
+            code="schema-drift",
+        )
+
+
+def _agree(first: TableColumn, here: TableColumn) -> bool:
+    numbers = ("number", "integer")
+    same = first.kind == here.kind or (first.kind in numbers and here.kind in numbers)
+    return here.type_name == "null" or (same and (here.narrow or not first.narrow))
+
+
+def _check_known(names: Iterable[str], known: Mapping[str, TableColumn], where: str) -> None:
+    named = [column.name for column in known.values() if column.place is None]
+    for name in names:
+        if name not in known:
+            raise OptionError(
+                f"{where} has no column {name!r}{suggest(name, named)}.",
+                remedy=f"It has: {_listed(named)}."
+                if named
+                else "Its first row may be a record, so that it is not shown here: put the names "
+                "of the columns into a first row of their own.",
+                code="missing-variable",
+            )
+
+
+def _check_apart(layout: SourceLayout, named: Sequence[str]) -> None:
+    pairs = {
+        "a feature and a variable": set(layout.features) & set(named),
+        "a feature and dropped": set(layout.features) & set(layout.drop),
+        "categorical and numeric": set(layout.categorical) & set(layout.numeric),
+    }
+    for what, both in pairs.items():
+        if both:
+            raise OptionError(
+                f"{_listed(sorted(both))} cannot be both {what}.", remedy="Name it once."
+            )
+
+
+def _check_features(
+    features: Sequence[TableColumn], where: str, locate: Callable[[str], str]
+) -> None:
+    texts = [column for column in features if column.kind == "text"]
+    if texts:
+        first = locate(texts[0].name)
+        raise InputError(
+            f"{where} holds text in {_listed([c.label for c in texts])}{first}, and a feature is a "
+            "number.",
+            remedy="Make it a variable with --labels or --categorical, leave it out with --drop if "
+            "it is an identifier, or name what stands for a missing value with --missing.",
+            code="text-feature",
+        )
+    others = [f"{c.label} ({c.type_name})" for c in features if c.kind == "other"]
+    if others:
+        raise InputError(
+            f"{where} holds columns that are neither numbers nor text: {_listed(others)}.",
+            remedy="Leave them out with --drop, or store numbers instead.",
+            code="column-type",
+        )
+
+
+def _check_variables(kept: Sequence[TableColumn], layout: SourceLayout, where: str) -> None:
+    for column in kept:
+        check_variable_name(column.name)
+        if column.kind == "text" and column.name in layout.numeric:
+            raise InputError(
+                f"The variable {column.label!r} of {where} holds text and cannot be numeric.",
+                remedy="Leave it out of --numeric, or drop it with --drop.",
+                code="text-variable",
+            )
+        if column.type_name.startswith(_NESTED):
+            raise InputError(
+                f"The variable {column.name!r} of {where} holds lists or structures "
+                f"({column.type_name}).",
+                remedy="Leave it out with --drop, or store one value per record.",
+                code="column-type",
+            )
+        if column.kind == "other" and column.name not in layout.categorical:
+            raise InputError(
+                f"The variable {column.name!r} of {where} is neither number nor text "
+                f"({column.type_name}).",
+                remedy="Make it --categorical, or leave it out with --drop.",
+                code="column-type",
+            )
+
+
+def _as_variable(column: TableColumn, layout: SourceLayout) -> SourceVariable:
+    if column.name in layout.categorical or column.kind == "other":
+        return SourceVariable(column.name, "text")
+    return SourceVariable(column.name, column.kind)
+
+
+def _form(column: TableColumn, layout: SourceLayout) -> Form:
+    is_text = column.kind in ("text", "other", "boolean") or column.name in layout.categorical
+    return "text" if is_text and column.name not in layout.numeric else "number"
+
+
+def _listed(names: Sequence[str], most: int = 12) -> str:
+    """Names for a message, cut where there are many."""
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest

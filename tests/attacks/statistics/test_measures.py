@@ -1,0 +1,137 @@
+"""Scores against scikit-learn, weighted and unweighted, and what an advantage means."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn import metrics
+
+from privpipe.attacks.statistics.measures import (
+    Score,
+    balance_confusion,
+    harmonise_confusion,
+    measure_advantage,
+    measure_class_scores,
+    measure_number_scores,
+    weigh_areas,
+    weigh_confusion,
+)
+from privpipe.attacks.statistics.roc import measure_roc
+from privpipe.attacks.statistics.uncertainty.intervals import Interval
+from privpipe.errors import InputError
+
+
+@pytest.fixture
+def guesses() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    random = np.random.default_rng(4)
+    truth = random.choice(3, 300, p=[0.6, 0.3, 0.1])
+    decision = np.round(random.normal(size=(300, 3)) + 1.2 * np.eye(3)[truth], 1)  # with ties
+    return truth, decision, random.integers(0, 4, (5, 300)).astype(float)
+
+
+def test_weigh_confusion__agrees_with_sklearn_under_any_weights(guesses) -> None:
+    truth, decision, weights = guesses
+    said = decision.argmax(axis=1)
+    counts = weigh_confusion(truth, said, 3)(weights)
+    for w, count in zip(weights, counts, strict=True):
+        np.testing.assert_allclose(count, metrics.confusion_matrix(truth, said, sample_weight=w))
+    balanced = [metrics.balanced_accuracy_score(truth, said, sample_weight=w) for w in weights]
+    f1 = [metrics.f1_score(truth, said, sample_weight=w, average="macro") for w in weights]
+    np.testing.assert_allclose(balance_confusion(counts), balanced)
+    np.testing.assert_allclose(harmonise_confusion(counts), f1)
+
+
+def test_weigh_areas__agrees_with_sklearn_with_ties_and_weights(guesses) -> None:
+    truth, decision, weights = guesses
+    value = decision[:, 1] - decision[:, 0]
+    two = truth == 1
+    ours = weigh_areas(two.astype(int), np.column_stack([np.zeros(300), value]))(weights)
+    theirs = [metrics.roc_auc_score(two, value, sample_weight=w) for w in weights]
+    np.testing.assert_allclose(ours, theirs)
+    ours = weigh_areas(truth, decision)(weights)
+    theirs = [
+        np.mean([
+            metrics.roc_auc_score(truth == k, decision[:, k], sample_weight=w) for k in range(3)
+        ])
+        for w in weights
+    ]  # fmt: skip
+    np.testing.assert_allclose(ours, theirs)
+
+
+def test_weigh_areas__is_undefined_where_a_replicate_holds_one_class() -> None:
+    score = weigh_areas(np.array([0, 1]), np.array([[1.0, 0.0], [0.0, 1.0]]))
+    found = score(np.array([[1.0, 1.0], [2.0, 0.0]]))
+    assert found[0] == 1.0
+    assert np.isnan(found[1])
+
+
+def test_measure_class_scores__states_estimates_and_baselines(guesses) -> None:
+    truth, decision, _ = guesses
+    scores = {s.name: s for s in measure_class_scores(truth, decision, guess=0)}
+    said = decision.argmax(axis=1)
+    assert scores["accuracy"].interval.estimate == pytest.approx(np.mean(said == truth))
+    assert scores["accuracy"].baseline == pytest.approx(np.mean(truth == 0))
+    assert scores["balanced_accuracy"].baseline == pytest.approx(1 / 3)
+    assert scores["auc"].baseline == 0.5
+    assert scores["accuracy"].interval.method == "wilson"
+    grouped = measure_class_scores(truth, decision, guess=0, groups=np.arange(300) // 10)
+    assert [s.interval.method for s in grouped] == [
+        "grouped_wilson",
+        *["grouped_bootstrap"] * 3,
+        *["grouped_ranks"] * 2,
+    ]
+
+
+def test_measure_number_scores__equals_sklearn() -> None:
+    random = np.random.default_rng(5)
+    truth = random.normal(3, 2, 200)
+    said = truth + random.normal(size=200)
+    r2, rmse, *_ = measure_number_scores(truth, said, guess=float(truth.mean()))
+    assert r2.interval.estimate == pytest.approx(metrics.r2_score(truth, said))
+    assert rmse.interval.estimate == pytest.approx(metrics.root_mean_squared_error(truth, said))
+    assert rmse.baseline == pytest.approx(truth.std())
+    assert rmse.advantage == pytest.approx(r2.advantage)
+
+
+def test_measure_advantage__runs_from_guessing_to_knowing() -> None:
+    assert measure_advantage("accuracy", 0.95, 0.95) == 0
+    assert measure_advantage("auc", 1.0, 0.5) == 1
+    assert measure_advantage("r2", -0.1, 0.0) == pytest.approx(-0.1)
+    assert measure_advantage("accuracy", 1.0, 1.0) == 0
+
+
+def test_score__has_the_advantages_of_its_limits() -> None:
+    inverted = Score("auc", Interval(0.1, 0.05, 0.2, 0.95, "bootstrap"), 0.5)
+    assert inverted.advantage == pytest.approx(-0.8)
+    assert inverted.advantage_lower == pytest.approx(-0.9)
+    assert inverted.advantage_upper == pytest.approx(-0.6)
+    error = Score("rmse", Interval(1.0, 0.5, 2.0, 0.95, "bootstrap"), 2.0)
+    assert (error.advantage_lower, error.advantage_upper) == pytest.approx((0.0, 1 - 1 / 16))
+    low = Score("accuracy", Interval(0.1, 0.05, 0.2, 0.95, "wilson"), 0.5)
+    assert low.advantage_upper < 0
+
+
+def test_measure_roc__has_the_area_of_its_curve() -> None:
+    random = np.random.default_rng(6)
+    positive = random.integers(0, 2, 300)
+    value = np.round(random.normal(size=300) + positive, 1)
+    curve = measure_roc(positive, value)
+    area = np.trapezoid(curve.true_positive, curve.false_positive)
+    assert curve.area.estimate == pytest.approx(area)
+    assert curve.area.lower < area < curve.area.upper
+    assert curve.true_positive_at(1.0) == 1.0
+    assert curve.true_positive_at(0.05) <= curve.true_positive_at(0.2)
+
+
+@pytest.mark.parametrize(
+    ("positive", "value", "match"),
+    [
+        ([1, 1], [0.1, 0.2], "2 ones and 0 zeros"),
+        ([0, 2], [0.1, 0.2], "0 and 1"),
+        ([0, 1], [0.1], "shape"),
+        ([0, 1], [0.1, np.nan], "not finite for 1"),
+    ],
+)
+def test_measure_roc__refuses(positive, value, match) -> None:
+    with pytest.raises(InputError, match=match):
+        measure_roc(np.array(positive), np.array(value))

@@ -1,0 +1,216 @@
+"""Both errors of a verdict, simulated from scores, and the steps that share the level."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from privpipe.attacks.attack_options import AttackOptions
+from privpipe.attacks.inference import measure_attacks
+from privpipe.attacks.statistics.measures import (
+    Score,
+    measure_class_scores,
+    measure_number_scores,
+    orient_ranking,
+)
+from privpipe.attacks.statistics.uncertainty.exposure import measure_exposure
+from privpipe.attacks.statistics.uncertainty.intervals import measure_wilson_interval
+from privpipe.attacks.verdicts.judgement import Decision, LeftOut, count_compared, decide_variables
+from privpipe.attacks.verdicts.outcomes import Attack, AttackOutcome
+
+OPTIONS = AttackOptions(n_replicates=60)
+N_ADVERSARIES = 7
+
+
+def margins(random: np.random.Generator, truth: np.ndarray, kind: str) -> np.ndarray:
+    """What an adversary says of records: nothing, or twice of what is allowed."""
+    noise = random.normal(size=len(truth))
+    if kind == "nothing":
+        return noise
+    if kind == "accuracy":  # .6, where .55 is allowed
+        return noise + (2 * truth - 1) * stats.norm.ppf(0.6)
+    known = random.random(len(truth)) < 0.02
+    return np.where(known, 100.0 * (2 * truth - 1), noise)
+
+
+def decide(
+    seed: int, n_records: int, kinds: tuple[str, ...], options: AttackOptions = OPTIONS
+) -> tuple[Decision, ...]:
+    """Verdicts on variables of such a kind each, from seven adversaries that differ."""
+    random = np.random.default_rng(seed)
+    strict, *also = options.plan_levels(
+        count_compared(N_ADVERSARIES, "classes", options), len(kinds)
+    )
+    outcomes = []
+    for number, kind in enumerate(kinds):
+        truth = random.integers(0, 2, n_records)
+        for adversary in range(N_ADVERSARIES):
+            # Only one of them can use what there is.
+            said = margins(random, truth, kind if adversary == 0 else "nothing")
+            scores = measure_class_scores(
+                truth,
+                np.column_stack([-said, said]),
+                guess=0,
+                level=strict,
+                also=also,
+                n_replicates=options.n_replicates,
+                seed=seed,
+            )
+            attack = Attack(f"v{number}", "classes", "released", f"a{adversary}")
+            outcomes.append(AttackOutcome(attack, "measured", scores=scores))
+    return decide_variables(outcomes, options, n_records=n_records)
+
+
+@pytest.mark.parametrize("n_records", [60, 150])  # tested of 200 and of 500
+def test_decide_variables__accuses_noise_in_at_most_one_of_twenty(n_records: int) -> None:
+    found = [decide(seed, n_records, ("nothing", "nothing")) for seed in range(120)]
+    wrong = sum(any(one.verdict == "leaks" for one in pair) for pair in found)
+    assert wrong <= 0.05 * 120
+    assert all(one.verdict != "unknown" for pair in found for one in pair)
+
+
+@pytest.mark.parametrize("kind", ["accuracy", "exposure"])
+@pytest.mark.parametrize("n_records", [700, 4000])
+def test_decide_variables__clears_twice_what_is_allowed_in_at_most_one_of_twenty(
+    kind: str, n_records: int
+) -> None:
+    n_trials = 80 if n_records < 1000 else 20
+    verdicts = [decide(seed, n_records, (kind,))[0].verdict for seed in range(n_trials)]
+    assert verdicts.count("safe") <= 0.05 * n_trials
+    if n_records == 4000:
+        assert verdicts.count("leaks") > 0.3 * n_trials
+
+
+def test_decide_variables__clears_noise_where_records_are_many() -> None:
+    verdicts = [decide(seed, 14_000, ("nothing",))[0].verdict for seed in range(8)]
+    assert verdicts.count("safe") >= 7
+
+
+def test_decide_variables__asks_for_more_records_than_there_were() -> None:
+    found = [decide(seed, 9000, ("nothing",))[0] for seed in (3, 6)]  # chance shows a little
+    assert [one.verdict for one in found] == ["unproven", "unproven"]
+    assert all(one.n_needed > 9000 for one in found)
+
+
+@pytest.mark.parametrize("n_records", [200, 500])
+def test_measure_attacks__seldom_accuses_noise_with_adversaries_of_its_own(n_records: int) -> None:
+    options = AttackOptions(adversaries=("logistic", "naive_bayes"), n_replicates=60)
+    verdicts = []
+    for seed in range(6):
+        random = np.random.default_rng(seed)
+        released, secret = random.normal(size=(n_records, 4)), random.integers(0, 2, n_records)
+        verdicts.append(measure_attacks(released, secret, options=options).verdict)
+    assert verdicts.count("leaks") <= 1  # two of six have probability .03 at most
+    assert "safe" not in verdicts
+
+
+@pytest.mark.parametrize(("share", "n_classes"), [(0.0, 2), (0.02, 2), (0.02, 5)])
+@pytest.mark.parametrize("false_positive", [0.001, 0.01])
+def test_measure_exposure__covers(share: float, n_classes: int, false_positive: float) -> None:
+    missed = 0
+    for seed in range(200):
+        random = np.random.default_rng(seed)
+        truth = random.integers(0, n_classes, 1500)
+        ranking = random.normal(size=(1500, n_classes))
+        known = random.random(1500) < share
+        ranking[known] += 1000.0 * (2 * np.eye(n_classes)[truth[known]] - 1)
+        found = measure_exposure(truth, ranking, false_positive=false_positive, level=0.9)
+        # The false alarms are all among those not known.
+        actual = share + (1 - share) * false_positive / (1 - share)
+        missed += not found.lower <= actual <= found.upper
+    assert missed <= 0.1 * 200 + 3 * np.sqrt(0.09 * 200)
+
+
+def test_measure_exposure__of_uneven_classes_is_the_false_positive_rate_where_nothing_shows() -> (
+    None
+):
+    found = []
+    for seed in range(60):
+        random = np.random.default_rng(seed)
+        truth = (random.random(4000) < 0.1).astype(int)
+        # Calibrated noise: the larger class is claimed with more certainty.
+        said = random.normal(size=4000) ** 3 - 2
+        ranking = np.column_stack([-said, said])
+        found.append(measure_exposure(truth, ranking, false_positive=0.01).estimate)
+    assert np.mean(found) == pytest.approx(0.01, abs=0.002)
+    constant = measure_exposure(truth, np.zeros((4000, 2)), false_positive=0.01)
+    assert constant.lower < 0.01 < constant.upper < 0.03
+
+
+def test_measure_exposure__of_subjects_is_wider() -> None:
+    random = np.random.default_rng(3)
+    groups = np.repeat(np.arange(50), 40)
+    truth = np.repeat(random.integers(0, 2, 50), 40)
+    known = np.repeat(random.random(50) < 0.1, 40)
+    said = np.where(known, 9.0 * (2 * truth - 1), random.normal(size=2000))
+    measure = partial(measure_exposure, truth, np.column_stack([-said, said]), false_positive=0.01)
+    plain, grouped = measure(), measure(groups=groups)
+    assert grouped.estimate == plain.estimate
+    assert grouped.upper - grouped.lower > 2 * (plain.upper - plain.lower)
+
+
+def test_measure_number_scores__sees_numbers_that_stand_open() -> None:
+    random = np.random.default_rng(4)
+    truth = random.normal(size=9000)
+    said = np.where(random.random(9000) < 0.03, 10 * truth, 0.01 * random.normal(size=9000))
+    scores = {s.name: s for s in measure_number_scores(truth, said, guess=0.0)}
+    assert scores["tpr_at_0.01"].advantage_lower > 0.01
+    assert scores["r2"].advantage_upper < 0.1
+
+
+def test_orient_ranking__turns_each_class_by_itself_and_two_together() -> None:
+    truth = np.array([0, 0, 1, 1, 2, 2])
+    ranking = np.eye(3)[truth] * [1, -1, 1]
+    assert orient_ranking(truth, ranking).tolist() == [1, -1, 1]
+    assert orient_ranking(truth[:4], -np.eye(2)[truth[:4]]).tolist() == [-1, -1]
+
+
+def _outcome(target: str, hits: int, options: AttackOptions, n_targets: int) -> AttackOutcome:
+    strict, *also = options.plan_levels(1, n_targets)
+    interval = measure_wilson_interval(hits, 1000, level=strict, also=also)
+    attack = Attack(target, "classes", "released", "a")
+    return AttackOutcome(attack, "measured", scores=(Score("accuracy", interval, 0.5),))
+
+
+def test_decide_variables__shares_the_level_step_by_step() -> None:
+    """What one variable of five does not need, the others are given."""
+    options = replace(OPTIONS, decides=("accuracy",))
+    # Above .55: by so much that one of two is enough, and not one of five.
+    close = 1000 * (0.55 + 0.5 * (2.3 + 2.55) * np.sqrt(0.248 / 1000))
+    alone = _outcome("b", round(close), options, 5)
+    others = [_outcome(name, 500, options, 5) for name in "cde"]
+    helped = [_outcome(name, 900, options, 5) for name in "cde"]
+    harsh = decide_variables([_outcome("a", 500, options, 5), alone, *others], options)
+    mild = decide_variables([_outcome("a", 500, options, 5), alone, *helped], options)
+    assert harsh[1].verdict == "unproven"
+    assert mild[1].verdict == "leaks"
+    assert [one.verdict for one in mild] == ["safe", *["leaks"] * 4]
+
+
+def test_decide_variables__says_why_with_every_figure() -> None:
+    options = replace(OPTIONS, decides=("accuracy",))
+    (leaky,) = decide_variables([_outcome("<b>", 700, options, 1)], options, n_records=5000)
+    for figure in ("'<b>' leaks", "accuracy of 0.7", "guessing 0.5", "advantage of 0.4", "0.1"):
+        assert figure in leaky.reason
+    (close,) = decide_variables([_outcome("b", 520, options, 1)], options, n_records=5000)
+    assert close.verdict == "unproven"
+    assert 1500 < close.n_needed < 6000
+    left_out = decide_variables([], options, [LeftOut("c", "too rare.")])
+    assert left_out[0].verdict == "unproven"
+    assert "too rare" in left_out[0].reason
+
+
+def test_plan_levels__keeps_few_steps_and_at_takes_a_stricter_one() -> None:
+    levels = OPTIONS.plan_levels(28, 100)
+    assert len(levels) < 25
+    assert list(levels) == sorted(levels, reverse=True)
+    interval = measure_wilson_interval(50, 100, level=levels[0], also=levels[1:])
+    for n_open in range(1, 101):
+        wanted = OPTIONS.plan_level(28, n_open)
+        taken = interval.at(wanted).level
+        assert taken >= wanted
+        assert (1 - taken) > 0.7 * (1 - wanted)

@@ -1,0 +1,158 @@
+"""Attacks on a small cluster: the same report as in one process, and failures are unknown."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+import cloudpickle
+import dask
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+from privpipe.attacks import inference
+from privpipe.attacks.adversaries.evidence import Evidence, prepare_evidence
+from privpipe.attacks.attack_options import AttackOptions
+from privpipe.attacks.inference import measure_attacks
+from privpipe.cluster.dask_executor import DaskExecutor
+from privpipe.cluster.judging import attack_tasks as attacks
+from privpipe.cluster.judging.attack_tasks import (
+    EvidenceSummary,
+    check_worker_memory,
+    distribute_attacks,
+)
+from privpipe.cluster.workers.connection import WorkerMemory
+from privpipe.errors import InputError, MemoryBudgetError
+
+OPTIONS = AttackOptions(adversaries=("least_squares", "logistic", "naive_bayes"), n_replicates=60)
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0"
+        ) as cluster,
+        Client(cluster) as connected,
+    ):
+        yield connected
+
+
+def draw(n_classes: int = 2) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(0)
+    secret = random.integers(0, n_classes, 400)
+    return random.normal(size=(400, 4)) + secret[:, None], secret
+
+
+def prepare(n_classes: int) -> Evidence:
+    return prepare_evidence(*draw(n_classes), options=OPTIONS)
+
+
+def test_distribute_attacks__reports_what_one_process_reports(client: Client) -> None:
+    released, secret = draw()
+    alone = measure_attacks(released, secret, raw=released, options=OPTIONS)
+    evidence = prepare_evidence(released, secret, raw=released, options=OPTIONS)
+    seen = []
+    ours = distribute_attacks(
+        DaskExecutor(client),
+        evidence,
+        options=OPTIONS,
+        progress=lambda done, planned, outcome: seen.append((done, planned, outcome.status)),
+    )
+    assert ours.table.drop(columns="seconds").equals(alone.table.drop(columns="seconds"))
+    assert ours.decisions.equals(alone.decisions)
+    assert seen == [(i, 7, "measured") for i in range(1, 8)]
+
+
+def test_distribute_attacks__prepares_on_a_worker_and_uses_readable_keys(
+    client: Client, monkeypatch
+) -> None:
+    keys = []
+    submit = client.submit
+
+    def watch(*args: object, **kwargs: object) -> object:
+        keys.append((kwargs["key"], kwargs["pure"]))
+        return submit(*args, **kwargs)
+
+    monkeypatch.setattr(client, "submit", watch)
+    report = distribute_attacks(
+        DaskExecutor(client, "cafe0123"), functools.partial(prepare, 2), options=OPTIONS
+    )
+    assert report.n_records == report.n_given == 400
+    assert report.verdict == "leaks"
+    assert ("attack-cafe0123-released-logistic-confidential", False) in keys
+    assert all(not pure for _, pure in keys)
+    assert len({key for key, _ in keys}) == len(keys) == 6
+
+
+def test_distribute_attacks__hands_on_what_preparing_raised(client: Client) -> None:
+    with pytest.raises(InputError, match="single class") as caught:
+        distribute_attacks(DaskExecutor(client), functools.partial(prepare, 1), options=OPTIONS)
+    assert caught.value.__context__ is None
+
+
+def test_distribute_attacks__calls_a_lost_task_unknown_and_tells_no_text(
+    client: Client, monkeypatch
+) -> None:
+    def lose(evidence: Evidence, attack: inference.Attack, options: AttackOptions) -> object:
+        if attack.adversary == "logistic":
+            raise RuntimeError("value 12345 of record 7")
+        return inference.run_attack(evidence, attack, options)
+
+    monkeypatch.setattr(attacks, "run_attack", lose)
+    options = replace(OPTIONS, max_advantage=1.0, max_exposed=1.0)
+    report = distribute_attacks(DaskExecutor(client), prepare(2), options=options, retries=0)
+    assert report.verdict == "unknown"
+    lost = report.table.query("status == 'unknown'")
+    assert list(lost["adversary"]) == ["logistic"]
+    assert "12345" not in report.to_json()
+    assert "worker failed" in lost["reason"].item()
+
+
+def test_check_worker_memory__refuses_before_any_attack_runs() -> None:
+    mib = 1 << 20
+    workers = WorkerMemory(
+        n_workers=2, n_threads=4, smallest=1000 * mib, total=2000 * mib, threads=2
+    )
+    check_worker_memory(EvidenceSummary((), {}, 100 * mib, 400 * mib), workers)
+    with pytest.raises(MemoryBudgetError, match=r"need 1002 MiB on a worker of 2 threads"):
+        check_worker_memory(EvidenceSummary((), {}, 101 * mib, 400 * mib), workers)
+    unlimited = replace(workers, smallest=0)
+    check_worker_memory(EvidenceSummary((), {}, 10**15, 0), unlimited)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scattered", [True, False])
+def test_distribute_attacks__survives_workers_that_die(scattered: bool) -> None:
+    # Workers are other processes, which may not find this module.
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    evidence = functools.partial(prepare_and_die, 2)
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
+        Client(cluster) as connected,
+    ):
+        report = distribute_attacks(
+            DaskExecutor(connected),
+            evidence() if scattered else evidence,
+            options=OPTIONS,
+            retries=0,
+        )
+    assert report.verdict == "unknown"
+    assert (report.table["status"] == "unknown").all()
+
+
+class Deadly(dict):
+    """Sources that end the process when an attack reads them."""
+
+    def __getitem__(self, name: str) -> object:
+        os._exit(1)
+
+
+def prepare_and_die(n_classes: int) -> Evidence:
+    evidence = prepare(n_classes)
+    return replace(evidence, sources=Deadly(evidence.sources))

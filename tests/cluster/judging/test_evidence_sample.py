@@ -1,0 +1,39 @@
+"""The adversaries' sample: bounded, of different records, the same for repeats and chunkings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from flows.demo import N_ORIGINALS, write_digits
+from privpipe.attacks.attack_options import AttackOptions
+from privpipe.cluster.judging.evidence_sample import sample_evidence
+from privpipe.sanitizers.null_space.maps.null_space_cleaner import NullSpaceCleaner
+from privpipe.store.collections.collection import open_collection
+from privpipe.store.models.artifacts import digest_map, write_model
+
+
+def draw(folder: Path, repeats: int, most: int) -> np.ndarray:
+    url = str(folder / f"digits-{repeats}.zarr")
+    write_digits(url, repeats * N_ORIGINALS)
+    cleaner = NullSpaceCleaner.from_predictor(np.ones((64, 1)), utility_budget=0.01)
+    model = str(folder / f"model-{repeats}.zarr")
+    write_model(cleaner, model)
+    evidence = sample_evidence(
+        open_collection(url, confidential=["digit"]),
+        AttackOptions(max_records=most),
+        model_url=model,
+        model_digest=digest_map(cleaner),
+    )
+    return np.column_stack([evidence.truth, evidence.sources["raw"].values])
+
+
+def test_sample_evidence__is_the_same_for_whole_repeats(tmp_path: Path) -> None:
+    once, often = draw(tmp_path, 1, 500), draw(tmp_path, 40, 500)
+    assert len(once) == 500
+    assert np.array_equal(once, often)
+
+
+def test_sample_evidence__takes_every_different_record_when_it_may(tmp_path: Path) -> None:
+    assert len(draw(tmp_path, 2, 10_000)) == N_ORIGINALS

@@ -1,0 +1,121 @@
+"""Both executors give the same bits, in any order of finishing, whatever fails or dies."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from privpipe.cluster.executor import Executor, fold_in_tree
+from privpipe.cluster.open_executor import open_executor
+from privpipe.cluster.workers.connection import ClusterOptions
+from privpipe.errors import InputError, PrivpipeError
+from privpipe.protocols import Shard, Sums
+
+N_TASKS = 19
+
+
+@dataclass(frozen=True)
+class Total:
+    """A sum in floating point: another shape of the tree gives other bits."""
+
+    value: float
+
+    def merge(self, other: Total) -> Total:
+        return Total(self.value + other.value)
+
+
+def sum_up(scale: float, task: int) -> Total:
+    return Total(scale * 1.1**task / 3)
+
+
+def load(scale: float, task: int) -> list[Shard]:
+    return [Shard(np.full((2, 1), scale * 1.3 ** (task + i) / 7)) for i in range(2)]
+
+
+def add_up(shard: Shard, parameters: float, *, power: int) -> Sums:
+    return (float((parameters * shard.features**power).sum()),)
+
+
+def answer(offset: int, task: int) -> int:
+    if task == 3:
+        raise InputError("Task 3 is refused.", remedy="Ask for another.")
+    if task == 4:
+        raise ValueError("a secret value")
+    return offset + task
+
+
+def die_once(flag: str, task: int) -> int:
+    """End the whole worker process, the first time."""
+    if not Path(flag).exists():
+        Path(flag).touch()
+        os._exit(1)
+    return task
+
+
+@pytest.fixture(scope="module", params=[0, 1, 2], ids=["here", "one worker", "two workers"])
+def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
+    options = ClusterOptions(workers=request.param, dashboard="127.0.0.1:0")
+    with open_executor(options, "0a1b2c3d") as opened:
+        yield opened
+
+
+def test_reduce__same_bits_whoever_works(executor: Executor) -> None:
+    expected = fold_in_tree(
+        (sum_up(0.1, task) for task in range(N_TASKS)),
+        lambda parts: Total(sum((p.value for p in parts[1:]), parts[0].value)),
+    )
+    assert executor.reduce(sum_up, (0.1,), range(N_TASKS), label="total") == expected
+
+
+def test_oracle__same_bits_whoever_works_in_every_round(executor: Executor) -> None:
+    ask = executor.oracle(load, (0.1,), range(5), add_up, {"power": 2}, label="total")
+    for parameters in (1.0, 0.3):
+        tasks = [[add_up(s, parameters, power=2)[0] for s in load(0.1, t)] for t in range(5)]
+        expected = 0.0
+        for number, (one, other) in enumerate(tasks):
+            expected = one + other if number == 0 else expected + (one + other)
+        assert ask(parameters) == (expected,)
+
+
+def test_map_tasks__yields_every_result_and_sealed_errors(executor: Executor) -> None:
+    tasks = ((f"{number:03d}", (number,)) for number in range(30))
+    found = dict(executor.map_tasks(answer, tasks, shared=(100,), prefix="answer"))
+    assert found.pop("003").message == "Task 3 is refused."
+    foreign = found.pop("004")
+    assert isinstance(foreign, PrivpipeError)
+    assert "secret" not in str(foreign)
+    assert found == {f"{number:03d}": 100 + number for number in range(30) if number not in (3, 4)}
+
+
+def test_hold__a_value_made_where_it_is_used(executor: Executor) -> None:
+    held = executor.hold(answer, 5, 0, key="hold_answer")
+    found = dict(executor.map_tasks(answer, [("1", (1,))], shared=(held,), prefix="use"))
+    assert found == {"1": 6}
+
+
+@given(st.integers(1, 600))
+def test_fold_in_tree__keeps_the_order(n: int) -> None:
+    assert fold_in_tree(([i] for i in range(n)), lambda parts: list(chain(*parts))) == list(
+        range(n)
+    )
+
+
+@pytest.mark.slow
+def test_map_tasks__the_loss_of_the_only_worker_costs_time_alone(tmp_path: Path) -> None:
+    options = ClusterOptions(workers=1, dashboard="127.0.0.1:0")
+    with open_executor(options, "0a1b2c3e") as opened:
+        ask = opened.oracle(load, (0.1,), range(5), add_up, {"power": 2}, label="total")
+        before = ask(1.0)
+        flag = opened.send(str(tmp_path / "died"))
+        tasks = [(str(number), (number,)) for number in range(5)]
+        found = dict(opened.map_tasks(die_once, tasks, shared=(flag,), prefix="die"))
+        assert found == {str(number): number for number in range(5)}
+        assert ask(1.0) == before

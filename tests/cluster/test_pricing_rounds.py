@@ -1,0 +1,77 @@
+"""Columns priced on workers: the same bits as in memory, and seen on the cluster."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from distributed import Client
+
+from privpipe.cluster.pricing_rounds import ClusterPricing, plan_columns
+from privpipe.numerics.mapping.pricing.pair_pricing import Question, price_in_memory
+from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
+from tests.numerics.test_mapping_pricing import make_problem, random_duals
+from tests.sanitizers.mapping.solving.test_solve import profiles, random_joint
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize(("kind", "run"), [("hamming", "0123abcd"), ("matrix", "0123abce")])
+def test_cluster_pricing__gives_the_bits_of_memory(client: Client, kind: str, run: str) -> None:
+    problem = make_problem(kind)
+    price = ClusterPricing(client, run, "cluster")
+    levels = np.linspace(0, 1, problem.n_columns)
+    for question in (
+        Question(random_duals(problem, 1), 4, True),
+        Question(random_duals(problem, 2), 2, True, levels),
+        Question(random_duals(problem, 3)),
+    ):
+        here, there = price_in_memory(problem, question), price(problem, question)
+        for name in ("values", "best", "slack", "partner"):
+            np.testing.assert_array_equal(getattr(there, name), getattr(here, name))
+
+
+@pytest.mark.parametrize(("solver", "run"), [("auto", "89abcdef"), ("frank_wolfe", "89abcdf0")])
+def test_cluster_pricing__gives_the_same_mapping_for_any_workers(
+    client: Client, solver: str, run: str
+) -> None:
+    joint, codes = random_joint(2, 48, 1), profiles(48, 2)
+    given = {"distortion_budget": 0.3, "gap": 1e-7, "n_steps": 5, "solver": solver}
+    alone = solve_privacy_mapping(joint, codes, **given)  # type: ignore[arg-type]
+    price = ClusterPricing(client, run, "cluster")
+    shared = solve_privacy_mapping(joint, codes, price=price, **given)  # type: ignore[arg-type]
+    assert price.n_sent >= 8
+    for name in ("pointers", "released", "probabilities", "potentials"):
+        np.testing.assert_array_equal(getattr(shared, name), getattr(alone, name))
+    assert shared.lower_bound == alone.lower_bound
+
+
+def test_cluster_pricing__runs_as_price_columns_on_both_workers(client: Client) -> None:
+    problem = make_problem("hamming")
+    price = ClusterPricing(client, "00ff00ff", "cluster")
+    for seed in range(4):
+        price(problem, Question(random_duals(problem, seed)))
+    logs = client.run(
+        lambda dask_worker: [
+            str(key) for key, *_ in dask_worker.state.log if str(key).startswith("price_columns-")
+        ]
+    )
+    assert len(logs) == 2
+    assert all(any("00ff00ff" in key for key in keys) for keys in logs.values())
+
+
+def test_cluster_pricing__auto_stays_where_sending_costs_more(client: Client) -> None:
+    problem = make_problem("hamming")
+    price = ClusterPricing(client, "11111111")
+    price(problem, Question(random_duals(problem, 1)))
+    assert price.n_sent == 0
+
+
+def test_plan_columns__covers_every_column_once() -> None:
+    for n in (1, 3, 70, 65_536, 1_000_003):
+        edges = plan_columns(n, n)
+        assert edges[0] == 0
+        assert edges[-1] == n
+        assert all(a < b for a, b in pairwise(edges))
+        assert 4 <= len(edges) - 1 <= 64 or n < 4

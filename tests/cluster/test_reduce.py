@@ -1,0 +1,149 @@
+"""Statistics over shards on workers: any chunking, any number of workers, same result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from distributed import Client
+
+from privpipe.cluster.dask_executor import DaskExecutor
+from privpipe.cluster.reduce import ShardedCollection
+from privpipe.cluster.workers.connection import ClusterOptions, connect
+from privpipe.errors import InputError
+from privpipe.numerics.regression.moments import CoMoments
+from privpipe.protocols import Shard, Sums
+from privpipe.records.memory import Records
+from privpipe.sanitizers.null_space.algorithm_1 import fit_null_space_cleaner
+from privpipe.store.collections.collection import open_collection
+from tests.standard import CONFIDENTIAL, DESIRED, make_standard, write_standard
+
+
+def moments_of(shard: Shard) -> CoMoments:
+    return CoMoments.of(shard.features)
+
+
+def gradient_of(shard: Shard, parameters: np.ndarray, *, offset: float) -> Sums:
+    residual = shard.features @ parameters - shard.desired[:, 0] - offset
+    return float(residual @ residual), shard.features.T @ residual
+
+
+@dataclass(frozen=True)
+class Order:
+    """A statistic that tells in which order it was merged."""
+
+    first_records: tuple[int, ...]
+
+    @classmethod
+    def of(cls, shard: Shard) -> Order:
+        return cls((shard.first_record,))
+
+    def merge(self, other: Order) -> Order:
+        return Order(self.first_records + other.first_records)
+
+
+def fails(shard: Shard) -> CoMoments:
+    raise RuntimeError(f"a secret of a record: {shard.features[0, 0]}")
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = str(tmp_path_factory.mktemp("reduce") / "standard.zarr")
+    write_standard(path, 1500, chunk_rows=16)
+    return path
+
+
+def test_reduce__equals_one_pass_in_memory(client: Client, url: str) -> None:
+    x, _ = make_standard(1500)
+    sharded = ShardedCollection(open_collection(url), DaskExecutor(client, "00000001"))
+    merged, whole = sharded.reduce(moments_of), CoMoments.of(x)
+    assert merged.count == whole.count
+    np.testing.assert_allclose(merged.mean, whole.mean, rtol=1e-13)
+    np.testing.assert_allclose(merged.scatter, whole.scatter, rtol=1e-12, atol=1e-9)
+
+
+def test_reduce__merges_in_the_order_of_chunks(client: Client, tmp_path: Path) -> None:
+    """Of 81 tasks: two full levels of the tree and one left over."""
+    path = str(tmp_path / "long.zarr")
+    write_standard(path, 1290, chunk_rows=2)
+    sharded = ShardedCollection(open_collection(path), DaskExecutor(client, "00000009"))
+    assert sharded.reduce(Order.of).first_records == tuple(range(0, 1290, 2))
+
+
+@pytest.mark.slow
+def test_reduce__is_bitwise_the_same_for_one_worker_and_two(client: Client, url: str) -> None:
+    both = ShardedCollection(open_collection(url), DaskExecutor(client, "00000002")).reduce(
+        moments_of
+    )
+    with connect(ClusterOptions(workers=1, dashboard="127.0.0.1:0")) as single:
+        one = ShardedCollection(open_collection(url), DaskExecutor(single, "00000003")).reduce(
+            moments_of
+        )
+    assert np.array_equal(both.scatter, one.scatter)
+    assert np.array_equal(both.mean, one.mean)
+
+
+def test_reduce__hides_the_text_of_foreign_errors(client: Client, url: str) -> None:
+    sharded = ShardedCollection(open_collection(url), DaskExecutor(client, "00000005"))
+    with pytest.raises(Exception, match=r"RuntimeError at test_reduce\.py") as caught:
+        sharded.reduce(fails)
+    assert "secret" not in str(caught.value)
+    assert caught.value.__context__ is None
+
+
+def test_fit__on_workers_equals_fit_in_memory(client: Client, url: str) -> None:
+    x, variables = make_standard(1500)
+    targets = np.column_stack([variables[name] for name in DESIRED])
+    opened = open_collection(url, desired=DESIRED, confidential=CONFIDENTIAL)
+    far = fit_null_space_cleaner(
+        ShardedCollection(opened, DaskExecutor(client, "00000006")), utility_budget=0.5, ridge=1e-6
+    )
+    near = fit_null_space_cleaner(Records(x, desired=targets), utility_budget=0.5, ridge=1e-6)
+    np.testing.assert_allclose(far.predictor, near.predictor, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(far.apply(x), near.apply(x), rtol=1e-6, atol=1e-8)
+
+
+def test_fit__reports_errors_of_workers_as_they_are(client: Client, tmp_path: Path) -> None:
+    url = str(tmp_path / "nan.zarr")
+    write_standard(url, 64, cells={(3, 2): np.nan})
+    opened = open_collection(url, desired=DESIRED)
+    with pytest.raises(InputError, match="1 of 64 training records"):
+        fit_null_space_cleaner(
+            ShardedCollection(opened, DaskExecutor(client, "00000007")), utility_budget=0.5
+        )
+
+
+def test_oracle__sums_over_resident_shards_as_in_memory(client: Client, url: str) -> None:
+    x, variables = make_standard(1500)
+    opened = open_collection(url, desired=["height"])
+    far = ShardedCollection(opened, DaskExecutor(client, "00000008")).oracle(
+        gradient_of, offset=2.0
+    )
+    near = Records(x, desired=variables["height"]).oracle(gradient_of, offset=2.0)
+    for step in range(3):
+        at = np.linspace(-step, step, x.shape[1])
+        value, gradient = far(at)
+        expected, slope = near(at)
+        assert value == pytest.approx(expected, rel=1e-12)
+        np.testing.assert_allclose(gradient, slope, rtol=1e-9, atol=1e-6)
+
+
+def test_oracle__keys_carry_the_function_and_the_run(client: Client, url: str) -> None:
+    opened = open_collection(url, desired=["height"])
+    ask = ShardedCollection(opened, DaskExecutor(client, "0000000a")).oracle(
+        gradient_of, offset=0.0
+    )
+    ask(np.zeros(9))
+    prefixes = client.run_on_scheduler(lambda dask_scheduler: set(dask_scheduler.task_prefixes))
+    assert {"load_shards", "gradient_of"} <= prefixes
+
+
+def test_collection__answers_alike_without_workers(url: str) -> None:
+    x, _ = make_standard(1500)
+    merged = open_collection(url).reduce(moments_of)
+    np.testing.assert_allclose(merged.scatter, CoMoments.of(x).scatter, rtol=1e-12, atol=1e-9)
+    value = open_collection(url, desired=["height"]).oracle(partial(gradient_of, offset=0.0))
+    assert value(np.zeros(9))[0] > 0

@@ -1,0 +1,281 @@
+"""The server that a run starts for itself: nobody else's, and gone when the run is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flows.runs.prefect_home import is_server
+from flows.runs.prefect_server import prune_database
+from privpipe.store.access.holding.workspace import workspace_url
+from tests.flows.digits_runs import QUICK, RUN, own_prefect, write_config
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="session", autouse=True)
+def prefect_home() -> None:
+    """No server for this process: those of the runs are looked at."""
+
+
+class Running:
+    """`privpipe run` as a process of its own with a Prefect of its own."""
+
+    def __init__(self, folder: Path, source: Path) -> None:
+        self.home = folder / "prefect"
+        self.work = Path(workspace_url(str(folder / "release.zarr")))
+        config = folder / "run.toml"
+        audit = f"adversaries = {json.dumps(QUICK)}"
+        write_config(
+            config, str(source), str(folder / "release.zarr"), audit=audit, cluster="workers = 1"
+        )
+        self.process = subprocess.Popen(
+            [*RUN, str(config)],
+            env=own_prefect(str(self.home)),
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def family(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def servers(self) -> list[psutil.Process]:
+        found = []
+        for child in self.family():
+            try:
+                found += [child] if is_server(child) else []
+            except psutil.Error:
+                continue
+        return found
+
+    def wait_until(self, reached: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 150
+        while not reached():
+            assert self.process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+
+
+@pytest.fixture
+def running(source: Path, tmp_path: Path) -> Iterator[Running]:
+    run = Running(tmp_path, source)
+    family: list[psutil.Process] = []
+    try:
+        yield run
+    finally:
+        if run.process.poll() is None:
+            family = run.family()
+            run.process.kill()
+        for process in family:
+            try:
+                process.kill()
+            except psutil.Error:
+                continue
+        run.process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("name", "moment"),
+    [
+        ("SIGTERM", "clean"),
+        ("SIGTERM", "server"),
+        ("SIGHUP", "clean"),
+        ("SIGINT", "clean"),
+    ],
+)
+def test_run__ended_by_a_signal_leaves_no_process(running: Running, name: str, moment: str) -> None:
+    """While chunks are cleaned, and at the very moment at which the server is started."""
+    at_work = (
+        running.servers if moment == "server" else lambda: list(running.work.glob("ledger/*.json"))
+    )
+    running.wait_until(at_work)
+    family = running.family()
+    assert running.servers()
+    running.process.send_signal(getattr(signal, name))
+    if name != "SIGINT":  # impatient supervisors
+        time.sleep(0.2)
+        running.process.send_signal(getattr(signal, name))
+    _, error = running.process.communicate(timeout=90)
+    assert running.process.returncode == 130, error.decode()
+    assert b"interrupted" in error
+    assert b"Traceback" not in error
+    assert not psutil.wait_procs(family, timeout=10)[1]
+
+
+def ask(url: str, method: str, **headers: str) -> int:
+    body = b"{}" if method != "GET" else None
+    headers |= {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, body, headers, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as refusal:
+        return refusal.code
+
+
+def test_run__its_server_answers_nobody_else(running: Running) -> None:
+    """As another user of this machine: every route of Prefect's own list, without a password."""
+    from prefect.server.api.server import create_app
+
+    running.wait_until(lambda: list(running.work.glob("ledger/*.json")))
+    os.kill(running.process.pid, signal.SIGSTOP)
+    [server] = running.servers()
+    doors = {c.laddr for c in server.net_connections("inet") if c.status == psutil.CONN_LISTEN}
+    assert {host for host, _ in doors} == {"127.0.0.1"}
+    [(_, port)] = doors
+    root = f"http://127.0.0.1:{port}"
+    [api] = [m for m in create_app(ephemeral=True).routes if getattr(m, "path", "") == "/api"]
+    routes = [
+        (path.removeprefix("/api"), method.upper())
+        for path, methods in api.app.openapi()["paths"].items()  # type: ignore[attr-defined]
+        for method in methods
+        if not path.endswith(("/health", "/ready"))
+    ]
+    assert len(routes) > 100
+    for path, method in [*routes[::7], ("/flow_runs/filter", "POST"), ("/flow_runs/", "POST")]:
+        assert ask(f"{root}/api{path}", method) == 401, (path, method)
+    wrong = {"Authorization": "Basic cHJpdnBpcGU6eA=="}
+    assert ask(f"{root}/api/flow_runs/filter", "POST", **wrong) == 401
+    right = server.environ()["PREFECT_SERVER_API_AUTH_STRING"]
+    assert right not in " ".join(
+        [*server.cmdline(), *psutil.Process(running.process.pid).cmdline()]
+    )
+    os.kill(running.process.pid, signal.SIGCONT)
+    _, error = running.process.communicate(timeout=200)
+    assert running.process.returncode == 0, error.decode()
+    assert right.encode() not in error
+    with closing(sqlite3.connect(running.home / "prefect.db")) as database:
+        states = database.execute("SELECT name, state_type FROM task_run").fetchall()
+    assert {name.rpartition("-")[0] for name, _ in states} >= {"check", "clean", "publish"}
+    assert {state for _, state in states} == {"COMPLETED"}
+
+
+FILL = """
+from flows.runs.prefect_home import prepare_prefect
+prepare_prefect()
+from flows.runs.prefect_server import own_server
+with own_server():
+    from prefect import flow, task
+    from prefect.artifacts import create_markdown_artifact
+    @task
+    def step(): return 1
+    @flow
+    def run():
+        step()
+        create_markdown_artifact("text", key="privpipe-summary")
+    run()
+"""
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home that two real flow runs were written to."""
+    home = tmp_path_factory.mktemp("filled")
+    for _ in range(2):
+        subprocess.run(
+            [sys.executable, "-c", FILL],
+            env=own_prefect(str(home)),
+            check=True,
+            timeout=200,
+            stderr=subprocess.DEVNULL,
+        )
+    return home
+
+
+def multiply(home: Path, n_runs: int) -> None:
+    """Older and older copies of the first run with all that belongs to it."""
+    with closing(sqlite3.connect(home / "prefect.db")) as database, database:
+        for age in range(1, n_runs + 1):
+            for table in ("flow_run", "task_run", "artifact", "events", "event_resources"):
+                names = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
+                moment = f"strftime('%Y-%m-%d %H:%M:%f', 'now', '-{2 + age} days')"
+                changed = {
+                    "id": f"'copy-{age}-' || id",
+                    "flow_run_id": f"'copy-{age}-' || flow_run_id",
+                    "event_id": f"'copy-{age}-' || event_id",
+                    "state_id": "NULL",
+                    "created": moment,
+                    "occurred": moment,
+                }
+                values = ", ".join(changed.get(name, f'"{name}"') for name in names)
+                columns = ", ".join(f'"{name}"' for name in names)
+                database.execute(
+                    f"INSERT INTO {table} ({columns}) SELECT {values} FROM {table} "
+                    "WHERE id NOT LIKE 'copy-%'"
+                )
+
+
+def count(home: Path, table: str) -> int:
+    with closing(sqlite3.connect(home / "prefect.db")) as database:
+        return int(database.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+
+
+def test_prune_database__keeps_the_newest_runs_and_what_is_theirs(
+    filled: Path, tmp_path: Path
+) -> None:
+    home = Path(shutil.copytree(filled, tmp_path / "home"))
+    tables = ("flow_run", "task_run", "artifact", "events", "event_resources")
+    before = {table: count(home, table) for table in tables}
+    assert before["flow_run"] == 2
+    assert min(before.values()) > 0
+    small = (home / "prefect.db").stat().st_size
+    multiply(home, 150)
+    with closing(sqlite3.connect(home / "prefect.db")) as database, database:
+        database.execute("UPDATE flow_run SET state_type = 'RUNNING' WHERE id LIKE 'copy-9-%'")
+    assert count(home, "flow_run") == 302
+    large = (home / "prefect.db").stat().st_size
+    assert large > 2 * small
+    prune_database(home, kept_runs=2)
+    after = {table: count(home, table) for table in tables}
+    # Events of nobody's run go too: a few of the server's own start.
+    for table in tables[:3]:
+        assert after[table] == before[table]
+    for table in tables[3:]:
+        assert 0.5 * before[table] < after[table] <= before[table]
+    assert sum(file.stat().st_size for file in home.glob("prefect.db*")) <= 1.1 * small
+    with closing(sqlite3.connect(home / "prefect.db")) as database:
+        assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert database.execute("PRAGMA foreign_key_check").fetchall() == []
+
+
+def test_prune_database__removes_what_stays_too_large(filled: Path, tmp_path: Path) -> None:
+    home = Path(shutil.copytree(filled, tmp_path / "home"))
+    prune_database(home)
+    assert count(home, "flow_run") == 2
+    prune_database(home, largest=1000)
+    assert not list(home.glob("prefect.db*"))
+
+
+def test_run__prunes_privpipe_s_own_home_only(filled: Path, tmp_path: Path) -> None:
+    own = tmp_path / "data" / "privpipe" / "prefect"
+    shutil.copytree(filled, own)
+    shutil.copytree(filled, tmp_path / "mine")
+    environment = own_prefect("unused") | {"XDG_DATA_HOME": str(tmp_path / "data")}
+    del environment["PREFECT_HOME"]
+    multiply(own, 80)
+    multiply(tmp_path / "mine", 80)
+    for home in ({}, {"PREFECT_HOME": str(tmp_path / "mine")}):
+        subprocess.run(
+            [sys.executable, "-c", FILL],
+            env=environment | home,
+            check=True,
+            timeout=200,
+            stderr=subprocess.DEVNULL,
+        )
+    assert count(own, "flow_run") == 51
+    assert count(tmp_path / "mine", "flow_run") == 163

@@ -1,0 +1,126 @@
+"""What `check` and `init` say of profiles before a run: counted, and true afterwards."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flows.command.check_command import check_command
+from flows.command.configuration import init_command
+from flows.configuration.run_options import read_options
+from flows.stages.check import check_stage
+from flows.stages.preview import forecast_run
+from privpipe.errors import OptionError
+from privpipe.sanitizers.mapping.privacy_mapping import prepare_joint
+from privpipe.sanitizers.mapping.profiles import ProfileCounts
+from privpipe.store.releases.published import open_release
+from tests.flows.test_methods import configure_mapping, write_profiles
+from tests.standard import write_standard
+
+
+def init(collection: str, out: Path, **given: object) -> dict[str, object]:
+    asked = {"method": "", "desired": (), "confidential": (), "release": "", **given}
+    return init_command(collection, str(out), as_json=True, **asked)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> str:
+    url = str(tmp_path / "records.zarr")
+    write_profiles(url, 300)
+    return url
+
+
+def test_init__what_is_hidden_among_categories_needs_nothing_filled_in(
+    collection: str, tmp_path: Path
+) -> None:
+    answer = init(collection, tmp_path / "c.toml", confidential=("private",))
+    assert answer["complete"]
+    options = read_options(str(tmp_path / "c.toml"))
+    assert options.method.name == "privacy_mapping"
+    assert options.method.attributes == ("a0", "a1", "a2")
+    assert options.method.private == ("private",)
+    assert options.method.distortion_budget == 0.3
+    assert options.method.unseen == "nearest"
+    check_stage(options)
+
+
+def test_init__says_what_is_to_be_filled_in(collection: str, tmp_path: Path) -> None:
+    answer = init(collection, tmp_path / "c.toml", desired=("a0",), confidential=("private",))
+    assert answer["complete"] is False
+    with pytest.raises(OptionError, match="still says FILL IN at utility_budget") as error:
+        read_options(str(tmp_path / "c.toml"))
+    assert error.value.code == "fill-in"
+
+
+def test_init__numbers_are_cleaned_as_before(tmp_path: Path) -> None:
+    write_standard(str(tmp_path / "records.zarr"), 200, chunk_rows=100)
+    init(str(tmp_path / "records.zarr"), tmp_path / "c.toml", desired=("late",))
+    assert 'name = "null_space"' in (tmp_path / "c.toml").read_text()
+
+
+@pytest.mark.parametrize("chunk_rows", [100, 400])
+def test_forecast_run__counts_what_the_fit_will_know(tmp_path: Path, chunk_rows: int) -> None:
+    codes = write_profiles(str(tmp_path / "records.zarr"), 90, chunk_rows)
+    run = check_stage(read_options(configure_mapping(tmp_path, 0.5)))
+    found = forecast_run(run)
+    assert found is not None
+    counts = run.training.keeping(run.split, "fit").reduce(ProfileCounts.of)
+    known = {tuple(code) for code in prepare_joint(counts, run.options.method)[1]}
+    unseen = sum(tuple(code) not in known for code in codes)
+    assert unseen > 0
+    assert found.exact
+    assert (found.n_profiles, found.n_unseen, found.n_records) == (len(known), unseen, 90)
+    assert f"{unseen / 90:.1%} of all records" in found.describe()
+
+
+def test_forecast_run__a_sample_is_said_to_be_one(tmp_path: Path) -> None:
+    write_profiles(str(tmp_path / "records.zarr"), 300, chunk_rows=20)
+    found = forecast_run(check_stage(read_options(configure_mapping(tmp_path, 0.5))))
+    assert found is not None
+    assert not found.exact
+    assert found.n_records == 80
+    assert "at most about" in found.describe()
+
+
+def test_check__tells_of_profiles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_profiles(str(tmp_path / "records.zarr"), 90)
+    config = configure_mapping(tmp_path, 0.5)
+    answer = check_command(config, as_json=False)
+    assert "treated as the nearest known one" in capsys.readouterr().out
+    assert answer["profiles"]["n_unseen"] > 0
+    text = (
+        Path(config)
+        .read_text()
+        .replace("distortion_budget", 'unseen = "refuse"\ndistortion_budget')
+    )
+    Path(config).write_text(text)
+    check_command(config, as_json=False)
+    assert "will stop the run" in capsys.readouterr().out
+    assert tomllib.loads(text)["method"]["unseen"] == "refuse"
+
+
+@pytest.mark.slow
+def test_run__by_default_counts_unseen_profiles_and_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flows.pipeline import run_pipeline
+
+    monkeypatch.setenv("PRIVPIPE_KEYS", str(tmp_path / "keys"))
+    codes = write_profiles(str(tmp_path / "records.zarr"), 150, chunk_rows=64)
+    config = configure_mapping(tmp_path, 0.5)
+    forecast = forecast_run(check_stage(read_options(config)))
+    assert forecast is not None
+    run_pipeline(config)
+    release = open_release(str(tmp_path / "release.zarr"), verify=True)
+    header = release.attrs["privpipe"]
+    assert header["n_unseen"] == forecast.n_unseen > 0
+    released = np.column_stack([release[f"a{j}"].values for j in range(3)])
+    assert released.shape == codes.shape
+    (folder,) = [path.parent for path in tmp_path.rglob("audit.json")]
+    found = json.loads((folder / "audit.json").read_text())
+    assert found["unseen"] == {"n_records": forecast.n_unseen, "n_released": 150}
+    assert f"{forecast.n_unseen:,} of 150 released records" in (folder / "audit.md").read_text()

@@ -1,0 +1,89 @@
+"""Time limits of a search, on a clock of processor time: a busy machine is no excuse."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import privpipe.numerics.mapping.pricing.patience
+import privpipe.numerics.mapping.problem.incumbent
+from privpipe.numerics.mapping.pricing.pair_pricing import Prices, Question, price_in_memory
+from privpipe.numerics.mapping.pricing.patience import OutOfTime, TimedPricing
+from privpipe.numerics.mapping.problem.incumbent import Progress
+from privpipe.numerics.mapping.problem.programme import MappingProblem
+from privpipe.numerics.mapping.search.mapping_search import search_mapping
+from privpipe.numerics.mapping.search.pairs.frank_wolfe import search_frank_wolfe
+from tests.cluster.test_replies import make_categorical
+from tests.numerics.test_mapping_pricing import make_problem, random_duals
+
+
+def set_clock(monkeypatch: pytest.MonkeyPatch, clock: object) -> None:
+    for module in (
+        privpipe.numerics.mapping.problem.incumbent,
+        privpipe.numerics.mapping.pricing.patience,
+    ):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", ["auto", "frank_wolfe"])
+def test_search__keeps_its_limit_where_one_round_takes_a_good_part_of_it(
+    monkeypatch: pytest.MonkeyPatch, solver: str
+) -> None:
+    problem, small = make_categorical(9000, 2), make_categorical(60, 2)
+
+    def search(of: MappingProblem, limit: float) -> str:
+        if solver == "auto":
+            return search_mapping(of, gap=1e-6, max_seconds=limit)[1]
+        return search_frank_wolfe(
+            of, gap=1e-6, n_steps=90, price=price_in_memory, max_seconds=limit
+        )[1]
+
+    search(small, 60.0)  # compiles
+    set_clock(monkeypatch, time.process_time)
+    begun = time.process_time()
+    reason = search(problem, 2.0)
+    assert reason == "time limit"
+    assert time.process_time() - begun <= 2.2
+
+
+@pytest.mark.parametrize("kind", ["hamming", "squared", "matrix"])
+def test_timed_pricing__gives_the_bits_of_one_piece(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(privpipe.numerics.mapping.pricing.patience, "_PAIRS_PER_PIECE", 70 * 9)
+    problem = make_problem(kind)
+    timed = TimedPricing(Progress(problem, 1e-3, 1000.0))
+    levels = np.linspace(0, 1, problem.n_columns)
+    for question in (
+        Question(random_duals(problem, 1), 4, True, levels, 0.5),
+        Question(random_duals(problem, 2), 2, True),
+        Question(random_duals(problem, 3)),
+    ):
+        found, expected = timed(problem, question), price_in_memory(problem, question)
+        for name in ("values", "best", "slack", "partner"):
+            np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+
+
+def test_timed_pricing__does_not_ask_an_oracle_for_what_would_come_too_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, asked = [0.0], []
+    set_clock(monkeypatch, lambda: now[0])
+    problem = make_problem("hamming")
+
+    def slow(asked_for: MappingProblem, question: Question) -> Prices:
+        now[0] += 0.4
+        asked.append(now[0])
+        return price_in_memory(asked_for, question)
+
+    timed = TimedPricing(Progress(problem, 1e-3, 1.0), slow)
+    question = Question(random_duals(problem, 1))
+    timed(problem, question)
+    timed(problem, question)
+    with pytest.raises(OutOfTime):
+        timed(problem, question)
+    assert asked == pytest.approx([0.4, 0.8])

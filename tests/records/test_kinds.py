@@ -1,0 +1,105 @@
+"""Integers that may be classes or numbers: one rule for all who read them, said when guessed."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+from privpipe import Records, fit_leace_eraser, ingest, open_collection
+from privpipe.attacks.adversaries.codes import code_targets
+from privpipe.errors import GuessWarning, OptionError
+from privpipe.store.collections.ingestion.ingest import IngestOptions
+
+FOUR = np.arange(80) % 4
+
+
+def kinds_of(tmp_path, values):
+    """Whether records, attacks and collections read integers as classes."""
+    x = np.random.default_rng(1).normal(size=(len(values), 3))
+    np.savez(tmp_path / "s.npz", X=x, y=values)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        records = Records(x, confidential=values).schema.confidential[0]
+        _, kinds, truth = code_targets(values, None)
+        ingest(tmp_path / "s.npz", tmp_path / "c.zarr")
+    stored = open_collection(tmp_path / "c.zarr", confidential="y").schema.confidential[0]
+    assert not np.isnan(truth).all()
+    return (
+        {records.is_categorical, bool(kinds[0]), stored.is_categorical},
+        [warning.category for warning in said],
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "classes", "n_said"),
+    [
+        (np.arange(80) % 2, True, 0),
+        (np.arange(80) % 2 * 2 - 1, True, 3),
+        (FOUR, True, 3),
+        (FOUR * 10, True, 3),
+        (np.arange(80) % 64, True, 3),
+        (np.arange(80) % 65, False, 3),
+        (np.arange(80) % 11 - 5, False, 3),
+        (FOUR.astype(np.uint8), True, 3),
+    ],
+)
+def test_integers__are_one_thing_for_all_readers(tmp_path, values, classes, n_said):
+    kinds, said = kinds_of(tmp_path, values)
+    assert kinds == {classes}
+    assert said == [GuessWarning] * n_said
+
+
+def test_leace__of_four_classes_erases_all_of_them():
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(80, 5)) + np.eye(4, 5)[FOUR]
+    with pytest.warns(GuessWarning, match="4 different values, which are read as classes"):
+        eraser = fit_leace_eraser(Records(x, confidential=FOUR))
+    released = eraser.apply(x)
+    means = np.array([released[FOUR == k].mean(axis=0) for k in range(4)])
+    assert np.ptp(means, axis=0).max() < 1e-9
+    assert eraser.left.shape[1] == 3
+    number = fit_leace_eraser(Records(x, confidential=FOUR, numeric="confidential"))
+    assert number.left.shape[1] == 1
+
+
+def test_records__kinds_may_be_said():
+    x = np.ones((80, 2))
+    both = np.c_[FOUR, np.arange(80)]
+    columns = Records(
+        x, confidential=both, numeric="confidential_0", categorical="confidential_1"
+    ).schema.confidential
+    assert [column.n_categories for column in columns] == [None, 80]
+    assert floats_are_numbers(x)
+    floats = Records(x, desired=FOUR / 2, categorical="desired").schema.desired
+    assert floats[0].n_categories == 4
+    with pytest.raises(OptionError, match="which is no variable"):
+        Records(x, desired=FOUR / 2, numeric="confidential_3")
+    with pytest.raises(OptionError, match="or in both"):
+        Records(x, desired=FOUR, numeric="desired", categorical="desired")
+
+
+def floats_are_numbers(x):
+    return Records(x, desired=FOUR / 2).schema.desired[0].n_categories is None
+
+
+def test_records__minus_one_is_missing_beside_two_classes():
+    x = np.ones((6, 2))
+    with pytest.warns(GuessWarning, match="-1 being missing"):
+        records = Records(x, desired=np.array([-1, 0, 1, 1, 0, -1]))
+    (shard,) = records.shards()
+    np.testing.assert_array_equal(shard.desired[:, 0], [np.nan, 0, 1, 1, 0, np.nan])
+
+
+def test_ingest__names_what_it_guessed(tmp_path):
+    np.savez(tmp_path / "s.npz", X=np.ones((80, 2)), y=FOUR, age=np.arange(80))
+    with pytest.warns(GuessWarning) as said:
+        ingest(tmp_path / "s.npz", tmp_path / "c.zarr")
+    told = [str(warning.message) for warning in said]
+    assert told[0].startswith("y: whole numbers, which are stored as classes")
+    assert told[1].startswith("age: whole numbers, which are stored as numbers")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        options = IngestOptions(numeric=("y",), categorical=("age",))
+        ingest(tmp_path / "s.npz", tmp_path / "d.zarr", options)

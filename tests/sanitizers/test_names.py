@@ -1,0 +1,95 @@
+"""Tables are read by the names of the features a map was fitted to, never by their order."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+from privpipe import (
+    Records,
+    apply_dataset,
+    fit_leace_eraser,
+    fit_minimax_filter,
+    fit_null_space_cleaner,
+    fit_targeted_cleaner,
+    open_model,
+    write_model,
+)
+from privpipe.errors import InputError
+from privpipe.sanitizers.names import names_of
+from privpipe.store.models.artifacts import digest_map
+
+NAMES = ["height", "weight", "age", "dose"]
+
+
+@pytest.fixture
+def frame():
+    values = np.random.default_rng(3).normal(size=(60, 4)) * [1, 10, 100, 1000]
+    return pd.DataFrame(values, columns=NAMES)
+
+
+@pytest.fixture(params=["null_space", "targeted", "leace", "minimax"])
+def fitted(request, frame):
+    x = frame.to_numpy()
+    records = Records(frame, desired=x[:, 0] + x[:, 2], confidential=x[:, 1] > 0)
+    fits = {
+        "null_space": lambda: fit_null_space_cleaner(records, utility_budget=0.1),
+        "targeted": lambda: fit_targeted_cleaner(records, utility_budget=0.1),
+        "leace": lambda: fit_leace_eraser(records),
+        "minimax": lambda: fit_minimax_filter(records),
+    }
+    return fits[request.param]()
+
+
+def test_apply__reads_a_table_by_name(tmp_path, frame, fitted):
+    write_model(fitted, tmp_path / "m.zarr")
+    expected = fitted.apply(frame.to_numpy())
+    for known in (fitted, open_model(tmp_path / "m.zarr"), pickle.loads(pickle.dumps(fitted))):
+        assert names_of(known) == tuple(NAMES)
+        for order in (NAMES, NAMES[::-1], ["dose", "height", "age", "weight"]):
+            np.testing.assert_array_equal(known.apply(frame[order]), expected)
+    assert digest_map(fitted) == digest_map(open_model(tmp_path / "m.zarr"))
+
+
+def test_apply__refuses_columns_that_are_missing_or_too_many(frame, fitted):
+    with pytest.raises(InputError, match="lack 'age'; have too many 'aeg'"):
+        fitted.apply(frame.rename(columns={"age": "aeg"}))
+    with pytest.raises(InputError, match="have too many 'town'"):
+        fitted.apply(frame.assign(town=1.0))
+    with pytest.raises(InputError, match="lack 'dose'"):
+        fitted.apply(frame[NAMES[:3]])
+    with pytest.raises(InputError, match="hold twice 'age'"):
+        fitted.apply(frame[[*NAMES, "age"]])
+
+
+def test_apply__takes_arrays_and_unnamed_columns_as_they_are(frame, fitted):
+    x = frame.to_numpy()
+    np.testing.assert_array_equal(fitted.apply(pd.DataFrame(x)), fitted.apply(x))
+
+
+def test_apply__of_a_model_without_names_takes_columns_in_order(frame):
+    x = frame.to_numpy()
+    cleaner = fit_null_space_cleaner(Records(x, desired=x[:, 0]), utility_budget=0.1)
+    assert names_of(cleaner) == ()
+    np.testing.assert_array_equal(cleaner.apply(frame), cleaner.apply(x))
+
+
+def test_apply_dataset__reads_the_coordinate_of_the_features(frame, fitted):
+    def label(order):
+        table = frame[order].to_numpy()
+        return xr.Dataset({"features": (("record", "feature"), table)}, coords={"feature": order})
+
+    expected = apply_dataset(fitted, label(NAMES)).features.to_numpy()
+    np.testing.assert_array_equal(
+        apply_dataset(fitted, label(NAMES[::-1])).features.to_numpy(), expected
+    )
+    if fitted.n_features_out == 4:
+        found = apply_dataset(fitted, label(NAMES[::-1]).chunk())
+        assert found.feature.to_numpy().tolist() == NAMES
+        np.testing.assert_array_equal(found.features.to_numpy(), expected)
+    with pytest.raises(InputError, match="lack 'height', 'age'"):
+        apply_dataset(fitted, label(NAMES).assign_coords(feature=["a", *NAMES[1:2], "b", "c"]))

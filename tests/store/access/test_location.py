@@ -1,0 +1,44 @@
+"""Places by URL: what is measured of an object, in pieces of a file or whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import google_crc32c
+import pytest
+from zarr.abc.store import Store
+from zarr.storage import MemoryStore
+
+from privpipe.store.access.location import PIECE, measure_bytes, open_store, write_bytes
+
+
+def stores(folder: Path) -> list[Store]:
+    return [open_store(str(folder / "store")), MemoryStore()]
+
+
+@pytest.mark.parametrize("length", [0, 1, PIECE, 2 * PIECE + 3])
+def test_measure_bytes__is_of_all_bytes_in_any_store(tmp_path: Path, length: int) -> None:
+    content = bytes(i % 251 for i in range(length))
+    for store in stores(tmp_path):
+        write_bytes(store, "a/c/0", content)
+        turned = content[-4:] + content[:-4]
+        assert measure_bytes(store, "a/c/0") == (length, google_crc32c.value(turned))
+
+
+def test_measure_bytes__tells_chunks_apart_that_end_with_their_own_checksum(tmp_path: Path) -> None:
+    for store in stores(tmp_path):
+        found = set()
+        for chunk in range(20):
+            content = bytes((i * i + chunk) % 251 for i in range(100))
+            own = google_crc32c.value(content).to_bytes(4, "little")
+            write_bytes(store, f"a/c/{chunk}", content + own)
+            found.add(measure_bytes(store, f"a/c/{chunk}"))
+        assert len(found) == 20
+
+
+def test_measure_bytes__finds_nothing_where_there_is_no_object(tmp_path: Path) -> None:
+    for store in stores(tmp_path):
+        write_bytes(store, "a/c/0", b"1")
+        assert measure_bytes(store, "a/c/1") is None
+        assert measure_bytes(store, "a/c") is None
+        assert measure_bytes(store, "a/c/0/0") is None

@@ -1,0 +1,67 @@
+"""The house as CONTRIBUTING.md draws it is the house that stands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+WINGS = ("null_space", "minimax", "mapping", "noise", "masking")
+
+
+def read_rows() -> list[list[str]]:
+    """Cells of every table row of CONTRIBUTING.md."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    lines = [line for line in text.splitlines() if line.startswith("| `")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def list_rooms(folder: Path) -> set[str]:
+    """Packages and modules of a folder."""
+    packages = {path.parent.name for path in folder.glob("*/__init__.py")}
+    return packages | {path.stem for path in folder.glob("*.py")} - {"__init__"}
+
+
+def names_in(cell: str) -> set[str]:
+    return set(re.findall(r"`([a-z_]+)`", cell))
+
+
+@pytest.mark.parametrize("floor", ["sanitizers", "numerics"])
+def test_house__wings_and_shared_rooms_are_those_of_the_table(floor: str) -> None:
+    (row,) = [r for r in read_rows() if r[0] == f"`privpipe/{floor}`" and len(r) > 3]
+    assert set().union(*map(names_in, row[1:])) == list_rooms(ROOT / "privpipe" / floor)
+
+
+def test_house__every_floor_and_every_room_of_it_stands_in_the_table() -> None:
+    rows = {row[0].strip("`"): row for row in read_rows() if len(row) == 3}
+    floors = {f"privpipe/{path.parent.name}" for path in ROOT.glob("privpipe/*/__init__.py")}
+    assert set(rows) == floors | {"flows"}
+    for floor, row in rows.items():
+        packages = {path.parent.name for path in (ROOT / floor).glob("*/__init__.py")}
+        assert names_in(row[2]) == (set() if "wings" in row[2] else packages), floor
+
+
+def test_house__folders_are_small() -> None:
+    assert len(list_rooms(ROOT / "privpipe" / "numerics")) <= 15
+    assert len(list_rooms(ROOT / "privpipe" / "sanitizers")) <= 12
+
+
+def test_house__every_wing_says_where_to_start_reading() -> None:
+    for floor in ("numerics", "sanitizers"):
+        for wing in list_rooms(ROOT / "privpipe" / floor) & set(WINGS):
+            text = (ROOT / "privpipe" / floor / wing / "__init__.py").read_text()
+            assert "Start reading at" in text, f"{floor}/{wing}"
+
+
+def test_house__a_name_of_a_module_stands_once() -> None:
+    files = [
+        path
+        for top in ("privpipe", "flows")
+        for path in (ROOT / top).rglob("*.py")
+        if path.name != "__init__.py"
+    ]
+    names = [path.name for path in files]
+    twice = {name for name in names if names.count(name) > 1}
+    assert not twice

@@ -1,0 +1,112 @@
+"""The first minute on a bare machine: every Python found, no uv, `make`, and something that works.
+
+Downloads what constraints.txt names, so it has a target of its own: `make test-setup`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(
+        not os.environ.get("PRIVPIPE_TEST_SETUP"), reason="downloads packages: make test-setup"
+    ),
+]
+
+REPOSITORY = Path(__file__).parents[1]
+
+NEEDED = ("Makefile", "constraints.txt", "constraints-uv.txt", "pyproject.toml", "README.md")
+"""Files; and LICENSE with the two packages."""
+
+TOOLS = ("make", "sh", "touch", "rm")
+"""All that is on PATH, beside nothing."""
+
+TINY = """
+import sys, numpy as np, privpipe
+assert sys.prefix != sys.base_prefix
+x = np.random.default_rng(0).normal(size=(60, 4))
+records = privpipe.Records(x, desired=x[:, :1] - x[:, 1:2], confidential=x[:, 2:3])
+cleaner = privpipe.fit_null_space_cleaner(records, utility_budget=0.01)
+lost = ((cleaner.apply(x) - x) @ cleaner.predictor) ** 2
+assert lost.sum(axis=1).max() <= 0.01
+from flows.command import main
+sys.argv = ["privpipe", "schema"]
+main()
+"""
+
+
+def find_python(version: str) -> str | None:
+    """An interpreter of that version: on PATH, or where pyenv puts them."""
+    found = [shutil.which(f"python{version}")]
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    found += [str(path) for path in sorted(root.glob(f"versions/{version}.*/bin/python"))]
+    ask = "import sys, venv; print('%d.%d' % sys.version_info[:2], sys.executable)"
+    for name in filter(None, found):  # a shim may stand for nothing
+        run = subprocess.run([name, "-c", ask], capture_output=True, text=True, check=False)
+        if run.returncode == 0 and run.stdout.split(maxsplit=1)[0] == version:
+            return run.stdout.split(maxsplit=1)[1].strip()
+    return None
+
+
+def copy_repository(folder: Path) -> None:
+    """What a clone holds of what the set-up needs."""
+    for name in (*NEEDED, "LICENSE"):
+        shutil.copy(REPOSITORY / name, folder / name)
+    for package in ("privpipe", "flows"):
+        shutil.copytree(
+            REPOSITORY / package, folder / package, ignore=shutil.ignore_patterns("__pycache__")
+        )
+
+
+def make_bare(folder: Path) -> dict[str, str]:
+    """An environment whose PATH holds a handful of tools and no uv."""
+    tools = folder / "tools"
+    tools.mkdir()
+    for name in TOOLS:
+        (tools / name).symlink_to(str(shutil.which(name)))
+    kept = ("HOME", "LANG", "TMPDIR", "SSL_CERT_FILE", "UV_CACHE_DIR", "XDG_CACHE_HOME")
+    passed = {
+        key: value
+        for key, value in os.environ.items()
+        if key in kept or key.lower().endswith("_proxy") or key.startswith(("PIP_", "UV_"))
+    }
+    return {**passed, "PATH": str(tools)}
+
+
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+def test_setup__works_with_nothing_but_python_and_make(version: str, tmp_path: Path) -> None:
+    python = find_python(version)
+    if python is None:
+        pytest.skip(f"no Python {version} here")
+    clone = tmp_path / "clone"
+    clone.mkdir()
+    copy_repository(clone)
+    bare = make_bare(tmp_path)
+    assert shutil.which("uv", path=bare["PATH"]) is None
+    made = subprocess.run(
+        [str(shutil.which("make")), ".venv/.ready", f"PYTHON={python}"],
+        cwd=clone,
+        env=bare,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert made.returncode == 0, made.stdout[-2000:] + made.stderr[-2000:]
+    ran = subprocess.run(
+        [str(clone / ".venv/bin/python"), "-W", "error", "-c", TINY],
+        cwd=tmp_path,
+        env={**bare, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
+    assert '"null_space"' in ran.stdout
+    shutil.rmtree(clone / ".venv")
