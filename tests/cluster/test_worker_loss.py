@@ -32,17 +32,25 @@ from tests.standard import write_standard
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture(scope="module")
+def clusters() -> Iterator[dict[int, Client]]:
+    """One worker, and two, of this module's own: they are killed again and again."""
+    options = [ClusterOptions(workers=n, dashboard="127.0.0.1:0") for n in (1, 2)]
+    with connect(options[0]) as one, connect(options[1]) as two:
+        yield {1: one, 2: two}
+
+
 @pytest.fixture(params=[1, 2])
-def few(request: pytest.FixtureRequest) -> Iterator[Client]:
-    """One worker, or two, of its own: they are killed."""
-    with connect(ClusterOptions(workers=request.param, dashboard="127.0.0.1:0")) as client:
-        yield client
+def few(request: pytest.FixtureRequest, clusters: dict[int, Client]) -> Client:
+    """As many workers, alive."""
+    clusters[request.param].wait_for_workers(request.param, timeout=300)
+    return clusters[request.param]
 
 
 @pytest.fixture
-def alone() -> Iterator[Client]:
-    with connect(ClusterOptions(workers=1, dashboard="127.0.0.1:0")) as client:
-        yield client
+def alone(clusters: dict[int, Client]) -> Client:
+    clusters[1].wait_for_workers(1, timeout=300)
+    return clusters[1]
 
 
 def processes(client: Client) -> list[int]:
@@ -89,18 +97,18 @@ def assert_equal(found: Prices, expected: Prices) -> None:
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
 
 
-@pytest.mark.parametrize("kind", ["hamming", "matrix"])
-def test_cluster_pricing__goes_on_when_all_workers_die_between_rounds(
-    few: Client, kind: str
-) -> None:
-    problem = make_problem(kind)
-    price = ClusterPricing(few, "0badcafe", "cluster")
-    for seed in (1, 2):
-        question = Question(random_duals(problem, seed), 3, True)
-        assert_equal(price(problem, question), price_in_memory(problem, question))
-        kill_all(few)
-    question = Question(random_duals(problem, 3), 3, True)
-    assert_equal(price(problem, question), price_in_memory(problem, question))
+def test_cluster_pricing__goes_on_when_all_workers_die_between_rounds(few: Client) -> None:
+    """Two solves at once, so that one death of all serves both kinds of distance."""
+    solves = [
+        (make_problem(kind), ClusterPricing(few, run, "cluster"))
+        for kind, run in (("hamming", "0badcafe"), ("matrix", "0badcafd"))
+    ]
+    for seed in (1, 2, 3):
+        for problem, price in solves:
+            question = Question(random_duals(problem, seed), 3, True)
+            assert_equal(price(problem, question), price_in_memory(problem, question))
+        if seed < 3:
+            kill_all(few)
 
 
 class SlowMatrix(MatrixDistance):
