@@ -42,12 +42,16 @@ def paper_data() -> Path:
     return Path(folder)
 
 
+MISSING = {
+    "PRIVPIPE_PAPER_DATA": "the papers' data sets, in the folder that PRIVPIPE_PAPER_DATA names",
+    "no Python 3": "a Python that is not here",
+}
+"""What tests may want, by a word of the reason for which they were skipped."""
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Count in one line what was skipped for want of the papers' data sets."""
-    skipped = terminalreporter.stats.get("skipped", [])
-    missing = sum("PRIVPIPE_PAPER_DATA" in str(report.longrepr) for report in skipped)
-    if missing:
-        terminalreporter.write_line(
-            f"{missing} tests were skipped: they need the papers' data sets, in the folder that "
-            "PRIVPIPE_PAPER_DATA names."
-        )
+    """Count in one line what was skipped for want of each thing that a machine may lack."""
+    skipped = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
+    for word, need in MISSING.items():
+        if count := sum(word in reason for reason in skipped):
+            terminalreporter.write_line(f"{count} tests were skipped: they need {need}.")
