@@ -14,7 +14,7 @@ from privpipe.cluster.workers.connection import ClusterOptions, connect
 from tests.flows.digits_runs import release_undisturbed, write_source
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def prefect_home() -> Iterator[None]:
     """A temporary home and server; patient, because a busy machine starts it slowly."""
     with pytest.MonkeyPatch.context() as patch:

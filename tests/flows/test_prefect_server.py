@@ -26,7 +26,7 @@ from tests.flows.digits_runs import RUN, own_prefect, write_config
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def prefect_home() -> None:
     """No server for this process: those of the runs are looked at."""
 
