@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +64,22 @@ def write_config(
     config.write_text(content)
 
 
-def own_prefect(home: str) -> dict[str, str]:
-    """Environment of a command with a Prefect of its own, which finds what this process finds."""
+def own_prefect(home: str, database: Path | None = None) -> dict[str, str]:
+    """Environment of a command with a Prefect of its own, which finds what this process finds.
+
+    Its home gets a copy of a database, if one is given: to make one takes a hundred migrations.
+    """
+    if database is not None:
+        Path(home).mkdir(parents=True)
+        copy_database(database, Path(home) / "prefect.db")
     own = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
     return {**own, "PREFECT_HOME": home, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def copy_database(path: Path, copy: Path) -> None:
+    """What is stored in a database that may be in use."""
+    with closing(sqlite3.connect(path)) as made, closing(sqlite3.connect(copy)) as new:
+        made.backup(new)
 
 
 def write_source(path: Path) -> None:

@@ -34,7 +34,7 @@ def prefect_home() -> None:
 class Running:
     """`privpipe run` as a process of its own with a Prefect of its own."""
 
-    def __init__(self, folder: Path, source: Path) -> None:
+    def __init__(self, folder: Path, source: Path, database: Path) -> None:
         self.home = folder / "prefect"
         self.work = Path(workspace_url(str(folder / "release.zarr")))
         config = folder / "run.toml"
@@ -44,7 +44,7 @@ class Running:
         )
         self.process = subprocess.Popen(
             [*RUN, str(config)],
-            env=own_prefect(str(self.home)),
+            env=own_prefect(str(self.home), database),
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             start_new_session=True,
@@ -70,9 +70,41 @@ class Running:
             time.sleep(0.005)
 
 
+FILL = """
+from flows.runs.prefect_home import prepare_prefect
+prepare_prefect()
+from flows.runs.prefect_server import own_server
+with own_server():
+    from prefect import flow, task
+    from prefect.artifacts import create_markdown_artifact
+    @task
+    def step(): return 1
+    @flow
+    def run():
+        step()
+        create_markdown_artifact("text", key="privpipe-summary")
+    run()
+"""
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home that two real flow runs were written to."""
+    home = tmp_path_factory.mktemp("filled")
+    for _ in range(2):
+        subprocess.run(
+            [sys.executable, "-c", FILL],
+            env=own_prefect(str(home)),
+            check=True,
+            timeout=200,
+            stderr=subprocess.DEVNULL,
+        )
+    return home
+
+
 @pytest.fixture
-def running(source: Path, tmp_path: Path) -> Iterator[Running]:
-    run = Running(tmp_path, source)
+def running(source: Path, tmp_path: Path, filled: Path) -> Iterator[Running]:
+    run = Running(tmp_path, source, filled / "prefect.db")
     family: list[psutil.Process] = []
     try:
         yield run
@@ -162,38 +194,6 @@ def test_run__its_server_answers_nobody_else(running: Running) -> None:
         states = database.execute("SELECT name, state_type FROM task_run").fetchall()
     assert {name.rpartition("-")[0] for name, _ in states} >= {"check", "clean", "publish"}
     assert {state for _, state in states} == {"COMPLETED"}
-
-
-FILL = """
-from flows.runs.prefect_home import prepare_prefect
-prepare_prefect()
-from flows.runs.prefect_server import own_server
-with own_server():
-    from prefect import flow, task
-    from prefect.artifacts import create_markdown_artifact
-    @task
-    def step(): return 1
-    @flow
-    def run():
-        step()
-        create_markdown_artifact("text", key="privpipe-summary")
-    run()
-"""
-
-
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home that two real flow runs were written to."""
-    home = tmp_path_factory.mktemp("filled")
-    for _ in range(2):
-        subprocess.run(
-            [sys.executable, "-c", FILL],
-            env=own_prefect(str(home)),
-            check=True,
-            timeout=200,
-            stderr=subprocess.DEVNULL,
-        )
-    return home
 
 
 def multiply(home: Path, n_runs: int) -> None:
