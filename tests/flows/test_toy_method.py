@@ -149,7 +149,7 @@ N_RECORDS, CHUNK_ROWS = 1_500, 25
 class House:
     """A copy of the house with the toy, its command, and a collection of standard records."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, database: Path) -> None:
         self.folder = folder
         for package in ("privpipe", "flows"):
             ignore = shutil.ignore_patterns("__pycache__")
@@ -163,7 +163,7 @@ class House:
         self.command = (sys.executable, str(command))
         (folder / "in_turn").write_text(IN_TURN)
         self.in_turn = (sys.executable, str(folder / "in_turn"))
-        own = own_prefect(str(folder / "prefect"))
+        own = own_prefect(str(folder / "prefect"), database)
         path = os.pathsep.join([str(folder / "house"), own["PYTHONPATH"]])
         self.environment = own | {"PYTHONPATH": path, "PRIVPIPE_KEYS": str(folder / "keys")}
         self.records = str(folder / "records.zarr")
@@ -224,8 +224,8 @@ class House:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> House:
-    return House(tmp_path_factory.mktemp("toy"))
+def house(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> House:
+    return House(tmp_path_factory.mktemp("toy"), prefect_home)
 
 
 def test_toy__is_checked_described_and_completed(house: House) -> None:
@@ -253,9 +253,9 @@ def test_toy__is_checked_described_and_completed(house: House) -> None:
 
 def test_toy__runs_is_killed_goes_on_and_is_inspected(house: House) -> None:
     config, release = house.configure("whole")
-    house.ask("run", str(config))
     again, resumed = house.configure("killed")
-    house.ask("train", str(again))
+    for code, _, error in house.ask_in_turn(("run", str(config)), ("train", str(again))):
+        assert code == 0, error
     house.kill_at_first_chunks(again, resumed)
     assert "resume" in house.ask("resume", str(again))[1]
     places = (release, resumed)
