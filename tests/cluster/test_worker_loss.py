@@ -32,25 +32,17 @@ from tests.standard import write_standard
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def clusters() -> Iterator[dict[int, Client]]:
-    """One worker, and two, of this module's own: they are killed again and again."""
-    options = [ClusterOptions(workers=n, dashboard="127.0.0.1:0") for n in (1, 2)]
-    with connect(options[0]) as one, connect(options[1]) as two:
-        yield {1: one, 2: two}
-
-
 @pytest.fixture(params=[1, 2])
-def few(request: pytest.FixtureRequest, clusters: dict[int, Client]) -> Client:
-    """As many workers, alive."""
-    clusters[request.param].wait_for_workers(request.param, timeout=300)
-    return clusters[request.param]
+def few(request: pytest.FixtureRequest) -> Iterator[Client]:
+    """One worker, or two, of its own: they are killed."""
+    with connect(ClusterOptions(workers=request.param, dashboard="127.0.0.1:0")) as client:
+        yield client
 
 
 @pytest.fixture
-def alone(clusters: dict[int, Client]) -> Client:
-    clusters[1].wait_for_workers(1, timeout=300)
-    return clusters[1]
+def alone() -> Iterator[Client]:
+    with connect(ClusterOptions(workers=1, dashboard="127.0.0.1:0")) as client:
+        yield client
 
 
 def processes(client: Client) -> list[int]:

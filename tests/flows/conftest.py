@@ -55,7 +55,7 @@ def client() -> Iterator[Client]:
         yield client
 
 
-@pytest.fixture(scope="module")
-def undisturbed(digits: Path, client: Client, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="session")
+def undisturbed(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The release of the digits when nothing happens."""
-    return release_undisturbed(digits, tmp_path_factory.mktemp("undisturbed"), client)
+    return release_undisturbed(digits, tmp_path_factory.mktemp("undisturbed"))

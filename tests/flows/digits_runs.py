@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from distributed import Client
 
 from flows.configuration.run_options import RunOptions
 from flows.demo import write_digits
@@ -20,7 +19,7 @@ from flows.stages.check import check_stage
 from flows.stages.clean import clean_stage, plan_release
 from flows.stages.publish import merge_utility, publish_stage
 from flows.stages.train import train_stage
-from privpipe.cluster.dask_executor import DaskExecutor
+from privpipe.cluster.executor import LocalExecutor
 from privpipe.store.access.holding.workspace import hold_workspace, workspace_url
 from privpipe.store.releases.published import check_release
 
@@ -99,12 +98,12 @@ def make_options(source: Path, folder: Path, **release: Any) -> RunOptions:
     )
 
 
-def release_undisturbed(source: Path, folder: Path, client: Client) -> Path:
+def release_undisturbed(source: Path, folder: Path) -> Path:
     """What a release of the digits is when nothing happens."""
     run = check_stage(make_options(source, folder))
     with hold_workspace(run.release_url):
         run, _ = begin_or_resume(run)
-        executor = DaskExecutor(client, run.run_id)
+        executor = LocalExecutor()  # all executors give the same bits
         trained = train_stage(run, executor)
         plan = plan_release(run, trained)
         receipts = clean_stage(run, trained, plan, executor)

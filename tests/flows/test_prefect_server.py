@@ -71,6 +71,7 @@ class Running:
 
 
 FILL = """
+import sys
 from flows.runs.prefect_home import prepare_prefect
 prepare_prefect()
 from flows.runs.prefect_server import own_server
@@ -83,7 +84,8 @@ with own_server():
     def run():
         step()
         create_markdown_artifact("text", key="privpipe-summary")
-    run()
+    for _ in range(int(sys.argv[1])):
+        run()
 """
 
 
@@ -91,15 +93,18 @@ with own_server():
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home that two real flow runs were written to."""
     home = tmp_path_factory.mktemp("filled")
-    for _ in range(2):
-        subprocess.run(
-            [sys.executable, "-c", FILL],
-            env=own_prefect(str(home)),
-            check=True,
-            timeout=200,
-            stderr=subprocess.DEVNULL,
-        )
+    fill(own_prefect(str(home)), 2)
     return home
+
+
+def fill(environment: dict[str, str], n_runs: int) -> None:
+    subprocess.run(
+        [sys.executable, "-c", FILL, str(n_runs)],
+        env=environment,
+        check=True,
+        timeout=200,
+        stderr=subprocess.DEVNULL,
+    )
 
 
 @pytest.fixture
@@ -269,12 +274,6 @@ def test_run__prunes_privpipe_s_own_home_only(filled: Path, tmp_path: Path) -> N
     multiply(own, 80)
     multiply(tmp_path / "mine", 80)
     for home in ({}, {"PREFECT_HOME": str(tmp_path / "mine")}):
-        subprocess.run(
-            [sys.executable, "-c", FILL],
-            env=environment | home,
-            check=True,
-            timeout=200,
-            stderr=subprocess.DEVNULL,
-        )
+        fill(environment | home, 1)
     assert count(own, "flow_run") == 51
     assert count(tmp_path / "mine", "flow_run") == 163
