@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from flows.command.inspect_command import inspect_command
-from flows.stages.prove import has_receipts
+from flows.runs.stages.prove import has_receipts
 from privpipe.errors import StoreError
 from privpipe.store.arrays.layout import SEAL, root_document
 from privpipe.store.collections.collection import Collection, open_collection
