@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from distributed import Client
 
-from flows.configuration.run_options import RunOptions
 from flows.pipeline import release_collection
+from flows.runs.configuration.run_options import RunOptions
+from flows.runs.stages.train import train_stage
 from flows.runs.watch import Watch
-from flows.stages.train import train_stage
-from privpipe.cluster.boundary import run_sealed
-from privpipe.cluster.dask_executor import DaskExecutor
-from privpipe.cluster.executor import LocalExecutor
+from privpipe.cluster.executors.dask_executor import DaskExecutor
+from privpipe.cluster.executors.executor import LocalExecutor
+from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.store.access.holding.workspace import workspace_url
 from privpipe.store.collections.collection import open_collection
@@ -38,7 +38,7 @@ Run = Callable[[RunOptions], str]
 def run_here(monkeypatch: pytest.MonkeyPatch) -> Run:
     """The whole pipeline in this process, without Prefect: the bits are those of the cluster."""
     for stage in ("check", "train", "clean", "audit", "publish"):
-        module = __import__(f"flows.stages.{stage}", fromlist=["x"])
+        module = __import__(f"flows.runs.stages.{stage}", fromlist=["x"])
         sealed = partial(run_sealed, getattr(module, f"{stage}_stage"))  # as Prefect's tasks are
         monkeypatch.setattr(f"flows.pipeline.{stage}_task", sealed)
     monkeypatch.setattr("flows.pipeline.open_executor", lambda *_: nullcontext(LocalExecutor()))
@@ -65,7 +65,7 @@ def flip(path: Path) -> None:
 
 def die_once(marker: str, when: str) -> None:
     """On a worker: the first process that comes there is gone, before or after a write."""
-    from privpipe.cluster import cleaning_pass as apply
+    from privpipe.cluster.passes import cleaning_pass as apply
 
     write = apply.write_block
 
@@ -92,7 +92,7 @@ def die_once(marker: str, when: str) -> None:
 
 def heal() -> None:
     """On a worker: write again as ever."""
-    from privpipe.cluster import cleaning_pass as apply
+    from privpipe.cluster.passes import cleaning_pass as apply
 
     apply.write_block = getattr(apply.write_block, "undisturbed", apply.write_block)
 
@@ -135,7 +135,7 @@ def test_run__a_changed_source_fails_the_release(
 def test_run__a_source_changed_while_the_audit_runs_fails_the_release(
     source: Path, tmp_path: Path, run_here: Run, monkeypatch: pytest.MonkeyPatch
 ):
-    from flows.stages.audit import audit_stage
+    from flows.runs.stages.audit import audit_stage
 
     def touch(*args: Any, **kwargs: Any) -> Any:
         os.utime(source / "zero" / "c" / "3")
@@ -154,7 +154,7 @@ def test_run__an_audit_that_goes_on_counts_no_record_again(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("flows.stages.audit._audit_utility", stop)
+        patch.setattr("flows.runs.stages.audit._audit_utility", stop)
         with pytest.raises(KeyboardInterrupt):
             run_here(make_options(source, tmp_path))
     monkeypatch.setattr("privpipe.store.collections.collection.Collection.count_parts", stop)
@@ -197,7 +197,7 @@ def test_run__a_chunk_damaged_in_the_workspace_is_noticed_and_written_anew(
     monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip
     data = Path(workspace_url(str(tmp_path / "release.zarr"))) / "release" / "features"
-    prove = __import__("flows.stages.clean", fromlist=["x"])._prove
+    prove = __import__("flows.runs.stages.clean", fromlist=["x"])._prove
 
     def damage(*args: Any) -> Any:
         if how == "foreign":
@@ -210,7 +210,7 @@ def test_run__a_chunk_damaged_in_the_workspace_is_noticed_and_written_anew(
         return prove(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr("flows.stages.clean._prove", damage)
+        patch.setattr("flows.runs.stages.clean._prove", damage)
         with pytest.raises(IncompleteReleaseError):
             run_here(make_options(source, tmp_path))
     assert not (tmp_path / "release.zarr").exists()
@@ -252,7 +252,7 @@ def test_run__a_full_disk_keeps_the_work_and_goes_on(
     try:
         # The check before the run would refuse it: here the disk fills up later.
         with monkeypatch.context() as patch:
-            patch.setattr("flows.stages.check.shutil.disk_usage", lambda _: _Free())
+            patch.setattr("flows.runs.stages.check.shutil.disk_usage", lambda _: _Free())
             with pytest.raises(StoreError) as caught:
                 run_with(make_options(source, disk))
         assert caught.value.code == "disk-full"
