@@ -14,9 +14,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from privpipe.cluster.executor import LocalExecutor
-from privpipe.cluster.pass_checkpoints import Checkpoints, KnownSteps
-from privpipe.cluster.reduce import ShardedCollection
+from privpipe.cluster.executors.executor import LocalExecutor
+from privpipe.cluster.passes.pass_checkpoints import Checkpoints, KnownSteps
+from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions, fit_minimax_filter
 from privpipe.sanitizers.minimax.neural_minimax import (

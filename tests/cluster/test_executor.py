@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privpipe.cluster.dask_executor import DaskExecutor
 from privpipe.cluster.events import Event
-from privpipe.cluster.executor import Executor, fold_in_tree
-from privpipe.cluster.open_executor import open_executor
+from privpipe.cluster.executors.dask_executor import DaskExecutor
+from privpipe.cluster.executors.executor import Executor, fold_in_tree
+from privpipe.cluster.executors.open_executor import open_executor
 from privpipe.cluster.workers.connection import ClusterOptions
 from privpipe.errors import InputError, PrivpipeError
 from privpipe.protocols import Shard, Sums
@@ -113,7 +113,7 @@ def test_map_tasks__tells_when_nothing_moves(
     executor: Executor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On workers; what is done in this process is not waited for."""
-    monkeypatch.setattr("privpipe.cluster.dask_executor.REPORT_AFTER", 0.2)
+    monkeypatch.setattr("privpipe.cluster.executors.dask_executor.REPORT_AFTER", 0.2)
     heard: list[Event] = []
     monkeypatch.setattr(executor, "listener", heard.append)
     tasks = [("1", (1.3,))]

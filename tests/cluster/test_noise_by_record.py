@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import zarr
 
-from privpipe.cluster.cleaning_pass import CleaningJob, clean_collection
-from privpipe.cluster.executor import LocalExecutor
+from privpipe.cluster.executors.executor import LocalExecutor
+from privpipe.cluster.passes.cleaning_pass import CleaningJob, clean_collection
 from privpipe.protocols import FloatArray, RecordMap
 from privpipe.sanitizers.chain import Chain
 from privpipe.sanitizers.null_space.laplace import LaplaceMechanism

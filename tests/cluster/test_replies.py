@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privpipe.cluster.executor import LocalExecutor
-from privpipe.cluster.pricing_rounds import ClusterPricing, plan_columns
-from privpipe.cluster.replies import answer_round, pack_prices, unpack_prices
+from privpipe.cluster.executors.executor import LocalExecutor
+from privpipe.cluster.passes.pricing_rounds import ClusterPricing, plan_columns
+from privpipe.cluster.passes.replies import answer_round, pack_prices, unpack_prices
 from privpipe.numerics.mapping.pricing.pair_pricing import (
     Prices,
     Question,

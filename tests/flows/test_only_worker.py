@@ -20,13 +20,13 @@ import pytest
 from distributed import Client
 
 import flows.pipeline
-from flows.configuration.run_options import RunOptions
-from flows.console import PlainConsole
+from flows.runs.configuration.run_options import RunOptions
 from flows.runs.watch import Watch
-from privpipe.cluster.dask_executor import DaskExecutor
 from privpipe.cluster.events import Event
-from privpipe.cluster.executor import LocalExecutor
+from privpipe.cluster.executors.dask_executor import DaskExecutor
+from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.cluster.workers.connection import ClusterOptions, connect
+from privpipe.report.console import PlainConsole
 from privpipe.store.releases.published import check_release
 from tests.flows.test_believed_source import make_old
 from tests.standard import write_standard

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privpipe.cluster.executor import LocalExecutor
-from privpipe.cluster.pass_checkpoints import Checkpoints, KnownSteps
-from privpipe.cluster.reduce import ShardedCollection
+from privpipe.cluster.executors.executor import LocalExecutor
+from privpipe.cluster.passes.pass_checkpoints import Checkpoints, KnownSteps
+from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.numerics.random.streams import KeyedStream
 from privpipe.protocols import RecordMap
 from privpipe.sanitizers import METHODS
@@ -280,8 +280,8 @@ def test_row__reads_nothing_again_of_what_is_checkpointed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     name, found = fitted
-    monkeypatch.setattr("privpipe.cluster.pass_checkpoints.CHECKPOINTED_SHARE", 100.0)
-    monkeypatch.setattr("privpipe.cluster.pass_checkpoints.FEWEST_CHECKPOINTED", 1)
+    monkeypatch.setattr("privpipe.cluster.passes.pass_checkpoints.CHECKPOINTED_SHARE", 100.0)
+    monkeypatch.setattr("privpipe.cluster.passes.pass_checkpoints.FEWEST_CHECKPOINTED", 1)
     n_read, shard = [0], Collection.shard
 
     def counted(collection: Collection, chunk: int) -> Any:
