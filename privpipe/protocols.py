@@ -347,8 +347,8 @@ class Method(Generic[O_contra]):
         Whether `fit` takes a pricing oracle, `price`, that may spread its searches over a
         cluster; the options' `pricing` says where.
     resumes
-        Whether `fit` takes a place, `checkpoint`, where an interrupted one left off: its `read`
-        gives the last value that its `write` took, of a class among `statistics`.
+        Whether `fit` takes a place, `known`, where it leaves the steps that it took: `read` gives
+        the answer to a question that its `write` took, a tuple of arrays and numbers.
     weighs
         Whether `fit` counts records by their weights; the others refuse weights.
     forecast

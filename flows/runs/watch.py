@@ -32,6 +32,7 @@ ARTIFACT_EVERY = 5.0
 
 
 LABELS = {
+    "prove_chunk": "prove",
     "clean_chunk": "clean",
     "sum_moments": "train",
     "ask_shards": "train",

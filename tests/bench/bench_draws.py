@@ -8,13 +8,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 
 import numpy as np
 
 from privpipe.numerics.random import draws
 from privpipe.numerics.random.categorical import draw_categories, tabulate_categories
-from privpipe.numerics.random.streams import KeyedStream
+from privpipe.numerics.random.streams import JoinedStream, KeyedStream
 
 
 def seconds(actions: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
@@ -82,6 +83,49 @@ def make_actions(count: int) -> dict[str, Callable[[], object]]:
     }
 
 
+def join(count: int, size: int) -> JoinedStream:
+    """Streams of partitions of a size, each with a key of its own, as a run makes them."""
+    return JoinedStream(
+        [
+            KeyedStream(
+                (at + 1).to_bytes(32, "big"),
+                partition=f"{at:064x}",
+                first_record=0,
+                n_records=min(size, count - at),
+            )
+            for at in range(0, count, size)
+        ]
+    )
+
+
+def compare_partitions(
+    count: int, sizes: tuple[int, ...], widths: tuple[int, ...], rounds: int
+) -> list[tuple[str, float, str, str, float, float]]:
+    """Words of records in partitions of some sizes against the same number within one.
+
+    What a partition costs is the derivation of its key and the start of its cipher, some 20
+    microseconds in the library: as much as 1,000 records of 8 words.
+    """
+    rows = []
+    for width in widths:
+        few = count // width
+        joined = {size: join(few, size) for size in (few, *sizes)}
+
+        def draw(stream: JoinedStream, width: int = width) -> None:
+            for _ in stream.tiles("bench", width):
+                pass
+
+        times = seconds({str(n): partial(draw, stream) for n, stream in joined.items()}, rounds)
+        base = times[str(few)]
+        for size in sizes:
+            name = f"words, {width} a record, partitions of {size}"
+            found = times[str(size)]
+            rows.append(
+                (name, found / few * 1e9, "ns/record", "one", base / few * 1e9, found / base)
+            )
+    return rows
+
+
 def main(count: int = 2**20, rounds: int = 9) -> dict[str, float]:
     """Print and return the ratios."""
     times = seconds(make_actions(count), rounds)
@@ -98,10 +142,12 @@ def run(small: bool) -> list[tuple[str, float, str, str, float, float]]:
     count = 2**14 if small else 2**20
     times = seconds(make_actions(count), 1 if small else 9)
     base = times["numpy laplace"]
-    return [
+    rows = [
         (name, found / count * 1e9, "ns/value", "numpy laplace", base / count * 1e9, found / base)
         for name, found in times.items()
     ]
+    sizes = (100,) if small else (1_000, 10_000, 100_000)
+    return rows + compare_partitions(2**14 if small else 2**22, sizes, (1, 8), 1 if small else 9)
 
 
 if __name__ == "__main__":

@@ -16,13 +16,16 @@ from typing import Any
 
 import numpy as np
 
+from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.cluster.passes.pricing_rounds import ClusterPricing
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.numerics.mapping.pricing.line_pricing import bin_posteriors, price_line
 from privpipe.numerics.mapping.pricing.pair_pricing import Question, price_in_memory
 from privpipe.numerics.mapping.problem.programme import Duals
+from privpipe.numerics.mapping.search.mapping_search import search_mapping
 from privpipe.sanitizers.mapping.alphabet import prepare_alphabet
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
+from tests.cluster.test_replies import make_categorical
 from tests.oracles_sppm import all_distances, frank_wolfe_as_printed
 
 Row = tuple[Any, ...]
@@ -148,6 +151,57 @@ def share(n: int) -> Row:
     return name, busiest[2], "s of CPU", "one worker", busiest[1], busiest[1] / busiest[2]
 
 
+def weigh_answers(n: int, n_private: int) -> list[Row]:
+    """Bytes of the largest answer of a round, and processor time of rounds over those in memory."""
+    problem = make_categorical(n, n_private)
+    pricing, sizes = ClusterPricing(LocalExecutor(), place="cluster"), [0]
+
+    def price(asked: Any, question: Question) -> Any:
+        before = pricing.n_bytes
+        prices = pricing(asked, question)
+        sizes.append(pricing.n_bytes - before)
+        return prices
+
+    seconds = []
+    for oracle in (price, None):
+        start = time.process_time()
+        search_mapping(problem, gap=1e-3, price=oracle)
+        seconds.append(time.process_time() - start)
+    name, most = (
+        f"answers of {len(sizes) - 1} rounds, n = {n}, {n_private} values",
+        8 * n * n_private,
+    )
+    what = "8 bytes a symbol and value"
+    return [
+        (f"{name}, largest", max(sizes), "bytes", what, most, max(sizes) / most),
+        (f"{name}, median", float(np.median(sizes)), "bytes", what, most, np.median(sizes) / most),
+        (
+            f"{name}, search",
+            seconds[0],
+            "s of CPU",
+            "in memory",
+            seconds[1],
+            seconds[0] / seconds[1],
+        ),
+    ]
+
+
+def keep_limits(small: bool) -> list[Row]:
+    """Seconds of solves that cannot reach their gap in time, against their limit."""
+    rows: list[Row] = []
+    unordered = make_categorical(200 if small else 7000, 2)
+    line, x = make_toy(400 if small else 2**18, 7)
+    ordered = prepare_alphabet(line, x, "squared", len(x) / 4).problem
+    for what, problem in (("unordered", unordered), ("ordered", ordered)):
+        for limit in (0.2,) if small else (3.0, 10.0):
+            start = time.monotonic()
+            _, reason = search_mapping(problem, gap=1e-12, max_seconds=limit)
+            seconds = time.monotonic() - start
+            name = f"{what}, {problem.n_symbols} symbols, {reason}"
+            rows.append((name, seconds, "s", "limit", limit, seconds / limit))
+    return rows
+
+
 def run(small: bool) -> list[Row]:
     """Rows of the table; small sizes for tests."""
     joint, codes = make_toy(64)
@@ -169,6 +223,9 @@ def run(small: bool) -> list[Row]:
     rows += price_pairs(1024 if small else 16_384)
     rows += grow(256, 1024) if small else grow(4096, 65_536)
     rows.append(share(1024 if small else 65_536))
+    rows += keep_limits(small)
+    for n_private in (2,) if small else (2, 7):
+        rows += weigh_answers(300 if small else 3000, n_private)
     folder = os.environ.get("PRIVPIPE_PAPER_DATA")
     if folder and not small:
         rows += census(Path(folder))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -13,6 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from privpipe.cluster.events import Event
+from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.executors.executor import Executor, fold_in_tree
 from privpipe.cluster.executors.open_executor import open_executor
 from privpipe.cluster.workers.connection import ClusterOptions
@@ -99,6 +102,27 @@ def test_hold__a_value_made_where_it_is_used(executor: Executor) -> None:
     held = executor.hold(answer, 5, 0, key="hold_answer")
     found = dict(executor.map_tasks(answer, [("1", (1,))], shared=(held,), prefix="use"))
     assert found == {"1": 6}
+
+
+def sleep_on(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
+def test_map_tasks__tells_when_nothing_moves(
+    executor: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On workers; what is done in this process is not waited for."""
+    monkeypatch.setattr("privpipe.cluster.executors.dask_executor.REPORT_AFTER", 0.2)
+    heard: list[Event] = []
+    monkeypatch.setattr(executor, "listener", heard.append)
+    tasks = [("1", (1.3,))]
+    assert dict(executor.map_tasks(sleep_on, tasks, prefix="sleep")) == {"1": 1.3}
+    stalls = [event for event in heard if event.what == "stalls"]
+    assert bool(stalls) == isinstance(executor, DaskExecutor)
+    for event in stalls:
+        assert (event.work, event.unit) == ("sleep", "seconds")
+        assert dict(event.numbers)["workers"] == executor.measure().n_workers
 
 
 @given(st.integers(1, 600))

@@ -147,3 +147,23 @@ def test_collection__answers_alike_without_workers(url: str) -> None:
     np.testing.assert_allclose(merged.scatter, CoMoments.of(x).scatter, rtol=1e-12, atol=1e-9)
     value = open_collection(url, desired=["height"]).oracle(partial(gradient_of, offset=0.0))
     assert value(np.zeros(9))[0] > 0
+
+
+def test_reduce__gives_every_worker_a_share_of_a_small_collection(
+    client: Client, tmp_path: Path
+) -> None:
+    """Six chunks are six tasks, one and a half dozen sixteen; both workers have some."""
+    for n_chunks, n_tasks in ((6, 6), (18, 18), (40, 20)):
+        url = str(tmp_path / f"{n_chunks}.zarr")
+        write_standard(url, 10 * n_chunks, chunk_rows=10)
+        run = f"5a5a{n_chunks:04d}"
+        shards = ShardedCollection(open_collection(url), DaskExecutor(client, run))
+        shards.reduce(moments_of)
+        logs = client.run(
+            lambda dask_worker: [str(key) for key, *_ in dask_worker.state.log], nanny=False
+        )
+        seen = [
+            {key for key in keys if key.startswith(f"sum_moments-{run}")} for keys in logs.values()
+        ]
+        assert len(set().union(*seen)) == n_tasks
+        assert all(seen)

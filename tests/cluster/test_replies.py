@@ -10,19 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privpipe.cluster.passes.pricing_rounds import plan_columns
-from privpipe.cluster.passes.replies import pack_prices, unpack_prices
+from privpipe.cluster.executors.executor import LocalExecutor
+from privpipe.cluster.passes.pricing_rounds import ClusterPricing, plan_columns
+from privpipe.cluster.passes.replies import answer_round, pack_prices, unpack_prices
 from privpipe.numerics.mapping.pricing.pair_pricing import (
     Prices,
     Question,
     column_groups,
-    merge_prices,
     price_block,
     price_in_memory,
+    sum_prices,
 )
 from privpipe.numerics.mapping.problem.distortion import CodeDistance
-from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem
+from privpipe.numerics.mapping.problem.programme import MappingProblem
 from privpipe.numerics.mapping.search.mapping_search import search_mapping
+from privpipe.numerics.mapping.search.pairs.frank_wolfe import search_frank_wolfe
 from tests.numerics.test_mapping_pricing import dense_costs, make_problem, random_duals
 
 
@@ -45,6 +47,18 @@ def test_pack_prices__loses_nothing(
         expected = getattr(prices, name)
         np.testing.assert_array_equal(getattr(found, name), expected)
         assert getattr(found, name).dtype == expected.dtype
+
+
+@pytest.mark.parametrize("largest", [3, 255, 256, 65_535, 65_536, 2**24 - 1, 2**24])
+def test_pack_prices__numbers_take_as_few_bytes_as_hold_them(largest: int) -> None:
+    best = np.array([[largest, 0, 1], [largest - 1, -1, -1]])
+    slack, partner = np.zeros((2, 1)), np.array([[largest], [2]])
+    packed = pack_prices(Prices(np.zeros(2), best, slack, partner))
+    found = unpack_prices(packed)
+    np.testing.assert_array_equal(found.best, best)
+    np.testing.assert_array_equal(found.partner, partner)
+    width = {3: 1, 255: 1, 256: 2, 65_535: 2, 65_536: 3, 2**24 - 1: 3, 2**24: 4}[largest]
+    assert (packed.symbols.nbytes, packed.partners.nbytes) == (4 * width, 2 * width)
 
 
 @pytest.mark.parametrize("kind", ["hamming", "squared", "absolute", "wide", "matrix"])
@@ -78,24 +92,73 @@ def make_categorical(n: int, n_private: int) -> MappingProblem:
     return MappingProblem(mass / mass.sum(), joint / mass[:, None], distance, 0.3, np.arange(n))
 
 
-def test_search__sends_few_bytes_a_round() -> None:
-    """A whole search on 1,000 profiles; what each of its rounds would send, block by block."""
-    problem = make_categorical(1000, 2)
-    edges, groups = plan_columns(1000, 1000), column_groups(problem)
-    packed: list[tuple[int, int, float]] = []
+@pytest.mark.parametrize(("n", "n_private"), [(1000, 2), (250, 2), (600, 7)])
+def test_search__sends_at_most_8_bytes_per_symbol_and_value_a_round(n: int, n_private: int) -> None:
+    """A whole search by the rounds of a cluster, in this process: real answers, weighed."""
+    problem = make_categorical(n, n_private)
+    pricing = ClusterPricing(LocalExecutor(), place="cluster")
+    sizes: list[int] = []
 
     def price(asked: MappingProblem, question: Question) -> Prices:
-        parts = [price_block(asked, question, a, b, groups) for a, b in pairwise(edges)]
-        replies = [pack_prices(part) for part in parts]
-        packed.append((question.top, sum(reply.n_bytes for reply in replies), question.near))
-        return merge_prices([unpack_prices(reply) for reply in replies], [0] * len(replies))
+        before = pricing.n_bytes
+        prices = pricing(asked, question)
+        sizes.append(pricing.n_bytes - before)
+        return prices
 
-    progress, reason = search_mapping(problem, gap=1e-3, price=price)
+    there, reason = search_mapping(problem, gap=1e-3, price=price)
+    here, _ = search_mapping(problem, gap=1e-3)
     assert reason == "gap reached"
-    assert isinstance(progress.duals, Duals)
-    unit = 8 * problem.n_symbols * problem.n_private
-    # Once the search has levels, what is far is not sent; at its start, everything is asked for.
-    later = [size for _, size, near in packed if np.isfinite(near)]
-    assert np.median(later) <= 3 * unit
-    assert max(later) <= 5 * unit
-    assert max(size for _, size, _ in packed) <= 9 * unit  # 20.5 units before they were packed
+    assert len(sizes) >= 7
+    assert pricing.n_sent == 4 * len(sizes)
+    assert max(sizes) <= 8 * n * n_private  # 68 when every block told all that it had found
+    for name in ("symbols", "columns", "weights"):
+        np.testing.assert_array_equal(getattr(there.plan, name), getattr(here.plan, name))
+    np.testing.assert_array_equal(there.duals.potentials, here.duals.potentials)
+    assert [r.lower_bound for r in there.rounds] == [r.lower_bound for r in here.rounds]
+
+
+def test_frank_wolfe__sends_at_most_8_bytes_per_symbol_and_value_a_round() -> None:
+    problem = make_categorical(300, 2)
+    pricing = ClusterPricing(LocalExecutor(), place="cluster")
+    sizes: list[int] = []
+
+    def price(asked: MappingProblem, question: Question) -> Prices:
+        before = pricing.n_bytes
+        prices = pricing(asked, question)
+        sizes.append(pricing.n_bytes - before)
+        return prices
+
+    there, _ = search_frank_wolfe(problem, n_steps=3, gap=1e-3, price=price)
+    here, _ = search_frank_wolfe(problem, n_steps=3, gap=1e-3, price=price_in_memory)
+    assert max(sizes) <= 8 * 300 * 2
+    assert there.bound == here.bound
+    np.testing.assert_array_equal(there.plan.weights, here.plan.weights)
+
+
+@given(
+    n=st.integers(2, 40),
+    top=st.integers(1, 5),
+    partners=st.booleans(),
+    values=st.booleans(),
+    shift=st.floats(-0.3, 0.3),
+    seed=st.integers(0, 99),
+)
+@settings(deadline=None)  # the kernel is compiled once
+def test_answer_round__holds_what_is_used(
+    n: int, top: int, partners: bool, values: bool, shift: float, seed: int
+) -> None:
+    problem = make_problem("hamming", n, seed=seed)
+    duals = random_duals(problem, seed)
+    levels = price_in_memory(problem, Question(duals)).values + shift
+    question = Question(duals, top, partners, levels, 0.2, values)
+    edges, groups = plan_columns(n, n), column_groups(problem)
+    parts = [price_block(problem, question, a, b, groups) for a, b in pairwise(edges)]
+    answer = answer_round([pack_prices(part) for part in parts], problem.mass, question)
+    found, whole = answer.prices(), price_in_memory(problem, question)
+    assert found.total == sum_prices(problem.mass, whole)
+    np.testing.assert_array_equal(found.values, whole.values if values else [])
+    if partners or values:
+        np.testing.assert_array_equal(found.best, whole.best)
+    near = whole.partner >= 0
+    np.testing.assert_array_equal(found.partner, whole.partner)
+    np.testing.assert_array_equal(found.slack, np.where(near, np.minimum(whole.slack, 0), np.inf))

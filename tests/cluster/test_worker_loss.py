@@ -25,6 +25,7 @@ from privpipe.numerics.mapping.problem.programme import MappingProblem
 from privpipe.protocols import FloatArray, Shard, Sums
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.store.collections.collection import open_collection
+from tests.cluster.test_pricing_rounds import assert_answers
 from tests.numerics.test_mapping_pricing import make_problem, random_duals
 from tests.sanitizers.mapping.solving.test_solve import profiles, random_joint
 from tests.standard import write_standard
@@ -84,11 +85,6 @@ def _executing(dask_worker: Any) -> tuple[int, list[str]]:
     return os.getpid(), [str(task.key) for task in dask_worker.state.executing]
 
 
-def assert_equal(found: Prices, expected: Prices) -> None:
-    for name in ("values", "best", "slack", "partner"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
-
-
 def test_cluster_pricing__goes_on_when_all_workers_die_between_rounds(few: Client) -> None:
     """Two solves at once, so that one death of all serves both kinds of distance."""
     solves = [
@@ -98,7 +94,7 @@ def test_cluster_pricing__goes_on_when_all_workers_die_between_rounds(few: Clien
     for seed in (1, 2, 3):
         for problem, price in solves:
             question = Question(random_duals(problem, seed), 3, True)
-            assert_equal(price(problem, question), price_in_memory(problem, question))
+            assert_answers(price(problem, question), price_in_memory(problem, question))
         if seed < 3:
             kill_all(few)
 
@@ -122,7 +118,7 @@ def test_cluster_pricing__goes_on_when_the_only_worker_dies_in_a_round(alone: Cl
     price = ClusterPricing(alone, "0badcaff", "cluster")
     question = Question(random_duals(problem, 1), 3, True)
     found = during(alone, "price_columns-0badcaff", lambda: price(problem, question))
-    assert_equal(found, price_in_memory(plain, question))
+    assert_answers(found, price_in_memory(plain, question))
 
 
 def test_solve__is_the_same_mapping_though_its_only_worker_dies_each_third_round(

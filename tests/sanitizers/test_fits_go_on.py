@@ -13,17 +13,23 @@ import pytest
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.cluster.passes import reduce as sharded
 from privpipe.cluster.passes.pass_checkpoints import Checkpoints
+from privpipe.numerics.minimax.filters import LinearFamily
 from privpipe.protocols import RecordMap, Shards
 from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions, fit_minimax_filter
 from privpipe.sanitizers.minimax.neural_minimax import (
     MinimaxNeuralOptions,
     fit_minimax_neural_filter,
 )
+from privpipe.sanitizers.minimax.own_families import (
+    FamilyFit,
+    FamilyOptions,
+    fit_minimax_family,
+)
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.models.artifacts import digest_map
 from tests.standard import write_standard
 
-FITS: dict[str, Callable[[Shards], RecordMap]] = {
+FITS: dict[str, Callable[[Shards], RecordMap | FamilyFit]] = {
     "linear": partial(fit_minimax_filter, options=MinimaxOptions(max_iterations=6)),
     "alternating": partial(
         fit_minimax_filter, options=MinimaxOptions(max_iterations=6, solver="alternating")
@@ -39,6 +45,23 @@ FITS: dict[str, Callable[[Shards], RecordMap]] = {
         ),
     ),
 }
+
+
+def fit_own_family(shards: Shards) -> FamilyFit:
+    """A family of the user's own: linear filters of width 2, from a start of theirs."""
+    family = LinearFamily(np.zeros(9), 2, with_offset=False)
+    start = np.random.default_rng(1).normal(size=family.n_parameters)
+    return fit_minimax_family(shards, family, start, FamilyOptions(max_iterations=5))
+
+
+FITS["own family"] = fit_own_family
+
+
+def digest(found: RecordMap | FamilyFit) -> str:
+    """Of all that was learned."""
+    if isinstance(found, FamilyFit):
+        return (found.parameters.tobytes() + found.history.tobytes()).hex()
+    return digest_map(found)
 
 
 class Killed(BaseException):
@@ -73,7 +96,7 @@ def collection(tmp_path_factory: pytest.TempPathFactory) -> Collection:
 
 def fit(
     name: str, collection: Collection, executor: Dying, checkpoints: Checkpoints | None
-) -> RecordMap:
+) -> RecordMap | FamilyFit:
     return FITS[name](sharded.ShardedCollection(collection, executor, checkpoints=checkpoints))
 
 
@@ -83,16 +106,16 @@ def test_fit__goes_on_after_a_kill(
 ) -> None:
     monkeypatch.setattr("privpipe.cluster.passes.pass_checkpoints.CHECKPOINTED_SHARE", 1.0)
     whole = Dying()
-    expected = digest_map(fit(name, collection, whole, None))
+    expected = digest(fit(name, collection, whole, None))
     checkpoints, half = Checkpoints(str(tmp_path / "kept")), whole.rounds // 2
     with pytest.raises(Killed):
         fit(name, collection, Dying(half), checkpoints)
     rest = Dying()
-    assert digest_map(fit(name, collection, rest, checkpoints)) == expected
+    assert digest(fit(name, collection, rest, checkpoints)) == expected
     assert rest.rounds <= whole.rounds - half + 1
     assert rest.rounds > 0
     again = Dying()
-    assert digest_map(fit(name, collection, again, checkpoints)) == expected
+    assert digest(fit(name, collection, again, checkpoints)) == expected
     assert again.rounds == 0
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from flows.runs.run import Run, list_versions, now
 from privpipe.capabilities import MakesRecords
 from privpipe.cluster.executors.executor import Executor
-from privpipe.cluster.passes.pass_checkpoints import FitCheckpoint
+from privpipe.cluster.passes.pass_checkpoints import KnownSteps
 from privpipe.cluster.passes.pricing_rounds import ClusterPricing
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.errors import StoreError
@@ -73,7 +73,7 @@ def train_stage(run: Run, executor: Executor) -> Trained:
         about = run.checkpoints and run.checkpoints.about(
             "fit", shards.collection, run.options.method
         )
-        extra["checkpoint"] = FitCheckpoint(about, shards.n_records)
+        extra["known"] = KnownSteps(about, shards.n_records)
     fitted = _lay_out(run, run.method.fit(shards, run.options.method, **extra))
     write_model(
         fitted,

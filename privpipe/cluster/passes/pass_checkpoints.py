@@ -17,13 +17,16 @@ from dask.tokenize import TokenizationError, tokenize
 from privpipe.protocols import Statistics, Sums
 from privpipe.store.access.checkpoints import PartialSum, read_checkpoint, write_checkpoint
 
-__all__ = ["Checkpoints", "FitCheckpoint", "KnownAnswers", "RunningSum"]
+__all__ = ["Checkpoints", "KnownAnswers", "KnownSteps", "RunningSum"]
 
 CHECKPOINTED_SHARE = 1 / 16
 """Of the bytes that a statistic sums up; a larger one is not stored."""
 
 FEWEST_CHECKPOINTED = 1000
 """Records; a statistic of fewer is not stored: it may say too much of one, and costs little."""
+
+LARGEST_STEP = 2**26
+"""Bytes of an answer of a step; of alphabets of millions of symbols alone are they larger."""
 
 S = TypeVar("S", bound=Statistics)
 
@@ -107,8 +110,8 @@ class KnownAnswers:
         return answer
 
 
-class FitCheckpoint:
-    """Where a fit leaves how far it came; nowhere, if it is given none.
+class KnownSteps:
+    """Steps of a fit, by their questions; none, if there is no place for them.
 
     Parameters
     ----------
@@ -121,14 +124,15 @@ class FitCheckpoint:
     def __init__(self, checkpoints: Checkpoints | None, n_records: int) -> None:
         self._checkpoints = checkpoints if n_records >= FEWEST_CHECKPOINTED else None
 
-    def read(self) -> Any:
-        """What was left last; None where nothing was, or it is damaged."""
-        return self._checkpoints and self._checkpoints.read("fit")
+    def read(self, question: tuple[Any, ...]) -> Any:
+        """The answer left to a question; None where none was, or it is damaged."""
+        about = self._checkpoints and self._checkpoints.about(question)
+        return about and about.read("step")
 
-    def write(self, value: Any) -> None:
-        """Leave a value in the place of the last one."""
-        if self._checkpoints is not None:
-            self._checkpoints.write("fit", value)
+    def write(self, question: tuple[Any, ...], answer: tuple[Any, ...]) -> None:
+        """Leave an answer, unless it is too large."""
+        if about := self._checkpoints and self._checkpoints.about(question):
+            about.write("step", answer, most_bytes=LARGEST_STEP)
 
 
 class RunningSum(Generic[S]):

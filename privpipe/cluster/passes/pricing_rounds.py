@@ -3,7 +3,8 @@
 Columns are cut into blocks that stay on the workers; a round is one task per block. The cut
 depends on the problem alone, and every pair's value on neither the block nor the worker, so
 that any number of workers gives the same prices to the last bit. All that a block is made of
-are results of tasks: what a worker takes along when it dies is made again elsewhere.
+are results of tasks: what a worker takes along when it dies is made again elsewhere. What the
+blocks found is merged by a worker; the driver gets one small answer a round.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from distributed import Client
 
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.dask_executor import DaskExecutor
-from privpipe.cluster.executors.executor import Executor
-from privpipe.cluster.passes.replies import Reply, pack_prices, unpack_prices
+from privpipe.cluster.executors.executor import FAN_IN, Executor
+from privpipe.cluster.passes.replies import Answer, Reply, answer_round, merge_replies, pack_prices
 from privpipe.errors import PrivpipeError
 from privpipe.numerics.mapping.pricing.pair_pricing import (
     Prices,
@@ -39,6 +40,9 @@ _PAIRS_PER_BLOCK = 2**28
 _MOST_BLOCKS = 64
 _WORTH_SENDING = 2**29
 """Pairs of a round below which a cluster's overhead is more than the search itself."""
+
+_ROUNDS = itertools.count()
+"""Rounds of this process: no two have one key."""
 
 
 def plan_columns(n_symbols: int, n_columns: int) -> tuple[int, ...]:
@@ -74,9 +78,9 @@ class ClusterPricing:
     Attributes
     ----------
     n_sent
-        Tasks so far.
+        Blocks priced so far.
     n_bytes
-        Bytes of their replies.
+        Bytes of the answers that came back.
 
     Notes
     -----
@@ -84,6 +88,10 @@ class ClusterPricing:
     has its columns on one worker; the symbols' codes reach each worker once per problem, the
     duals once per round. A worker may die between rounds or during one, the only one included:
     the answer is the same, bit for bit.
+
+    An answer leaves out what a question does not want (see `Prices`): it takes at most 8 bytes
+    per symbol and private value where the question wants no prices, names no more symbols than
+    `most_named`, and not more than a tenth of the partners undercut their column.
     """
 
     def __init__(
@@ -95,7 +103,7 @@ class ClusterPricing:
         self._problem: MappingProblem | None = None
         self._blocks: list[Any] = []
         self._edges: tuple[int, ...] = ()
-        self._rounds = itertools.count()
+        self._mass: Any = None
 
     def __call__(self, problem: MappingProblem, question: Question) -> Prices:
         """Price all columns of a problem."""
@@ -123,26 +131,40 @@ class ClusterPricing:
             )
             for a, b in itertools.pairwise(self._edges)
         ]
+        self._mass = send(problem.mass)
         self._problem = problem
 
     def _ask(self, question: Question) -> Prices:
-        levels, number = question.levels, next(self._rounds)
-        duals = self.executor.send(replace(question, levels=None))
-        tasks = (
-            (f"{number:05d}-{place:04d}", (block, duals, None if levels is None else levels[a:b]))
-            for place, (block, (a, b)) in enumerate(
-                zip(self._blocks, itertools.pairwise(self._edges), strict=True)
+        levels, executor = question.levels, self.executor
+        duals = executor.send(replace(question, levels=None))
+        parts = [
+            executor.hold(
+                price_columns,
+                block,
+                duals,
+                None if levels is None else levels[a:b],
+                a,
+                key="price_columns",
             )
-        )
-        replies: dict[str, Reply] = {}
-        for name, reply in self.executor.map_tasks(price_columns, tasks, prefix="price_columns"):
-            if isinstance(reply, PrivpipeError):
-                raise reply
-            replies[name] = reply
-        self.n_sent += len(replies)
-        self.n_bytes += sum(reply.n_bytes for reply in replies.values())
-        parts = [unpack_prices(replies[name]) for name in sorted(replies)]
-        return merge_prices(parts, self._edges[:-1])
+            for block, (a, b) in zip(self._blocks, itertools.pairwise(self._edges), strict=True)
+        ]
+        self.n_sent += len(parts)
+        while len(parts) > FAN_IN:
+            parts = [
+                executor.hold(merge_replies, parts[at : at + FAN_IN], key="merge_prices")
+                for at in range(0, len(parts), FAN_IN)
+            ]
+        answer = self._fetch(parts, duals)
+        self.n_bytes += answer.n_bytes
+        return answer.prices()
+
+    def _fetch(self, parts: list[Any], question: Any) -> Answer:
+        task = f"{next(_ROUNDS):06d}", (parts, self._mass, question)
+        for _, answer in self.executor.map_tasks(answer_round, [task], prefix="answer_prices"):
+            if isinstance(answer, PrivpipeError):
+                raise answer
+            found: Answer = answer
+        return found
 
 
 def _part(problem: MappingProblem, start: int, stop: int) -> MappingProblem:
@@ -170,8 +192,11 @@ def keep_columns(
     return replace(part, posterior=np.array(part.posterior), distance=distance), np.array(groups)
 
 
-def price_columns(block: tuple[MappingProblem, IntArray], question: Question, levels: Any) -> Reply:
-    """Worker side: price the block's columns against all symbols."""
+def price_columns(
+    block: tuple[MappingProblem, IntArray], question: Question, levels: Any, first: int
+) -> Reply:
+    """Worker side: price the block's columns, the first of which is given, against all symbols."""
     problem, groups = block
     question = replace(question, levels=levels)
-    return pack_prices(price_block(problem, question, 0, problem.n_columns, groups))
+    found = price_block(problem, question, 0, problem.n_columns, groups)
+    return pack_prices(merge_prices([found], [first]))

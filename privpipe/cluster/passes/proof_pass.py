@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import Executor
 from privpipe.errors import PrivpipeError
 from privpipe.store.collections.collection import Collection
@@ -45,12 +46,16 @@ def _measure(executor: Executor, collection: Collection) -> Iterator[Measured]:
     waiting: dict[int, list[Measured]] = {}
     turn = 0
     prefix = f"prove_chunk-{collection.digest[:8]}"
+    tell = executor.listener
+    tell(Event("prove_chunk", "begins", collection.plan.n_chunks, "chunks"))
     for name, found in executor.map_tasks(
         measure_chunks, tasks, shared=(collection.sealed,), prefix=prefix
     ):
         if isinstance(found, PrivpipeError):
             raise found
         waiting[int(name)] = found
+        tell(Event("prove_chunk", "advances", len(chunks[int(name)]), "chunks"))
         while turn in waiting:
             yield from waiting.pop(turn)
             turn += 1
+    tell(Event("prove_chunk", "ends", unit="chunks"))

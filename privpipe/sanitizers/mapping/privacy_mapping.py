@@ -14,7 +14,7 @@ from privpipe.capabilities import Preview
 from privpipe.errors import InputError
 from privpipe.numerics.mapping.pricing.pair_pricing import PriceOracle
 from privpipe.numerics.mapping.problem.distortion import CodeDistance
-from privpipe.numerics.mapping.search.pairs.search_checkpoint import SearchCheckpoint, SearchState
+from privpipe.numerics.mapping.problem.known_steps import KnownSteps
 from privpipe.protocols import FloatArray, IntArray, Method, Role, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted
 from privpipe.sanitizers.mapping.profile_forecast import (
@@ -159,7 +159,7 @@ def fit_privacy_mapping(
     shards: Shards,
     options: PrivacyMappingOptions,
     price: PriceOracle | None = None,
-    checkpoint: SearchCheckpoint | None = None,
+    known: KnownSteps | None = None,
 ) -> SparseMapping:
     """Count profiles over the shards and solve for the mapping.
 
@@ -170,8 +170,8 @@ def fit_privacy_mapping(
     options
     price
         Pricing oracle; in memory when not given.
-    checkpoint
-        Where an interrupted fit of these shards and options left off, and this one will.
+    known
+        Steps that an interrupted fit of these shards and options has taken.
 
     Returns
     -------
@@ -208,7 +208,7 @@ def fit_privacy_mapping(
         n_steps=options.steps,
         max_seconds=np.inf if options.max_seconds is None else options.max_seconds,
         unseen=options.unseen,
-        checkpoint=checkpoint,
+        known=known,
     )
 
 
@@ -251,7 +251,7 @@ METHOD = Method(
     maps=(SparseMapping,),
     check=check_mapping,
     promise="mutual information, with a certified distance from the optimum",
-    statistics=(ProfileCounts, SearchState),
+    statistics=(ProfileCounts,),
     columns=_columns,
     prices=True,
     forecast=_forecast,

@@ -79,7 +79,6 @@ def test_checkpoint__knows_every_class_that_the_values_hold() -> None:
         "Attack",
         "Interval",
         "Score",
-        "SearchState",  # see test_solve_goes_on
     }
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "merge_prices",
     "price_block",
     "price_in_memory",
+    "sum_prices",
 ]
 
 _BLOCK_PAIRS = 2**22
@@ -50,6 +51,8 @@ class Question:
     near
         Largest reduced cost, counted from the levels, of a partner that is named and of a symbol
         named after a column's cheapest; nats, not negative. What is farther is left out.
+    values
+        Whether the prices themselves are wanted, or only what they sum to, weighed.
     """
 
     duals: Duals
@@ -57,6 +60,7 @@ class Question:
     partners: bool = False
     levels: FloatArray | None = None
     near: float = np.inf
+    values: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,22 +70,28 @@ class Prices:
     Parameters
     ----------
     values : (n_columns,)
-        ``nu_j = min_i [posterior_j . g_i + lam d_ij]`` over all symbols, nats.
+        ``nu_j = min_i [posterior_j . g_i + lam d_ij]`` over all symbols, nats. What comes from
+        elsewhere leaves them out unless they were wanted.
     best : (n_columns, top)
         Cheapest symbols in order of their value; equal values in order of the symbols; -1 after
         the last one that is near.
     slack : (n_symbols, n_groups)
         Least reduced cost of each symbol over the columns of a group, nats; no rows when not
         asked for, infinite where none is near. A column's group is its most likely private value
-        relative to the prior.
+        relative to the prior. Of what comes from elsewhere those below 0 alone are exact, for
+        nothing else is done with them; the others that are near are 0.
     partner : (n_symbols, n_groups)
         The column that attains it; -1 where none is near or the group is empty.
+    total
+        What the values weighed by the columns' masses sum to, where they did not come; see
+        `sum_prices`.
     """
 
     values: FloatArray
     best: IntArray
     slack: FloatArray
     partner: IntArray
+    total: float | None = None
 
 
 PriceOracle = Callable[[MappingProblem, Question], Prices]
@@ -215,6 +225,16 @@ def price_in_memory(problem: MappingProblem, question: Question) -> Prices:
     return price_block(problem, question, 0, problem.n_columns, column_groups(problem))
 
 
+def sum_prices(mass: FloatArray, prices: Prices) -> float:
+    """Sum of all prices weighed by the columns' masses, nats: the same bits wherever it is taken.
+
+    A sum and no product of matrices, whose order of additions is the linear algebra library's.
+    """
+    if prices.total is not None:
+        return prices.total
+    return float(np.sum(mass * prices.values))
+
+
 def measure_bound(problem: MappingProblem, prices: Prices, duals: Duals) -> float:
     """Lower bound on the optimum in nats: ``sum_j p_j nu_j - lam * budget``, at least 0.
 
@@ -222,4 +242,4 @@ def measure_bound(problem: MappingProblem, prices: Prices, duals: Duals) -> floa
     of x log x the information of a plan is at least the sum of its masses times
     ``posterior_j . g_i``.
     """
-    return max(0.0, float(problem.mass @ prices.values) - duals.multiplier * problem.budget)
+    return max(0.0, sum_prices(problem.mass, prices) - duals.multiplier * problem.budget)

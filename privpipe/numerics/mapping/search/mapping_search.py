@@ -11,23 +11,18 @@ from privpipe.numerics.mapping.pricing.line_pricing import bin_posteriors, is_li
 from privpipe.numerics.mapping.pricing.pair_pricing import PriceOracle, Question, measure_bound
 from privpipe.numerics.mapping.pricing.patience import OutOfTime, TimedPricing
 from privpipe.numerics.mapping.problem.incumbent import Progress
+from privpipe.numerics.mapping.problem.known_steps import KnownSteps
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Plan, thin_plan
 from privpipe.numerics.mapping.search.ordered.coarse_to_fine_search import search_line
-from privpipe.numerics.mapping.search.pairs.column_generation import OracleExplorer
+from privpipe.numerics.mapping.search.pairs.column_generation import OracleExplorer, most_named
 from privpipe.numerics.mapping.search.pairs.interior_point_search import MOST_DENSE, polish
-from privpipe.numerics.mapping.search.pairs.search_checkpoint import SearchCheckpoint
-from privpipe.numerics.mapping.search.pairs.smoothed_dual_search import (
-    AnnealState,
-    anneal,
-    resume_state,
-    start_state,
-)
+from privpipe.numerics.mapping.search.pairs.recalled_steps import KnownExplorer
+from privpipe.numerics.mapping.search.pairs.smoothed_dual_search import anneal, start_state
 
 __all__ = ["search_mapping"]
 
 _START_TEMPERATURE = 0.05
 _POLISH_FROM = 2e-3
-_TOP = 24
 _BREAKDOWNS = (np.linalg.LinAlgError, ArithmeticError)
 
 
@@ -39,7 +34,7 @@ def search_mapping(
     start: tuple[Plan, Duals] | None = None,
     max_seconds: float = np.inf,
     on_round: Callable[[Progress], None] | None = None,
-    checkpoint: SearchCheckpoint | None = None,
+    known: KnownSteps | None = None,
 ) -> tuple[Progress, str]:
     """Search until the certified gap is reached.
 
@@ -58,9 +53,9 @@ def search_mapping(
         Time after which nothing new begins, rounds over all pairs included; see `patience`.
     on_round
         Called after each round.
-    checkpoint
-        Where an interrupted search of the same problem left off, and this one will. Ordered
-        alphabets, which are searched in linear time, leave nothing.
+    known
+        Steps that an interrupted search of the same problem and gap has taken, and where this one
+        leaves its own; the mapping is the same, bit for bit, whether there are any or not.
 
     Returns
     -------
@@ -69,9 +64,9 @@ def search_mapping(
     reason
         "gap reached", "time limit" or "no further progress".
     """
-    progress = Progress(problem, gap, max_seconds, on_round)
+    progress = Progress(problem, gap, max_seconds, on_round, known)
     try:
-        _search(progress, price, start, checkpoint)
+        _search(progress, price, start)
     except OutOfTime:
         reason = "time limit"
     else:
@@ -88,22 +83,16 @@ def _search(
     progress: Progress,
     price: PriceOracle | None,
     start: tuple[Plan, Duals] | None,
-    checkpoint: SearchCheckpoint | None,
 ) -> None:
     """From the start, if there is one, and anew where that did not lead to the gap."""
     timed = TimedPricing(progress, price)
-    left = checkpoint.read() if checkpoint is not None else None
-    if left is not None:
-        with suppress(*_BREAKDOWNS):
-            state = resume_state(progress.problem, left)
-            _search_from(progress, timed, state, checkpoint)
     if start is not None and not progress.stop:
         plan, duals = start
         _offer_start(progress, plan, duals, timed)
         if not progress.stop:
-            _take_route(progress, price, timed, duals, None)
+            _take_route(progress, price, timed, duals)
     if not progress.stop:  # a start may mislead
-        _take_route(progress, price, timed, None, checkpoint)
+        _take_route(progress, price, timed, None)
 
 
 def _take_route(
@@ -111,7 +100,6 @@ def _take_route(
     price: PriceOracle | None,
     timed: TimedPricing,
     start: Duals | None,
-    checkpoint: SearchCheckpoint | None,
 ) -> None:
     """The route for the problem; arithmetic that breaks down ends it with the best so far."""
     problem = progress.problem
@@ -122,48 +110,30 @@ def _take_route(
                 _certify_by_oracle(progress, timed)
     if not progress.stop:
         with suppress(*_BREAKDOWNS):
-            _search_any(progress, timed, start, checkpoint)
+            _search_any(progress, timed, start)
 
 
 def _offer_start(progress: Progress, plan: Plan, duals: Duals, price: PriceOracle) -> None:
-    bound = measure_bound(progress.problem, price(progress.problem, Question(duals)), duals)
+    bound = measure_bound(
+        progress.problem, price(progress.problem, Question(duals, values=False)), duals
+    )
     feasible = plan.distortion <= progress.problem.budget
     progress.offer(plan if feasible else progress.plan, duals, bound, 0, "start")
 
 
 def _certify_by_oracle(progress: Progress, price: PriceOracle) -> None:
-    prices = price(progress.problem, Question(progress.duals))
+    prices = price(progress.problem, Question(progress.duals, values=False))
     bound = measure_bound(progress.problem, prices, progress.duals)
     progress.offer(progress.plan, progress.duals, bound, 0, "oracle")
 
 
-def _search_any(
-    progress: Progress,
-    price: PriceOracle,
-    start: Duals | None,
-    checkpoint: SearchCheckpoint | None,
-) -> None:
-    """Search from the beginning, or from a dual point."""
-    explore = _explorer(progress.problem, price)
-    state = start_state(progress.problem, explore, _START_TEMPERATURE, start, progress.is_late)
-    _search_from(progress, price, state, checkpoint)
-
-
-def _explorer(problem: MappingProblem, price: PriceOracle) -> OracleExplorer:
-    return OracleExplorer(price, min(_TOP, problem.n_symbols))
-
-
-def _search_from(
-    progress: Progress,
-    price: PriceOracle,
-    state: AnnealState,
-    checkpoint: SearchCheckpoint | None,
-) -> None:
+def _search_any(progress: Progress, price: PriceOracle, start: Duals | None) -> None:
     """Anneal on pairs found by pricing, then an interior point where its matrix is small."""
     problem = progress.problem
-    explore = _explorer(problem, price)
+    explore = KnownExplorer(OracleExplorer(price, most_named(problem)), progress)
+    state = start_state(problem, explore, _START_TEMPERATURE, start, progress.is_late)
     small = problem.n_symbols * (problem.n_private - 1) <= MOST_DENSE
     target = max(progress.gap, _POLISH_FROM) if small else progress.gap
-    state = anneal(progress, explore, state, target, checkpoint=checkpoint)
+    state = anneal(progress, explore, state, target)
     if small and not progress.stop:
         polish(progress, explore, state, max(progress.reached, 1e-3), sparse=False)

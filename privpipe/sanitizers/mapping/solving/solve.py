@@ -19,11 +19,11 @@ from privpipe.numerics.mapping.pricing.pair_pricing import (
 )
 from privpipe.numerics.mapping.problem.extremes import identity_duals, measure_mean_distances
 from privpipe.numerics.mapping.problem.incumbent import Progress
+from privpipe.numerics.mapping.problem.known_steps import KnownSteps
 from privpipe.numerics.mapping.problem.mutual_information import LOWEST
 from privpipe.numerics.mapping.problem.programme import keep_free_pairs, measure_plan
 from privpipe.numerics.mapping.search.mapping_search import search_mapping
 from privpipe.numerics.mapping.search.pairs.frank_wolfe import search_frank_wolfe
-from privpipe.numerics.mapping.search.pairs.search_checkpoint import SearchCheckpoint
 from privpipe.protocols import Guarantee
 from privpipe.sanitizers.mapping.alphabet import Alphabet, Distortion, prepare_alphabet
 from privpipe.sanitizers.mapping.solving.start import read_start
@@ -51,7 +51,7 @@ def solve_privacy_mapping(
     max_seconds: float = np.inf,
     on_round: Callable[[Progress], None] | None = None,
     unseen: UnseenPolicy = "nearest",
-    checkpoint: SearchCheckpoint | None = None,
+    known: KnownSteps | None = None,
 ) -> SparseMapping:
     """Find the mapping of least information within a budget of mean distortion.
 
@@ -93,9 +93,9 @@ def solve_privacy_mapping(
         Called after each round with the search's progress.
     unseen
         What the mapping does at release with symbols it does not know.
-    checkpoint
+    known
         A place that outlives the process: a solve of the same arguments that was interrupted
-        goes on from what it left there. Used by "auto", where the alphabet is not ordered.
+        finds there the steps that it took, and ends in the same mapping, bit for bit.
 
     Returns
     -------
@@ -155,6 +155,7 @@ def solve_privacy_mapping(
                         price=price or price_in_memory,
                         max_seconds=max_seconds,
                         on_round=on_round,
+                        known=known,
                     )
                 else:
                     progress, stopped = search_mapping(
@@ -164,7 +165,7 @@ def solve_privacy_mapping(
                         start=beginning,
                         max_seconds=max_seconds,
                         on_round=on_round,
-                        checkpoint=checkpoint,
+                        known=known,
                     )
         except ArithmeticError:
             breakdown = True

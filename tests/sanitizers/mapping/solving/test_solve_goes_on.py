@@ -1,4 +1,4 @@
-"""A search that was killed goes on with the next round, from what it left behind."""
+"""A search that was killed takes only the steps that were left, to the same bits."""
 
 from __future__ import annotations
 
@@ -8,125 +8,145 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from privpipe.cluster.passes.pass_checkpoints import Checkpoints, FitCheckpoint
+from privpipe.cluster.passes.pass_checkpoints import Checkpoints, KnownSteps
 from privpipe.protocols import FloatArray, IntArray
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
+from privpipe.store.models.artifacts import digest_map
 
-N_PROFILES, GAP = 2000, 3e-4
+Problem = tuple[FloatArray, IntArray, dict[str, Any]]
+
+
+def make_profiles(n: int, gap: float) -> Problem:
+    """Profiles of five attributes, and three private values that depend on them."""
+    rng = np.random.default_rng(5)
+    grid = np.meshgrid(*[np.arange(size) for size in (6, 5, 5, 4, 5)])
+    codes = np.stack(grid).reshape(5, -1).T
+    codes = codes[rng.permutation(len(codes))[:n]]
+    score = codes @ rng.normal(size=5) + rng.normal(size=n)
+    posterior = np.exp(np.stack([score, -score, np.full_like(score, 0.3)]))
+    joint = posterior / posterior.sum(axis=0) * rng.gamma(0.5, size=n)
+    return joint / joint.sum(), codes, {"distortion_budget": 0.5, "gap": gap}
+
+
+def make_line(n: int) -> Problem:
+    """Uneven positions on a line, and two private values."""
+    rng = np.random.default_rng(7)
+    x = np.cumsum(rng.exponential(size=n))
+    chance = 1 / (1 + np.exp(-np.sin(x / x[-1] * 9)))
+    joint = np.stack([chance, 1 - chance]) * rng.uniform(0.2, 1.8, n)
+    options = {"distortion": "squared", "distortion_budget": n / 4, "gap": 1e-4}
+    return joint / joint.sum(), x[:, None], options
+
+
+def make_steps(n: int, n_steps: int) -> Problem:
+    """Few profiles, for so many steps of the paper's algorithm."""
+    joint, codes, options = make_profiles(n, 1e-9)
+    return joint, codes, options | {"solver": "frank_wolfe", "n_steps": n_steps}
+
+
+PROBLEMS = {
+    "unordered": lambda: make_profiles(1400, 1e-3),
+    "unordered and polished": lambda: make_profiles(150, 1e-6),
+    "ordered": lambda: make_line(1500),
+    "the paper's": lambda: make_steps(120, 6),
+}
 
 
 class Killed(BaseException):
     """Ends a solve wherever it is."""
 
 
-def make_problem() -> tuple[FloatArray, IntArray]:
-    """Profiles of five attributes, and three private values that depend on them."""
-    rng = np.random.default_rng(5)
-    grid = np.meshgrid(*[np.arange(size) for size in (6, 5, 5, 4, 5)])
-    codes = np.stack(grid).reshape(5, -1).T
-    codes = codes[rng.permutation(len(codes))[:N_PROFILES]]
-    score = codes @ rng.normal(size=5) + rng.normal(size=N_PROFILES)
-    posterior = np.exp(np.stack([score, -score, np.full_like(score, 0.3)]))
-    joint = posterior / posterior.sum(axis=0) * rng.gamma(0.5, size=N_PROFILES)
-    return joint / joint.sum(), codes
+class Dying(KnownSteps):
+    """Counts the steps that are taken, and dies before one of them is left."""
 
+    def __init__(self, folder: Path | None, dies_at: int = -1, n_records: int = 5000) -> None:
+        about = None if folder is None else Checkpoints(str(folder / "kept")).about("fit")
+        super().__init__(about, n_records)
+        self.dies_at, self.steps = dies_at, 0
 
-def solve(
-    checkpoint: FitCheckpoint | None, dies_at: int = -1
-) -> tuple[SparseMapping | None, int, float]:
-    """The mapping, its rounds and its processor seconds; no mapping if it died at a round."""
-    joint, codes = make_problem()
-    rounds, start = 0, time.process_time()
-
-    def count(_: object) -> None:
-        nonlocal rounds
-        if rounds == dies_at:
+    def write(self, question: tuple[Any, ...], answer: tuple[Any, ...]) -> None:
+        if self.steps == self.dies_at:
             raise Killed
-        rounds += 1
-
-    try:
-        found = solve_privacy_mapping(
-            joint,
-            codes,
-            distortion_budget=0.5,
-            gap=GAP,
-            on_round=count,
-            checkpoint=checkpoint,
-        )
-    except Killed:
-        found = None
-    return found, rounds, time.process_time() - start
+        self.steps += 1
+        super().write(question, answer)
 
 
-@pytest.fixture(scope="module")
-def whole() -> tuple[SparseMapping | None, int, float]:
-    solve(None)  # compiles
-    return solve(None)
+def solve(name: str, known: KnownSteps | None) -> SparseMapping:
+    joint, codes, options = PROBLEMS[name]()
+    return solve_privacy_mapping(joint, codes, known=known, **options)
 
 
-def place(folder: Path, n_records: int = 5000) -> FitCheckpoint:
-    return FitCheckpoint(Checkpoints(str(folder / "kept")).about("fit", GAP), n_records)
-
-
-def test_solve__goes_on_after_a_kill_to_the_same_certificate(
-    whole: tuple[SparseMapping, int, float], tmp_path: Path
-) -> None:
-    mapping, n_rounds, _ = whole
-    half = n_rounds // 2
+@pytest.mark.parametrize("name", sorted(PROBLEMS))
+def test_solve__goes_on_after_a_kill_to_the_same_bits(name: str, tmp_path: Path) -> None:
+    whole = Dying(None)
+    expected = solve(name, whole)
+    assert expected.stopped in ("gap reached", "6 steps")
+    half = whole.steps // 2
     assert half >= 2
-    assert solve(place(tmp_path), half)[0] is None
-    again, rest, _ = solve(place(tmp_path))
-    assert again is not None
-    assert rest <= n_rounds - half + 1
-    assert again.stopped == "gap reached"
-    assert again.gap <= GAP * (1 + 1e-9)
-    assert again.information == pytest.approx(mapping.information, abs=GAP)
-    np.testing.assert_allclose(again.mapping.sum(axis=0), 1.0, atol=1e-12)
+    with pytest.raises(Killed):
+        solve(name, Dying(tmp_path, half))
+    rest = Dying(tmp_path)
+    assert digest_map(solve(name, rest)) == digest_map(expected)
+    assert rest.steps == whole.steps - half
+    again = Dying(tmp_path)
+    assert digest_map(solve(name, again)) == digest_map(expected)
+    assert again.steps == 0
 
 
-def test_solve__leaves_kilobytes_and_nothing_of_few_records(tmp_path: Path) -> None:
-    solve(place(tmp_path), 4)
-    (file,) = [path for path in (tmp_path / "kept").rglob("*") if path.is_file()]
-    assert file.stat().st_size < 400_000
-    solve(place(tmp_path / "few", n_records=999), 4)
-    assert not list((tmp_path / "few").rglob("*-fit"))
+def test_solve__leaves_kilobytes_a_step_and_nothing_of_few_records(tmp_path: Path) -> None:
+    known = Dying(tmp_path)
+    solve("unordered", known)
+    sizes = [path.stat().st_size for path in (tmp_path / "kept").rglob("*") if path.is_file()]
+    assert len(sizes) == known.steps
+    assert np.median(sizes) < 100_000
+    assert max(sizes) < 400_000
+    solve("unordered and polished", Dying(tmp_path / "few", n_records=999))
+    assert not (tmp_path / "few").exists()
 
 
-def test_solve__takes_damage_for_nothing(
-    whole: tuple[SparseMapping, int, float], tmp_path: Path
-) -> None:
-    solve(place(tmp_path), 4)
-    (file,) = [path for path in (tmp_path / "kept").rglob("*") if path.is_file()]
-    file.write_bytes(file.read_bytes()[:-7])
-    _, n_rounds, _ = solve(place(tmp_path))
-    assert n_rounds == whole[1]
+def test_solve__takes_damage_for_nothing(tmp_path: Path) -> None:
+    whole = Dying(tmp_path)
+    expected = digest_map(solve("unordered and polished", whole))
+    files = sorted(path for path in (tmp_path / "kept").rglob("*") if path.is_file())
+    files[0].write_bytes(files[0].read_bytes()[:-7])
+    files[1].write_bytes(b"")
+    again = Dying(tmp_path)
+    assert digest_map(solve("unordered and polished", again)) == expected
+    assert again.steps == 2
 
 
-def test_solve__of_a_killed_process_goes_on(
-    whole: tuple[SparseMapping, int, float], tmp_path: Path
-) -> None:
-    """SIGKILL of a real process after some rounds; the next one asks only for the rest."""
+def test_solve__another_problem_finds_no_old_steps(tmp_path: Path) -> None:
+    solve("unordered and polished", Dying(tmp_path))
+    joint, codes, options = make_profiles(150, 1e-6)
+    other = np.roll(joint, 1, axis=1)
+    again = Dying(tmp_path)
+    found = solve_privacy_mapping(other, codes, known=again, **options)
+    assert again.steps > 0
+    assert digest_map(found) == digest_map(solve_privacy_mapping(other, codes, **options))
+
+
+def test_solve__of_a_killed_process_goes_on(tmp_path: Path) -> None:
+    """SIGKILL of a real process after some steps; the next one takes only the rest."""
     code = (
         "import sys; from pathlib import Path; from tests.sanitizers.mapping.solving import "
-        "test_solve_goes_on as t; t.solve(t.place(Path(sys.argv[1])))"
+        "test_solve_goes_on as t; t.solve('unordered', t.Dying(Path(sys.argv[1])))"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], env=environment)
-    deadline, seen = time.monotonic() + 120, set[int]()
-    while len(seen) < 4:
+    deadline, seen = time.monotonic() + 120, 0
+    while seen < 6:
         assert process.poll() is None, "it ended before it was killed"
         assert time.monotonic() < deadline
-        files = [path for path in (tmp_path / "kept").rglob("*-fit") if path.is_file()]
-        seen |= {file.stat().st_mtime_ns for file in files}
+        seen = len([path for path in (tmp_path / "kept").rglob("*-step") if path.is_file()])
         time.sleep(0.002)
     process.send_signal(signal.SIGKILL)
     process.wait(timeout=30)
-    again, rest, _ = solve(place(tmp_path))
-    assert again is not None
-    assert again.gap <= GAP * (1 + 1e-9)
-    assert rest <= whole[1] - 3
+    whole, rest = Dying(None), Dying(tmp_path)
+    assert digest_map(solve("unordered", rest)) == digest_map(solve("unordered", whole))
+    assert rest.steps <= whole.steps - 6

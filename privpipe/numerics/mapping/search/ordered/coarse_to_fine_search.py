@@ -12,7 +12,6 @@ import numpy as np
 
 from privpipe.numerics.mapping.dual.smoothed_dual import (
     column_minima,
-    maximise_smoothed_dual,
     potentials_of,
     spend_budget,
 )
@@ -28,6 +27,10 @@ from privpipe.numerics.mapping.problem.programme import (
 from privpipe.numerics.mapping.search.ordered.coarsening import CoarseLine, coarsen_line
 from privpipe.numerics.mapping.search.pairs.column_generation import Explorer, LineExplorer
 from privpipe.numerics.mapping.search.pairs.interior_point_search import polish
+from privpipe.numerics.mapping.search.pairs.recalled_steps import (
+    KnownExplorer,
+    find_smoothed_dual,
+)
 from privpipe.numerics.mapping.search.pairs.smoothed_dual_search import (
     AnnealState,
     anneal,
@@ -69,7 +72,8 @@ def search_line(progress: Progress, start: Duals | None = None) -> None:
             _search_level(progress, coarser, LineExplorer(_FINE_BINS))
             return
         level = coarsen_line(problem, bins, n_cells)
-        inner = Progress(level.problem, 0.2 * progress.gap, progress.max_seconds - progress.seconds)
+        left = progress.max_seconds - progress.seconds
+        inner = Progress(level.problem, 0.2 * progress.gap, left, known=progress.known)
         here = None if coarser is None else level.coarsen_duals(coarser)
         n_pairs = _search_level(inner, here, LineExplorer(_LEVEL_BINS))
         coarser = _carry_back(progress, level, inner, n_pairs)
@@ -79,7 +83,7 @@ def search_line(progress: Progress, start: Duals | None = None) -> None:
 
 def _carry_back(progress: Progress, level: CoarseLine, inner: Progress, n_pairs: int) -> Duals:
     """Measure a level's plan and duals on the full alphabet."""
-    explore = LineExplorer(_CERTIFYING_BINS, width=0)
+    explore = KnownExplorer(LineExplorer(_CERTIFYING_BINS, width=0), progress)
     duals = level.refine_duals(inner.duals)
     found = explore(progress.problem, duals, None, -np.inf)
     plan = _refine_plan(level, inner.plan)
@@ -101,7 +105,7 @@ def _refine_plan(level: CoarseLine, plan: Plan) -> Plan:
 
 def _search_level(progress: Progress, start: Duals | None, explore: Explorer) -> int:
     """Solve one level; returns the number of pairs it ended with."""
-    problem = progress.problem
+    problem, explore = progress.problem, KnownExplorer(explore, progress)
     if start is None and problem.n_symbols * problem.n_columns <= _COARSEST**2 * 24:
         state, gap = _solve_all_pairs(progress)
     else:
@@ -149,15 +153,8 @@ def _solve_all_pairs(progress: Progress) -> tuple[AnnealState, float]:
     reference = np.tile(problem.prior, (n, 1)) / n
     target = max(_START_GAP, progress.gap)
     while True:
-        solved = maximise_smoothed_dual(
-            problem,
-            pairs,
-            tau,
-            logits,
-            multiplier,
-            anchor=reference * (1e-2 * tau),
-            late=progress.is_late,
-        )
+        anchor = reference * (1e-2 * tau)
+        solved = find_smoothed_dual(progress, pairs, tau, logits, multiplier, anchor)
         logits, multiplier = solved.logits, solved.multiplier
         duals = Duals(potentials_of(logits, problem.prior), multiplier)
         cost, level = column_minima(problem, pairs, duals)

@@ -9,7 +9,7 @@ bound. This is the c-transform of the column potentials.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -20,14 +20,16 @@ from privpipe.numerics.mapping.pricing.pair_pricing import (
     Prices,
     Question,
     measure_bound,
+    sum_prices,
 )
 from privpipe.numerics.mapping.problem.mutual_information import LOWEST, normalise_potentials
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem
 from privpipe.protocols import FloatArray, IntArray
 
+_MOST_NAMED = 24
 _FEW_BINS = 8  # with more, every symbol has partners enough
 
-__all__ = ["Explorer", "Found", "LineExplorer", "OracleExplorer", "repair_potentials"]
+__all__ = ["Explorer", "Found", "LineExplorer", "OracleExplorer", "most_named", "repair_potentials"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +50,15 @@ class Found:
     raw_bound: float
     symbols: IntArray
     columns: IntArray
+
+
+def most_named(problem: MappingProblem) -> int:
+    """Cheapest symbols to name for a column, so that their numbers take half a double a value.
+
+    Near an optimum hardly more are near a column's price; before it more would be forgotten again.
+    """
+    width = -(-(problem.n_symbols - 1).bit_length() // 8) or 1  # bytes of a symbol's number
+    return max(1, min(_MOST_NAMED, 4 * problem.n_private // width, problem.n_symbols))
 
 
 class Explorer(Protocol):
@@ -97,20 +108,20 @@ class OracleExplorer:
         Cheapest symbols named per column.
     """
 
-    price: PriceOracle
+    price: PriceOracle = field(repr=False)
     top: int
 
     def __call__(
         self, problem: MappingProblem, duals: Duals, levels: FloatArray | None, near: float
     ) -> Found:
-        prices = self.price(problem, Question(duals, self.top, True, levels, near))
+        prices = self.price(problem, Question(duals, self.top, True, levels, near, False))
         raw = _raw_bound(problem, prices, duals)
         symbols, columns = _candidates(problem, prices, near)
         found = Found(duals, max(raw, 0.0), raw, symbols, columns)
         if levels is None or float(prices.slack.min()) >= 0.0:
             return found
         repaired = repair_potentials(problem, prices, duals)
-        again = self.price(problem, Question(repaired, 1))
+        again = self.price(problem, Question(repaired, values=False))
         bound = measure_bound(problem, again, repaired)
         return found if bound <= found.bound else replace(found, duals=repaired, bound=bound)
 
@@ -169,7 +180,7 @@ class LineExplorer:
 
 
 def _raw_bound(problem: MappingProblem, prices: Prices, duals: Duals) -> float:
-    return float(problem.mass @ prices.values) - duals.multiplier * problem.budget
+    return sum_prices(problem.mass, prices) - duals.multiplier * problem.budget
 
 
 def _candidates(problem: MappingProblem, prices: Prices, near: float) -> tuple[IntArray, IntArray]:

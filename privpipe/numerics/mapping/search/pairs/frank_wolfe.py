@@ -9,7 +9,8 @@ pricing oracle.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from privpipe.numerics.mapping.pricing.pair_pricing import (
 )
 from privpipe.numerics.mapping.pricing.patience import OutOfTime, TimedPricing
 from privpipe.numerics.mapping.problem.incumbent import Progress
+from privpipe.numerics.mapping.problem.known_steps import KnownSteps
 from privpipe.numerics.mapping.problem.mutual_information import (
     log_ratios,
     normalise_potentials,
@@ -35,6 +37,7 @@ from privpipe.numerics.mapping.problem.programme import (
     measure_plan,
 )
 from privpipe.numerics.mapping.search.pairs.column_generation import repair_potentials
+from privpipe.numerics.mapping.search.pairs.recalled_steps import shorten
 from privpipe.protocols import FloatArray, IntArray
 
 __all__ = ["LinearSolution", "search_frank_wolfe", "solve_coupled_choice"]
@@ -159,6 +162,7 @@ def search_frank_wolfe(
     price: PriceOracle,
     max_seconds: float = np.inf,
     on_round: Callable[[Progress], None] | None = None,
+    known: KnownSteps | None = None,
 ) -> tuple[Progress, str]:
     """Algorithm 1 from the identity, with the bound that its own numbers give at each step.
 
@@ -172,12 +176,14 @@ def search_frank_wolfe(
     price
     max_seconds
     on_round
+    known
+        Steps taken before.
 
     Returns
     -------
     progress, reason
     """
-    progress = Progress(problem, gap, max_seconds, on_round)
+    progress = Progress(problem, gap, max_seconds, on_round, known)
     timed = TimedPricing(progress, None if price is price_in_memory else price)
     try:
         return progress, _take_steps(progress, n_steps, timed)
@@ -190,14 +196,43 @@ def _take_steps(progress: Progress, n_steps: int, price: PriceOracle) -> str:
     for _ in range(n_steps):
         masses = _masses(problem, current)
         ratios = np.maximum(log_ratios(masses), _RATIO_FLOOR)
-        pairs, solution = _generate_columns(progress, ratios, price)
+        pairs, solution = _recall_columns(progress, ratios, price)
         current = _line_search(problem, current, pairs, solution.weights)
         duals = Duals(normalise_potentials(ratios, problem.prior), solution.multiplier)
-        bound, duals = _best_bound(problem, duals, solution.levels, price)
+        bound, duals = _recall_bound(progress, duals, solution.levels, price)
         progress.offer(draw_into_budget(problem, current), duals, bound, len(pairs), "frank_wolfe")
         if progress.stop:
             return progress.stop
     return f"{n_steps} steps"
+
+
+def _recall_columns(
+    progress: Progress, ratios: FloatArray, price: PriceOracle
+) -> tuple[Pairs, LinearSolution]:
+    """`_generate_columns`, or what it found before."""
+
+    def take() -> tuple[Any, ...]:
+        pairs, found = _generate_columns(progress, ratios, price)
+        numbers = float(found.multiplier), found.levels, float(found.value)
+        return shorten(pairs.symbols), shorten(pairs.columns), found.weights, *numbers
+
+    symbols, columns, *found = progress.recall(("columns", ratios), take)
+    pairs = Pairs.of(progress.problem, symbols.astype(np.int64), columns.astype(np.int64))
+    return pairs, LinearSolution(*found)
+
+
+def _recall_bound(
+    progress: Progress, duals: Duals, levels: FloatArray, price: PriceOracle
+) -> tuple[float, Duals]:
+    """`_best_bound`, or what it found before."""
+
+    def take() -> tuple[Any, ...]:
+        bound, best = _best_bound(progress.problem, duals, levels, price)
+        return float(bound), best.potentials
+
+    asked = "bound", duals.potentials, float(duals.multiplier), levels
+    bound, potentials = progress.recall(asked, take)
+    return bound, replace(duals, potentials=potentials)
 
 
 def _generate_columns(
@@ -270,8 +305,9 @@ def _best_bound(
     problem: MappingProblem, duals: Duals, levels: FloatArray, price: PriceOracle
 ) -> tuple[float, Duals]:
     """Bound of the step's own numbers, or of the same repaired where that is better."""
-    prices = price(problem, Question(duals, 1, True, levels))
+    # Of partners only those are repaired that undercut their column.
+    prices = price(problem, Question(duals, 1, True, levels, 0.0, False))
     plain = measure_bound(problem, prices, duals)
     repaired = repair_potentials(problem, prices, duals)
-    better = measure_bound(problem, price(problem, Question(repaired)), repaired)
+    better = measure_bound(problem, price(problem, Question(repaired, values=False)), repaired)
     return (plain, duals) if plain >= better else (better, repaired)

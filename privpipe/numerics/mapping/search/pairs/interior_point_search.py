@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from privpipe.numerics.mapping.dual.interior_point import InteriorPoint, solve_interior_point
+from privpipe.numerics.mapping.dual.interior_point import InteriorPoint
 from privpipe.numerics.mapping.dual.smoothed_dual import potentials_of
 from privpipe.numerics.mapping.problem.incumbent import Progress
 from privpipe.numerics.mapping.problem.programme import Duals, Pairs, make_feasible
 from privpipe.numerics.mapping.search.pairs.column_generation import Explorer
+from privpipe.numerics.mapping.search.pairs.recalled_steps import find_interior_point
 from privpipe.numerics.mapping.search.pairs.smoothed_dual_search import AnnealState, logits_of
 from privpipe.protocols import FloatArray
 
@@ -98,8 +99,8 @@ def _solve(
     problem = progress.problem
     unknowns = problem.n_symbols * (problem.n_private - 1)
     try:
-        solved = solve_interior_point(
-            problem,
+        solved = find_interior_point(
+            progress,
             pairs,
             logits,
             multiplier,
@@ -107,7 +108,6 @@ def _solve(
             start_gap=start_gap,
             gap=0.2 * progress.gap,
             dense=not sparse or unknowns <= 400,
-            late=progress.is_late,
         )
     except (np.linalg.LinAlgError, RuntimeError):
         return None

@@ -15,7 +15,6 @@ import numpy as np
 from privpipe.numerics.mapping.dual.smoothed_dual import (
     SmoothedDual,
     column_minima,
-    maximise_smoothed_dual,
     potentials_of,
     softmin_masses,
     spend_budget,
@@ -24,10 +23,10 @@ from privpipe.numerics.mapping.problem.incumbent import Progress
 from privpipe.numerics.mapping.problem.mutual_information import released_masses
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs, make_feasible
 from privpipe.numerics.mapping.search.pairs.column_generation import Explorer, Found
-from privpipe.numerics.mapping.search.pairs.search_checkpoint import SearchCheckpoint, SearchState
+from privpipe.numerics.mapping.search.pairs.recalled_steps import find_smoothed_dual
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = ["AnnealState", "anneal", "logits_of", "resume_state", "start_logits", "start_state"]
+__all__ = ["AnnealState", "anneal", "logits_of", "start_logits", "start_state"]
 
 _COOLING = 0.6
 _REACH = 30.0  # temperatures; a pair farther from its column's price carries no mass
@@ -103,18 +102,12 @@ def start_state(
     return AnnealState(pairs, logits, max(multiplier, 1e-12 / problem.budget), temperature)
 
 
-def resume_state(problem: MappingProblem, left: SearchState) -> AnnealState:
-    """What was left of an interrupted search of the same problem."""
-    return AnnealState(left.pairs(problem), left.logits, left.multiplier, left.temperature)
-
-
 def anneal(
     progress: Progress,
     explore: Explorer,
     state: AnnealState,
     target: float,
     max_rounds: int = 60,
-    checkpoint: SearchCheckpoint | None = None,
 ) -> AnnealState:
     """Search until the certified gap is at most `target`, or no round helps any more.
 
@@ -128,8 +121,6 @@ def anneal(
     target
         Nats; at least about 1e-6, below which an interior point is the better tool.
     max_rounds
-    checkpoint
-        Where the state of each next round is left.
 
     Returns
     -------
@@ -142,14 +133,9 @@ def anneal(
     for _ in range(max_rounds):
         before = progress.reached
         tau = state.temperature
-        solved = maximise_smoothed_dual(
-            problem,
-            state.pairs,
-            tau,
-            state.logits,
-            state.multiplier,
-            anchor=reference * (1e-2 * tau),
-            late=progress.is_late,
+        anchor = reference * (1e-2 * tau)
+        solved = find_smoothed_dual(
+            progress, state.pairs, tau, state.logits, state.multiplier, anchor
         )
         duals = Duals(potentials_of(solved.logits, problem.prior), solved.multiplier)
         cost, level = column_minima(problem, state.pairs, duals)
@@ -165,11 +151,7 @@ def anneal(
         if idle >= 6:
             break
         pairs = _extend(problem, state.pairs, cost - level[state.pairs.columns], tau, found)
-        state = _next_state(problem, state, solved, pairs, lag, lowest, reference * (1e-2 * tau))
-        if checkpoint is not None:
-            checkpoint.write(
-                SearchState.of(state.pairs, state.logits, state.multiplier, state.temperature)
-            )
+        state = _next_state(problem, state, solved, pairs, lag, lowest, anchor)
     return good
 
 

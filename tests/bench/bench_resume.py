@@ -1,0 +1,133 @@
+"""Fits that were killed at half way: processor time of what was left against a whole fit.
+
+``python -m tests.bench resume``. A fit dies at the first checkpoint after half of the processor
+time that a whole one takes; the next one finds what it left. Fits take turns, values are
+medians.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from privpipe.cluster.executors.executor import LocalExecutor
+from privpipe.cluster.passes.pass_checkpoints import Checkpoints, KnownSteps
+from privpipe.cluster.passes.reduce import ShardedCollection
+from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
+from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions, fit_minimax_filter
+from privpipe.sanitizers.minimax.neural_minimax import (
+    MinimaxNeuralOptions,
+    fit_minimax_neural_filter,
+)
+from privpipe.store.collections.collection import open_collection
+from tests.sanitizers.mapping.solving.test_solve_goes_on import make_line, make_profiles
+from tests.standard import write_standard
+
+Row = tuple[str, float, str, str, float, float]
+Fit = Callable[[Path, float], Any]
+"""Fits with a place for checkpoints, and dies after so many processor seconds."""
+
+
+class Killed(BaseException):
+    """Ends a fit wherever it is."""
+
+
+def dies_after(seconds: float) -> Callable[[], None]:
+    """A function that raises `Killed` once so many processor seconds have been spent."""
+    until = time.process_time() + seconds
+
+    def look() -> None:
+        if time.process_time() > until:
+            raise Killed
+
+    return look
+
+
+class DyingSteps(KnownSteps):
+    """Steps of a search that dies in time."""
+
+    def __init__(self, folder: Path, seconds: float) -> None:
+        super().__init__(Checkpoints(str(folder / "kept")).about("fit"), 10_000)
+        self.look = dies_after(seconds)
+
+    def write(self, question: tuple[Any, ...], answer: tuple[Any, ...]) -> None:
+        super().write(question, answer)
+        self.look()
+
+
+class DyingExecutor(LocalExecutor):
+    """Rounds of a fit that dies in time."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(lambda _: self.look())
+        self.look = dies_after(seconds)
+
+
+def fits(small: bool, folder: Path) -> dict[str, Fit]:
+    """Every kind of iterative fit."""
+    problems = {
+        "mapping, unordered": make_profiles(150 if small else 2500, 1e-3),
+        "mapping, ordered": make_line(300 if small else 60_000),
+    }
+    url = str(folder / "records.zarr")
+    n = 1_200 if small else 60_000
+    write_standard(url, n, chunk_rows=n // 12, dtype="float32")
+    records = open_collection(url, desired=["late"], confidential=["party"])
+    rounds = 2 if small else 8
+
+    def solve(name: str) -> Fit:
+        joint, codes, options = problems[name]
+        return lambda place, seconds: solve_privacy_mapping(
+            joint, codes, known=DyingSteps(place, seconds), **options
+        )
+
+    def learn(fit: Callable[..., Any], options: Any) -> Fit:
+        def run(place: Path, seconds: float) -> Any:
+            kept = Checkpoints(str(place / "kept"))
+            executor = DyingExecutor(seconds)
+            return fit(ShardedCollection(records, executor, checkpoints=kept), options)
+
+        return run
+
+    neural = MinimaxNeuralOptions(n_hidden=(3,), max_iterations=rounds)
+    return {name: solve(name) for name in problems} | {
+        "linear minimax": learn(fit_minimax_filter, MinimaxOptions(max_iterations=rounds)),
+        "neural minimax": learn(fit_minimax_neural_filter, neural),
+    }
+
+
+def measure(fit: Fit, place: Path, seconds: float = 1e9) -> float:
+    """Processor seconds of a fit, whether it comes to its end or not."""
+    start = time.process_time()
+    try:
+        fit(place, seconds)
+    except Killed:
+        assert seconds < 1e9
+    return time.process_time() - start
+
+
+def run(small: bool) -> list[Row]:
+    """A row per kind of fit."""
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="bench-resume-") as folder:
+        for number, (name, fit) in enumerate(fits(small, Path(folder)).items()):
+            measure(fit, Path(folder) / f"warm-{number}")  # compiles
+            whole, rest = [], []
+            for turn in range(1 if small else 3):
+                place = Path(folder) / f"{number}-{turn}"
+                whole.append(measure(fit, place / "whole"))
+                measure(fit, place / "killed", whole[-1] / 2)
+                rest.append(measure(fit, place / "killed"))
+            one, other = median(rest), median(whole)
+            row = (f"{name}, resumed at half way", one, "s of CPU", "whole", other, one / other)
+            rows.append(row)
+    return rows
+
+
+if __name__ == "__main__":
+    for row in run(small=False):
+        print(row)
