@@ -49,7 +49,13 @@ def reproduce_raw(data: Path, runs: int) -> Reproduction:
             found[key].append((genki | har)[" ".join(key)])
     cells = [
         compare_cell(
-            " ".join(key), found[key], paper=paper, tolerance=TOLERANCE[key], unit="accuracy"
+            " ".join(key),
+            found[key],
+            paper=paper,
+            tolerance=TOLERANCE[key],
+            unit="accuracy",
+            better="higher",
+            note="ridge and stopping are chosen, the paper's are fixed" if key[0] == "HAR" else "",
         )
         for key, paper in PAPER.items()
     ]
