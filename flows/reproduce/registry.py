@@ -151,8 +151,8 @@ FIGURES: dict[str, PaperFigure] = {
         function="flows.reproduce.sppm_movie:reproduce_movie",
         files=("ml-1m/users.dat", "ml-1m/movies.dat", "ml-1m/ratings.dat"),
         runs=1,
-        takes="several minutes",
-        takes_small="minutes",
+        takes="a minute",
+        takes_small="half a minute",
         remedy="Get MovieLens 1M from GroupLens, whose licence forbids passing it on, and unpack "
         "it in the folder of the papers' data sets as ml-1m/.",
     ),

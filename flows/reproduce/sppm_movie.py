@@ -57,7 +57,7 @@ def reproduce_movie(
     gender, bits = load_movies(data)
     gender, bits = gender[::one_user_in], bits[::one_user_in]
     counts, codes = count_symbols(gender, bits)
-    held = np.arange(len(gender)) % HELD_OUT == 0
+    held = _hold_out(gender)
     has_mechanism = len(codes) <= MOST_SYMBOLS
     expect_steps((1 + has_mechanism) * len(SHARES) + 2 * len(ROC_SHARES) + 1)
     joint = counts / counts.sum()
@@ -108,6 +108,14 @@ def reproduce_movie(
             },
         },
     )
+
+
+def _hold_out(gender: IntArray) -> BoolArray:
+    """One user in `HELD_OUT` of each gender."""
+    held = np.zeros(len(gender), np.bool_)
+    for value in (0, 1):
+        held[np.flatnonzero(gender == value)[::HELD_OUT]] = True
+    return held
 
 
 def _exponential(
