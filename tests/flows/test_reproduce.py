@@ -199,14 +199,8 @@ def test_figures__say_what_they_take_and_have_a_size_of_minutes(name: str) -> No
 def test_run_reproduction__killed_on_real_faces_repeats_nothing(
     paper_data: Path, tmp_path: Path
 ) -> None:
-    """Ctrl-C of the command itself, then again.
-
-    A job that a shell runs in the background inherits that SIGINT is ignored, and hands it on; the
-    command obeys, as programs do. Here its parent wants it to be interrupted, and says so.
-    """
-    start = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    start += "from flows.command import main; main()"
-    command = [sys.executable, "-c", start, "reproduce"]
+    """Ctrl-C of the command itself, then again."""
+    command = [sys.executable, "-c", "from flows.command import main; main()", "reproduce"]
     command += ["hamm-genki", "--small", "--data", str(paper_data), "--json"]
     environment = {**os.environ, "PRIVPIPE_CACHE": str(tmp_path), "PYTHONUNBUFFERED": "1"}
     first = subprocess.Popen(
