@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,12 @@ settings.load_profile("privpipe")
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 os.environ.setdefault("DO_NOT_TRACK", "1")
+
+# A shell without job control starts background jobs with SIGINT ignored, their children inherit it,
+# and commands obey it, as programs do: here those that tests interrupt are to end.
+_is_main = threading.current_thread() is threading.main_thread()
+if _is_main and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -34,6 +34,7 @@ def reproduce_command(
                     "paper": figure.paper,
                     "runs": figure.runs,
                     "takes": figure.takes,
+                    "takes_small": figure.takes_small,
                 }
                 for key, figure in FIGURES.items()
             ]
@@ -75,7 +76,8 @@ def _write(found: Reproduction, folder: str) -> None:
 
 def list_figures() -> Table:
     """All figures by name."""
-    table = tabulate("name", "what", "paper", "runs", "takes")
+    table = tabulate("name", "what", "paper", "runs", "takes", "--small takes")
     for name, figure in FIGURES.items():
-        table.add_row(name, figure.title, figure.paper, str(figure.runs), figure.takes)
+        row = (figure.title, figure.paper, str(figure.runs), figure.takes, figure.takes_small)
+        table.add_row(name, *row)
     return table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from flows.reproduce.result import Reproduction, compare_cell
 from flows.reproduce.steps import expect_steps, step
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.kinds.inference import measure_attacks
+from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
 
 __all__ = ["reproduce_raw"]
 
@@ -47,7 +49,13 @@ def reproduce_raw(data: Path, runs: int) -> Reproduction:
             found[key].append((genki | har)[" ".join(key)])
     cells = [
         compare_cell(
-            " ".join(key), found[key], paper=paper, tolerance=TOLERANCE[key], unit="accuracy"
+            " ".join(key),
+            found[key],
+            paper=paper,
+            tolerance=TOLERANCE[key],
+            unit="accuracy",
+            better="higher",
+            note="ridge and stopping are chosen, the paper's are fixed" if key[0] == "HAR" else "",
         )
         for key, paper in PAPER.items()
     ]
@@ -65,7 +73,7 @@ def reproduce_raw(data: Path, runs: int) -> Reproduction:
 
 def _measure_genki(data: Path) -> dict[str, float]:
     with np.load(data / "genki.npz", allow_pickle=False) as stored:
-        labels = np.column_stack([stored["expression"], stored["gender"]]).astype(np.int64)
+        labels = {"expression": stored["expression"], "gender": stored["gender"]}
         accuracy = _measure_accuracy(stored["X"], labels, stored["split"] == 0)
     return {"GENKI expression": accuracy[0], "GENKI gender": accuracy[1]}
 
@@ -75,14 +83,24 @@ def _measure_har(data: Path, run: int) -> dict[str, float]:
     with np.load(data / "har.npz", allow_pickle=False) as stored:
         subjects = random.choice(np.unique(stored["subject"]), 15, replace=False)
         kept = np.flatnonzero(np.isin(stored["subject"], subjects))
-        labels = np.column_stack([stored["activity"], stored["subject"]]).astype(np.int64)[kept]
+        labels = {"activity": stored["activity"][kept], "subject": stored["subject"][kept]}
         train = random.permutation(len(kept)) < len(kept) // 2
         accuracy = _measure_accuracy(stored["X"][kept], labels, train)
     return {"HAR activity": accuracy[0], "HAR subject": accuracy[1]}
 
 
-def _measure_accuracy(x: np.ndarray, labels: np.ndarray, train: np.ndarray) -> list[float]:
+def _measure_accuracy(
+    x: FloatArray, labels: Mapping[str, IntArray], train: BoolArray
+) -> list[float]:
+    """Accuracy of each label, which is said to be of classes: nothing is left to a guess."""
+    found = {name: np.unique(values, return_inverse=True) for name, values in labels.items()}
     options = AttackOptions(adversaries=("logistic",), seen_records="train", n_replicates=50)
-    report = measure_attacks(x, labels, seen=train, options=options)
+    report = measure_attacks(
+        x,
+        np.column_stack([codes for _, codes in found.values()]),
+        columns=[Column(name, len(values)) for name, (values, _) in found.items()],
+        seen=train,
+        options=options,
+    )
     rows = report.table[report.table["score"] == "accuracy"]
     return [float(value) for value in rows["estimate"]]

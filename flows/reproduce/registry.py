@@ -35,7 +35,7 @@ class PaperFigure:
         Files of the data folder it reads; none where the data are made.
     runs
         Runs averaged unless asked otherwise.
-    takes
+    takes, takes_small
         What it takes with these runs, and small, on two cores.
     small, small_runs
         Options of the function, and runs, of the size that ends within five minutes.
@@ -48,7 +48,8 @@ class PaperFigure:
     function: str
     files: tuple[str, ...]
     runs: int
-    takes: str = "seconds"
+    takes: str
+    takes_small: str
     small: Mapping[str, Any] = field(default_factory=dict)
     small_runs: int = 1
     remedy: str = "Name the folder of the papers' data sets."
@@ -67,6 +68,8 @@ FIGURES: dict[str, PaperFigure] = {
         function="flows.reproduce.xu:reproduce_xu_fig4",
         files=("scene.npz", "wq.npz", "oes97.npz"),
         runs=10,
+        takes="2 to 5 minutes",
+        takes_small="half a minute",
     ),
     "xu-fig6": PaperFigure(
         title="Null-space cleaning, attack retrained",
@@ -74,6 +77,8 @@ FIGURES: dict[str, PaperFigure] = {
         function="flows.reproduce.xu:reproduce_xu_fig6",
         files=("scene.npz", "wq.npz", "oes97.npz"),
         runs=10,
+        takes="2 to 5 minutes",
+        takes_small="half a minute",
     ),
     "xu-fig7": PaperFigure(
         title="Null-space cleaning beside Laplace noise at equal utility",
@@ -81,6 +86,8 @@ FIGURES: dict[str, PaperFigure] = {
         function="flows.reproduce.xu:reproduce_xu_fig7",
         files=("scene.npz", "oes97.npz"),
         runs=10,
+        takes="10 minutes",
+        takes_small="a minute",
     ),
     "xu-own": PaperFigure(
         title="The figures of Xu et al. for every .arff of a folder of your own",
@@ -88,6 +95,8 @@ FIGURES: dict[str, PaperFigure] = {
         function="flows.reproduce.xu_own:measure_own",
         files=(),
         runs=10,
+        takes="seconds to minutes a table",
+        takes_small="a tenth of it",
     ),
     "hamm2017-raw": PaperFigure(
         title="Accuracy on raw records, before any filter",
@@ -95,6 +104,8 @@ FIGURES: dict[str, PaperFigure] = {
         function="flows.reproduce.raw_records:reproduce_raw",
         files=("genki.npz", "har.npz"),
         runs=5,
+        takes="2 minutes",
+        takes_small="half a minute",
     ),
     "hamm-genki": PaperFigure(
         title="Filters on faces: expression kept, gender hidden",
@@ -102,7 +113,8 @@ FIGURES: dict[str, PaperFigure] = {
         function="flows.reproduce.hamm:reproduce_genki",
         files=("genki.npz",),
         runs=4,
-        takes="an hour or more; --small: a minute",
+        takes="an hour or more",
+        takes_small="half a minute",
         small={"small": True},
     ),
     "hamm-har": PaperFigure(
@@ -111,7 +123,8 @@ FIGURES: dict[str, PaperFigure] = {
         function="flows.reproduce.hamm:reproduce_har",
         files=("har.npz",),
         runs=4,
-        takes="hours; --small: minutes",
+        takes="hours",
+        takes_small="one to two minutes",
         small={"small": True},
     ),
     "sppm-census": PaperFigure(
@@ -120,6 +133,8 @@ FIGURES: dict[str, PaperFigure] = {
         function="flows.reproduce.sppm_census:reproduce_census",
         files=("adult.csv.gz",),
         runs=3,
+        takes="a minute",
+        takes_small="half a minute",
     ),
     "sppm-synthetic": PaperFigure(
         title="Sparse privacy mappings of synthetic symbols: pictures, steps, times, supports",
@@ -127,6 +142,8 @@ FIGURES: dict[str, PaperFigure] = {
         function="flows.reproduce.sppm_synthetic:reproduce_synthetic",
         files=(),
         runs=3,
+        takes="3 minutes",
+        takes_small="2 minutes",
     ),
     "sppm-movie": PaperFigure(
         title="Sparse privacy mappings of film ratings: information, attacker, supports",
@@ -134,6 +151,8 @@ FIGURES: dict[str, PaperFigure] = {
         function="flows.reproduce.sppm_movie:reproduce_movie",
         files=("ml-1m/users.dat", "ml-1m/movies.dat", "ml-1m/ratings.dat"),
         runs=1,
+        takes="a minute",
+        takes_small="half a minute",
         remedy="Get MovieLens 1M from GroupLens, whose licence forbids passing it on, and unpack "
         "it in the folder of the papers' data sets as ml-1m/.",
     ),
@@ -194,7 +213,8 @@ def run_reproduction(
     steps = Steps()
     if say is not None:
         size = "small" if small else "full"
-        say(f"{name}: {runs} run{'s' * (runs > 1)}, {size} size; {figure.takes}")
+        takes = figure.takes_small if small else figure.takes
+        say(f"{name}: {runs} run{'s' * (runs > 1)}, {size} size; takes {takes} on two cores")
         steps = Steps(find_folder(f"{name}-{size}", folder, figure.files), say)
     started = time.perf_counter()
     with follow_steps(steps):

@@ -21,12 +21,12 @@ from flows.reproduce.sppm_measures import (
     trace_roc,
 )
 from flows.reproduce.sppm_problems import CENSUS_FEATURES, Population, load_census
+from flows.reproduce.sppm_solves import solve_curve
 from flows.reproduce.steps import expect_steps, step
 from privpipe.protocols import FloatArray, IntArray
 from privpipe.report.style import ThemeName, theme_panels
 from privpipe.sanitizers.mapping.exponential import fit_exponential_mechanism, keep_symbols
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
-from privpipe.sanitizers.mapping.tradeoff import solve_tradeoff
 
 __all__ = ["reproduce_census"]
 
@@ -95,6 +95,7 @@ def reproduce_census(data: Path, runs: int = 1, population: Population = "first"
         "first" (300 records, whose figures have the paper's size) or "frequent" (the 300 most
         frequent profiles, what the paper says it used).
     """
+    expect_steps(len(CURVE) + (1 + 2 * len(ROC_BUDGETS)) * runs)
     study = _solve(*load_census(data, population))
     rocs = {
         (share, name): _attack(mapping, study)
@@ -126,13 +127,13 @@ def reproduce_census(data: Path, runs: int = 1, population: Population = "first"
 def _solve(counts: FloatArray, codes: IntArray) -> _Study:
     joint, width = counts / counts.sum(), codes.shape[1]
     budgets = [share * width for share in CURVE]
-    ours = solve_tradeoff(joint, codes, distortion_budgets=budgets, gap=1e-8)
+    ours = solve_curve("SPPM", joint, codes, "hamming", shares=CURVE, gap=1e-8)
     theirs = [fit_exponential_mechanism(joint, codes, distortion_budget=b) for b in budgets]
     return _Study(
         counts,
         codes,
         keep_symbols(joint, codes),
-        dict(zip(CURVE, ours, strict=True)),
+        ours,
         dict(zip(CURVE, theirs, strict=True)),
     )
 
@@ -151,7 +152,6 @@ def _attack_drawn(study: _Study, runs: int) -> list[Cell]:
     for share in ROC_BUDGETS:
         for name, mapping in list(study.mappings(share).items())[1:]:
             mappings[f"{name} at {share}"] = mapping
-    expect_steps(len(mappings) * runs)
     found = {
         name: [
             step(

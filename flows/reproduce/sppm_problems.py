@@ -11,7 +11,14 @@ import pandas as pd
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = ["CENSUS_FEATURES", "Population", "load_census", "load_movies", "make_toy"]
+__all__ = [
+    "CENSUS_FEATURES",
+    "Population",
+    "count_symbols",
+    "load_census",
+    "load_movies",
+    "make_toy",
+]
 
 CENSUS_FEATURES = {
     "Age": "age",
@@ -58,7 +65,7 @@ def load_census(
     codes, income = codes[rows], income[rows]
     if population == "first":
         codes, income = codes[:size], income[:size]
-    counts, symbols = _count(codes, income)
+    counts, symbols = count_symbols(income, codes)
     if population == "frequent":
         kept = np.sort(np.argsort(-counts.sum(axis=0), kind="stable")[:size])
         counts, symbols = counts[:, kept], symbols[kept]
@@ -72,8 +79,8 @@ def make_toy(n: int) -> tuple[FloatArray, IntArray]:
     return joint / joint.sum(), np.arange(n)[:, None]
 
 
-def load_movies(data: Path, n_preferred: int = 6) -> tuple[FloatArray, IntArray]:
-    """Joint counts of gender and preferred genres from MovieLens 1M, where the user has it.
+def load_movies(data: Path, n_preferred: int = 6) -> tuple[IntArray, IntArray]:
+    """Gender and preferred genres of each user of MovieLens 1M, where it is at hand.
 
     Parameters
     ----------
@@ -84,8 +91,10 @@ def load_movies(data: Path, n_preferred: int = 6) -> tuple[FloatArray, IntArray]
 
     Returns
     -------
-    counts : (2, n_symbols)
-    codes : (n_symbols, n_genres)
+    gender : (n_users,)
+        1 for women.
+    bits : (n_users, n_genres)
+        1 for preferred genres.
 
     Raises
     ------
@@ -114,7 +123,7 @@ def load_movies(data: Path, n_preferred: int = 6) -> tuple[FloatArray, IntArray]
     best = np.argsort(-preference, axis=1, kind="stable")[:, :n_preferred]
     np.put_along_axis(bits, best, 1, axis=1)
     gender = users.set_index("user").loc[seen.index, "gender"]
-    return _count(bits, (gender == "F").to_numpy().astype(np.int64))
+    return (gender == "F").to_numpy().astype(np.int64), bits
 
 
 def _read_movielens(folder: Path, name: str, columns: list[str]) -> pd.DataFrame:
@@ -122,7 +131,20 @@ def _read_movielens(folder: Path, name: str, columns: list[str]) -> pd.DataFrame
     return pd.read_csv(path, sep="::", engine="python", names=columns, encoding="latin-1")
 
 
-def _count(codes: IntArray, private: IntArray) -> tuple[FloatArray, IntArray]:
+def count_symbols(private: IntArray, codes: IntArray) -> tuple[FloatArray, IntArray]:
+    """Joint counts of private values and of the records that are alike.
+
+    Parameters
+    ----------
+    private : (n_records,)
+        0 or 1.
+    codes : (n_records, n_attributes)
+
+    Returns
+    -------
+    counts : (2, n_symbols)
+    symbols : (n_symbols, n_attributes)
+    """
     symbols, inverse = np.unique(codes, axis=0, return_inverse=True)
     counts = np.zeros((2, len(symbols)))
     np.add.at(counts, (private, inverse.ravel()), 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,6 +14,8 @@ from matplotlib.figure import Figure
 from flows.reproduce.result import Cell, Reproduction, compare_cell
 from flows.reproduce.sppm_measures import measure_neighbours
 from flows.reproduce.sppm_problems import make_toy
+from flows.reproduce.sppm_solves import solve_in_step
+from flows.reproduce.steps import expect_steps, step
 from privpipe.report.style import ThemeName, theme_panels
 from privpipe.sanitizers.mapping.exponential import fit_exponential_mechanism
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
@@ -53,8 +56,9 @@ def reproduce_synthetic(
     """
     joint, codes = make_toy(size)
     budgets = {k: size**2 / k for k in DIVISORS}
-    optimal = {k: _solve(size, b) for k, b in budgets.items()}
-    steps = {n: [_solve(size, b, n).information for b in budgets.values()] for n in STEPS}
+    expect_steps((1 + len(STEPS)) * len(budgets) + (1 + len(TIMED_STEPS)) * len(TIMED) * runs)
+    optimal = {k: _solve_in_step(size, b) for k, b in budgets.items()}
+    steps = {n: [_solve_in_step(size, b, n).information for b in budgets.values()] for n in STEPS}
     mechanism = {
         k: fit_exponential_mechanism(joint, codes, "squared", distortion_budget=b)
         for k, b in budgets.items()
@@ -76,36 +80,47 @@ def reproduce_synthetic(
     )
 
 
+def _solve_in_step(size: int, budget: float, n_steps: int | None = None) -> SparseMapping:
+    joint, codes = make_toy(size)
+    name = f"{size} symbols, budget {budget:g}, {_name(n_steps)}"
+    return solve_in_step(name, joint, codes, "squared", **_options(budget, n_steps))
+
+
 def _solve(size: int, budget: float, n_steps: int | None = None) -> SparseMapping:
     joint, codes = make_toy(size)
+    return solve_privacy_mapping(joint, codes, "squared", **_options(budget, n_steps))
+
+
+def _options(budget: float, n_steps: int | None) -> dict[str, Any]:
     if n_steps is None:
-        return solve_privacy_mapping(joint, codes, "squared", distortion_budget=budget, gap=1e-7)
-    return solve_privacy_mapping(
-        joint,
-        codes,
-        "squared",
-        distortion_budget=budget,
-        gap=1e-9,
-        solver="frank_wolfe",
-        n_steps=n_steps,
-    )
+        return {"distortion_budget": budget, "gap": 1e-7}
+    paper = {"gap": 1e-9, "solver": "frank_wolfe", "n_steps": n_steps}
+    return {"distortion_budget": budget, **paper}
+
+
+def _name(n_steps: int | None) -> str:
+    return "certified to 1e-7 nats" if n_steps is None else f"L = {n_steps}"
 
 
 def _time_all(runs: int, most_seconds: float) -> Times:
     """Seconds by method and size at a budget in proportion to the size, as in Figure 6."""
     found: Times = {}
     for n_steps in (None, *TIMED_STEPS):
-        name = "certified to 1e-7 nats" if n_steps is None else f"L = {n_steps}"
+        name = _name(n_steps)
         found[name] = {}
-        _solve(64, 4.0, n_steps)  # compiles the kernels
-        for size in TIMED:
-            found[name][size] = [_time(size, n_steps) for _ in range(runs)]
+        for place, size in enumerate(TIMED, start=1):
+            found[name][size] = [
+                step(f"time, {name}, {size} symbols, run {run + 1}", partial(_time, size, n_steps))
+                for run in range(runs)
+            ]
             if min(found[name][size]) > most_seconds:
+                expect_steps((place - len(TIMED)) * runs)  # larger ones are not timed
                 break
     return found
 
 
 def _time(size: int, n_steps: int | None) -> float:
+    _solve(64, 4.0, n_steps)  # compiles the kernels
     start = time.perf_counter()
     _solve(size, size / 16, n_steps)
     return time.perf_counter() - start

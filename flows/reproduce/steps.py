@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +30,9 @@ T = TypeVar("T")
 
 QUIET_SECONDS = 2.0
 """Least time between two lines."""
+
+PULSE_SECONDS = 60.0
+"""Longest time without a line."""
 
 
 @dataclass(eq=False)
@@ -67,7 +71,8 @@ class Steps:
             kept: T = json.loads(path.read_text())["result"]
             return kept
         started = time.perf_counter()
-        result = function()
+        with self._pulsing(name):
+            result = function()
         self.spent += time.perf_counter() - started
         if path:
             write_file(str(path), json.dumps({"step": name, "result": result}))
@@ -81,6 +86,26 @@ class Steps:
             for path in self.folder.glob("*.json"):
                 path.unlink()
             self.folder.rmdir()
+
+    @contextmanager
+    def _pulsing(self, name: str) -> Iterator[None]:
+        """Say every minute that a step is still at work."""
+        ended = threading.Event()
+        started = time.perf_counter()
+
+        def pulse() -> None:
+            while not ended.wait(PULSE_SECONDS):
+                spent = _in_words(time.perf_counter() - started)
+                at = f"{self.n_done + 1}/{max(self.n_expected, self.n_done + 1)}"
+                self.say(f"{at}  {name}: at work for {spent}")
+
+        thread = threading.Thread(target=pulse, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
     def _tell(self, name: str) -> None:
         now = time.perf_counter()

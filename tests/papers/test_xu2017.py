@@ -184,8 +184,51 @@ def test_figures_4_and_6__what_differs_is_explained(cells):
     assert len(cells) == 3 * len(printed) // 2 + 2 * len(printed) // 2
     differing = [cell for cell in cells.values() if cell.verdict == "differs"]
     assert all(cell.note for cell in differing)
-    # The paper's complete privacy is met nearly everywhere, oes97 included.
-    assert sum(cell.unit == "percent" for cell in differing) <= 2
+    # The paper's complete privacy is met in all rows but these, whose one label on a side is not
+    # named: see the next test. "Agrees" was once within twice the tolerance, which the rows of
+    # oes97 (8.8 points) and of algorithm 1 (8.6) were, so that one cell differed; it is within 5.
+    percent = {cell.cell: cell for cell in differing if cell.unit == "percent"}
+    assert set(percent) <= UNNAMED
+    for name, cell in percent.items():
+        if name != "Figure 4, wq 13/1 algorithm 2, complete privacy":
+            assert cell.lower <= cell.paper <= cell.upper, name
+
+
+UNNAMED = {
+    f"Figure 4, {row} algorithm {algorithm}, complete privacy"
+    for row in ("wq 13/1", "oes97 1/15")
+    for algorithm in (1, 2)
+}
+
+
+def choose(table, chosen, n_desired):
+    """The table with one label alone on its side: the last, or the first where one is desired."""
+    rest = [k for k in range(table.labels.shape[1]) if k != chosen]
+    order = [chosen, *rest] if n_desired == 1 else [*rest, chosen]
+    return LabelTable(table.name, table.features, table.labels[:, order])
+
+
+def complete_privacy(table, n_desired, algorithm, runs, budget=0.01):
+    trials = [draw_trial(table, n_desired, FIRST, run) for run in range(runs)]
+    return [measure_trial(t, algorithm, budget).direct.complete_privacy for t in trials]
+
+
+@pytest.mark.paper
+@pytest.mark.parametrize(("algorithm", "paper"), [(1, 0.748), (2, 0.455)])
+def test_figure_4__wq_13_1_is_of_a_label_that_the_paper_does_not_name(paper_data, algorithm, paper):
+    table = read_table(paper_data, "wq")
+    n_labels = table.labels.shape[1]
+    found = [
+        np.mean(complete_privacy(choose(table, k, 13), 13, algorithm, 3)) for k in range(n_labels)
+    ]
+    assert min(found) < paper - 0.05
+    assert max(found) > paper
+    # It is not the grid of the release, which gives away a millionth of the budget: a hundred
+    # times as much turns no record.
+    one, other = (
+        complete_privacy(table, 13, algorithm, 3, budget) for budget in (0.01, 0.01 * (1 - 1e-4))
+    )
+    assert one == other
 
 
 @pytest.mark.paper

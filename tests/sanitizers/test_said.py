@@ -20,6 +20,7 @@ MORE = {
     "ppls": {"n_filtered": 1},
     "minimax": {"max_iterations": 1},
     "minimax_neural": {"max_iterations": 1},
+    "privacy_mapping": {"attributes": ("a", "b"), "private": ("s",), "distortion_budget": 0.2},
 }
 ROWS = [name for name in METHODS if name != "privacy_mapping"]
 WITH_LABELS = [name for name in ROWS if name not in ("pca", "rand")]
@@ -64,3 +65,20 @@ def test_fit__counts_records_without_a_label(name):
     told = [w for w in fit(name, records) if issubclass(w.category, LeftOutWarning)]
     assert told
     assert all("7 of 120 training records have no" in str(w.message) for w in told)
+
+
+@pytest.mark.parametrize("n_missing", [0, 7])
+def test_fit__of_a_privacy_mapping_counts_records_without_a_private_label(n_missing):
+    random = np.random.default_rng(3)
+    hidden = random.integers(0, 2, 120).astype(float)
+    hidden[:n_missing] = np.nan
+    records = Records(
+        np.zeros((120, 1)),
+        attributes=random.integers(0, 3, (120, 2)),
+        confidential=hidden,
+        categorical=("confidential",),
+        n_shards=3,
+    )
+    told = [w for w in fit("privacy_mapping", records) if issubclass(w.category, LeftOutWarning)]
+    assert len(told) == (n_missing > 0)
+    assert all("7 of 120 training records have no private label" in str(w.message) for w in told)

@@ -20,9 +20,9 @@ from privpipe.sanitizers.mapping.alphabet import Distortion, prepare_alphabet
 from privpipe.sanitizers.mapping.solving.solve import store_plan
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, UnseenPolicy
 
-__all__ = ["fit_exponential_mechanism", "keep_symbols"]
+__all__ = ["MOST_SYMBOLS", "fit_exponential_mechanism", "keep_symbols"]
 
-_MOST_SYMBOLS = 4096
+MOST_SYMBOLS = 4096
 _BISECTIONS = 100
 
 
@@ -99,10 +99,10 @@ def fit_exponential_mechanism(
         )
     alphabet = prepare_alphabet(joint, codes, distortion, distortion_budget)
     problem = alphabet.problem
-    if problem.n_symbols > _MOST_SYMBOLS:
+    if problem.n_symbols > MOST_SYMBOLS:
         raise InputError(
             f"the exponential mechanism over {problem.n_symbols} symbols is not sparse.",
-            remedy=f"Use at most {_MOST_SYMBOLS} symbols, or SPPM.",
+            remedy=f"Use at most {MOST_SYMBOLS} symbols, or SPPM.",
         )
     distances = problem.distance.block(0, problem.n_columns)
     beta = _find_beta(problem, distances)

@@ -16,7 +16,7 @@ from privpipe.numerics.mapping.pricing.pair_pricing import PriceOracle
 from privpipe.numerics.mapping.problem.distortion import CodeDistance
 from privpipe.numerics.mapping.problem.known_steps import KnownSteps
 from privpipe.protocols import FloatArray, IntArray, Method, Role, Shards, ShardSchema
-from privpipe.sanitizers.arrays import check_shards, check_unweighted
+from privpipe.sanitizers.arrays import check_shards, check_unweighted, say_incomplete
 from privpipe.sanitizers.mapping.profile_forecast import (
     ProfileForecast,
     forecast_profiles,
@@ -183,6 +183,11 @@ def fit_privacy_mapping(
     InputError
         If there is nothing to count, or a variable is not categorical.
 
+    Warns
+    -----
+    LeftOutWarning
+        If records have no private label: they are left out, and how many is said.
+
     Notes
     -----
     Guarantee: mutual information of private values and released profile, for the distribution
@@ -196,6 +201,7 @@ def fit_privacy_mapping(
     check_shards(shards)
     check_unweighted(shards.schema)
     counts = shards.reduce(ProfileCounts.of)
+    say_incomplete(counts.n_left_out, counts.n_records + counts.n_left_out, "private")
     joint, codes = prepare_joint(counts, options)
     return solve_privacy_mapping(
         joint,

@@ -23,6 +23,9 @@ __all__ = ["ParquetTable", "open_parquet"]
 
 T = TypeVar("T")
 
+MOST_COLUMN_BYTES = 2**29
+"""Largest column of a row group, unfolded: a page is decoded whole, and may be all of it."""
+
 _INDEX = "__index_level_"
 """How pandas names the index of a frame that it stores as a column."""
 
@@ -64,13 +67,18 @@ class ParquetTable:
         return ""
 
     def batches(self, forms: Mapping[str, Form], rows: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Read columns; see `Table`. Files that differ from the first are refused."""
+        """Read columns; see `Table`. Files that differ from the first are refused.
+
+        So are columns that unfold beyond `MOST_COLUMN_BYTES` in a row group, as the footer says;
+        pyarrow itself holds pages of a footer that lies to 2 GiB.
+        """
         stored = {column.name: column for column in self.columns if not column.optional}
         names = [name for name in forms if name in stored]
         texts = [name for name in names if stored[name].kind == "text"]
         for file in self._files.files:
             opened = self._open(file, texts)
             self._check_drift(opened.schema_arrow, file)
+            self._check_size(opened.metadata, file, names)
             batches = opened.iter_batches(batch_size=rows, columns=names)
             while (batch := self._guard(file, partial(next, batches, None))) is not None:
                 if batch.num_rows:
@@ -106,6 +114,24 @@ class ParquetTable:
             f"{self._files.describe(file)} cannot be read as Parquet ({problem}).",
             remedy="The file is damaged, cut short or something else: write it again.",
         )
+
+    def _check_size(self, metadata: pq.FileMetaData, file: TableFile, names: Sequence[str]) -> None:
+        wanted = set(names)
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
+            for place in range(group.num_columns):
+                column = group.column(place)
+                size = column.total_uncompressed_size
+                if size <= MOST_COLUMN_BYTES or column.path_in_schema not in wanted:
+                    continue
+                raise FormatError(
+                    f"{self._files.describe(file)} has a row group ({number}) whose column "
+                    f"{column.path_in_schema!r} unfolds from {column.total_compressed_size:,} to "
+                    f"{size:,} bytes; at most {MOST_COLUMN_BYTES:,} are read at once.",
+                    remedy="Write it with smaller row groups, as pyarrow.parquet.write_table("
+                    "table, path, row_group_size=2**20), or leave the column out with --drop.",
+                    code="row-group",
+                )
 
     def _check_drift(self, schema: pa.Schema, file: TableFile) -> None:
         first = [column for column in self.columns if not column.optional]

@@ -13,12 +13,16 @@ import pyarrow as pa
 import pyarrow.csv as pc
 
 from privpipe.errors import FormatError, InputError
+from privpipe.store.sources.reading.lines import MOST_LINE_BYTES, explain_long_line
 
 __all__ = ["BLOCK_BYTES", "DelimitedText", "Dialect"]
 
 BLOCK_BYTES = 2**20
 """Text parsed at once, or four times the first row where that is more. Arrow reads up to 32
 blocks ahead, and no row may be longer than a block."""
+
+MOST_COLUMNS = 2**18
+"""Arrow needs some kilobytes for each column, whatever the column holds."""
 
 _CONVERSION = re.compile(r"In CSV column #(\d+): (?:Row #(\d+): )?CSV conversion error to (\w+)")
 
@@ -113,7 +117,8 @@ class DelimitedText:
             If a row has another number of cells than there are names, a cell does not fit its
             column, or there is nothing.
         FormatError
-            If it is not text in UTF-8, damaged, or a row is longer than a block.
+            If it is not text in UTF-8, damaged, its first row is longer than `MOST_LINE_BYTES`, or
+            another is longer than a block.
         """
         ragged: list[pc.InvalidRow] = []
         try:
@@ -166,12 +171,21 @@ class DelimitedText:
     def _block_bytes(self) -> int:
         """Rows of many columns need larger blocks; the first row tells."""
         with self.open_stream() as stream, io.BufferedReader(stream) as lines:
-            first = lines.readline(2**26)
+            first = lines.readline(MOST_LINE_BYTES + 1)
             quote = self.dialect.quote.encode()
-            while first.count(quote) % 2 and len(first) < 2**26:  # a line break within quotes
-                if not (more := lines.readline(2**26)):
+            # A line break within quotes.
+            while first.count(quote) % 2 and len(first) <= MOST_LINE_BYTES:
+                if not (more := lines.readline(MOST_LINE_BYTES + 1)):
                     break
                 first += more
+        if len(first) > MOST_LINE_BYTES:
+            raise explain_long_line(self.where)
+        if first.count(self.dialect.delimiter.encode()) >= MOST_COLUMNS:
+            raise FormatError(
+                f"{self.where} has more than {MOST_COLUMNS:,} columns in its first row.",
+                remedy="Check the delimiter; store such wide records as .npz or Zarr.",
+                code="wide",
+            )
         if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise _not_utf8(self.where)
         return max(BLOCK_BYTES, 4 * len(first))

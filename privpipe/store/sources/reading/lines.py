@@ -10,9 +10,12 @@ import pyarrow as pa
 
 from privpipe.errors import FormatError
 
-__all__ = ["DataLines", "read_lines"]
+__all__ = ["MOST_LINE_BYTES", "DataLines", "explain_long_line", "read_lines"]
 
 BUFFER_BYTES = 2**20
+
+MOST_LINE_BYTES = 2**24
+"""Longest line that is held in memory: a few kilobytes of gzip can unfold to one of gigabytes."""
 
 
 class DataLines(io.RawIOBase):
@@ -49,9 +52,10 @@ class DataLines(io.RawIOBase):
         super().close()
 
     def _next_lines(self) -> bytes:
-        """About a buffer of whole lines."""
+        """About a buffer of whole lines; of a line beyond all measure, a part."""
         piece = self._source.read(BUFFER_BYTES)
-        piece += self._source.readline() if piece and not piece.endswith(b"\n") else b""
+        if piece and not piece.endswith(b"\n"):
+            piece += self._source.readline(MOST_LINE_BYTES)
         if b"%" not in piece:
             return piece
         lines = piece.splitlines(keepends=True)
@@ -73,19 +77,32 @@ def read_lines(open_stream: Callable[[], pa.NativeFile], skip: int, where: str) 
     Raises
     ------
     FormatError
-        If it cannot be read.
+        If it cannot be read, or a line is longer than `MOST_LINE_BYTES`.
     """
     problem = ""
     try:
         with open_stream() as stream:
             source = DataLines(stream, skip) if skip else stream
-            yield from io.BufferedReader(source, BUFFER_BYTES)
+            lines = io.BufferedReader(source, BUFFER_BYTES)
+            while line := lines.readline(MOST_LINE_BYTES + 1):
+                if len(line) > MOST_LINE_BYTES:
+                    raise explain_long_line(where)
+                yield line
             return
     except (OSError, EOFError, pa.ArrowException) as error:
         problem = type(error).__name__
     raise FormatError(
         f"{where} cannot be read ({problem}).",
         remedy="The file is damaged or cut short: get it again.",
+    )
+
+
+def explain_long_line(where: str) -> FormatError:
+    """A line that is no row of a table, in words."""
+    return FormatError(
+        f"{where} has a line of more than {MOST_LINE_BYTES // 2**20} MiB.",
+        remedy="Check that it is a table of text; store such wide records as Parquet or .npz.",
+        code="long-line",
     )
 
 

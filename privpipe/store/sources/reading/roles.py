@@ -134,8 +134,9 @@ def assign_roles(
     _check_apart(layout, named)
     chosen = set(layout.features)
     variables = set(named)
+    asked = chosen | variables | set(layout.drop)
     for name, column in known.items():
-        if name in chosen | variables | set(layout.drop) or column.optional:
+        if name in asked or column.optional:
             continue
         if not layout.features:
             chosen.add(name)
@@ -143,7 +144,8 @@ def assign_roles(
             variables.add(name)
     features = [known[name] for name in known if name in chosen]
     _check_features(features, where, locate)
-    kept = [known[name] for name in known if name in variables - set(layout.drop)]
+    variables -= set(layout.drop)
+    kept = [known[name] for name in known if name in variables]
     _check_variables(kept, layout, where)
     return Roles(
         features=tuple(column.name for column in features),
