@@ -5,6 +5,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export DO_NOT_TRACK := 1
+# Tests start hundreds of processes. Where this is set, each compiles every library that it imports.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-kernels test-setup lint bench clean constraints
 

@@ -27,10 +27,23 @@ def _numpy_in_doctests(doctest_namespace: dict[str, Any]) -> None:
     doctest_namespace["np"] = np
 
 
+FIRST = ("papers", "flows", "cluster", "store", "bench")
+"""Rooms of tests whose files run for minutes, the longest files first."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that start processes first, so that two workers end together."""
+    """Long files first, so that two workers end together; a room's files together.
+
+    What a room shares, such as a cluster, then ends when its last file has: idle, it would go on
+    taking a share of the processor.
+    """
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+
+    def place(item: pytest.Item) -> tuple[int, bool]:
+        room = item.nodeid.removeprefix("tests/").partition("/")[0]
+        return FIRST.index(room) if room in FIRST else len(FIRST), item.path not in slow
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")
@@ -42,12 +55,16 @@ def paper_data() -> Path:
     return Path(folder)
 
 
+MISSING = {
+    "PRIVPIPE_PAPER_DATA": "the papers' data sets, in the folder that PRIVPIPE_PAPER_DATA names",
+    "no Python 3": "a Python that is not here",
+}
+"""What tests may want, by a word of the reason for which they were skipped."""
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Count in one line what was skipped for want of the papers' data sets."""
-    skipped = terminalreporter.stats.get("skipped", [])
-    missing = sum("PRIVPIPE_PAPER_DATA" in str(report.longrepr) for report in skipped)
-    if missing:
-        terminalreporter.write_line(
-            f"{missing} tests were skipped: they need the papers' data sets, in the folder that "
-            "PRIVPIPE_PAPER_DATA names."
-        )
+    """Count in one line what was skipped for want of each thing that a machine may lack."""
+    skipped = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
+    for word, need in MISSING.items():
+        if count := sum(word in reason for reason in skipped):
+            terminalreporter.write_line(f"{count} tests were skipped: they need {need}.")

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,8 @@ pytestmark = [
 ]
 
 REPOSITORY = Path(__file__).parents[1]
+
+VERSIONS = ("3.11", "3.12", "3.13")
 
 NEEDED = ("Makefile", "constraints.txt", "constraints-uv.txt", "pyproject.toml", "README.md")
 """Files; and LICENSE with the two packages."""
@@ -80,29 +84,57 @@ def make_bare(folder: Path) -> dict[str, str]:
     return {**passed, "PATH": str(tools)}
 
 
-@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
-def test_setup__works_with_nothing_but_python_and_make(version: str, tmp_path: Path) -> None:
+@dataclass
+class SetUp:
+    """A clone that is being set up with one Python."""
+
+    folder: Path
+    bare: dict[str, str]
+    making: subprocess.Popen[str]
+
+
+def begin(version: str, folder: Path) -> SetUp | None:
+    """Let make begin; None where that Python is not here."""
     python = find_python(version)
     if python is None:
-        pytest.skip(f"no Python {version} here")
-    clone = tmp_path / "clone"
+        return None
+    clone = folder / "clone"
     clone.mkdir()
     copy_repository(clone)
-    bare = make_bare(tmp_path)
-    assert shutil.which("uv", path=bare["PATH"]) is None
-    made = subprocess.run(
-        [str(shutil.which("make")), ".venv/.ready", f"PYTHON={python}"],
-        cwd=clone,
-        env=bare,
-        capture_output=True,
-        text=True,
-        check=False,
+    bare = make_bare(folder)
+    command = [str(shutil.which("make")), ".venv/.ready", f"PYTHON={python}"]
+    pipe = subprocess.PIPE
+    making = subprocess.Popen(
+        command, cwd=clone, env=bare, stdout=pipe, stderr=subprocess.STDOUT, text=True
     )
-    assert made.returncode == 0, made.stdout[-2000:] + made.stderr[-2000:]
+    return SetUp(folder, bare, making)
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, SetUp | None]]:
+    """Every Python found, side by side: much of it is waiting."""
+    found = {version: begin(version, tmp_path_factory.mktemp("bare")) for version in VERSIONS}
+    yield found
+    for setup in filter(None, found.values()):
+        setup.making.kill()
+        setup.making.communicate()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_setup__works_with_nothing_but_python_and_make(
+    version: str, begun: dict[str, SetUp | None]
+) -> None:
+    setup = begun[version]
+    if setup is None:
+        pytest.skip(f"no Python {version} here")
+    clone, bare = setup.folder / "clone", setup.bare
+    assert shutil.which("uv", path=bare["PATH"]) is None
+    told, _ = setup.making.communicate()
+    assert setup.making.returncode == 0, told[-4000:]
     ran = subprocess.run(
         [str(clone / ".venv/bin/python"), "-W", "error", "-c", TINY],
-        cwd=tmp_path,
-        env={**bare, "HOME": str(tmp_path)},
+        cwd=setup.folder,
+        env={**bare, "HOME": str(setup.folder)},
         capture_output=True,
         text=True,
         check=False,

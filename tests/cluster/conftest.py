@@ -10,7 +10,7 @@ from distributed import Client
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def client() -> Iterator[Client]:
     """Two workers on this machine, started as the pipeline starts them."""
     with connect(ClusterOptions(workers=2, dashboard="127.0.0.1:0")) as client:

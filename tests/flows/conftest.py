@@ -11,19 +11,27 @@ from distributed import Client
 
 from flows.runs.prefect_home import SETTINGS
 from privpipe.cluster.workers.connection import ClusterOptions, connect
-from tests.flows.digits_runs import release_undisturbed, write_source
+from tests.flows.digits_runs import copy_database, release_undisturbed, write_source
 
 
-@pytest.fixture(scope="session", autouse=True)
-def prefect_home() -> Iterator[None]:
-    """A temporary home and server; patient, because a busy machine starts it slowly."""
+@pytest.fixture(scope="package", autouse=True)
+def prefect_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A temporary home and server; patient, because a busy machine starts it slowly.
+
+    Returns a copy of its database, empty, for homes that a test's own processes use.
+    """
+    empty = tmp_path_factory.mktemp("prefect") / "prefect.db"
     with pytest.MonkeyPatch.context() as patch:
         for name, value in SETTINGS.items():
             patch.setenv(name, value)
+        from prefect.settings import get_current_settings
         from prefect.testing.utilities import prefect_test_harness
 
         with prefect_test_harness(server_startup_timeout=120):
-            yield
+            url = get_current_settings().server.database.connection_url
+            path = url.get_secret_value().removeprefix("sqlite+aiosqlite:///")
+            copy_database(Path(path), empty)
+            yield empty
 
 
 @pytest.fixture(scope="session")
@@ -47,7 +55,7 @@ def client() -> Iterator[Client]:
         yield client
 
 
-@pytest.fixture(scope="module")
-def undisturbed(digits: Path, client: Client, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="session")
+def undisturbed(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The release of the digits when nothing happens."""
-    return release_undisturbed(digits, tmp_path_factory.mktemp("undisturbed"), client)
+    return release_undisturbed(digits, tmp_path_factory.mktemp("undisturbed"))

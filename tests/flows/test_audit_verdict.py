@@ -68,7 +68,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], s
         f'[release]\npath = "{folder}/release.zarr"\npartitions = true\n'
         'include = ["code", "number", "reading"]\nnonfinite = "withhold"\n'
         '[audit]\nholdout = 0.6\nadversaries = ["logistic", "boosting"]\n'
-        '[cluster]\nworkers = 1\ndashboard = "127.0.0.1:0"\n'
+        "[cluster]\nworkers = 0\n"
     )
     run_pipeline(str(folder / "run.toml"))
     report = folder / "release.report"

@@ -12,7 +12,7 @@ from flows.pipeline import run_pipeline
 from privpipe import open_model, open_release
 from privpipe.errors import FormatError, OptionError
 from privpipe.sanitizers.null_space.maps.factored_cleaner import FactoredCleaner
-from tests.flows.test_pipeline import configure, read_findings
+from tests.flows.test_pipeline import WORKERS, configure, read_findings
 from tests.oracles import exact_loss
 from tests.standard import make_standard, write_standard
 
@@ -27,12 +27,12 @@ def test_run_pipeline__releases_factored_what_it_releases_dense(
 ) -> None:
     x, _ = make_standard(600)
     found = {}
-    for layout in ("dense", "factored"):
+    for layout, cluster in (("dense", "workers = 0"), ("factored", WORKERS)):
         folder = tmp_path / layout
         folder.mkdir()
         write_standard(str(folder / "records.zarr"), 600, chunk_rows=200, dtype="float32")
         monkeypatch.setenv("PRIVPIPE_RELEASE__LAYOUT", layout)
-        run_pipeline(configure(folder))
+        run_pipeline(configure(folder, cluster=cluster))
         release = open_release(str(folder / "release.zarr"), verify=True)
         assert release.attrs["privpipe"]["layout"] == layout
         found[layout] = release, read_findings(folder), measure_bytes(folder / "release.zarr")

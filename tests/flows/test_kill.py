@@ -1,4 +1,4 @@
-"""Kills, a full disk and damage, by real processes: nothing half done, nothing twice."""
+"""Kills and a full disk, by real processes, and damage: nothing half done, nothing twice."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from flows.pipeline import release_collection
 from flows.runs.configuration.run_options import RunOptions
 from flows.runs.stages.train import train_stage
 from flows.runs.watch import Watch
+from privpipe.cluster.executors.dask_executor import DaskExecutor
+from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.store.access.holding.workspace import workspace_url
@@ -28,20 +31,30 @@ from tests.flows.digits_runs import N_RECORDS, assert_same, make_options
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def run_with(client: Client, monkeypatch: pytest.MonkeyPatch) -> Callable[[RunOptions], str]:
-    """The whole pipeline on the cluster of this module, without Prefect."""
-    from contextlib import nullcontext
+Run = Callable[[RunOptions], str]
 
+
+@pytest.fixture
+def run_here(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The whole pipeline in this process, without Prefect: the bits are those of the cluster."""
     for stage in ("check", "train", "clean", "audit", "publish"):
         module = __import__(f"flows.runs.stages.{stage}", fromlist=["x"])
         sealed = partial(run_sealed, getattr(module, f"{stage}_stage"))  # as Prefect's tasks are
         monkeypatch.setattr(f"flows.pipeline.{stage}_task", sealed)
-    monkeypatch.setattr(
-        "privpipe.cluster.executors.open_executor.connect", lambda _: nullcontext(client)
-    )
+    monkeypatch.setattr("flows.pipeline.open_executor", lambda *_: nullcontext(LocalExecutor()))
     monkeypatch.setattr("flows.pipeline.create_markdown_artifact", lambda *_, **__: None)
     return lambda options: release_collection(options, Watch())
+
+
+@pytest.fixture
+def run_with(client: Client, run_here: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The same on the cluster of this module."""
+
+    def open_cluster(_: object, run: str, listener: Any) -> Any:
+        return nullcontext(DaskExecutor(client, run, listener))
+
+    monkeypatch.setattr("flows.pipeline.open_executor", open_cluster)
+    return run_here
 
 
 def flip(path: Path) -> None:
@@ -86,7 +99,7 @@ def heal() -> None:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_clean__a_worker_killed_at_a_write_changes_nothing(
-    source: Path, undisturbed: Path, tmp_path: Path, client: Client, run_with: Any, when: str
+    source: Path, undisturbed: Path, tmp_path: Path, client: Client, run_with: Run, when: str
 ):
     import cloudpickle
 
@@ -101,7 +114,7 @@ def test_clean__a_worker_killed_at_a_write_changes_nothing(
 
 
 def test_run__a_changed_source_fails_the_release(
-    source: Path, tmp_path: Path, run_with: Any, monkeypatch: pytest.MonkeyPatch
+    source: Path, tmp_path: Path, run_here: Run, monkeypatch: pytest.MonkeyPatch
 ):
     """Records that are replaced by others of the same size, and a moment after the check."""
 
@@ -111,16 +124,16 @@ def test_run__a_changed_source_fails_the_release(
 
     monkeypatch.setattr("flows.pipeline.train_task", touch)
     with pytest.raises(StoreError, match="has changed since the run began") as caught:
-        run_with(make_options(source, tmp_path))
+        run_here(make_options(source, tmp_path))
     assert caught.value.code == "source-changed"
     assert not (tmp_path / "release.zarr").exists()
     assert not (tmp_path / "release.model.zarr").exists()
     with pytest.raises(StoreError, match="has changed since the run began"):
-        run_with(make_options(source, tmp_path))
+        run_here(make_options(source, tmp_path))
 
 
 def test_run__a_source_changed_while_the_audit_runs_fails_the_release(
-    source: Path, tmp_path: Path, run_with: Any, monkeypatch: pytest.MonkeyPatch
+    source: Path, tmp_path: Path, run_here: Run, monkeypatch: pytest.MonkeyPatch
 ):
     from flows.runs.stages.audit import audit_stage
 
@@ -130,12 +143,12 @@ def test_run__a_source_changed_while_the_audit_runs_fails_the_release(
 
     monkeypatch.setattr("flows.pipeline.audit_task", touch)
     with pytest.raises(StoreError, match="has changed since the run began"):
-        run_with(make_options(source, tmp_path))
+        run_here(make_options(source, tmp_path))
     assert not (tmp_path / "release.zarr").exists()
 
 
 def test_run__an_audit_that_goes_on_counts_no_record_again(
-    source: Path, tmp_path: Path, run_with: Any, monkeypatch: pytest.MonkeyPatch
+    source: Path, tmp_path: Path, run_here: Run, monkeypatch: pytest.MonkeyPatch
 ):
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -143,15 +156,15 @@ def test_run__an_audit_that_goes_on_counts_no_record_again(
     with monkeypatch.context() as patch:
         patch.setattr("flows.runs.stages.audit._audit_utility", stop)
         with pytest.raises(KeyboardInterrupt):
-            run_with(make_options(source, tmp_path))
+            run_here(make_options(source, tmp_path))
     monkeypatch.setattr("privpipe.store.collections.collection.Collection.count_parts", stop)
-    run_with(make_options(source, tmp_path))
+    run_here(make_options(source, tmp_path))
     assert (tmp_path / "release.zarr").exists()
 
 
 @pytest.mark.parametrize("how", ["flipped", "missing", "cut"])
 def test_run__a_damaged_chunk_of_the_source_is_noticed(
-    source: Path, tmp_path: Path, run_with: Any, how: str
+    source: Path, tmp_path: Path, run_here: Run, how: str
 ):
     chunk = source / "features" / "c" / "17" / "0"
     if how == "flipped":
@@ -161,13 +174,13 @@ def test_run__a_damaged_chunk_of_the_source_is_noticed(
     else:
         chunk.unlink()
     with pytest.raises(StoreError) as caught:
-        run_with(make_options(source, tmp_path))
+        run_here(make_options(source, tmp_path))
     assert caught.value.code == ("missing-chunks" if how == "missing" else "source-damaged")
     assert not (tmp_path / "release.zarr").exists()
 
 
 def test_run__a_damaged_description_of_the_source_is_noticed(
-    source: Path, tmp_path: Path, run_with: Any
+    source: Path, tmp_path: Path, run_here: Run
 ):
     for name in ("zarr.json", "features/zarr.json", "digit/zarr.json"):
         content = (source / name).read_bytes()
@@ -180,7 +193,7 @@ def test_run__a_damaged_description_of_the_source_is_noticed(
 
 @pytest.mark.parametrize("how", ["flipped", "missing", "foreign", "description"])
 def test_run__a_chunk_damaged_in_the_workspace_is_noticed_and_written_anew(
-    source: Path, undisturbed: Path, tmp_path: Path, run_with: Any, how: str,
+    source: Path, undisturbed: Path, tmp_path: Path, run_here: Run, how: str,
     monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip
     data = Path(workspace_url(str(tmp_path / "release.zarr"))) / "release" / "features"
@@ -199,11 +212,11 @@ def test_run__a_chunk_damaged_in_the_workspace_is_noticed_and_written_anew(
     with monkeypatch.context() as patch:
         patch.setattr("flows.runs.stages.clean._prove", damage)
         with pytest.raises(IncompleteReleaseError):
-            run_with(make_options(source, tmp_path))
+            run_here(make_options(source, tmp_path))
     assert not (tmp_path / "release.zarr").exists()
     if how == "foreign":
         shutil.rmtree(data / "c" / "999")
-    run_with(make_options(source, tmp_path))
+    run_here(make_options(source, tmp_path))
     assert_same(tmp_path / "release.zarr", undisturbed)
 
 
@@ -226,7 +239,7 @@ def test_open_release__any_damage_of_a_published_release_is_noticed(
 
 
 def test_run__a_full_disk_keeps_the_work_and_goes_on(
-    source: Path, undisturbed: Path, tmp_path: Path, run_with: Any,
+    source: Path, undisturbed: Path, tmp_path: Path, run_with: Run,
     monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip
     if os.geteuid() != 0:

@@ -56,15 +56,17 @@ class Flow:
         The collection.
     cluster
         Further lines of the ``[cluster]`` section.
+    database
+        Of Prefect, empty.
     """
 
-    def __init__(self, folder: Path, source: Path, cluster: str) -> None:
+    def __init__(self, folder: Path, source: Path, cluster: str, database: Path) -> None:
         self.release = folder / "release.zarr"
         self.work = Path(workspace_url(str(self.release)))
         self.config = folder / "run.toml"
         audit = f"adversaries = {json.dumps(QUICK)}"
         write_config(self.config, str(source), str(self.release), audit=audit, cluster=cluster)
-        self.environment = own_prefect(str(folder / "prefect"))
+        self.environment = own_prefect(str(folder / "prefect"), database)
         self.family: list[psutil.Process] = []
 
     def stop_when(self, reached: Callable[[Path], bool]) -> subprocess.Popen[bytes]:
@@ -118,11 +120,11 @@ class Flow:
 
 
 @pytest.fixture
-def start(source: Path, tmp_path: Path) -> Iterator[Callable[[str], Flow]]:
+def start(source: Path, tmp_path: Path, prefect_home: Path) -> Iterator[Callable[[str], Flow]]:
     flows: list[Flow] = []
 
     def make(cluster: str) -> Flow:
-        flows.append(Flow(tmp_path, source, cluster))
+        flows.append(Flow(tmp_path, source, cluster, prefect_home))
         return flows[-1]
 
     yield make

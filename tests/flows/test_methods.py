@@ -15,7 +15,7 @@ from privpipe.protocols import IntArray
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.store.collections.ingestion.writing import write_collection
 from privpipe.store.releases.published import open_release
-from tests.flows.test_pipeline import configure, read_findings
+from tests.flows.test_pipeline import WORKERS, configure, read_findings
 from tests.standard import write_standard
 
 pytestmark = pytest.mark.slow
@@ -59,7 +59,7 @@ def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "keys"
 
 
-def configure_mapping(folder: Path, budget: float) -> str:
+def configure_mapping(folder: Path, budget: float, cluster: str = "workers = 0") -> str:
     method = (
         'name = "privacy_mapping"\nattributes = ["a0", "a1", "a2"]\nprivate = ["private"]\n'
         f'distortion_budget = {budget}\npricing = "cluster"'
@@ -70,13 +70,14 @@ def configure_mapping(folder: Path, budget: float) -> str:
         confidential="[]",
         include="[]",
         method=method,
+        cluster=cluster,
         audit='holdout = 0.4\nadversaries = ["logistic", "naive_bayes", "boosting"]',
     )
 
 
 def test_privacy_mapping__releases_codes_that_tell_less(tmp_path: Path, keys: Path) -> None:
     codes = write_profiles(str(tmp_path / "records.zarr"), 2000)
-    run_pipeline(configure_mapping(tmp_path, 0.5))
+    run_pipeline(configure_mapping(tmp_path, 0.5, WORKERS))
     release = open_release(str(tmp_path / "release.zarr"), verify=True)
     assert set(release.data_vars) == {"a0", "a1", "a2"}
     released = np.column_stack([release[f"a{j}"].values for j in range(3)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -22,12 +21,12 @@ import pytest
 from flows.runs.prefect_home import is_server
 from flows.runs.prefect_server import prune_database
 from privpipe.store.access.holding.workspace import workspace_url
-from tests.flows.digits_runs import QUICK, RUN, own_prefect, write_config
+from tests.flows.digits_runs import RUN, own_prefect, write_config
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def prefect_home() -> None:
     """No server for this process: those of the runs are looked at."""
 
@@ -35,17 +34,17 @@ def prefect_home() -> None:
 class Running:
     """`privpipe run` as a process of its own with a Prefect of its own."""
 
-    def __init__(self, folder: Path, source: Path) -> None:
+    def __init__(self, folder: Path, source: Path, database: Path) -> None:
         self.home = folder / "prefect"
         self.work = Path(workspace_url(str(folder / "release.zarr")))
         config = folder / "run.toml"
-        audit = f"adversaries = {json.dumps(QUICK)}"
+        audit = 'adversaries = ["least_squares"]'
         write_config(
             config, str(source), str(folder / "release.zarr"), audit=audit, cluster="workers = 1"
         )
         self.process = subprocess.Popen(
             [*RUN, str(config)],
-            env=own_prefect(str(self.home)),
+            env=own_prefect(str(self.home), database),
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             start_new_session=True,
@@ -71,9 +70,46 @@ class Running:
             time.sleep(0.005)
 
 
+FILL = """
+import sys
+from flows.runs.prefect_home import prepare_prefect
+prepare_prefect()
+from flows.runs.prefect_server import own_server
+with own_server():
+    from prefect import flow, task
+    from prefect.artifacts import create_markdown_artifact
+    @task
+    def step(): return 1
+    @flow
+    def run():
+        step()
+        create_markdown_artifact("text", key="privpipe-summary")
+    for _ in range(int(sys.argv[1])):
+        run()
+"""
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home that two real flow runs were written to."""
+    home = tmp_path_factory.mktemp("filled")
+    fill(own_prefect(str(home)), 2)
+    return home
+
+
+def fill(environment: dict[str, str], n_runs: int) -> None:
+    subprocess.run(
+        [sys.executable, "-c", FILL, str(n_runs)],
+        env=environment,
+        check=True,
+        timeout=200,
+        stderr=subprocess.DEVNULL,
+    )
+
+
 @pytest.fixture
-def running(source: Path, tmp_path: Path) -> Iterator[Running]:
-    run = Running(tmp_path, source)
+def running(source: Path, tmp_path: Path, filled: Path) -> Iterator[Running]:
+    run = Running(tmp_path, source, filled / "prefect.db")
     family: list[psutil.Process] = []
     try:
         yield run
@@ -165,38 +201,6 @@ def test_run__its_server_answers_nobody_else(running: Running) -> None:
     assert {state for _, state in states} == {"COMPLETED"}
 
 
-FILL = """
-from flows.runs.prefect_home import prepare_prefect
-prepare_prefect()
-from flows.runs.prefect_server import own_server
-with own_server():
-    from prefect import flow, task
-    from prefect.artifacts import create_markdown_artifact
-    @task
-    def step(): return 1
-    @flow
-    def run():
-        step()
-        create_markdown_artifact("text", key="privpipe-summary")
-    run()
-"""
-
-
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home that two real flow runs were written to."""
-    home = tmp_path_factory.mktemp("filled")
-    for _ in range(2):
-        subprocess.run(
-            [sys.executable, "-c", FILL],
-            env=own_prefect(str(home)),
-            check=True,
-            timeout=200,
-            stderr=subprocess.DEVNULL,
-        )
-    return home
-
-
 def multiply(home: Path, n_runs: int) -> None:
     """Older and older copies of the first run with all that belongs to it."""
     with closing(sqlite3.connect(home / "prefect.db")) as database, database:
@@ -270,12 +274,6 @@ def test_run__prunes_privpipe_s_own_home_only(filled: Path, tmp_path: Path) -> N
     multiply(own, 80)
     multiply(tmp_path / "mine", 80)
     for home in ({}, {"PREFECT_HOME": str(tmp_path / "mine")}):
-        subprocess.run(
-            [sys.executable, "-c", FILL],
-            env=environment | home,
-            check=True,
-            timeout=200,
-            stderr=subprocess.DEVNULL,
-        )
+        fill(environment | home, 1)
     assert count(own, "flow_run") == 51
     assert count(tmp_path / "mine", "flow_run") == 163

@@ -1,59 +1,35 @@
 """A cleaner that does not do what it says is found out by the audit, and nothing is published.
 
 The audit reads the stored records and computes the loss by code of its own; receipts hold what the
-cleaner said. Each is tampered with on the workers, where cleaning happens.
+cleaner said. Both are tampered with in the process that audits: the audit shares nothing with them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flows.pipeline import run_pipeline
-from privpipe.cluster.workers.connection import connect
 from privpipe.errors import GuaranteeError
+from privpipe.sanitizers.null_space.maps import linear_cleaner
 from tests.flows.test_pipeline import configure
 from tests.standard import write_standard
 
 pytestmark = pytest.mark.slow
 
 
-@contextmanager
-def tampered(patch: pytest.MonkeyPatch, change: Callable[[], None]) -> Iterator[None]:
-    """Within it every cluster's workers are changed before they work."""
-
-    @contextmanager
-    def connect_and_change(options: Any) -> Iterator[Any]:
-        with connect(options) as client:
-            client.run(change)
-            yield client
-
-    with patch.context() as inner:
-        inner.setattr("privpipe.cluster.executors.open_executor.connect", connect_and_change)
-        yield
-
-
-def make_change(spends: float, says: float) -> Callable[[], None]:
+def tamper(patch: pytest.MonkeyPatch, spends: float, says: float) -> None:
     """Shrink within `spends` times the budget, report `says` times what was spent."""
+    clean = linear_cleaner.clean_block
 
-    def change() -> None:  # local, so that it travels by value
-        from dataclasses import replace
+    def clean_otherwise(x: Any, form: Any, dtype: Any, **options: Any) -> Any:
+        found = clean(x, replace(form, root=form.root * spends**0.5), dtype, **options)
+        return replace(found, spent=found.spent * says)
 
-        from privpipe.sanitizers.null_space.maps import linear_cleaner as lowrank
-
-        clean = lowrank.clean_block
-
-        def clean_otherwise(x: Any, form: Any, dtype: Any, **options: Any) -> Any:
-            found = clean(x, replace(form, root=form.root * spends**0.5), dtype, **options)
-            return replace(found, spent=found.spent * says)
-
-        lowrank.clean_block = clean_otherwise
-
-    return change
+    patch.setattr(linear_cleaner, "clean_block", clean_otherwise)
 
 
 @pytest.mark.parametrize(
@@ -69,10 +45,8 @@ def test_audit__finds_out_a_kernel_that_lies(
 ) -> None:
     write_standard(str(tmp_path / "records.zarr"), 400, chunk_rows=40, dtype="float32")
     config = configure(tmp_path)
-    with (
-        tampered(monkeypatch, make_change(spends, says)),
-        pytest.raises(GuaranteeError, match=expected) as caught,
-    ):
+    tamper(monkeypatch, spends, says)
+    with pytest.raises(GuaranteeError, match=expected) as caught:
         run_pipeline(config)
     assert "Nothing was published" in caught.value.remedy
     assert not (tmp_path / "release.zarr").exists()

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -123,6 +122,23 @@ METHOD = Method(
 )
 '''
 
+IN_TURN = """
+import contextlib, io, json, sys
+from flows.command import main
+answers = []
+for arguments in json.loads(sys.argv[1]):
+    sys.argv = ["privpipe", *arguments]
+    out, error, code = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code or 0
+    answers.append((code, out.getvalue(), error.getvalue()))
+print(json.dumps(answers))
+"""
+"""Commands one after the other: a process takes longer to start than any of them."""
+
 AUDIT = """[audit]
 holdout = 0.3
 adversaries = ["least_squares", "logistic"]
@@ -133,7 +149,7 @@ N_RECORDS, CHUNK_ROWS = 1_500, 25
 class House:
     """A copy of the house with the toy, its command, and a collection of standard records."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, database: Path) -> None:
         self.folder = folder
         for package in ("privpipe", "flows"):
             ignore = shutil.ignore_patterns("__pycache__")
@@ -145,7 +161,9 @@ class House:
         command = folder / "privpipe"
         command.write_text("from flows.command import main\n\nmain()\n")
         self.command = (sys.executable, str(command))
-        own = own_prefect(str(folder / "prefect"))
+        (folder / "in_turn").write_text(IN_TURN)
+        self.in_turn = (sys.executable, str(folder / "in_turn"))
+        own = own_prefect(str(folder / "prefect"), database)
         path = os.pathsep.join([str(folder / "house"), own["PYTHONPATH"]])
         self.environment = own | {"PYTHONPATH": path, "PRIVPIPE_KEYS": str(folder / "keys")}
         self.records = str(folder / "records.zarr")
@@ -176,8 +194,18 @@ class House:
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout, done.stderr
 
-    def ask_json(self, *arguments: str, code: int = 0) -> Any:
-        return json.loads(self.ask(*arguments, "--json", code=code)[0])
+    def ask_in_turn(self, *commands: tuple[str, ...]) -> list[tuple[int, str, str]]:
+        """The same of several commands in one process: code, output, errors of each."""
+        done = subprocess.run(
+            [*self.in_turn, json.dumps(commands)],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return [(code, out, error) for code, out, error in json.loads(done.stdout)]
 
     def kill_at_first_chunks(self, config: Path, release: Path) -> None:
         """Run it, and kill it when some chunks are written."""
@@ -196,24 +224,25 @@ class House:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> House:
-    return House(tmp_path_factory.mktemp("toy"))
+def house(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> House:
+    return House(tmp_path_factory.mktemp("toy"), prefect_home)
 
 
 def test_toy__is_checked_described_and_completed(house: House) -> None:
-    config, _ = house.configure("checked")
-    house.ask("check", str(config))
-    wrong, _ = house.configure("wrong", n_steps=901)
-    assert "too many" in house.ask("check", str(wrong), code=2)[1]
-    below, _ = house.configure("below", n_steps=0)
-    assert "n_steps" in house.ask("check", str(below), code=2)[1]
-    schema = house.ask_json("schema")
+    cases = {"checked": 8, "wrong": 901, "below": 0}
+    checks = [("check", str(house.configure(name, steps)[0])) for name, steps in cases.items()]
+    init = ("init", house.records, "-", "--method", "toy")
+    checked, wrong, below, described, begun = house.ask_in_turn(*checks, ("schema", "--json"), init)
+    assert checked[0] == described[0] == begun[0] == 0
+    assert wrong[0] == below[0] == 2
+    assert "too many" in wrong[2]
+    assert "n_steps" in below[2]
+    schema = json.loads(described[1])
     about = schema["$defs"]["ToyOptions"]["properties"]["n_steps"]
     assert about["description"].startswith("Steps in the range of a toy")
     assert schema["properties"]["method"]["discriminator"]["mapping"]["toy"]
-    template = house.ask("init", house.records, "-", "--method", "toy")[0]
-    assert "# Steps in the range of a toy's feature." in template
-    assert "# n_steps = 8" in template
+    assert "# Steps in the range of a toy's feature." in begun[1]
+    assert "# n_steps = 8" in begun[1]
     words = {
         "_PRIVPIPE_COMPLETE": "complete_bash",
         "COMP_WORDS": "privpipe init a.zarr b.toml --method to",
@@ -224,16 +253,18 @@ def test_toy__is_checked_described_and_completed(house: House) -> None:
 
 def test_toy__runs_is_killed_goes_on_and_is_inspected(house: House) -> None:
     config, release = house.configure("whole")
-    house.ask("run", str(config))
     again, resumed = house.configure("killed")
-    house.ask("train", str(again))
+    for code, _, error in house.ask_in_turn(("run", str(config)), ("train", str(again))):
+        assert code == 0, error
     house.kill_at_first_chunks(again, resumed)
     assert "resume" in house.ask("resume", str(again))[1]
-    about = [house.ask_json("inspect", str(place)) for place in (release, resumed)]
-    for answer in about:
-        assert "toy" in json.dumps(answer)
-        assert "none: a toy" in json.dumps(answer)
-    chunks = [read_chunks(place / "features") for place in (release, resumed)]
+    places = (release, resumed)
+    for code, answer, _ in house.ask_in_turn(*(("inspect", str(p), "--json") for p in places)):
+        assert code == 0
+        assert json.loads(answer)
+        assert "toy" in answer
+        assert "none: a toy" in answer
+    chunks = [read_chunks(place / "features") for place in places]
     assert chunks[0]
     assert chunks[0] == chunks[1]
 
