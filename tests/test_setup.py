@@ -116,8 +116,9 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, SetUp 
     found = {version: begin(version, tmp_path_factory.mktemp("bare")) for version in VERSIONS}
     yield found
     for setup in filter(None, found.values()):
-        setup.making.kill()
-        setup.making.communicate()
+        if setup.making.stdout and not setup.making.stdout.closed:  # nobody waited for it
+            setup.making.kill()
+            setup.making.communicate()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
