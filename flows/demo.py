@@ -49,6 +49,10 @@ path = "{folder}/release.zarr"
 holdout = 0.5
 group = "original"            # repeats of one scan stay on one side
 
+[gate]                        # 898 scans can show no less than this
+confidential_advantage_max = 0.3
+exposed_max = 0.15
+
 [cluster]
 workers = {workers}
 """
