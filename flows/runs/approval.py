@@ -6,6 +6,7 @@ Both vanish with the workspace, when the release is published or purged: an appr
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 from flows.runs.run import now
 from privpipe.errors import FormatError, GateError, OptionError, printable
@@ -97,13 +98,11 @@ def _read(release_url: str, key: str) -> dict[str, str] | None:
     found = read_bytes(open_store(workspace_url(release_url), read_only=True), key)
     if found is None:
         return None
-    try:
-        content: dict[str, str] = json.loads(found)
-        if set(content) < {"digest", "sentence"}:
-            raise ValueError
-    except ValueError:
-        raise FormatError(
-            f"{key} in the workspace of {shown(release_url)} is damaged.",
-            remedy="Run again: the gate writes it anew.",
-        ) from None
-    return content
+    with suppress(ValueError):
+        content = json.loads(found)
+        if isinstance(content, dict) and {"digest", "sentence"} <= set(content):
+            return content
+    raise FormatError(
+        f"{key} in the workspace of {shown(release_url)} is damaged.",
+        remedy="Run again: the gate writes it anew; approve again.",
+    )

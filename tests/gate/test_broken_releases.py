@@ -114,4 +114,4 @@ def test_gate__keeps_back_an_order_that_tells(tmp_path: Path) -> None:
     with pytest.raises(GateError) as caught:
         release(tmp_path, {name: values[order] for name, values in records.items()})
     assert_kept_back(tmp_path, caught.value)
-    assert "everything released together" in caught.value.message
+    assert "on everything released" in caught.value.message

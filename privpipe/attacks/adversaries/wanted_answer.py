@@ -60,7 +60,7 @@ def tells_something(problem: Problem, fitted: Fitted) -> bool:
 
 
 def _train(problem: Problem) -> Iterator[Fitted]:
-    answers, codes = np.unique(problem.x_train, axis=0, return_inverse=True)
+    answers, codes = np.unique(problem.x_train + 0.0, axis=0, return_inverse=True)
     if len(answers) <= MOST_ANSWERS:
         yield _count(problem, answers, codes.ravel())
         if len(answers) <= 2:
@@ -87,7 +87,7 @@ def _count(problem: Problem, answers: FloatArray, codes: np.ndarray) -> Fitted:
     places = {answer.tobytes(): place for place, answer in enumerate(answers)}
 
     def decide(x: FloatArray) -> FloatArray:
-        rows = np.ascontiguousarray(x)
+        rows = np.ascontiguousarray(x + 0.0)  # one zero only
         at = [places.get(row.tobytes(), -1) for row in rows]
         found = np.vstack([table, overall])[at]
         return np.asarray(found[:, 0] if problem.n_classes is None else found)

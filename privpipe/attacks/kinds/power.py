@@ -218,7 +218,7 @@ def _plant_bit(
 ) -> FloatArray:
     """Values whose lowest mantissa bit tells, of those that are told, and is drawn of the rest."""
     wide = np.ascontiguousarray(values)
-    kind = np.uint32 if wide.dtype == np.float32 else np.uint64
+    kind = np.dtype(f"u{wide.dtype.itemsize}")
     lowest = np.where(told, bit, random.random(len(bit)) < 0.5).astype(kind)
-    words = wide.view(kind) & ~kind(1) | lowest
+    words = (wide.view(kind) & ~np.ones((), kind)) | lowest
     return np.asarray(words.view(wide.dtype))

@@ -145,13 +145,15 @@ def _add(score: Score, difference: Interval) -> Score:
     unit = 1 / (1 - score.baseline) if score.baseline < 1 else 0.0
 
     def scale(one: tuple[float, float, float]) -> tuple[float, float, float]:
-        return one[0], one[1] * unit, one[2] * unit
+        # Nobody who knows the wanted answer does worse than guess: no gain is above knowing.
+        return one[0], one[1] * unit, min(1.0, one[2] * unit)
 
+    _, lower, upper = scale((difference.level, difference.lower, difference.upper))
     beyond = replace(
         difference,
-        estimate=difference.estimate * unit,
-        lower=difference.lower * unit,
-        upper=difference.upper * unit,
+        estimate=min(1.0, difference.estimate * unit),
+        lower=min(1.0, lower),
+        upper=upper,
         relaxed=tuple(map(scale, difference.relaxed)),
     )
     return replace(score, beyond=beyond)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 from scipy import stats
@@ -247,12 +246,13 @@ def limit_difference(
     which are joined by their squares with the correlation of two shares of one total.
     """
     gained, lost = hits & ~others, others & ~hits
-    measure = (
-        partial(measure_grouped_wilson_interval, groups=groups)
-        if groups is not None
-        else lambda found, level: measure_wilson_interval(int(found.sum()), len(found), level=level)
-    )
-    up, down = measure(gained, level=level), measure(lost, level=level)
+
+    def measure(found: BoolArray) -> Interval:
+        if groups is None:
+            return measure_wilson_interval(int(found.sum()), len(found), level=level)
+        return measure_grouped_wilson_interval(found, groups, level=level)
+
+    up, down = measure(gained), measure(lost)
     b, c = up.estimate, down.estimate
     together = 2 * float(np.sqrt(b * c / max((1 - b) * (1 - c), 1e-12)))
     below = (b - up.lower, down.upper - c)

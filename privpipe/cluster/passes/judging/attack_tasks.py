@@ -142,6 +142,7 @@ def _plant_leaks(
 ) -> tuple[Detection, ...]:
     """What the audit finds of planted leaks; one whose attack failed is not found."""
     planned = [(target, leak) for target in summary.planted for leak in LEAKS]
+    options = replace(options.without_limits(), must_find=options.must_find)
     tasks = (
         (f"{leak}-{target}", (target, leak, options, known and known.about(target, leak, options)))
         for target, leak in planned
