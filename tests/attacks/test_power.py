@@ -38,7 +38,7 @@ def test_measure_power__finds_nothing_of_nothing() -> None:
     """A leak of no record is not found: the shuffled copy tells nothing, whatever the release."""
     for leaks in (False, True):
         evidence = make_evidence(leaks=leaks)
-        for leak in ("feature", "subgroup", "withheld", "non-linear"):
+        for leak in ("feature", "withheld", "non-linear"):
             options = replace(OPTIONS, must_find=1e-6)
             assert not measure_power(evidence, 0, leak, options).finds, (leaks, leak)
 

@@ -240,7 +240,7 @@ class GateSection(Section):
         float,
         Field(
             gt=0,
-            le=0.5,
+            le=1,
             description="Share of records of which a planted leak must be found by the audit; "
             'without that power no verdict is "safe".',
         ),

@@ -116,7 +116,7 @@ class AttackOptions(Options):
     seen_records: Literal["leave_out", "train"] = "leave_out"
     n_replicates: Annotated[int, Field(ge=50)] = 400
     seed: Annotated[int, Field(ge=0)] = 0
-    must_find: Annotated[float, Field(gt=0, le=0.5)] = MUST_FIND
+    must_find: Annotated[float, Field(gt=0, le=1)] = MUST_FIND
 
     @field_validator("adversaries", "decides")
     @classmethod

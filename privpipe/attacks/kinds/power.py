@@ -22,9 +22,9 @@ from privpipe.attacks.kinds.inference import run_attack, score_decisions
 from privpipe.attacks.kinds.verdicts.detection import Detection
 from privpipe.attacks.kinds.verdicts.outcomes import Attack
 from privpipe.attacks.statistics.measures import Score
-from privpipe.protocols import BoolArray, FloatArray
+from privpipe.protocols import BoolArray, FloatArray, IntArray
 
-__all__ = ["LEAKS", "choose_planted", "measure_power"]
+__all__ = ["LEAKS", "choose_planted", "list_leaks", "measure_power"]
 
 SIZES = (0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5)
 """Shares of the records of leaks that need no fit."""
@@ -57,14 +57,22 @@ LEAKS: dict[str, str] = {
 
 
 def choose_planted(evidence: Evidence, most: int = 2) -> tuple[int, ...]:
-    """Variables in which leaks are planted: those whose smaller half has the fewest records."""
+    """Variables in which leaks are planted: those whose smallest class has the fewest records."""
 
     def rarest(position: int) -> int:
-        bit = _split_bit(evidence, position)
-        known = ~np.isnan(evidence.truth[:, position])
-        return int(min(bit[known].sum(), (~bit[known]).sum()))
+        codes = evidence.truth[:, position]
+        codes = codes[~np.isnan(codes)]
+        if not evidence.columns[position].is_categorical:
+            return len(codes) // 2  # above the median
+        return int(np.bincount(codes.astype(np.int64)).min())
 
     return tuple(sorted(range(len(evidence.columns)), key=rarest)[:most])
+
+
+def list_leaks(evidence: Evidence) -> tuple[str, ...]:
+    """Kinds of leak that a release of this kind could have."""
+    channels = {"bits": "bits" in evidence.sources, "withheld": evidence.n_withheld > 0}
+    return tuple(leak for leak in LEAKS if channels.get(leak, True))
 
 
 def measure_power(
@@ -95,13 +103,12 @@ def measure_power(
         return Detection(target, leak, size, "who knows", size <= options.must_find)
     kind = evidence.columns[position].is_categorical
     suited = choose_readers("released", kind, options)
-    wanted = WEIGH if leak in ("feature", "withheld") else BEND
+    two = (evidence.columns[position].n_categories or 2) == 2
+    wanted = WEIGH if two and leak in ("feature", "withheld") else BEND
     adversary = next((name for name in wanted if name in suited), suited[0])
     source = "released"
     if leak == "bits":
         source, adversary = "bits", BIT_READER
-    if source not in evidence.sources:
-        return Detection(target, leak, math.nan, adversary, True)  # nothing has bits
     found = math.nan
     for factor in FINER:
         share = factor * options.must_find
@@ -166,14 +173,16 @@ def _plant(evidence: Evidence, position: int, leak: str, share: float, seed: int
     """A copy whose released records tell nothing but the leak, of a share of the records."""
     random = np.random.default_rng(seed + 1)
     order = random.permutation(evidence.n_records)
-    bit, sources = _split_bit(evidence, position), dict(evidence.sources)
+    level, sources = _find_levels(evidence, position), dict(evidence.sources)
+    told = random.random(len(level)) < share
     if leak == "bits":
         values = sources["bits"].values[order].copy()
-        values[:, 0] = _plant_bit(values[:, 0], bit, random.random(len(bit)) < share, random)
+        codes = _find_codes(evidence, position)
+        values[:, 0] = _plant_bits(values[:, 0], codes, told, random)
         sources["bits"] = replace(sources["bits"], values=values)
     else:
         values = sources["released"].values[order].astype(np.float64)
-        columns = [_plant_column(values, leak, bit, share, random), values[:, 1:]]
+        columns = [_plant_column(values, leak, level, told, random), values[:, 1:]]
         if "wanted" in sources:  # what is gained counts beyond the answer
             columns.append(sources["wanted"].values)
         whole = np.hstack(columns).astype(sources["released"].values.dtype)
@@ -181,44 +190,55 @@ def _plant(evidence: Evidence, position: int, leak: str, share: float, seed: int
     return replace(evidence, sources=sources)
 
 
-def _split_bit(evidence: Evidence, position: int) -> BoolArray:
-    """What leaks tell: whether a record is of the largest class, or above the median."""
+def _find_codes(evidence: Evidence, position: int) -> IntArray:
+    """What a leak tells of every record: its class, or whether it is above the median."""
     truth = evidence.truth[:, position]
     if evidence.columns[position].is_categorical:
-        codes = truth[~np.isnan(truth)].astype(np.int64)
-        return np.asarray(truth == np.bincount(codes).argmax())
-    return np.asarray(truth > np.nanmedian(truth))
+        return np.nan_to_num(truth).astype(np.int64)
+    return np.asarray(truth > np.nanmedian(truth), np.int64)
+
+
+def _find_levels(evidence: Evidence, position: int) -> FloatArray:
+    """The same as numbers from -1 to 1, evenly apart."""
+    codes = _find_codes(evidence, position)
+    return np.asarray(2.0 * codes / max(int(codes.max()), 1) - 1.0)
 
 
 def _plant_column(
-    values: FloatArray, leak: str, bit: BoolArray, share: float, random: np.random.Generator
+    values: FloatArray,
+    leak: str,
+    level: FloatArray,
+    told: BoolArray,
+    random: np.random.Generator,
 ) -> FloatArray:
     """The first column with the leak, (n_records, 1), or with the mask of withheld rows beside."""
     spread = float(values[:, 0].std()) or 1.0
-    column, told = values[:, 0] / spread, random.random(len(bit)) < share
-    sign = np.where(bit, 1.0, -1.0)
+    column = values[:, 0] / spread
     if leak == "feature":
-        column[told] = 3 * sign[told]
-    elif leak == "subgroup":
-        rare = np.abs(column) >= np.quantile(np.abs(column), 1 - share)
-        column[rare] = (6 + np.abs(column[rare])) * sign[rare]
+        column[told] = 3 * level[told]
+    elif leak == "subgroup":  # far from all others, and so known as one
+        n_told = max(1, int(told.sum()))
+        rare = np.argsort(-np.abs(column), kind="stable")[:n_told]
+        column[rare] = 10 + 3 * level[rare]
     elif leak == "non-linear":
-        size = np.where(bit, 2.0, 0.2) + 0.1 * random.random(len(bit))
-        column[told] = (size * np.where(random.random(len(bit)) < 0.5, 1, -1))[told]
+        size = 1.1 + 0.9 * level + 0.1 * random.random(len(level))
+        column[told] = (size * np.where(random.random(len(level)) < 0.5, 1, -1))[told]
     else:
-        gone = told & bit
+        gone = told & (level > 0)
         column[gone] = 0.0
         mask = (gone - gone.mean()) / max(float(gone.std()), 1e-9)
         return np.column_stack([column * spread, mask])
     return spread * column[:, None]
 
 
-def _plant_bit(
-    values: FloatArray, bit: BoolArray, told: BoolArray, random: np.random.Generator
+def _plant_bits(
+    values: FloatArray, codes: IntArray, told: BoolArray, random: np.random.Generator
 ) -> FloatArray:
-    """Values whose lowest mantissa bit tells, of those that are told, and is drawn of the rest."""
+    """Values whose lowest mantissa bits tell, of those that are told, and are drawn of the rest."""
     wide = np.ascontiguousarray(values)
     kind = np.dtype(f"u{wide.dtype.itemsize}")
-    lowest = np.where(told, bit, random.random(len(bit)) < 0.5).astype(kind)
-    words = (wide.view(kind) & ~np.ones((), kind)) | lowest
+    n_codes = 1 << max(1, int(codes.max()).bit_length())
+    drawn = random.integers(0, n_codes, len(codes))
+    lowest = np.where(told, codes, drawn).astype(kind)
+    words = (wide.view(kind) & ~np.asarray(n_codes - 1, kind)) | lowest
     return np.asarray(words.view(wide.dtype))

@@ -14,7 +14,7 @@ from privpipe.attacks.adversaries.attack_memory import plan_attack_bytes
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence, LeftOut
 from privpipe.attacks.kinds.inference import plan_attacks, run_attack
-from privpipe.attacks.kinds.power import LEAKS, choose_planted, measure_power
+from privpipe.attacks.kinds.power import choose_planted, list_leaks, measure_power
 from privpipe.attacks.kinds.verdicts.attack_report import AttackReport, summarise_outcomes
 from privpipe.attacks.kinds.verdicts.detection import Detection
 from privpipe.attacks.kinds.verdicts.outcomes import Attack, AttackOutcome
@@ -42,7 +42,7 @@ class EvidenceSummary:
     left_out
         Variables that cannot be attacked.
     planted
-        Variables in which leaks are planted.
+        Variables in which leaks are planted, and kinds of leak.
     """
 
     plan: tuple[Attack, ...]
@@ -50,7 +50,7 @@ class EvidenceSummary:
     held_bytes: int
     attack_bytes: int
     left_out: tuple[LeftOut, ...] = ()
-    planted: tuple[str, ...] = ()
+    planted: tuple[tuple[str, str], ...] = ()
 
 
 def distribute_attacks(
@@ -141,7 +141,7 @@ def _plant_leaks(
     known: Checkpoints | None,
 ) -> tuple[Detection, ...]:
     """What the audit finds of planted leaks; one whose attack failed is not found."""
-    planned = [(target, leak) for target in summary.planted for leak in LEAKS]
+    planned = summary.planted
     options = replace(options.without_limits(), must_find=options.must_find)
     tasks = (
         (f"{leak}-{target}", (target, leak, options, known and known.about(target, leak, options)))
@@ -190,7 +190,11 @@ def describe_evidence(evidence: Evidence, options: AttackOptions) -> EvidenceSum
         held_bytes=evidence.n_bytes,
         attack_bytes=plan_attack_bytes(evidence),
         left_out=evidence.left_out,
-        planted=tuple(evidence.columns[j].name for j in choose_planted(evidence)),
+        planted=tuple(
+            (evidence.columns[j].name, leak)
+            for j in choose_planted(evidence)
+            for leak in list_leaks(evidence)
+        ),
     )
 
 

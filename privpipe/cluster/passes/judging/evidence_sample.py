@@ -165,17 +165,17 @@ def draw_sample(
 
 
 def _read(collection: Collection, chunk: int, published: Published) -> Shard:
-    """A shard whose confidential columns are followed by what is published beside the features."""
-    wider = replace(collection, confidential=(*collection.confidential, *published.included))
-    shard = wider.shard(chunk)
-    parts = [shard.confidential]
+    """A shard whose confidential columns are followed by what is published, and by the subject."""
+    group = () if published.group is None else (published.group,)
+    names = (*collection.confidential, *published.included, *group)
+    shard = replace(collection, confidential=names).shard(chunk)
+    n_told = len(names) - len(group)
+    parts = [shard.confidential[:, :n_told]]
     if published.order:
         parts.append(collection.rows(chunk)[:, None].astype(np.float64))
     if collection.released_basis is not None:  # its coordinates are what is stored
         parts.append(replace(collection, released_basis=None).shard(chunk).released)
-    if published.group is not None:
-        grouped = replace(collection, confidential=(published.group,))
-        parts.append(grouped.shard(chunk).confidential)
+    parts.append(shard.confidential[:, n_told:])
     return replace(shard, confidential=np.hstack(parts))
 
 
