@@ -15,20 +15,20 @@ from prefect import flow, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 
-from flows.configuration.run_options import RunOptions, read_options
+from flows.runs.configuration.run_options import RunOptions, read_options
 from flows.runs.results import write_failure, write_results
 from flows.runs.resume import begin_or_resume, is_published, reach_stage
 from flows.runs.run import Run, cluster_options
+from flows.runs.stages.audit import audit_stage
+from flows.runs.stages.check import check_stage
+from flows.runs.stages.clean import clean_stage, plan_release
+from flows.runs.stages.prove import has_receipts, prove_sources
+from flows.runs.stages.publish import count_unseen, merge_utility, publish_stage, write_report
+from flows.runs.stages.train import train_stage
 from flows.runs.watch import Watch
-from flows.stages.audit import audit_stage
-from flows.stages.check import check_stage
-from flows.stages.clean import clean_stage, plan_release
-from flows.stages.prove import has_receipts, prove_sources
-from flows.stages.publish import count_unseen, merge_utility, publish_stage, write_report
-from flows.stages.train import train_stage
-from privpipe.cluster.boundary import run_sealed
-from privpipe.cluster.executor import Executor
-from privpipe.cluster.open_executor import open_executor
+from privpipe.cluster.executors.executor import Executor
+from privpipe.cluster.executors.open_executor import open_executor
+from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.errors import PrivpipeError
 from privpipe.report.audit_text import say_unseen, say_verdict, write_audit_markdown
 from privpipe.store.access.holding.workspace import has_workspace, hold_workspace, remove_workspace

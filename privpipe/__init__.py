@@ -9,9 +9,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 _HOME = {
-    "AttackOptions": "privpipe.attacks.attack_options",
-    "AttackReport": "privpipe.attacks.verdicts.attack_report",
-    "ClusterPricing": "privpipe.cluster.pricing_rounds",
+    "AttackOptions": "privpipe.attacks.adversaries.attack_options",
+    "AttackReport": "privpipe.attacks.kinds.verdicts.attack_report",
+    "ClusterPricing": "privpipe.cluster.passes.pricing_rounds",
     "Guarantee": "privpipe.protocols",
     "IngestOptions": "privpipe.store.collections.ingestion.ingest",
     "KeyBinding": "privpipe.store.keyring.keys",
@@ -45,12 +45,12 @@ _HOME = {
     "ingest": "privpipe.store.collections.ingestion.ingest",
     "list_keys": "privpipe.store.keyring.keys",
     "make_key": "privpipe.store.keyring.keys",
-    "measure_attacks": "privpipe.attacks.inference",
-    "measure_information": "privpipe.attacks.information",
-    "measure_linkage": "privpipe.attacks.linkage",
-    "measure_membership": "privpipe.attacks.membership",
+    "measure_attacks": "privpipe.attacks.kinds.inference",
+    "measure_information": "privpipe.attacks.kinds.information",
+    "measure_linkage": "privpipe.attacks.kinds.linkage",
+    "measure_membership": "privpipe.attacks.kinds.membership",
     "measure_null_space_privacy": "privpipe.attacks.moments.null_space_privacy",
-    "measure_reconstruction": "privpipe.attacks.reconstruction",
+    "measure_reconstruction": "privpipe.attacks.kinds.reconstruction",
     "measure_roc": "privpipe.attacks.statistics.roc",
     "open_collection": "privpipe.store.collections.collection",
     "open_model": "privpipe.store.models.artifacts",
@@ -77,20 +77,22 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from privpipe.attacks.attack_options import AttackOptions as AttackOptions
-    from privpipe.attacks.inference import measure_attacks as measure_attacks
-    from privpipe.attacks.information import measure_information as measure_information
-    from privpipe.attacks.linkage import measure_linkage as measure_linkage
-    from privpipe.attacks.membership import measure_membership as measure_membership
+    from privpipe.attacks.adversaries.attack_options import AttackOptions as AttackOptions
+    from privpipe.attacks.kinds.inference import measure_attacks as measure_attacks
+    from privpipe.attacks.kinds.information import measure_information as measure_information
+    from privpipe.attacks.kinds.linkage import measure_linkage as measure_linkage
+    from privpipe.attacks.kinds.membership import measure_membership as measure_membership
+    from privpipe.attacks.kinds.reconstruction import (
+        measure_reconstruction as measure_reconstruction,
+    )
+    from privpipe.attacks.kinds.verdicts.attack_report import AttackReport as AttackReport
     from privpipe.attacks.moments.null_space_privacy import (
         measure_null_space_privacy as measure_null_space_privacy,
     )
-    from privpipe.attacks.reconstruction import measure_reconstruction as measure_reconstruction
     from privpipe.attacks.statistics.roc import measure_roc as measure_roc
-    from privpipe.attacks.verdicts.attack_report import AttackReport as AttackReport
     from privpipe.cluster.lazy import apply_dataset as apply_dataset
     from privpipe.cluster.lazy import apply_lazily as apply_lazily
-    from privpipe.cluster.pricing_rounds import ClusterPricing as ClusterPricing
+    from privpipe.cluster.passes.pricing_rounds import ClusterPricing as ClusterPricing
     from privpipe.errors import PrivpipeError as PrivpipeError
     from privpipe.numerics.mapping.certificate import certify_mapping as certify_mapping
     from privpipe.numerics.null_space.knapsack import (

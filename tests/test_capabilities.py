@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from privpipe.cluster.cleaning_pass import CleaningJob, clean_collection, release_records
-from privpipe.cluster.executor import LocalExecutor
+from privpipe.cluster.executors.executor import LocalExecutor
+from privpipe.cluster.passes.cleaning_pass import CleaningJob, clean_collection, release_records
 from privpipe.protocols import FloatArray, Guarantee, RecordStream, Role
 from privpipe.sanitizers import METHODS, RECORD_MAPS
 from privpipe.sanitizers.utility_summary import UtilitySummary

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -40,12 +43,50 @@ def test_house__every_floor_and_every_room_of_it_stands_in_the_table() -> None:
     assert set(rows) == floors | {"flows"}
     for floor, row in rows.items():
         packages = {path.parent.name for path in (ROOT / floor).glob("*/__init__.py")}
-        assert names_in(row[2]) == (set() if "wings" in row[2] else packages), floor
+        named = names_in(re.sub(r"\(.*?\)", "", row[2]))  # rooms of rooms stand in brackets
+        assert named == (set() if "wings" in row[2] else packages), floor
 
 
 def test_house__folders_are_small() -> None:
     assert len(list_rooms(ROOT / "privpipe" / "numerics")) <= 15
     assert len(list_rooms(ROOT / "privpipe" / "sanitizers")) <= 12
+
+
+def read_imports(file: Path) -> Iterator[str]:
+    """Full names of what a module imports, anywhere in it."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def count_floors(folder: Path) -> int:
+    """The longest way down among the rooms of a folder."""
+    package = ".".join(folder.relative_to(ROOT).parts)
+    below: dict[str, set[str]] = {}
+    for room in list_rooms(folder):
+        files = [folder / f"{room}.py"] if (folder / f"{room}.py").exists() else []
+        names = [
+            name.removeprefix(f"{package}.").split(".")[0]
+            for file in [*files, *(folder / room).rglob("*.py")]
+            for name in read_imports(file)
+            if name.startswith(f"{package}.")
+        ]
+        below[room] = set(names) & list_rooms(folder) - {room}
+    order = list(TopologicalSorter(below).static_order())  # raises on a circle
+    height: dict[str, int] = {}
+    for room in order:
+        height[room] = 1 + max((height[other] for other in below[room]), default=0)
+    return max(height.values())
+
+
+@pytest.mark.parametrize(
+    "folder",
+    ["flows", *(f"privpipe/{path.parent.name}" for path in ROOT.glob("privpipe/*/__init__.py"))],
+)
+def test_house__rooms_lie_on_three_floors_at_most_and_in_no_circle(folder: str) -> None:
+    assert count_floors(ROOT / folder) <= 3
 
 
 def test_house__every_wing_says_where_to_start_reading() -> None:

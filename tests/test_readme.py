@@ -10,7 +10,7 @@ import typer
 
 import privpipe
 from flows.command.app import app
-from flows.configuration.run_options import RunOptions, read_options
+from flows.runs.configuration.run_options import RunOptions, read_options
 from privpipe.attacks.adversaries.table import ADVERSARIES
 from privpipe.numerics.kinds import MOST_CODES
 from privpipe.protocols import Method

@@ -64,7 +64,7 @@ def _run(debug: bool) -> tuple[int, Any]:
         return ours.exit_code, {"error": describe_failure(ours)}
     if answer == INTERRUPTED:
         message = "The command was interrupted."
-        from flows.console import say
+        from privpipe.report.console import say
 
         say(message, stderr=True)
         remedy = "Run it again: an interrupted run goes on where it stopped."
@@ -75,7 +75,7 @@ def _run(debug: bool) -> tuple[int, Any]:
 
 def _show_usage(error: Any) -> None:
     """What click says of a wrong command line, which quotes it."""
-    from flows.console import say
+    from privpipe.report.console import say
 
     said = io.StringIO()
     error.show(said)

@@ -7,13 +7,13 @@ from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from flows.command.ingest_command import describe
-from flows.configuration.run_options import read_options
-from flows.console import say, tabulate
+from flows.runs.configuration.run_options import read_options
 from flows.runs.run import Run
-from flows.stages.budget import BudgetMeaning, explain_budget
-from flows.stages.check import check_stage, check_variation
-from flows.stages.preview import forecast_run
+from flows.runs.stages.budget import BudgetMeaning, explain_budget
+from flows.runs.stages.check import check_stage, check_variation
+from flows.runs.stages.preview import forecast_run
 from privpipe.capabilities import Forecast
+from privpipe.report.console import say, tabulate
 from privpipe.store.access.location import shown
 from privpipe.store.collections.collection import Collection
 

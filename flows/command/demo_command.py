@@ -10,11 +10,11 @@ from typing import Any
 
 from rich.table import Table
 
-from flows.console import say, tabulate
 from flows.demo import N_ORIGINALS, prepare_demo
 from flows.runs.prefect_home import blaming_prefect, prepare_prefect
-from privpipe.attacks.attack_options import AttackOptions
+from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.report.audit_text import say_verdict
+from privpipe.report.console import say, tabulate
 
 __all__ = ["demo_command"]
 

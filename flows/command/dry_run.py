@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from flows.configuration.run_options import read_options
-from flows.console import say
+from flows.runs.configuration.run_options import read_options
 from flows.runs.run import Run
-from flows.stages.check import check_stage
+from flows.runs.stages.check import check_stage
 from privpipe.records.chunks import ChunkPlan, predict_chunk_memory
+from privpipe.report.console import say
 from privpipe.store.access.location import shown
 
 __all__ = ["dry_run_command"]

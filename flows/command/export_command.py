@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flows.console import say
+from privpipe.report.console import say
 from privpipe.store.access.location import shown
 from privpipe.store.releases.export import export_release
 

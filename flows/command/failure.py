@@ -5,9 +5,9 @@ from __future__ import annotations
 import warnings
 from typing import Any, TextIO
 
-from flows.console import say
-from privpipe.cluster.boundary import seal
+from privpipe.cluster.workers.boundary import seal
 from privpipe.errors import GuessWarning, LeftOutWarning, PrivacyWarning, PrivpipeError
+from privpipe.report.console import say
 
 __all__ = ["as_ours", "describe_failure", "report_warnings", "show_failure"]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from rich.table import Table
 
-from flows.console import say, tabulate
 from privpipe.records.schema import CollectionSchema
+from privpipe.report.console import say, tabulate
 from privpipe.store.access.location import shown
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
 from privpipe.store.collections.ingestion.write_statistics import Statistics, read_statistics

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from flows.command.ingest_command import describe, describe_gaps, list_counts, tabulate_schema
-from flows.console import say, say_raw, tabulate
 from privpipe.errors import FormatError
+from privpipe.report.console import say, say_raw, tabulate
 from privpipe.store.access.location import shown
 from privpipe.store.arrays.headers import read_kind
 from privpipe.store.collections.collection import open_collection

@@ -7,8 +7,8 @@ from typing import Any
 
 from rich.table import Table
 
-from flows.console import say, tabulate
 from privpipe.errors import StoreError
+from privpipe.report.console import say, tabulate
 from privpipe.store.access.location import shown
 from privpipe.store.arrays.headers import exists, read_header
 from privpipe.store.keyring.keyformat import KeyEntry

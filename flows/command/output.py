@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
-from flows.console import say_raw
+from privpipe.report.console import say_raw
 
 __all__ = ["print_document", "printing_to_stderr"]
 

@@ -19,9 +19,9 @@ def run_command(config: str, until: str = "publish") -> dict[str, Any]:
     """
     prepare_prefect()
     # Whatever the metadata says is reported in a moment, before Prefect and a cluster start.
-    from flows.configuration.run_options import read_options
+    from flows.runs.configuration.run_options import read_options
     from flows.runs.results import read_results, write_failure
-    from flows.stages.check import check_stage
+    from flows.runs.stages.check import check_stage
 
     options = read_options(config)
     try:
@@ -45,7 +45,7 @@ def resume_command(config: str) -> dict[str, Any]:
     OptionError
         If there is none.
     """
-    from flows.configuration.run_options import read_options
+    from flows.runs.configuration.run_options import read_options
     from privpipe.errors import OptionError
     from privpipe.store.access.holding.workspace import read_state
     from privpipe.store.access.location import shown

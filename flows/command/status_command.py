@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from flows.console import say
-from flows.stages.clean import read_progress
+from flows.runs.stages.clean import read_progress
+from privpipe.report.console import say
 from privpipe.store.access.holding.workspace import is_held, purge_workspace, read_state
 from privpipe.store.access.location import shown
 from privpipe.store.arrays.headers import exists, read_header

@@ -10,8 +10,8 @@ import numpy as np
 
 from flows.reproduce.result import Reproduction, compare_cell
 from flows.reproduce.steps import expect_steps, step
-from privpipe.attacks.attack_options import AttackOptions
-from privpipe.attacks.inference import measure_attacks
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.kinds.inference import measure_attacks
 from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
 
 __all__ = ["reproduce_raw"]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 
-from privpipe.attacks.attack_options import AttackOptions
-from privpipe.attacks.inference import measure_attacks
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.kinds.inference import measure_attacks
 from privpipe.numerics.mapping.problem.mutual_information import measure_information
 from privpipe.numerics.random.streams import KeyedStream
 from privpipe.protocols import Column, FloatArray, IntArray

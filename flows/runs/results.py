@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import fsspec
 
 from flows.runs.run import now
-from privpipe.cluster.boundary import seal
+from privpipe.cluster.workers.boundary import seal
 from privpipe.errors import PrivpipeError
 from privpipe.store.access.location import join
 from privpipe.store.access.text import write_file

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flows.configuration.run_options import RunOptions
+from flows.runs.configuration.run_options import RunOptions
 from flows.runs.run import Run, digest_options
 from privpipe.errors import OptionError, StoreError
 from privpipe.store.access.holding.workspace import RunState, read_state, write_state

@@ -14,8 +14,8 @@ from typing import Any
 from platformdirs import user_cache_path
 from pydantic import TypeAdapter
 
-from flows.configuration.run_options import RunOptions
-from privpipe.cluster.pass_checkpoints import Checkpoints
+from flows.runs.configuration.run_options import RunOptions
+from privpipe.cluster.passes.pass_checkpoints import Checkpoints
 from privpipe.cluster.workers.connection import ClusterOptions
 from privpipe.protocols import Method
 from privpipe.records.holdout import Split

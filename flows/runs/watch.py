@@ -21,9 +21,9 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from flows.console import PlainConsole
 from privpipe.cluster.events import Event
 from privpipe.errors import printable
+from privpipe.report.console import PlainConsole
 
 __all__ = ["Watch"]
 

@@ -8,23 +8,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from privpipe.attacks import inference
+from privpipe.attacks.adversaries.attack_memory import plan_attack_bytes
+from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.beside import Beside
 from privpipe.attacks.adversaries.evidence import prepare_evidence
 from privpipe.attacks.adversaries.problem import Fitted
 from privpipe.attacks.adversaries.table import ADVERSARIES
-from privpipe.attacks.attack_memory import plan_attack_bytes
-from privpipe.attacks.attack_options import AttackOptions
-from privpipe.attacks.inference import measure_attacks, plan_attacks, run_attack
-from privpipe.attacks.statistics.measures import Score
-from privpipe.attacks.statistics.uncertainty.intervals import Interval
-from privpipe.attacks.verdicts.attack_report import (
+from privpipe.attacks.kinds import inference
+from privpipe.attacks.kinds.inference import measure_attacks, plan_attacks, run_attack
+from privpipe.attacks.kinds.verdicts.attack_report import (
     DECISION_SCHEMA,
     AttackReport,
     check_attacks,
     summarise_outcomes,
 )
-from privpipe.attacks.verdicts.outcomes import TABLE_SCHEMA, Attack
+from privpipe.attacks.kinds.verdicts.outcomes import TABLE_SCHEMA, Attack
+from privpipe.attacks.statistics.measures import Score
+from privpipe.attacks.statistics.uncertainty.intervals import Interval
 from privpipe.errors import GateError, GuessWarning, InputError
 from privpipe.protocols import Column
 

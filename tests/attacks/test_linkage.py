@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
 
-from privpipe.attacks.distances import measure_nearest, measure_ranks
-from privpipe.attacks.linkage import measure_linkage
-from privpipe.attacks.membership import (
+from privpipe.attacks.kinds.linkage import measure_linkage
+from privpipe.attacks.kinds.membership import (
     measure_membership,
     measure_surprise,
 )
-from privpipe.attacks.reconstruction import measure_reconstruction
+from privpipe.attacks.kinds.reconstruction import measure_reconstruction
+from privpipe.attacks.statistics.distances import measure_nearest, measure_ranks
 from privpipe.errors import InputError
 
 
@@ -27,7 +27,7 @@ def raw() -> np.ndarray:
 
 
 def test_measure_ranks__equals_brute_force_across_blocks(monkeypatch) -> None:
-    from privpipe.attacks import distances
+    from privpipe.attacks.statistics import distances
 
     monkeypatch.setattr(distances, "_PROBES_AT_ONCE", 7)
     monkeypatch.setattr(distances, "_GALLERY_AT_ONCE", 11)

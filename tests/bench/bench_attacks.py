@@ -14,13 +14,13 @@ import time
 import numpy as np
 from distributed import Client, LocalCluster
 
+from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence, prepare_evidence
-from privpipe.attacks.attack_options import AttackOptions
-from privpipe.attacks.inference import plan_attacks, run_attack
-from privpipe.attacks.verdicts.attack_report import AttackReport, summarise_outcomes
-from privpipe.attacks.verdicts.outcomes import AttackOutcome
-from privpipe.cluster.dask_executor import DaskExecutor
-from privpipe.cluster.judging.attack_tasks import distribute_attacks
+from privpipe.attacks.kinds.inference import plan_attacks, run_attack
+from privpipe.attacks.kinds.verdicts.attack_report import AttackReport, summarise_outcomes
+from privpipe.attacks.kinds.verdicts.outcomes import AttackOutcome
+from privpipe.cluster.executors.dask_executor import DaskExecutor
+from privpipe.cluster.passes.judging.attack_tasks import distribute_attacks
 from tests.bench.watching import forget_peak, peak_bytes
 
 

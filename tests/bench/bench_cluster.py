@@ -23,7 +23,7 @@ from statistics import median
 
 from distributed import Client
 
-from privpipe.cluster.cleaning_pass import clean_chunks
+from privpipe.cluster.passes.cleaning_pass import clean_chunks
 from tests.bench.cluster_jobs import JobBench, Spent, measure_job
 from tests.bench.stores import CHUNK_ROWS
 

@@ -19,8 +19,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from privpipe import Records
-from privpipe.cluster.dask_executor import DaskExecutor
-from privpipe.cluster.reduce import ShardedCollection
+from privpipe.cluster.executors.dask_executor import DaskExecutor
+from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.numerics.minimax.filters import LinearFamily
 from privpipe.records.schema import CollectionSchema, Variable

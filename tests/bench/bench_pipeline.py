@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from privpipe.cluster.cleaning_pass import clean_chunks
+from privpipe.cluster.passes.cleaning_pass import clean_chunks
 from privpipe.store.access.location import use_one_thread
 from privpipe.store.releases.release import prepare_release
 from tests.bench.stores import fresh_job, make_collection, write_cleaner

@@ -19,8 +19,8 @@ from statistics import median
 
 import pytest
 
-from flows.configuration.run_options import RunOptions
 from flows.demo import N_ORIGINALS, write_digits
+from flows.runs.configuration.run_options import RunOptions
 from privpipe.records.chunks import CHUNKS_PER_TASK
 from privpipe.store.access.location import open_store
 from privpipe.store.arrays import blocks

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from privpipe.cluster.pricing_rounds import ClusterPricing
+from privpipe.cluster.passes.pricing_rounds import ClusterPricing
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.numerics.mapping.pricing.line_pricing import bin_posteriors, price_line
 from privpipe.numerics.mapping.pricing.pair_pricing import Question, price_in_memory

@@ -18,7 +18,7 @@ from statistics import median
 
 import numpy as np
 
-from privpipe.cluster.cleaning_pass import clean_chunks
+from privpipe.cluster.passes.cleaning_pass import clean_chunks
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.records.chunks import predict_chunk_memory
 from privpipe.store.releases.release import prepare_release

@@ -16,9 +16,9 @@ from unittest.mock import patch
 
 from distributed import Client
 
-from privpipe.cluster import cleaning_pass as apply
-from privpipe.cluster.cleaning_pass import CleaningJob
-from privpipe.cluster.dask_executor import DaskExecutor
+from privpipe.cluster.executors.dask_executor import DaskExecutor
+from privpipe.cluster.passes import cleaning_pass as apply
+from privpipe.cluster.passes.cleaning_pass import CleaningJob
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.store.arrays.blocks import Receipt, check_receipts
 from privpipe.store.collections.collection import Collection

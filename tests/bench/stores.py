@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from privpipe.cluster.cleaning_pass import CleaningJob
+from privpipe.cluster.passes.cleaning_pass import CleaningJob
 from privpipe.records.schema import CollectionSchema
 from privpipe.sanitizers.null_space.algorithm_1 import NullSpaceCleaner
 from privpipe.store.access.holding.workspace import remove_workspace

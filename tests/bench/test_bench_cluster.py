@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import zarr
 
-from privpipe.cluster.cleaning_pass import clean_chunks
+from privpipe.cluster.passes.cleaning_pass import clean_chunks
 from tests.bench.cluster_jobs import JobBench, measure_job
 from tests.bench.stores import DISTINCT, make_collection
 from tests.bench.watching import copy_chunks

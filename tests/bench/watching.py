@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from privpipe.cluster.cleaning_pass import CleaningJob
+from privpipe.cluster.passes.cleaning_pass import CleaningJob
 from privpipe.cluster.workers.connection import WORKER_ENVIRONMENT
 from privpipe.store.arrays import blocks
 from privpipe.store.arrays.blocks import Receipt

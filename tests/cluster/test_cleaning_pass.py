@@ -10,8 +10,8 @@ import pytest
 import zarr
 from distributed import Client
 
-from privpipe.cluster.cleaning_pass import CleaningJob, clean_collection
-from privpipe.cluster.dask_executor import IN_FLIGHT_PER_THREAD, DaskExecutor
+from privpipe.cluster.executors.dask_executor import IN_FLIGHT_PER_THREAD, DaskExecutor
+from privpipe.cluster.passes.cleaning_pass import CleaningJob, clean_collection
 from privpipe.errors import FormatError
 from privpipe.records.memory import Records
 from privpipe.sanitizers.null_space.algorithm_1 import NullSpaceCleaner, fit_null_space_cleaner

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privpipe.cluster.executor import Executor, fold_in_tree
-from privpipe.cluster.open_executor import open_executor
+from privpipe.cluster.executors.executor import Executor, fold_in_tree
+from privpipe.cluster.executors.open_executor import open_executor
 from privpipe.cluster.workers.connection import ClusterOptions
 from privpipe.errors import InputError, PrivpipeError
 from privpipe.protocols import Shard, Sums

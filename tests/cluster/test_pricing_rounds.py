@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from distributed import Client
 
-from privpipe.cluster.pricing_rounds import ClusterPricing, plan_columns
+from privpipe.cluster.passes.pricing_rounds import ClusterPricing, plan_columns
 from privpipe.numerics.mapping.pricing.pair_pricing import Question, price_in_memory
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from tests.numerics.test_mapping_pricing import make_problem, random_duals

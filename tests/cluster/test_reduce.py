@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from distributed import Client
 
-from privpipe.cluster.dask_executor import DaskExecutor
-from privpipe.cluster.reduce import ShardedCollection
+from privpipe.cluster.executors.dask_executor import DaskExecutor
+from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.errors import InputError
 from privpipe.numerics.regression.moments import CoMoments

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privpipe.cluster.pricing_rounds import plan_columns
-from privpipe.cluster.replies import pack_prices, unpack_prices
+from privpipe.cluster.passes.pricing_rounds import plan_columns
+from privpipe.cluster.passes.replies import pack_prices, unpack_prices
 from privpipe.numerics.mapping.pricing.pair_pricing import (
     Prices,
     Question,

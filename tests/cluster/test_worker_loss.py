@@ -15,9 +15,9 @@ import psutil
 import pytest
 from distributed import Client
 
-from privpipe.cluster.dask_executor import DaskExecutor
-from privpipe.cluster.pricing_rounds import ClusterPricing
-from privpipe.cluster.reduce import ShardedCollection
+from privpipe.cluster.executors.dask_executor import DaskExecutor
+from privpipe.cluster.passes.pricing_rounds import ClusterPricing
+from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.numerics.mapping.pricing.pair_pricing import Prices, Question, price_in_memory
 from privpipe.numerics.mapping.problem.distortion import MatrixDistance

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from privpipe.cluster.boundary import seal
+from privpipe.cluster.workers.boundary import seal
 from privpipe.errors import OptionError, StoreError
 from privpipe.store.access.location import local_path
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from flows.configuration.run_options import read_options
+from flows.runs.configuration.run_options import read_options
 from privpipe import AttackOptions, Records, fit_null_space_cleaner, fit_targeted_cleaner
 from privpipe.errors import OptionError
 from privpipe.sanitizers import METHODS

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from distributed import Client
 
-from flows.configuration.run_options import RunOptions
 from flows.demo import write_digits
+from flows.runs.configuration.run_options import RunOptions
 from flows.runs.resume import begin_or_resume
-from flows.stages.audit import audit_stage
-from flows.stages.check import check_stage
-from flows.stages.clean import clean_stage, plan_release
-from flows.stages.publish import merge_utility, publish_stage
-from flows.stages.train import train_stage
-from privpipe.cluster.dask_executor import DaskExecutor
+from flows.runs.stages.audit import audit_stage
+from flows.runs.stages.check import check_stage
+from flows.runs.stages.clean import clean_stage, plan_release
+from flows.runs.stages.publish import merge_utility, publish_stage
+from flows.runs.stages.train import train_stage
+from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.store.access.holding.workspace import hold_workspace, workspace_url
 from privpipe.store.releases.published import check_release
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.configuration.run_options import read_options
+from flows.runs.configuration.run_options import read_options
 from flows.runs.run import Run
-from flows.stages.audit import WIDEST_GAP, _check_promise, _count_parts
-from flows.stages.check import check_stage
+from flows.runs.stages.audit import WIDEST_GAP, _check_promise, _count_parts
+from flows.runs.stages.check import check_stage
 from privpipe.attacks.moments.utility import UtilityLosses
 from privpipe.capabilities import UtilityPromise
 from privpipe.errors import GuaranteeError

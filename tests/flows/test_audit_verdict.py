@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flows.configuration.run_options import AuditOptions
 from flows.pipeline import run_pipeline
+from flows.runs.configuration.run_options import AuditOptions
 from privpipe.records.partitions import Partition
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.store.collections.ingestion.writing import write_collection

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.configuration.run_options import read_options
-from flows.stages.budget import explain_budget
-from flows.stages.check import check_stage
+from flows.runs.configuration.run_options import read_options
+from flows.runs.stages.budget import explain_budget
+from flows.runs.stages.check import check_stage
 from privpipe.errors import OptionError
 from tests.flows.test_pipeline import configure
 from tests.standard import write_standard

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.configuration.run_options import read_options
-from flows.stages.check import check_stage
+from flows.runs.configuration.run_options import read_options
+from flows.runs.stages.check import check_stage
 from privpipe.errors import InputError, OptionError
 from privpipe.sanitizers import METHODS
 from tests.flows.test_pipeline import configure

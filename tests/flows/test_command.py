@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from flows.command import main
-from flows.configuration.run_options import read_options
+from flows.runs.configuration.run_options import read_options
 from flows.runs.resume import begin_or_resume
-from flows.stages.check import check_stage
+from flows.runs.stages.check import check_stage
 from privpipe import NullSpaceCleaner, write_model
 from privpipe.errors import PrivacyWarning
 from privpipe.store.access.holding.workspace import hold_workspace

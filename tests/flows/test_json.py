@@ -18,11 +18,11 @@ import pytest
 from flows.command import main
 from flows.command.app import app
 from flows.command.output import printing_to_stderr
-from flows.configuration.run_options import read_options
 from flows.demo import prepare_demo
 from flows.pipeline import release_collection
+from flows.runs.configuration.run_options import read_options
+from flows.runs.stages.check import check_stage
 from flows.runs.watch import Watch
-from flows.stages.check import check_stage
 from privpipe.errors import GuaranteeError
 from tests.flows.test_pipeline import configure
 from tests.standard import write_standard

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from distributed import Client
 
-from flows.configuration.run_options import RunOptions
 from flows.pipeline import release_collection
+from flows.runs.configuration.run_options import RunOptions
+from flows.runs.stages.train import train_stage
 from flows.runs.watch import Watch
-from flows.stages.train import train_stage
-from privpipe.cluster.boundary import run_sealed
+from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.store.access.holding.workspace import workspace_url
 from privpipe.store.collections.collection import open_collection
@@ -34,10 +34,12 @@ def run_with(client: Client, monkeypatch: pytest.MonkeyPatch) -> Callable[[RunOp
     from contextlib import nullcontext
 
     for stage in ("check", "train", "clean", "audit", "publish"):
-        module = __import__(f"flows.stages.{stage}", fromlist=["x"])
+        module = __import__(f"flows.runs.stages.{stage}", fromlist=["x"])
         sealed = partial(run_sealed, getattr(module, f"{stage}_stage"))  # as Prefect's tasks are
         monkeypatch.setattr(f"flows.pipeline.{stage}_task", sealed)
-    monkeypatch.setattr("privpipe.cluster.open_executor.connect", lambda _: nullcontext(client))
+    monkeypatch.setattr(
+        "privpipe.cluster.executors.open_executor.connect", lambda _: nullcontext(client)
+    )
     monkeypatch.setattr("flows.pipeline.create_markdown_artifact", lambda *_, **__: None)
     return lambda options: release_collection(options, Watch())
 
@@ -50,7 +52,7 @@ def flip(path: Path) -> None:
 
 def die_once(marker: str, when: str) -> None:
     """On a worker: the first process that comes there is gone, before or after a write."""
-    from privpipe.cluster import cleaning_pass as apply
+    from privpipe.cluster.passes import cleaning_pass as apply
 
     write = apply.write_block
 
@@ -77,7 +79,7 @@ def die_once(marker: str, when: str) -> None:
 
 def heal() -> None:
     """On a worker: write again as ever."""
-    from privpipe.cluster import cleaning_pass as apply
+    from privpipe.cluster.passes import cleaning_pass as apply
 
     apply.write_block = getattr(apply.write_block, "undisturbed", apply.write_block)
 
@@ -120,7 +122,7 @@ def test_run__a_changed_source_fails_the_release(
 def test_run__a_source_changed_while_the_audit_runs_fails_the_release(
     source: Path, tmp_path: Path, run_with: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    from flows.stages.audit import audit_stage
+    from flows.runs.stages.audit import audit_stage
 
     def touch(*args: Any, **kwargs: Any) -> Any:
         os.utime(source / "zero" / "c" / "3")
@@ -139,7 +141,7 @@ def test_run__an_audit_that_goes_on_counts_no_record_again(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("flows.stages.audit._audit_utility", stop)
+        patch.setattr("flows.runs.stages.audit._audit_utility", stop)
         with pytest.raises(KeyboardInterrupt):
             run_with(make_options(source, tmp_path))
     monkeypatch.setattr("privpipe.store.collections.collection.Collection.count_parts", stop)
@@ -182,7 +184,7 @@ def test_run__a_chunk_damaged_in_the_workspace_is_noticed_and_written_anew(
     monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip
     data = Path(workspace_url(str(tmp_path / "release.zarr"))) / "release" / "features"
-    prove = __import__("flows.stages.clean", fromlist=["x"])._prove
+    prove = __import__("flows.runs.stages.clean", fromlist=["x"])._prove
 
     def damage(*args: Any) -> Any:
         if how == "foreign":
@@ -195,7 +197,7 @@ def test_run__a_chunk_damaged_in_the_workspace_is_noticed_and_written_anew(
         return prove(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr("flows.stages.clean._prove", damage)
+        patch.setattr("flows.runs.stages.clean._prove", damage)
         with pytest.raises(IncompleteReleaseError):
             run_with(make_options(source, tmp_path))
     assert not (tmp_path / "release.zarr").exists()
@@ -237,7 +239,7 @@ def test_run__a_full_disk_keeps_the_work_and_goes_on(
     try:
         # The check before the run would refuse it: here the disk fills up later.
         with monkeypatch.context() as patch:
-            patch.setattr("flows.stages.check.shutil.disk_usage", lambda _: _Free())
+            patch.setattr("flows.runs.stages.check.shutil.disk_usage", lambda _: _Free())
             with pytest.raises(StoreError) as caught:
                 run_with(make_options(source, disk))
         assert caught.value.code == "disk-full"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.configuration.run_options import RunOptions, read_options
+from flows.runs.configuration.run_options import RunOptions, read_options
 from flows.runs.run import digest_options
 from privpipe.errors import OptionError
 

@@ -194,8 +194,8 @@ def test_run_pipeline__audits_repeats_as_the_originals(tmp_path: Path) -> None:
 def test_check__refuses_before_a_cluster_is_touched(
     tmp_path: Path, changes: dict[str, str], kind: type[Exception], expected: str
 ) -> None:
-    from flows.configuration.run_options import read_options
-    from flows.stages.check import check_stage
+    from flows.runs.configuration.run_options import read_options
+    from flows.runs.stages.check import check_stage
 
     write_standard(str(tmp_path / "records.zarr"), 100)
     with pytest.raises(kind, match=expected):
@@ -203,8 +203,8 @@ def test_check__refuses_before_a_cluster_is_touched(
 
 
 def test_check__refuses_output_inside_input(tmp_path: Path) -> None:
-    from flows.configuration.run_options import read_options
-    from flows.stages.check import check_stage
+    from flows.runs.configuration.run_options import read_options
+    from flows.runs.stages.check import check_stage
 
     write_standard(str(tmp_path / "records.zarr"), 100)
     (tmp_path / "link").symlink_to(tmp_path / "records.zarr")

@@ -11,9 +11,9 @@ import pytest
 
 from flows.command.check_command import check_command
 from flows.command.configuration import init_command
-from flows.configuration.run_options import read_options
-from flows.stages.check import check_stage
-from flows.stages.preview import forecast_run
+from flows.runs.configuration.run_options import read_options
+from flows.runs.stages.check import check_stage
+from flows.runs.stages.preview import forecast_run
 from privpipe.errors import OptionError
 from privpipe.sanitizers.mapping.privacy_mapping import prepare_joint
 from privpipe.sanitizers.mapping.profiles import ProfileCounts

@@ -11,8 +11,8 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from flows.configuration.run_options import RunOptions
-from flows.stages.check import check_stage
+from flows.runs.configuration.run_options import RunOptions
+from flows.runs.stages.check import check_stage
 from privpipe.errors import FormatError, OptionError
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
 from privpipe.store.releases.export import export_release

@@ -33,7 +33,7 @@ def tampered(patch: pytest.MonkeyPatch, change: Callable[[], None]) -> Iterator[
             yield client
 
     with patch.context() as inner:
-        inner.setattr("privpipe.cluster.open_executor.connect", connect_and_change)
+        inner.setattr("privpipe.cluster.executors.open_executor.connect", connect_and_change)
         yield
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from privpipe.attacks.attack_options import AttackOptions
-from privpipe.attacks.inference import measure_attacks
-from privpipe.attacks.linkage import measure_linkage
-from privpipe.attacks.reconstruction import measure_reconstruction
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.kinds.inference import measure_attacks
+from privpipe.attacks.kinds.linkage import measure_linkage
+from privpipe.attacks.kinds.reconstruction import measure_reconstruction
 
 Face = tuple[np.ndarray, np.ndarray, np.ndarray]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.coordinates import measure_coordinates
-from privpipe.attacks.attack_options import AttackOptions
-from privpipe.attacks.inference import measure_attacks
+from privpipe.attacks.kinds.inference import measure_attacks
 from privpipe.records.memory import Records
 from privpipe.sanitizers.null_space.algorithm_1 import fit_null_space_cleaner
 

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privpipe.attacks.attack_options import AttackOptions
-from privpipe.attacks.inference import measure_attacks
-from privpipe.attacks.verdicts.attack_report import AttackReport
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.kinds.inference import measure_attacks
+from privpipe.attacks.kinds.verdicts.attack_report import AttackReport
 from privpipe.report.page import Section, page_of_attacks, render_page
 from privpipe.report.tables import (
     format_limits,

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privpipe.cluster import reduce as sharded
-from privpipe.cluster.executor import LocalExecutor
-from privpipe.cluster.pass_checkpoints import Checkpoints
+from privpipe.cluster.executors.executor import LocalExecutor
+from privpipe.cluster.passes import reduce as sharded
+from privpipe.cluster.passes.pass_checkpoints import Checkpoints
 from privpipe.protocols import RecordMap, Shards
 from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions, fit_minimax_filter
 from privpipe.sanitizers.minimax.neural_minimax import (
@@ -81,7 +81,7 @@ def fit(
 def test_fit__goes_on_after_a_kill(
     name: str, collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("privpipe.cluster.pass_checkpoints.CHECKPOINTED_SHARE", 1.0)
+    monkeypatch.setattr("privpipe.cluster.passes.pass_checkpoints.CHECKPOINTED_SHARE", 1.0)
     whole = Dying()
     expected = digest_map(fit(name, collection, whole, None))
     checkpoints, half = Checkpoints(str(tmp_path / "kept")), whole.rounds // 2

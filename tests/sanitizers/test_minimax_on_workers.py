@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from privpipe import Records
-from privpipe.cluster.dask_executor import DaskExecutor
-from privpipe.cluster.reduce import ShardedCollection
+from privpipe.cluster.executors.dask_executor import DaskExecutor
+from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions, fit_minimax_filter

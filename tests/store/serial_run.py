@@ -16,16 +16,16 @@ import numpy as np
 import pytest
 
 import flows.pipeline
-import flows.stages.audit
-import flows.stages.clean
-import flows.stages.prove
-import flows.stages.train
-from flows.configuration.run_options import RunOptions
-from flows.console import PlainConsole
+import flows.runs.stages.audit
+import flows.runs.stages.clean
+import flows.runs.stages.prove
+import flows.runs.stages.train
+from flows.runs.configuration.run_options import RunOptions
 from flows.runs.watch import Watch
-from privpipe.cluster import cleaning_pass as apply
-from privpipe.cluster.executor import LocalExecutor
+from privpipe.cluster.executors.executor import LocalExecutor
+from privpipe.cluster.passes import cleaning_pass as apply
 from privpipe.records.schema import CollectionSchema, Variable
+from privpipe.report.console import PlainConsole
 from privpipe.store.arrays import blocks
 from privpipe.store.collections.ingestion.writing import write_collection
 

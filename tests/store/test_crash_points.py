@@ -19,7 +19,7 @@ from typing import Any, Literal
 import pytest
 import zarr.storage._local
 
-import flows.stages.publish
+from flows.runs.stages import publish
 from privpipe.errors import OptionError, StoreError
 from privpipe.store.releases.published import check_release, open_release
 from tests.store.serial_run import (
@@ -93,7 +93,9 @@ class CrashingStorage:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(local, "_put", self.guard(local._put, torn=_tear_object))
             patch.setattr(
-                flows.stages.publish, "write_file", self.guard(flows.stages.publish.write_file)
+                publish,
+                "write_file",
+                self.guard(publish.write_file),
             )
             patch.setattr(os, "rename", self.guard(os.rename))
             patch.setattr(os, "unlink", self.guard(os.unlink))
@@ -119,8 +121,8 @@ def _tear_tree(path: str, *_: Any) -> None:
 def keeping_little_sums() -> Iterator[None]:
     """The records here are few: what is kept of their sums is a change of the storage too."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("privpipe.cluster.pass_checkpoints.FEWEST_CHECKPOINTED", 1)
-        patch.setattr("privpipe.cluster.pass_checkpoints.CHECKPOINTED_SHARE", 0.3)
+        patch.setattr("privpipe.cluster.passes.pass_checkpoints.FEWEST_CHECKPOINTED", 1)
+        patch.setattr("privpipe.cluster.passes.pass_checkpoints.CHECKPOINTED_SHARE", 0.3)
         yield
 
 

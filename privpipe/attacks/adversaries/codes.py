@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.attacks.attack_options import AttackOptions
+from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.errors import InputError
 from privpipe.numerics.kinds import code_classes, guess_classes
 from privpipe.protocols import Column, FloatArray, IntArray

@@ -9,16 +9,31 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.beside import Beside, expand_beside, standardise
 from privpipe.attacks.adversaries.codes import code_column, code_targets, expand_codes
 from privpipe.attacks.adversaries.coordinates import Coordinates, measure_coordinates
-from privpipe.attacks.attack_options import AttackOptions
-from privpipe.attacks.verdicts.judgement import LeftOut
 from privpipe.errors import InputError
 from privpipe.numerics.finite import find_empty_rows, find_finite_rows
 from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
 
-__all__ = ["Evidence", "prepare_evidence"]
+__all__ = ["Evidence", "LeftOut", "prepare_evidence"]
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A confidential variable that could not be attacked: it is unproven, the others are judged.
+
+    Parameters
+    ----------
+    target
+        The variable.
+    reason
+        Why, with counts and no label.
+    """
+
+    target: str
+    reason: str
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.bits import fit_bit_reader
 from privpipe.attacks.adversaries.table import ADVERSARIES, Adversary
-from privpipe.attacks.attack_options import AttackOptions
 
 __all__ = ["choose_readers", "find_adversary"]
 

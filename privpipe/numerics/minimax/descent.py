@@ -95,7 +95,7 @@ def descend_quasi_newton(
 def descend_alternating(
     objective: MinimaxObjective, start: FloatArray, learning_rates: Sequence[float]
 ) -> Descent:
-    """The paper's Algorithm 1 as printed: solve the heads, one step down the gradient, repeat.
+    """The paper's Algorithm 1 verbatim: solve the heads, one step down the gradient, repeat.
 
     No line search: a rate that is too large makes Phi rise, and the history shows it.
 

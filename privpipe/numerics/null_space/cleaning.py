@@ -128,7 +128,7 @@ class Cleaned:
     withheld : (n_records,)
         Rounding alone may cost more than the budget, or the record leaves the dtype's range.
     measured : (n_withheld, rank + 2), optional
-        Of each withheld record, for mending: its coordinates, the size of its predictions, and
+        Of each withheld record, for correction: its coordinates, the size of its predictions, and
         what coordinates leave unexplained of them.
     """
 
@@ -164,7 +164,7 @@ def clean_block(
     clean = clean_with_kernel if _kernel_pays(x, form.n_predictions) else clean_with_numpy
     found = clean(x, form, dtype, lifted=lifted, out=out)
     if lifted and form.balance is not None and found.withheld.any():
-        _mend(found, form)
+        _correct(found, form)
     return found
 
 
@@ -303,7 +303,7 @@ def _is_large(records: FloatArray) -> bool:
     return known and records.size >= KERNEL_VALUES and can_compile()
 
 
-def _mend(found: Cleaned, form: LinearForm) -> None:
+def _correct(found: Cleaned, form: LinearForm) -> None:
     """Store in balance what was withheld for its wide margin, in place, tile by tile."""
     rows = np.flatnonzero(found.withheld)
     step = MENDED_TILES * _tile_rows(len(form.lift))
@@ -320,7 +320,7 @@ def _clean_narrow(
     measured: FloatArray, form: LinearForm, released: FloatArray
 ) -> tuple[FloatArray, FloatArray, BoolArray]:
     """Stored records, what they cost, and whether they may be released."""
-    assert form.balance is not None, "only narrow dtypes are mended"
+    assert form.balance is not None, "only narrow dtypes are corrected"
     n = len(measured)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         b = np.ascontiguousarray(measured[:, :-2])

@@ -39,7 +39,7 @@ def solve_erasure(moments: CoMoments, n_features: int) -> tuple[FloatArray, Floa
     Notes
     -----
     Features are standardised first. The projection does not depend on their scales, the ranks
-    found in float64 do: they count what stands out of the rounding of the co-moments on every
+    found in float64 do: they count what exceeds the rounding of the co-moments on every
     processor (`bound_rank_error`).
 
     References

@@ -67,7 +67,7 @@ class MinimaxOptions(TaskOptions):
         Literal["quasi_newton", "alternating"],
         Field(
             description="quasi_newton: L-BFGS on Phi in whitened features, with a line search. "
-            "alternating: the paper's Algorithm 1 as printed, for comparison."
+            "alternating: the paper's Algorithm 1 verbatim, for comparison."
         ),
     ] = "quasi_newton"
     regularisation: Annotated[

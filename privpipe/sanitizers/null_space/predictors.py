@@ -152,7 +152,7 @@ class Given:
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """What the shards told; rows of the predictors include the ones' when augmented.
+    """What the shards reported; rows of the predictors include the ones' when augmented.
 
     Parameters
     ----------

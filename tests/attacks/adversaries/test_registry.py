@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from flows.configuration.run_options import AuditOptions, RunOptions
+from flows.runs.configuration.run_options import AuditOptions, RunOptions
+from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.problem import Fitted, Problem
 from privpipe.attacks.adversaries.table import ADVERSARIES, Adversary
-from privpipe.attacks.attack_options import AttackOptions
-from privpipe.attacks.inference import measure_attacks
+from privpipe.attacks.kinds.inference import measure_attacks
 
 
 def fit_first_column(problem: Problem) -> Fitted:

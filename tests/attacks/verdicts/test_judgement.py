@@ -9,8 +9,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from privpipe.attacks.attack_options import AttackOptions
-from privpipe.attacks.inference import measure_attacks
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.kinds.inference import measure_attacks
+from privpipe.attacks.kinds.verdicts.judgement import (
+    Decision,
+    LeftOut,
+    count_compared,
+    decide_variables,
+)
+from privpipe.attacks.kinds.verdicts.outcomes import Attack, AttackOutcome
 from privpipe.attacks.statistics.measures import (
     Score,
     measure_class_scores,
@@ -19,8 +26,6 @@ from privpipe.attacks.statistics.measures import (
 )
 from privpipe.attacks.statistics.uncertainty.exposure import measure_exposure
 from privpipe.attacks.statistics.uncertainty.intervals import measure_wilson_interval
-from privpipe.attacks.verdicts.judgement import Decision, LeftOut, count_compared, decide_variables
-from privpipe.attacks.verdicts.outcomes import Attack, AttackOutcome
 
 OPTIONS = AttackOptions(n_replicates=60)
 N_ADVERSARIES = 7

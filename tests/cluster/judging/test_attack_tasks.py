@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 
-from privpipe.attacks import inference
+from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence, prepare_evidence
-from privpipe.attacks.attack_options import AttackOptions
-from privpipe.attacks.inference import measure_attacks
-from privpipe.cluster.dask_executor import DaskExecutor
-from privpipe.cluster.judging import attack_tasks as attacks
-from privpipe.cluster.judging.attack_tasks import (
+from privpipe.attacks.kinds import inference
+from privpipe.attacks.kinds.inference import measure_attacks
+from privpipe.cluster.executors.dask_executor import DaskExecutor
+from privpipe.cluster.passes.judging import attack_tasks as attacks
+from privpipe.cluster.passes.judging.attack_tasks import (
     EvidenceSummary,
     check_worker_memory,
     distribute_attacks,

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from flows.demo import N_ORIGINALS, write_digits
-from privpipe.attacks.attack_options import AttackOptions
-from privpipe.cluster.judging.evidence_sample import sample_evidence
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.cluster.passes.judging.evidence_sample import sample_evidence
 from privpipe.sanitizers.null_space.maps.null_space_cleaner import NullSpaceCleaner
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.models.artifacts import digest_map, write_model

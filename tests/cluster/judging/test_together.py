@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from distributed import Client
 
-from privpipe.cluster.dask_executor import DaskExecutor
-from privpipe.cluster.judging.together import Question, ask_together
-from privpipe.cluster.reduce import ShardedCollection
+from privpipe.cluster.executors.dask_executor import DaskExecutor
+from privpipe.cluster.passes.judging.together import Question, ask_together
+from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.numerics.regression.moments import CoMoments
 from privpipe.protocols import Shard
 from privpipe.records.holdout import make_split

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from privpipe.attacks.kinds.verdicts.outcomes import Attack, AttackOutcome
 from privpipe.attacks.moments.answers import Answers
 from privpipe.attacks.moments.moment_audit import AuditSums, PairMoments
 from privpipe.attacks.moments.utility import UtilityLosses
 from privpipe.attacks.statistics.measures import Score
 from privpipe.attacks.statistics.uncertainty.intervals import Interval
-from privpipe.attacks.verdicts.outcomes import Attack, AttackOutcome
 from privpipe.numerics.regression.moments import CoMoments
 from privpipe.numerics.regression.tsqr import TriangularFactor
 from privpipe.records.holdout import PartCount

@@ -268,7 +268,7 @@ class LinearCleaner:
         )
 
     def _balance(self, root: float, grid: Grid, dtype: np.dtype[Any]) -> Balance | None:
-        """What it takes to mend records of a narrow dtype; float64 needs no mending."""
+        """What it takes to correct records of a narrow dtype; float64 needs none."""
         if root == 0 or np.finfo(dtype).nmant >= np.finfo(np.float64).nmant:
             return None
         margin = plan_margin(self._defects, root, grid, dtype, storing=False)

@@ -35,7 +35,7 @@ __all__ = ["PrintedCleaner"]
 
 @dataclass(frozen=True, eq=False)
 class PrintedCleaner(LinearCleaner):
-    """Figure 3 as printed: ``x~ = x - V (alpha a)`` with ``a = V^T x``.
+    """Figure 3 verbatim: ``x~ = x - V (alpha a)`` with ``a = V^T x``.
 
     The encoder holds V, the lift its dual basis, so that ``x~ = lift a - V (alpha a)`` without
     the null space that both predictors share. Being no projection it may release features far
@@ -70,7 +70,7 @@ class PrintedCleaner(LinearCleaner):
         augmented: bool = False,
         on_unrepresentable: OnUnrepresentable = "fail",
     ) -> PrintedCleaner:
-        """Make the cleaner as printed; see `TargetedCleaner.from_predictors`.
+        """Make the cleaner verbatim; see `TargetedCleaner.from_predictors`.
 
         Warns
         -----

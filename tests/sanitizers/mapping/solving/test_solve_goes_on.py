@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from privpipe.cluster.pass_checkpoints import Checkpoints, FitCheckpoint
+from privpipe.cluster.passes.pass_checkpoints import Checkpoints, FitCheckpoint
 from privpipe.protocols import FloatArray, IntArray
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping

@@ -1,4 +1,4 @@
-"""SPPM as printed: Frank-Wolfe steps whose linear programmes are solved by column generation.
+"""SPPM verbatim: Frank-Wolfe steps whose linear programmes are solved by column generation.
 
 Salamatian et al., Algorithms 1 and 2. In joint masses the linear programme (4) is a multiple
 choice knapsack with one coupling row, so its dual is a search over the one multiplier of the

@@ -94,7 +94,7 @@ def _solve(
     start_gap: float,
     sparse: bool,
 ) -> InteriorPoint | None:
-    """One interior point; None when it did not come out, which a farther start mends."""
+    """One interior point; None when it did not come out, which a farther start fixes."""
     problem = progress.problem
     unknowns = problem.n_symbols * (problem.n_private - 1)
     try:

@@ -211,7 +211,7 @@ def _next_state(
         pairs.symbols, weights, problem.posterior[pairs.columns], problem.n_symbols
     )
     logits = np.log((masses + anchor)[:, :-1] / (masses + anchor)[:, -1:])
-    # Far behind at a low temperature is easier mended at a higher one.
+    # Far behind at a low temperature is easier to fix at a higher one.
     warmer = min(0.05, 2.0 * tau) if lag > 20 else tau
     return AnnealState(pairs, logits, spend_budget(problem, pairs, logits, warmer), warmer)
 

@@ -1,0 +1,345 @@
+"""The configuration: TOML in, one frozen value out; the environment overrides.
+
+A method's options live beside the method; the ``[method]`` table is their union by `name`.
+A key is overridden by ``PRIVPIPE_SECTION__KEY``, as ``PRIVPIPE_METHOD__UTILITY_BUDGET=0.02``.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from dask.utils import parse_bytes
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+
+from flows.runs.configuration.environment import name_variable, read_environment
+from flows.runs.configuration.toml_places import find_place
+from privpipe.attacks.adversaries.attack_options import AdversaryName, AttackOptions
+from privpipe.cluster.passes.cleaning_pass import Nonfinite
+from privpipe.errors import OptionError
+from privpipe.records.schema import suggest
+from privpipe.sanitizers import METHODS
+from privpipe.sanitizers.options import take_plain
+
+__all__ = ["RunOptions", "read_options"]
+
+LEAST_MEMORY = 2**28
+"""Least memory of a worker, bytes: below it nothing but its libraries fits."""
+
+_FROZEN = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class Section(BaseModel):
+    """What all sections share: flags and numbers are no texts, as in the options of methods."""
+
+    model_config = _FROZEN
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _take_plain(cls, value: Any, info: ValidationInfo) -> Any:
+        return take_plain(cls.model_fields[str(info.field_name)].annotation, value)
+
+
+class CollectionOptions(Section):
+    """``[collection]``: the records to sanitise."""
+
+    path: Annotated[str, Field(description="URL or local path of the collection.")]
+    desired: Annotated[
+        tuple[str, ...], Field(description="Variables whose prediction must keep working.")
+    ] = ()
+    confidential: Annotated[
+        tuple[str, ...], Field(description="Variables whose prediction must fail.")
+    ] = ()
+    weights: Annotated[
+        str | None,
+        Field(
+            description="Numeric variable of the training records: how often each counts in the "
+            "fit (null-space cleaning and LEACE). The audit counts every record once."
+        ),
+    ] = None
+
+
+class TrainingOptions(Section):
+    """``[training]``: labelled records to learn from; the collection itself by default."""
+
+    path: Annotated[str, Field(description="URL or local path of the training collection.")]
+
+
+class ReleaseOptions(Section):
+    """``[release]``: where the release goes and what it holds beside the features."""
+
+    path: Annotated[str, Field(description="URL or local path of the release; must not exist.")]
+    include: Annotated[
+        tuple[str, ...],
+        Field(description="Further variables to release by name; a confidential one is refused."),
+    ] = ()
+    partitions: Annotated[
+        bool,
+        Field(
+            description="Tell how many records each partition of the source has, so that `export` "
+            "can write a file for each. Names of partitions are not released; which records "
+            "stood together is, and may tell what they were partitioned by."
+        ),
+    ] = False
+    layout: Annotated[
+        Literal["dense", "factored"],
+        Field(
+            description="dense: records. factored: the few coordinates of each record and one "
+            "basis, from which readers make the same records (null-space cleaning only)."
+        ),
+    ] = "dense"
+    nonfinite: Annotated[
+        Nonfinite,
+        Field(
+            description="Records with NaN or infinity: fail the run, withhold them (the row stays "
+            "and holds nothing, `released` is 0), or impute the training mean."
+        ),
+    ] = "fail"
+
+
+class ClusterSection(Section):
+    """``[cluster]``: workers of a local cluster, or the address of a running one."""
+
+    workers: Annotated[
+        int | None,
+        Field(ge=0, description="Local worker processes; 0 does all work in this process."),
+    ] = None
+    memory_limit: Annotated[str, Field(description='Memory per local worker, as "4GiB".')] = "auto"
+    address: Annotated[
+        str | None, Field(description="tls://host:port, or tcp:// on this machine.")
+    ] = None
+    dashboard: Annotated[
+        str, Field(description="host:port of a local cluster's dashboard, on this machine only.")
+    ] = "127.0.0.1:8787"
+    wait_seconds: Annotated[
+        float, Field(gt=0, description="How long to wait for the first worker.")
+    ] = 60.0
+
+    @field_validator("memory_limit")
+    @classmethod
+    def _is_memory(cls, text: str) -> str:
+        if text == "auto":
+            return text
+        try:
+            size = parse_bytes(text)
+        except (ValueError, OverflowError):
+            size = -1
+        if not LEAST_MEMORY <= size < 2**63:
+            raise ValueError(
+                f'give "auto", or a size of at least {LEAST_MEMORY // 2**20} MiB, as "4GiB": a '
+                "worker that has loaded its libraries holds about 200 MiB"
+            )
+        return text
+
+    @field_validator("dashboard")
+    @classmethod
+    def _is_place(cls, text: str) -> str:
+        host, _, port = text.rpartition(":")
+        if not host or not port.isdecimal() or not 0 <= int(port) < 2**16 or " " in host:
+            raise ValueError('give HOST:PORT, as "127.0.0.1:8787"; port 0 takes a free one')
+        return text
+
+    @field_validator("wait_seconds")
+    @classmethod
+    def _is_finite(cls, seconds: float) -> float:
+        if not seconds < float("inf"):
+            raise ValueError("give a number of seconds")
+        return seconds
+
+
+class AuditOptions(Section):
+    """``[audit]``: which labelled training records are held out to judge the release."""
+
+    model_config = _FROZEN
+    holdout: Annotated[
+        float,
+        Field(ge=0, lt=1, description="Share of the training records never seen by the fit."),
+    ] = 0.1
+    group: Annotated[
+        str | None,
+        Field(description="Variable whose equal values stay on one side (subject, original)."),
+    ] = None
+    adversaries: tuple[AdversaryName, ...] = Field(
+        default_factory=lambda: AttackOptions().adversaries,
+        description="Who attacks a sample of the held-out records beside least squares.",
+    )
+    max_records: Annotated[
+        int, Field(ge=50, description="Different records that adversaries are given.")
+    ] = 30_000
+    max_advantage: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=1,
+            description="Largest advantage over guessing that a safe release leaves any adversary "
+            "(0 is guessing, 1 is knowing).",
+        ),
+    ] = AttackOptions().max_advantage
+    max_exposed: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=1,
+            description="Largest share of records that may be claimed rightly at .1 % and 1 % "
+            "false alarms, beyond those.",
+        ),
+    ] = AttackOptions().max_exposed
+    level: Annotated[
+        float, Field(gt=0, lt=1, description="Confidence of all verdicts together.")
+    ] = AttackOptions().level
+    rare_classes: Annotated[
+        Literal["refuse", "merge"],
+        Field(
+            description="Classes of fewer than ten audited records: merge them, or refuse to "
+            "judge the variable."
+        ),
+    ] = "merge"
+
+
+if TYPE_CHECKING:
+    MethodOptions = Any
+else:
+    _KINDS = [method.options for method in METHODS.values()]
+    MethodOptions = functools.reduce(operator.or_, _KINDS)
+    if len(_KINDS) > 1:
+        MethodOptions = Annotated[MethodOptions, Field(discriminator="name")]
+
+
+class RunOptions(BaseModel):
+    """One run: check, train, clean, audit, publish."""
+
+    model_config = _FROZEN
+    collection: CollectionOptions
+    training: TrainingOptions | None = None
+    method: MethodOptions
+    release: ReleaseOptions
+    cluster: ClusterSection = ClusterSection()
+    audit: AuditOptions = AuditOptions()
+
+    @property
+    def training_path(self) -> str:
+        """Where the training records are."""
+        return self.collection.path if self.training is None else self.training.path
+
+
+def read_options(path: str) -> RunOptions:
+    """Read a configuration file.
+
+    Raises
+    ------
+    OptionError
+        With file, line and column of every problem, and the closest known key; values that
+        were given are never shown.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(
+            f"{path} cannot be read ({type(error).__name__}).",
+            remedy="Give the path of a TOML file.",
+            code="config-file",
+        ) from None
+    content, given = _parse(text, path), read_environment(_find_annotation)
+    try:
+        return RunOptions(**_override(content, given))
+    except ValidationError as error:
+        found = error.errors(include_input=False)
+    problems = [_describe(item, text, path, given) for item in found]
+    raise OptionError("\n".join(problems), remedy="\nSee README.md for all keys.", code="config")
+
+
+def _parse(text: str, path: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        open_ = re.findall(r"(?m)^(\w+) = \[?FILL IN", text)
+        if open_:  # as `privpipe init` wrote it
+            raise OptionError(
+                f"{path} still says FILL IN at {', '.join(open_)}.",
+                remedy="The lines above each key say what it means; write a value there.",
+                code="fill-in",
+            ) from None
+        raise OptionError(
+            f"{path} is not valid TOML: {error}.", remedy="Fix that line.", code="config-syntax"
+        ) from None
+
+
+def _override(content: Mapping[str, Any], given: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The file with what the environment sets; a section that is no table is left to be refused."""
+    merged = dict(content)
+    for section, keys in given.items():
+        own = merged.get(section, {})
+        if isinstance(own, dict):
+            merged[section] = {**own, **keys}
+    return merged
+
+
+def _find_annotation(section: str, key: str) -> Any:
+    """What a key takes; None for an unknown section, `Any` for an unknown key."""
+    if section not in RunOptions.model_fields:
+        return None
+    if section == "method":
+        kinds = [method.options for method in METHODS.values()]
+        found = [
+            about.annotation
+            for kind in kinds
+            for name, about in getattr(kind, "__pydantic_fields__", {}).items()
+            if name == key
+        ]
+        return functools.reduce(operator.or_, found, found[0]) if found else Any
+    annotation = RunOptions.model_fields[section].annotation
+    for model in (annotation, *getattr(annotation, "__args__", ())):
+        if key in getattr(model, "model_fields", {}):
+            return model.model_fields[key].annotation
+    return Any
+
+
+def _describe(
+    item: Mapping[str, Any], text: str, path: str, given: Mapping[str, Mapping[str, Any]]
+) -> str:
+    """One problem as ``file:line:column: what``, or with the variable that is to blame."""
+    names = [str(part) for part in item["loc"] if not _is_tag(item["loc"], part)]
+    place = find_place(text, names)
+    where = f"{path}:{place[0]}:{place[1]}" if place else path
+    if variable := name_variable(names, given):
+        where = f"The environment variable {variable}"
+    shown = f"[{names[0]}] {'.'.join(names[1:])}" if len(names) > 1 else f"[{names[0]}]"
+    if item["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        return f"{where}: {shown} is not known{suggest(names[-1], _known(item['loc']))}"
+    if item["type"] in ("missing", "missing_argument"):
+        return f"{where}: {shown} is missing."
+    if item["type"].startswith("union_tag"):
+        allowed = ", ".join(METHODS)
+        return f"{where}: [method] name is missing or not known; use one of: {allowed}."
+    message = str(item["msg"]).removeprefix("Value error, ")
+    return f"{where}: {shown}: {message}."
+
+
+def _is_tag(loc: Iterable[Any], part: Any) -> bool:
+    """A union adds the method's name to the place of an error."""
+    return tuple(loc)[:1] == ("method",) and part in METHODS
+
+
+def _known(loc: tuple[Any, ...]) -> list[str]:
+    """Keys allowed where an unknown one was found."""
+    if len(loc) == 1:
+        return list(RunOptions.model_fields)
+    if loc[0] == "method":
+        kinds = [METHODS[part] for part in loc if part in METHODS] or list(METHODS.values())
+        return [item.name for kind in kinds for item in fields(kind.options)]
+    section = RunOptions.model_fields[str(loc[0])].annotation
+    models = [section, *getattr(section, "__args__", ())]
+    return [name for model in models for name in getattr(model, "model_fields", ())]

@@ -1,0 +1,311 @@
+"""The audit stage: judge the finished release on labelled records its map has never seen."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from flows.runs.run import Run
+from flows.runs.stages.audit_surrogate import audit_surrogate
+from flows.runs.stages.train import Trained
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.evidence import LeftOut
+from privpipe.attacks.kinds.verdicts.attack_report import AttackReport
+from privpipe.attacks.moments.audit_rounds import ask_pairs, ask_raw, audit_release
+from privpipe.attacks.moments.utility import UtilityLosses, measure_losses
+from privpipe.capabilities import Promises, UtilityPromise
+from privpipe.cluster.executors.executor import Executor
+from privpipe.cluster.passes.judging.attack_tasks import distribute_attacks
+from privpipe.cluster.passes.judging.cleaned_shards import CleanedShards
+from privpipe.cluster.passes.judging.evidence_sample import Published, sample_evidence
+from privpipe.cluster.passes.judging.together import Question, ask_together
+from privpipe.cluster.passes.reduce import ShardedCollection
+from privpipe.errors import GuaranteeError, InputError, MemoryBudgetError
+from privpipe.numerics.regression.labels import Coding
+from privpipe.protocols import Shards
+from privpipe.records.holdout import Part, PartCount
+from privpipe.sanitizers.utility_summary import UtilitySummary
+from privpipe.store.models.artifacts import open_model
+from privpipe.store.releases.release import ReleasePlan
+
+__all__ = ["audit_stage"]
+
+WIDEST_GAP = 1 / 40
+"""Of the budget's root, between what the audit finds and what the receipts say."""
+
+
+def audit_stage(
+    run: Run,
+    trained: Trained,
+    plan: ReleasePlan,
+    cost: UtilitySummary | None,
+    executor: Executor,
+) -> dict[str, Any]:
+    """Audit the release that is about to be published.
+
+    Returns
+    -------
+    findings
+        JSON-ready; see `audit_release`, with the basis of the figures in words.
+
+    Raises
+    ------
+    GuaranteeError
+        If a released record lost more utility than was promised, or the losses are not what the
+        receipts of the cleaning say (`cost`): nothing is published.
+    """
+    if run.method.releases == "surrogate":
+        return audit_surrogate(run, plan, executor)
+    held_out = run.options.audit.holdout > 0
+    judged = _count_judged(run, held_out)
+    parts: tuple[Part, Part, Part] = ("fit", "attack", "test") if held_out else ("all",) * 3
+    raw = _shards(run, trained, executor, parts[0], "audit_raw")
+    attack = _released(run, trained, plan, executor, parts[1], "audit_attack")
+    coding: Coding = getattr(run.options.method, "label_coding", "zero_one")
+    promise = _read_promise(run)
+    questions = [
+        Question(raw, ask_raw(raw.schema, coding)),
+        Question(attack, ask_pairs(raw.schema, coding)),
+    ]
+    if promise is not None:
+        questions.append(_ask_utility(run, plan, promise, executor))
+    moments, pairs, *losses = ask_together(questions, "audit")
+    findings = audit_release(
+        raw,
+        attack,
+        _released(run, trained, plan, executor, parts[2], "audit_judge"),
+        n_released=_count_released(raw, trained, plan),
+        unit_roundoff=_unit_roundoff(plan),
+        keeps_features=trained.keeps_features or plan.basis is not None,
+        coding=coding,
+        learned=(moments, pairs),
+    )
+    utility = None if promise is None else _audit_utility(losses[0], promise, plan, cost)
+    return {
+        "basis": _describe_basis(run, held_out),
+        **findings,
+        "e_utility": utility,
+        "n_groups": judged.n_groups,
+        "adversaries": _attack(run, trained, plan, executor, held_out),
+    }
+
+
+def _ask_utility(
+    run: Run, plan: ReleasePlan, promise: UtilityPromise, executor: Executor
+) -> Question:
+    """What every released record lost."""
+    collection = replace(
+        run.collection,
+        desired=(),
+        confidential=(),
+        weights=None,
+        only_finite=False,
+        released_url=plan.data_url,
+        released_run=plan.run,
+        released_basis=plan.basis,
+    )
+    shards = ShardedCollection(collection, executor, "audit_utility", run.checkpoints)
+    return Question(shards, partial(measure_losses, promise=promise))
+
+
+def _audit_utility(
+    losses: UtilityLosses, promise: UtilityPromise, plan: ReleasePlan, cost: UtilitySummary | None
+) -> dict[str, Any]:
+    """What every released record lost, held against what is promised."""
+    if promise.utility_budget > 0:  # at 0 the promise is exact up to rounding
+        _check_promise(losses, promise, cost, is_dense=plan.basis is None)
+    return losses.describe(promise.utility_budget)
+
+
+def _check_promise(
+    losses: UtilityLosses, promise: UtilityPromise, cost: UtilitySummary | None, *, is_dense: bool
+) -> None:
+    """No record may have lost too much, and what the receipts say must be what is found.
+
+    Stored records are rounded after cleaning measured them: their margin is at most a fiftieth of
+    the budget's root in a dense release. Readers of a factored one round by themselves.
+    """
+    if losses.n_above:
+        raise GuaranteeError(
+            f"{losses.n_above} of {losses.n_records} released records lost more utility than the "
+            "budget allows.",
+            remedy="Nothing was published. This is a fault of privpipe: report it.",
+            code="budget-exceeded",
+        )
+    if cost is None or not is_dense or losses.n_records != cost.n_records - cost.n_withheld:
+        return
+    pairs = (losses.largest, cost.largest), (losses.total, cost.total)
+    n = max(losses.n_records, 1)
+    apart = [abs(found**0.5 - said**0.5) for found, said in pairs]
+    if max(apart[0], apart[1] / n**0.5) > WIDEST_GAP * promise.utility_budget**0.5:
+        raise GuaranteeError(
+            "The audit finds another loss of utility than the cleaning reported.",
+            remedy="Nothing was published. This is a fault of privpipe: report it.",
+            code="audit-disagrees",
+        )
+
+
+def _attack(
+    run: Run, trained: Trained, plan: ReleasePlan, executor: Executor, held_out: bool
+) -> dict[str, Any]:
+    """Every adversary on a bounded sample of the held-out records; a failure is unknown."""
+    if not run.training.confidential or not run.options.audit.adversaries:
+        return {"verdict": "unknown", "reason": "no adversary was asked for", "decisions": []}
+    section = run.options.audit
+    options = AttackOptions(
+        adversaries=section.adversaries,
+        max_records=section.max_records,
+        max_advantage=section.max_advantage,
+        max_exposed=section.max_exposed,
+        level=section.level,
+        rare_classes=section.rare_classes,
+    )
+    published, unread = _describe_published(run)
+    records = _shards(
+        run, trained, executor, "held_out" if held_out else "all", "attack"
+    ).collection
+    named = {"model_url": run.stored_model_url, "model_digest": trained.model_digest}
+    if published.order or published.withholds:  # who is withheld or imputed tells, too
+        records = replace(records, only_finite=False)
+    if run.trains_on_itself:
+        named = {}
+        records = replace(
+            records, released_url=plan.data_url, released_run=plan.run, released_basis=plan.basis
+        )
+    try:
+        report = distribute_attacks(
+            executor,
+            partial(sample_evidence, records, options, published=published, **named),
+            options=options,
+            checkpoints=run.checkpoints,
+        )
+    except (InputError, MemoryBudgetError) as error:
+        return {"verdict": "unknown", "reason": str(error), "decisions": []}
+    report = replace(report, left_out=(*report.left_out, *unread))
+    found: dict[str, Any] = json.loads(report.to_json())
+    return found | {"strongest": _strongest(report, run)}
+
+
+def _describe_published(run: Run) -> tuple[Published, list[LeftOut]]:
+    """What the release tells beside its features, and what of it no training record has."""
+    release = run.options.release
+    known = {variable.name for variable in run.training.schema_of_records.variables}
+    published = Published(
+        included=tuple(name for name in release.include if name in known),
+        order=run.trains_on_itself,
+        partitions=release.partitions,
+        withholds=release.nonfinite == "withhold",
+    )
+    reason = (
+        "it is released by [release] include, but the records of [training] do not have it. "
+        "Add it to them, or release without it."
+    )
+    return published, [LeftOut(name, reason) for name in release.include if name not in known]
+
+
+def _strongest(report: AttackReport, run: Run) -> dict[str, Any]:
+    """Per confidential variable the strongest adversary on released and on raw records."""
+    found: dict[str, Any] = {}
+    for column in run.training.schema.confidential:
+        score = "accuracy" if column.is_categorical else "r2"
+        found[column.name] = {}
+        for source in ("raw", "released"):
+            try:
+                name, value = report.strongest(column.name, score, source)
+            except InputError:  # no attack on it succeeded
+                continue
+            found[column.name][source] = {
+                "adversary": name,
+                "score": score,
+                "estimate": value.interval.estimate,
+                "lower": value.interval.lower,
+                "upper": value.interval.upper,
+                "baseline": value.baseline,
+            }
+    return found
+
+
+def _shards(
+    run: Run, trained: Trained, executor: Executor, part: Part, label: str
+) -> ShardedCollection:
+    kept = run.training.keeping(run.split, part)
+    collection = replace(kept, indicators=trained.reads == "attributes")
+    return ShardedCollection(collection, executor, label, run.checkpoints)
+
+
+def _released(
+    run: Run, trained: Trained, plan: ReleasePlan, executor: Executor, part: Part, label: str
+) -> ShardedCollection | CleanedShards:
+    """Raw and released records together: read from the release, or cleaned where they are read."""
+    shards = _shards(run, trained, executor, part, label)
+    if not run.trains_on_itself:
+        return CleanedShards(shards, run.stored_model_url, trained.model_digest)
+    paired = replace(
+        shards.collection,
+        released_url=plan.data_url,
+        released_run=plan.run,
+        released_basis=plan.basis,
+    )
+    return replace(shards, collection=paired)
+
+
+def _count_judged(run: Run, held_out: bool) -> PartCount:
+    parts: tuple[Part, ...] = ("fit", "attack", "test") if held_out else ("all",)
+    counts = _count_parts(run, parts)
+    if min(part.n_records for part in counts) < 2:
+        raise InputError(
+            f"Holding out {run.options.audit.holdout:g} of the training records leaves too few "
+            f"to {' / '.join(parts)}: {' / '.join(str(part.n_records) for part in counts)}.",
+            remedy="Change [audit] holdout, or train on more records.",
+            code="audit-too-small",
+        )
+    return counts[-1]
+
+
+def _count_parts(run: Run, parts: tuple[Part, ...]) -> tuple[PartCount, ...]:
+    """As `Collection.count_parts`, unless an interrupted run has counted them."""
+    checkpoints = run.checkpoints and run.checkpoints.about(
+        "count_parts", run.training, run.split, parts
+    )
+    if checkpoints is not None and (kept := checkpoints.read("counts")) is not None:
+        known: tuple[PartCount, ...] = kept
+        return known
+    counts = tuple(run.training.count_parts(run.split, parts))
+    if checkpoints is not None:
+        checkpoints.write("counts", counts)
+    return counts
+
+
+def _count_released(raw: Shards, trained: Trained, plan: ReleasePlan) -> int:
+    """Columns of a released record as its readers see it."""
+    if trained.reads == "attributes":
+        return raw.schema.n_features
+    return trained.n_features_out if plan.basis is None else plan.basis.n_features
+
+
+def _unit_roundoff(plan: ReleasePlan) -> float:
+    """Of the released dtype; indicators of released codes are exact."""
+    dtype = plan.record_dtype
+    floating = dtype if np.issubdtype(dtype, np.floating) else np.dtype(np.float64)
+    return float(np.finfo(floating).eps) / 2
+
+
+def _read_promise(run: Run) -> UtilityPromise | None:
+    """What the stored model promises of every record; None where it promises no utility."""
+    fitted = open_model(run.stored_model_url)
+    return fitted.promise if isinstance(fitted, Promises) else None
+
+
+def _describe_basis(run: Run, held_out: bool) -> str:
+    which = "the released records" if run.trains_on_itself else "training records cleaned alike"
+    if held_out:
+        grouped = f", whole groups of {run.split.group!r}" if run.split.group else ""
+        return (
+            f"Judged on {which} that the fit never saw ({run.options.audit.holdout:.0%} held "
+            f"out{grouped}; half trains the attack, half is judged)."
+        )
+    return f"Judged on {which} the map was fitted to: optimistic for both sides."

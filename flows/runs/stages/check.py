@@ -1,0 +1,293 @@
+"""The check stage: all that metadata can tell, before a cluster is touched."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from flows.runs.configuration.run_options import RunOptions
+from flows.runs.resume import is_published
+from flows.runs.run import Run, digest_options, make_run_id, now
+from flows.runs.stages.budget import MOST_CHUNKS, find_constants
+from privpipe.cluster.workers.connection import check_address, check_dashboard
+from privpipe.errors import InputError, OptionError, StoreError
+from privpipe.protocols import Method, Role
+from privpipe.records.holdout import make_split
+from privpipe.records.schema import CollectionSchema
+from privpipe.sanitizers import METHODS
+from privpipe.store.access.holding.workspace import RunState, has_workspace, workspace_url
+from privpipe.store.access.location import join, local_path, measure_files, shown
+from privpipe.store.arrays.factored_basis import BASIS
+from privpipe.store.arrays.headers import companion_url, exists
+from privpipe.store.arrays.layout import FEATURES, RELEASED
+from privpipe.store.collections.collection import Collection, open_collection
+from privpipe.store.collections.source_version import read_source_version
+from privpipe.store.releases.release import RECEIPTS
+
+__all__ = ["check_stage", "check_variation"]
+
+
+def check_stage(options: RunOptions) -> Run:
+    """Check a configuration against the metadata of its collections.
+
+    Raises
+    ------
+    OptionError, InputError, StoreError, FormatError
+        With what is wrong and the way out.
+    """
+    section = options.collection
+    method = METHODS[options.method.name]
+    if options.cluster.address is not None:
+        check_address(options.cluster.address)
+    else:
+        check_dashboard(options.cluster.dashboard)
+    roles = _roles(options)
+    factors = method.factored is not None and method.may_factor(options.method)
+    if options.release.layout == "factored" and not factors:
+        raise OptionError(
+            f"The method {method.name!r} has no factored layout with these options.",
+            remedy='Set [release] layout = "dense", or use null-space cleaning (not printed).',
+            code="layout",
+        )
+    for role in sorted(method.needs(options.method)):
+        if not roles.get(role):
+            raise OptionError(
+                f"The method {method.name!r} needs [collection] {role}.",
+                remedy="Name at least one variable.",
+            )
+    if section.weights is not None and not method.weighs:
+        raise OptionError(
+            f"The method {method.name!r} counts every record once; [collection] weights names "
+            "a variable.",
+            remedy=f"Leave weights out, or use one of: {', '.join(_weighing())}.",
+            code="weights",
+        )
+    training = replace(
+        open_collection(options.training_path, **roles, weights=section.weights),
+        only_finite=options.release.nonfinite != "fail",
+    )
+    collection = training
+    if options.training is not None:
+        collection = open_collection(section.path, attributes=roles["attributes"])
+    _check_kinds(training)
+    method.check(options.method, training.schema)
+    _check_schemas(collection.schema_of_records, training.schema_of_records)
+    _check_include(options, collection.schema_of_records)
+    _check_surrogate(options, method)
+    _check_partitions(options, collection.schema_of_records)
+    if options.audit.group is not None:
+        training.schema_of_records.variable(options.audit.group)
+    _check_outputs(options, collection)
+    return Run(
+        options=options,
+        method=method,
+        collection=collection,
+        training=training,
+        split=make_split(options.audit.holdout, options.audit.group),
+        state=RunState(
+            run_id=make_run_id(),
+            options_sha256=digest_options(options),
+            source_digest=collection.digest,
+            source_fingerprint=read_source_version(collection.url),
+            training_fingerprint=read_source_version(training.url),
+            started=now(),
+        ),
+    )
+
+
+def _weighing() -> list[str]:
+    """Methods that count records by their weights."""
+    return [method.name for method in METHODS.values() if method.weighs]
+
+
+def _roles(options: RunOptions) -> dict[Role, tuple[str, ...]]:
+    """Variables of each role: those of the configuration, and those the method itself names."""
+    asked = METHODS[options.method.name].columns(options.method)
+    section = options.collection
+    confidential = dict.fromkeys((*section.confidential, *asked.get("confidential", ())))
+    return {
+        "desired": section.desired,
+        "confidential": tuple(confidential),
+        "attributes": asked.get("attributes", ()),
+    }
+
+
+def check_variation(run: Run) -> tuple[list[str], list[str]]:
+    """Read a few chunks and refuse variables of one value, which nothing can be learned from.
+
+    Returns
+    -------
+    features, variables
+        Names of those that do not vary in the chunks read. Where these are not all chunks, a
+        variable may vary elsewhere, and is only named.
+
+    Raises
+    ------
+    InputError
+        If a desired or confidential variable does not vary in any record.
+    """
+    features, variables = find_constants(run.training)
+    if variables and run.training.plan.n_chunks <= MOST_CHUNKS:
+        raise _constant(variables)
+    return features, variables
+
+
+def _constant(names: Sequence[str]) -> InputError:
+    return InputError(
+        f"{', '.join(map(repr, names))} has one and the same value, or none, in every training "
+        "record: nothing can be learned of it.",
+        remedy="Leave it out of desired and confidential, or train on records in which it varies.",
+        code="single_class",
+    )
+
+
+def _check_kinds(training: Collection) -> None:
+    """A class that is alone is known from the metadata."""
+    columns = (*training.schema.desired, *training.schema.confidential)
+    alone = [c.name for c in columns if c.n_categories is not None and c.n_categories < 2]
+    if alone:
+        raise _constant(alone)
+
+
+def _check_schemas(collection: CollectionSchema, training: CollectionSchema) -> None:
+    if collection.n_features != training.n_features:
+        raise InputError(
+            f"The collection has {collection.n_features} features, the training collection "
+            f"{training.n_features}.",
+            remedy="Train on records of the same features.",
+            code="schema-drift",
+        )
+    if collection.feature_names != training.feature_names:
+        raise InputError(
+            "The features of collection and training collection differ in name or order.",
+            remedy="Ingest both from sources with the same columns.",
+            code="schema-drift",
+        )
+
+
+def _check_include(options: RunOptions, schema: CollectionSchema) -> None:
+    for name in options.release.include:
+        if name in (FEATURES, RELEASED, RECEIPTS, BASIS):
+            raise OptionError(
+                f"[release] include names {name!r}, which is a name of a release's own parts: raw "
+                "features are never released.",
+                remedy="Name other variables only; rename the variable when you ingest it.",
+            )
+        schema.variable(name)
+        if name in _roles(options)["attributes"]:
+            raise OptionError(
+                f"[release] include names the attribute {name!r}, which the method releases.",
+                remedy="Leave it out: its released values are in every release.",
+            )
+        if name in _roles(options)["confidential"]:
+            raise OptionError(
+                f"[release] include names the confidential variable {name!r}.",
+                remedy="A confidential variable is never released.",
+                code="confidential-included",
+            )
+
+
+def _check_surrogate(options: RunOptions, method: Method[Any]) -> None:
+    """Records of nobody have no variables of anybody, and none of them is withheld."""
+    release = options.release
+    if method.releases == "surrogate" and (release.include or release.nonfinite == "withhold"):
+        what = "include" if release.include else 'nonfinite = "withhold"'
+        raise OptionError(
+            f"The method {method.name!r} releases records of its own, which belong to no record "
+            f"of the collection; [release] {what} speaks of these.",
+            remedy="Leave it out.",
+            code="surrogate",
+        )
+
+
+def _check_partitions(options: RunOptions, schema: CollectionSchema) -> None:
+    """Partitions by a confidential variable would tell it, whatever they are called."""
+    keys = {
+        level.partition("=")[0]
+        for partition in schema.partitions
+        for level in partition.name.split("/")
+        if "=" in level
+    }
+    published = sorted(keys & set(_roles(options)["confidential"]))
+    if options.release.partitions and published:
+        raise OptionError(
+            f"[release] partitions is true, and the collection is partitioned by the confidential "
+            f"variable {', '.join(map(repr, published))}.",
+            remedy="Set it to false: which records stood together would tell the variable.",
+            code="confidential-included",
+        )
+
+
+def _check_outputs(options: RunOptions, collection: Collection) -> None:
+    for place in (collection.url, options.training_path):
+        if _same_or_inside(options.release.path, place):
+            raise OptionError(
+                f"The release {shown(options.release.path)} and the collection {shown(place)} "
+                "are the same place or one inside the other.",
+                remedy="Choose another place for the release.",
+                code="output-inside-input",
+            )
+    local_path(workspace_url(options.release.path))  # refuses a name that is too long
+    is_published(options, collection)  # raises if something else stands there
+    _check_free(options)
+    path = local_path(options.release.path)
+    if path is None:
+        return
+    _check_writable(path)
+    schema = collection.schema_of_records
+    needed = schema.n_records * (schema.n_features + 1) * (8 if schema.dtype == "float64" else 4)
+    # What an interrupted run has written already needs no more room.
+    needed -= measure_files(join(workspace_url(path), "release"))
+    free = shutil.disk_usage(_existing_parent(path)).free
+    if needed > free:
+        raise StoreError(
+            f"The release may take {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free "
+            f"at {shown(path)}.",
+            remedy="Free space or choose another place.",
+            code="disk-full",
+        )
+
+
+def _check_free(options: RunOptions) -> None:
+    """A model without a release or a run beside it is somebody else's."""
+    url = options.release.path
+    model = companion_url(url, "model.zarr")
+    if not exists(url) and not has_workspace(url) and exists(model):
+        raise StoreError(
+            f"{shown(model)}, where the model would go, exists; nothing is ever overwritten.",
+            remedy="Choose another place for the release, or remove it.",
+            code="exists",
+        )
+
+
+def _check_writable(path: str) -> None:
+    parent = _existing_parent(os.path.dirname(path))
+    problem = "" if os.path.isdir(parent) else "is no folder"
+    problem = problem or ("" if os.access(parent, os.W_OK | os.X_OK) else "cannot be written to")
+    if problem:
+        raise StoreError(
+            f"{shown(parent)} {problem}, and the release {shown(path)} would be in it.",
+            remedy="Choose another place, or fix your rights there.",
+            code="refused",
+        )
+
+
+def _same_or_inside(url: str, source: str) -> bool:
+    """Whether one of two places holds the other; symbolic links are followed."""
+    path, home = local_path(url), local_path(source)
+    if path is not None and home is not None:
+        real, home = os.path.realpath(path), os.path.realpath(home)
+        return os.path.commonpath([real, home]) in (real, home)
+    if path is not None or home is not None:
+        return False
+    one, other = f"{shown(url).rstrip('/')}/", f"{shown(source).rstrip('/')}/"
+    return one.startswith(other) or other.startswith(one)
+
+
+def _existing_parent(path: str) -> str:
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    return path

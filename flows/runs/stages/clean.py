@@ -1,0 +1,172 @@
+"""The clean stage: every chunk from store to worker to workspace, then proof of completeness."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import partial
+
+import numpy as np
+
+from flows.runs.resume import check_unchanged
+from flows.runs.run import Run
+from flows.runs.stages.train import Trained
+from privpipe.cluster.events import Event
+from privpipe.cluster.executors.executor import Executor
+from privpipe.cluster.passes.cleaning_pass import CleaningJob, clean_collection
+from privpipe.cluster.passes.verification import find_damaged_chunks
+from privpipe.errors import IncompleteReleaseError
+from privpipe.records.chunks import check_memory, predict_chunk_memory
+from privpipe.records.partitions import Partition
+from privpipe.store.access.location import local_path
+from privpipe.store.arrays.blocks import Receipt, check_receipts
+from privpipe.store.arrays.factored_basis import Basis
+from privpipe.store.arrays.layout import FEATURES, RELEASED, ArrayPlan
+from privpipe.store.keyring.keyfiles import check_keys_apart
+from privpipe.store.keyring.partition_keys import PartitionKeys, make_partition_keys
+from privpipe.store.models.artifacts import read_arrays
+from privpipe.store.releases.release import (
+    ReleasePlan,
+    check_foreign,
+    drop_receipts,
+    prepare_release,
+    read_ledger,
+    record_receipts,
+)
+
+__all__ = ["clean_stage", "plan_release", "read_progress"]
+
+
+def plan_release(run: Run, trained: Trained) -> ReleasePlan:
+    """What the release consists of: released features, and variables named by the user."""
+    schema = run.collection.schema_of_records
+    n, rows = trained.n_records or schema.n_records, schema.chunk_rows
+    basis = _read_basis(run) if run.options.release.layout == "factored" else None
+    dtype = schema.dtype if basis is None else "float64"
+    released = (
+        [ArrayPlan(FEATURES, (n, trained.n_features_out), rows, dtype)]
+        if trained.reads == "features"
+        else [_plan_variable(run, name) for name in run.collection.attributes]
+    )
+    included = [_plan_variable(run, name) for name in run.options.release.include]
+    flag = [ArrayPlan(RELEASED, (n,), rows, "int8")] if run.may_withhold else []
+    return ReleasePlan(run.run_id, run.release_url, (*released, *included, *flag), basis)
+
+
+def _plan_variable(run: Run, name: str) -> ArrayPlan:
+    """A variable of the release, with its category table."""
+    schema = run.collection.schema_of_records
+    variable = schema.variable(name)
+    table = (("categories", list(variable.categories)),) if variable.categories else ()
+    return ArrayPlan(name, (schema.n_records,), schema.chunk_rows, variable.dtype, table)
+
+
+def _read_basis(run: Run) -> Basis:
+    """The basis of a factored release, from the stored model."""
+    arrays = read_arrays(run.stored_model_url, ["lift", "centre"])
+    return Basis(arrays["lift"], arrays["centre"], run.collection.schema_of_records.dtype)
+
+
+def clean_stage(
+    run: Run, trained: Trained, plan: ReleasePlan, executor: Executor
+) -> dict[int, Receipt]:
+    """Clean what is not clean yet and return the proven receipts."""
+    _check_memory(trained, plan, executor)
+    prepare_release(plan)
+    done = _find_done(plan, executor)
+    job = CleaningJob(
+        collection=run.collection,
+        plan=plan,
+        model_url=run.stored_model_url,
+        model_digest=trained.model_digest,
+        include=run.options.release.include,
+        nonfinite=run.options.release.nonfinite,
+        fill=trained.mean_record,
+        keys=_make_keys(run, trained) if trained.draws else None,
+    )
+    n_done = sum(receipt.rows for receipt in done.values())
+    executor.listener(Event("clean_chunk", "begins", plan.chunks.n_records))
+    executor.listener(Event("clean_chunk", "advances", n_done))
+    try:
+        clean_collection(executor, job, partial(record_receipts, plan), done=frozenset(done))
+    finally:
+        executor.listener(Event("clean_chunk", "ends"))
+    check_unchanged(run)
+    return _prove(plan, executor, frozenset(done))
+
+
+def _make_keys(run: Run, trained: Trained) -> PartitionKeys:
+    """Keys of the draws: bound to content, model and treatment, kept apart from the release."""
+    path = local_path(run.release_url)
+    if path is not None:
+        check_keys_apart(path)
+    partitions = run.collection.schema_of_records.partitions
+    if trained.n_records is not None:  # records of nobody: who they are is what they are made from
+        content = "".join(part.digest for part in run.training.schema_of_records.partitions)
+        digest = hashlib.sha256(content.encode()).hexdigest()
+        partitions = (Partition("surrogate", 0, trained.n_records, digest),)
+    return make_partition_keys(
+        partitions,
+        trained.model_digest,
+        _digest_treatment(run, trained),
+        run=run.run_id,
+        source=run.collection.digest,
+    )
+
+
+def _digest_treatment(run: Run, trained: Trained) -> str:
+    """Digest of what decides, beside content and model, which values the map is given.
+
+    Equal words on two values of one record show their difference exactly: what changes the
+    values changes the words.
+    """
+    columns = run.collection.attributes if trained.reads == "attributes" else ()
+    fill = b"" if trained.mean_record is None else trained.mean_record.astype("<f8").tobytes()
+    about = {"columns": list(columns), "fill": hashlib.sha256(fill).hexdigest()}
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+
+
+def _find_done(plan: ReleasePlan, executor: Executor) -> dict[int, Receipt]:
+    """Chunks of an interrupted run whose bytes still match their receipts."""
+    known = {receipt.chunk: receipt for receipt in read_ledger(plan) if receipt.run == plan.run}
+    damaged = find_damaged_chunks(executor, plan, list(known.values()), "before")
+    if damaged:
+        drop_receipts(plan, damaged)
+    return {chunk: receipt for chunk, receipt in known.items() if chunk not in damaged}
+
+
+def _prove(
+    plan: ReleasePlan, executor: Executor, found: frozenset[int] = frozenset()
+) -> dict[int, Receipt]:
+    """Every chunk has one receipt, and every stored byte is what its receipt says.
+
+    The bytes of chunks that were `found` done have been read when this run began.
+    """
+    receipts = check_receipts(read_ledger(plan), plan.arrays, plan.run)
+    check_foreign(plan)
+    written = [receipt for chunk, receipt in receipts.items() if chunk not in found]
+    damaged = find_damaged_chunks(executor, plan, written, "after")
+    if damaged:
+        raise IncompleteReleaseError(
+            f"{len(damaged)} chunks changed after they were written.",
+            remedy="Nothing was published. Check the disk, then run again: they are written anew.",
+            code="damaged",
+        )
+    return receipts
+
+
+def _check_memory(trained: Trained, plan: ReleasePlan, executor: Executor) -> None:
+    memory = executor.measure()
+    needed = predict_chunk_memory(
+        plan.chunks.chunk_rows,
+        trained.n_features_in,
+        trained.n_features_out,
+        np.dtype(plan.arrays[0].dtype).itemsize,
+    )
+    check_memory(needed, memory.smallest, memory.threads)
+
+
+def read_progress(release_url: str, run_id: str) -> int:
+    """Chunks of a run that have a receipt so far."""
+    plan = ReleasePlan(run_id, release_url, ())
+    return len({receipt.chunk for receipt in read_ledger(plan) if receipt.run == run_id})

@@ -1,0 +1,106 @@
+"""The publish stage: model, report, and last of all the release."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import reduce
+from typing import Any
+
+from flows.runs.resume import check_unchanged
+from flows.runs.run import Run, digest_options, list_versions, now
+from flows.runs.stages.prove import describe_proof
+from flows.runs.stages.train import Trained
+from privpipe.cluster.events import Event, Listener, ignore
+from privpipe.report.audit_text import write_audit_markdown
+from privpipe.sanitizers.utility_summary import UtilitySummary
+from privpipe.store.access.location import join
+from privpipe.store.access.text import write_file
+from privpipe.store.arrays.blocks import Receipt
+from privpipe.store.arrays.headers import exists
+from privpipe.store.models.artifacts import publish_model
+from privpipe.store.releases.release import ReleasePlan, publish_release
+
+__all__ = ["count_unseen", "merge_utility", "publish_stage", "write_report"]
+
+
+def publish_stage(
+    run: Run,
+    trained: Trained,
+    plan: ReleasePlan,
+    receipts: Mapping[int, Receipt],
+    findings: Mapping[str, Any],
+    listener: Listener = ignore,
+) -> None:
+    """Make everything visible; the release itself last, in one step.
+
+    Raises
+    ------
+    StoreError
+        If the records that were cleaned or judged are no longer those of the start.
+    """
+    check_unchanged(run)
+    if exists(run.work_model_url):  # otherwise a run died between this line and the next
+        publish_model(run.work_model_url, run.model_url)
+    header = _header(run, trained, findings) | _describe_records(run, trained, plan)
+    header["n_withheld"] = sum(receipt.withheld for receipt in receipts.values())
+    header["n_unseen"] = count_unseen(receipts)
+    utility = merge_utility(receipts)
+    header["e_utility"] = None if utility is None else utility.as_dict()
+    n_objects = plan.chunks.n_chunks * len(plan.arrays)
+    listener(Event("publish", "begins", n_objects, "objects"))
+    publish_release(
+        plan, receipts, header, lambda n: listener(Event("publish", "advances", n, "objects"))
+    )
+    listener(Event("publish", "ends", unit="objects"))
+
+
+def merge_utility(receipts: Mapping[int, Receipt]) -> UtilitySummary | None:
+    """What cleaning cost all records, from the receipts; None where the map does not measure it."""
+    found = [receipt.utility for receipt in receipts.values() if receipt.utility is not None]
+    return reduce(lambda left, right: left.merge(right), found) if found else None
+
+
+def count_unseen(receipts: Mapping[int, Receipt]) -> int | None:
+    """Records released as their nearest known profile; None where a map knows no profiles."""
+    found = [receipt.unseen for receipt in receipts.values() if receipt.unseen is not None]
+    return sum(found) if found else None
+
+
+def write_report(run: Run, findings: Mapping[str, Any]) -> None:
+    """Write the audit beside the release-to-be; it holds whether or not that is published."""
+    write_file(join(run.report_url, "audit.json"), json.dumps(findings, indent=1))
+    write_file(join(run.report_url, "audit.md"), write_audit_markdown(findings))
+
+
+def _describe_records(run: Run, trained: Trained, plan: ReleasePlan) -> dict[str, Any]:
+    """What of the source's own description is released, by allow-list; see store/DESIGN.md."""
+    schema = run.collection.schema_of_records
+    same_features = trained.reads == "features" and (
+        trained.keeps_features or plan.basis is not None
+    )
+    cut = run.options.release.partitions and trained.n_records is None
+    partitions = schema.partitions if cut else ()
+    return {
+        "feature_names": list(schema.feature_names) if same_features else [],
+        "partitions": [partition.n_records for partition in partitions],
+    }
+
+
+def _header(run: Run, trained: Trained, findings: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "method": run.method.name,
+        "method_source": run.method.source,
+        "options": run.method_options(),
+        "options_sha256": digest_options(run.options),
+        "guarantee": asdict(trained.guarantee),
+        "source_digest": run.collection.digest,
+        "training_digest": run.training.digest,
+        **describe_proof(run),
+        "model_digest": trained.model_digest,
+        "versions": list_versions(),
+        "started": run.state.started,
+        "published": now(),
+        "audit": dict(findings),
+    }

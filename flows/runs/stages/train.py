@@ -1,0 +1,146 @@
+"""The train stage: learn the map from shards on the workers, store it in the workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flows.runs.run import Run, list_versions, now
+from privpipe.capabilities import MakesRecords
+from privpipe.cluster.executors.executor import Executor
+from privpipe.cluster.passes.pass_checkpoints import FitCheckpoint
+from privpipe.cluster.passes.pricing_rounds import ClusterPricing
+from privpipe.cluster.passes.reduce import ShardedCollection
+from privpipe.errors import StoreError
+from privpipe.numerics.regression.moments import CoMoments
+from privpipe.protocols import FloatArray, Guarantee, RecordMap, Shard
+from privpipe.store.arrays.headers import check_output_free, exists
+from privpipe.store.models.artifacts import digest_map, open_model, write_model
+from privpipe.store.models.predictor_files import read_predictor
+
+__all__ = ["Trained", "read_files", "train_stage"]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Receipt of the train stage: where the model is and what it promises.
+
+    Parameters
+    ----------
+    model_digest
+        SHA-256 of the fitted map.
+    n_features_in, n_features_out
+        Its shape.
+    guarantee
+        Its promise.
+    reads
+        What the map reads: "features", or "attributes", whose released codes are the release.
+    draws
+        Whether it draws at random and needs a release key.
+    keeps_features
+        Whether predictors of raw records apply to released ones.
+    mean_record : (n_features,), optional
+        Mean training record, when values that are not finite are imputed.
+    n_records
+        Of a surrogate release, which has its own; None where each record has its release.
+    """
+
+    model_digest: str
+    n_features_in: int
+    n_features_out: int
+    guarantee: Guarantee
+    reads: str
+    draws: bool
+    keeps_features: bool
+    mean_record: FloatArray | None = None
+    n_records: int | None = None
+
+
+def train_stage(run: Run, executor: Executor) -> Trained:
+    """Fit on the training records that are not held out; a stored model is never fitted again."""
+    if exists(run.stored_model_url):
+        return _describe(open_model(run.stored_model_url), run, executor)
+    check_output_free(run.model_url)
+    shards = _shards(run, executor)
+    extra: dict[str, Any] = dict(read_files(run))
+    if run.method.prices:
+        extra["price"] = ClusterPricing(executor, place=run.options.method.pricing)
+    if run.method.resumes:
+        about = run.checkpoints and run.checkpoints.about(
+            "fit", shards.collection, run.options.method
+        )
+        extra["checkpoint"] = FitCheckpoint(about, shards.n_records)
+    fitted = _lay_out(run, run.method.fit(shards, run.options.method, **extra))
+    write_model(
+        fitted,
+        run.work_model_url,
+        {
+            "method": run.method.name,
+            "options": run.method_options(),
+            "source": run.method.source,
+            "feature_names": list(_names(run, fitted)),
+            "training_digest": run.training.digest,
+            "holdout": run.options.audit.holdout,
+            "versions": list_versions(),
+            "trained": now(),
+        },
+    )
+    return _describe(fitted, run, executor)
+
+
+def _names(run: Run, fitted: RecordMap) -> tuple[str, ...]:
+    """What the columns that the map reads are called, where they have names."""
+    if fitted.reads == "attributes":
+        return run.training.attributes
+    return run.training.schema_of_records.feature_names
+
+
+def _lay_out(run: Run, fitted: RecordMap) -> RecordMap:
+    """The map in the layout of the release."""
+    if run.options.release.layout == "dense":
+        return fitted
+    assert run.method.factored is not None, "the check stage refused other methods"
+    return run.method.factored(fitted, run.collection.schema_of_records.dtype)
+
+
+def _shards(run: Run, executor: Executor) -> ShardedCollection:
+    return ShardedCollection(
+        run.training.keeping(run.split, "fit"), executor, checkpoints=run.checkpoints
+    )
+
+
+def _describe(fitted: RecordMap, run: Run, executor: Executor) -> Trained:
+    digest = digest_map(fitted)
+    if run.state.model_digest not in (None, digest):
+        raise StoreError(
+            "The stored model is not the one of the interrupted run.",
+            remedy="`privpipe purge`, then run again.",
+            code="other-model",
+        )
+    imputes = run.options.release.nonfinite == "impute"
+    return Trained(
+        digest,
+        fitted.n_features_in,
+        fitted.n_features_out,
+        fitted.guarantee,
+        fitted.reads,
+        fitted.draws,
+        fitted.keeps_features,
+        _shards(run, executor).reduce(summarise_features).mean if imputes else None,
+        fitted.n_records if isinstance(fitted, MakesRecords) else None,
+    )
+
+
+def summarise_features(shard: Shard) -> CoMoments:
+    """Co-moments of the features alone."""
+    return CoMoments.of(shard.features)
+
+
+def read_files(run: Run) -> Mapping[str, Mapping[str, npt.NDArray[np.floating[Any]]]]:
+    """The arrays of every file that the method's options name."""
+    files = run.method.files(run.options.method)
+    return {name: read_predictor(url) for name, url in files.items()}

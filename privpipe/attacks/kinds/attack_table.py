@@ -1,0 +1,180 @@
+"""The kinds of attack by name: what each asks, what it must be given, and how it is run.
+
+Configuration, gate and report list the rows and name none of them. A new kind is a module with a
+function of a `Sample` and the options, and one row here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Protocol
+
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.beside import Beside
+from privpipe.errors import InputError
+from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
+
+__all__ = ["ATTACKS", "AttackKind", "Sample", "SaysJson", "list_possible", "run_kind"]
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """What an audit knows of a release; None where it does not know it. Rows are records.
+
+    Parameters
+    ----------
+    released : (n_records, n_features_released)
+        What an outsider sees; of a surrogate release its records, which are nobody's.
+    confidential : (n_records, n_columns)
+        What must not be guessed.
+    raw : (n_records, n_features)
+        The records before the release, row by row.
+    codes : (n_records, n_attributes)
+        Released attributes as codes.
+    classes : (n_records, n_columns)
+        Confidential categorical variables as codes.
+    members, others : (n, n_features_released)
+        Records that a surrogate release was made from, and records of the same population that
+        it was not, in the columns of the release.
+    noise : (n_records, any)
+        The records with noise of equal utility.
+    columns
+        Name and kind of each confidential column.
+    groups : (n_records,)
+        Subject of each record.
+    seen : (n_records,)
+        True for records the sanitiser learned from.
+    beside
+        What is released beside the features.
+    """
+
+    released: FloatArray | None = None
+    confidential: FloatArray | None = None
+    raw: FloatArray | None = None
+    codes: IntArray | None = None
+    classes: IntArray | None = None
+    members: FloatArray | None = None
+    others: FloatArray | None = None
+    noise: FloatArray | None = None
+    columns: Sequence[Column] | None = None
+    groups: IntArray | None = None
+    seen: BoolArray | None = None
+    beside: Beside | None = None
+
+
+class SaysJson(Protocol):
+    """What every kind of attack reports: numbers about records, no value of one."""
+
+    def to_json(self) -> str:
+        """The report as JSON."""
+        ...
+
+
+@dataclass(frozen=True)
+class AttackKind:
+    """One row of the table of attacks.
+
+    Parameters
+    ----------
+    name
+        In configurations and reports.
+    asks
+        The question it answers, for a report.
+    needs
+        Fields of a `Sample` that it cannot do without.
+    run
+        ``run(sample, options)``; a report.
+    """
+
+    name: str
+    asks: str
+    needs: tuple[str, ...]
+    run: Callable[[Sample, AttackOptions], SaysJson]
+
+
+def _load(module: str) -> Callable[[Sample, AttackOptions], SaysJson]:
+    """The `attack` of a module of this room, imported when it is called: scikit-learn is slow."""
+
+    def run(sample: Sample, options: AttackOptions) -> SaysJson:
+        found: SaysJson = import_module(f"{__package__}.{module}").attack(sample, options)
+        return found
+
+    return run
+
+
+_ROWS = (
+    AttackKind(
+        "inference",
+        "Can a confidential variable be guessed from a released record?",
+        ("released", "confidential"),
+        _load("inference"),
+    ),
+    AttackKind(
+        "linkage",
+        "Can the release of a known record be found?",
+        ("released", "raw"),
+        _load("linkage"),
+    ),
+    AttackKind(
+        "reconstruction",
+        "How much of a raw record can be rebuilt from its release?",
+        ("released", "raw"),
+        _load("reconstruction"),
+    ),
+    AttackKind(
+        "membership",
+        "Can be told whether a record was among those a surrogate release was made from?",
+        ("released", "members", "others"),
+        _load("membership"),
+    ),
+    AttackKind(
+        "information",
+        "How much do released codes tell of confidential classes, in nats?",
+        ("codes", "classes"),
+        _load("information"),
+    ),
+)
+
+ATTACKS: dict[str, AttackKind] = {row.name: row for row in _ROWS}
+"""Every kind of attack by its name."""
+
+
+def list_missing(kind: AttackKind, sample: Sample) -> list[str]:
+    """What a kind needs and a sample does not have."""
+    return [name for name in kind.needs if getattr(sample, name) is None]
+
+
+def list_possible(sample: Sample) -> tuple[str, ...]:
+    """Kinds of attack that a sample has all the needs of."""
+    return tuple(name for name, kind in ATTACKS.items() if not list_missing(kind, sample))
+
+
+def run_kind(name: str, sample: Sample, options: AttackOptions | None = None) -> SaysJson:
+    """Run a kind of attack.
+
+    Raises
+    ------
+    InputError
+        If there is no such kind, or the sample has not what it needs; else as the kind says.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> codes = np.arange(400).reshape(-1, 1) % 4
+    >>> report: Any = run_kind("information", Sample(codes=codes, classes=codes // 2))
+    >>> round(report.rows[0].plug_in, 4)
+    0.6931
+    """
+    if name not in ATTACKS:
+        raise InputError(
+            f"There is no kind of attack {name!r}.", remedy=f"Use one of: {', '.join(ATTACKS)}."
+        )
+    missing = list_missing(ATTACKS[name], sample)
+    if missing:
+        raise InputError(
+            f"An attack by {name} needs {', '.join(missing)}.",
+            remedy=f"Give them, or use one of: {', '.join(list_possible(sample)) or 'none'}.",
+        )
+    return ATTACKS[name].run(sample, options or AttackOptions())

@@ -1,0 +1,23 @@
+"""What an audit may checkpoint: sums over records, and outcomes of attacks."""
+
+from __future__ import annotations
+
+from privpipe.attacks.kinds.verdicts.outcomes import Attack, AttackOutcome
+from privpipe.attacks.moments.answers import Answers
+from privpipe.attacks.moments.moment_audit import AuditSums, PairMoments
+from privpipe.attacks.moments.utility import UtilityLosses
+from privpipe.attacks.statistics.measures import Score
+from privpipe.attacks.statistics.uncertainty.intervals import Interval
+
+__all__ = ["CHECKPOINTED"]
+
+CHECKPOINTED = (
+    Answers,
+    Attack,
+    AttackOutcome,
+    AuditSums,
+    Interval,
+    PairMoments,
+    Score,
+    UtilityLosses,
+)

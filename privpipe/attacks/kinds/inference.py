@@ -1,0 +1,321 @@
+"""Inference attacks: adversaries trained on released records guess confidential variables.
+
+Follows the protocol of Xu et al. 2017 (Figure 5) and Hamm 2017 (Algorithm 3): adversaries
+see released records with their labels, and are judged on others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.beside import Beside
+from privpipe.attacks.adversaries.evidence import Evidence, prepare_evidence
+from privpipe.attacks.adversaries.problem import Fitted, Problem
+from privpipe.attacks.adversaries.readers import choose_readers, find_adversary
+from privpipe.attacks.adversaries.table import ADVERSARIES
+from privpipe.attacks.kinds.attack_table import Sample
+from privpipe.attacks.kinds.verdicts.attack_report import AttackReport, summarise_outcomes
+from privpipe.attacks.kinds.verdicts.judgement import count_compared, is_of_release
+from privpipe.attacks.kinds.verdicts.outcomes import Attack, AttackOutcome
+from privpipe.attacks.statistics.measures import (
+    Score,
+    measure_class_scores,
+    measure_number_scores,
+    orient_ranking,
+)
+from privpipe.attacks.statistics.splits import Split, draw_rows, draw_split
+from privpipe.errors import ConvergenceError, PrivpipeError
+from privpipe.protocols import Column, FloatArray, IntArray
+
+__all__ = [
+    "attack",
+    "measure_attacks",
+    "plan_attacks",
+    "run_attack",
+]
+
+
+def attack(sample: Sample, options: AttackOptions) -> AttackReport:
+    """The row "inference" of the kinds of attack."""
+    assert sample.released is not None
+    assert sample.confidential is not None
+    return measure_attacks(
+        sample.released,
+        sample.confidential,
+        raw=sample.raw,
+        noise=sample.noise,
+        columns=sample.columns,
+        groups=sample.groups,
+        seen=sample.seen,
+        beside=sample.beside,
+        options=options,
+    )
+
+
+def measure_attacks(
+    released: npt.ArrayLike,
+    confidential: npt.ArrayLike,
+    *,
+    raw: npt.ArrayLike | None = None,
+    noise: npt.ArrayLike | None = None,
+    columns: Sequence[Column] | None = None,
+    features: Sequence[Column] | None = None,
+    groups: npt.ArrayLike | None = None,
+    seen: npt.ArrayLike | None = None,
+    beside: Beside | None = None,
+    options: AttackOptions | None = None,
+    progress: Callable[[int, int, AttackOutcome], None] | None = None,
+) -> AttackReport:
+    """Train every adversary on a release and report what each learns of what was hidden.
+
+    Parameters
+    ----------
+    released : (n_records, n_features_released)
+        What an outsider sees.
+    confidential : (n_records,) or (n_records, n_columns)
+        What must not be guessed; integers, booleans and strings are classes, floats numbers,
+        unless `columns` says otherwise.
+    raw : (n_records, n_features), optional
+        The records before the release: the control, on which adversaries should succeed.
+    noise : (n_records, any), optional
+        The records with noise of equal utility; see `privpipe.attacks.kinds.noise`.
+    columns
+        Name and kind of each confidential column.
+    features
+        Name and kind of each column of the sources, where some are categorical.
+    groups : (n_records,), optional
+        Subject of each record; splits and intervals then go by subject.
+    seen : (n_records,), optional
+        True for records the sanitiser learned from; `AttackOptions.seen_records` says what
+        becomes of them.
+    beside
+        What is released beside the features: included variables, the order of the records,
+        their partitions. Without it these are not attacked.
+    options
+        Adversaries, bounds, limit and confidence.
+    progress
+        Called after each attack with the number done, the number planned and the outcome.
+
+    Returns
+    -------
+    AttackReport
+        With `table`, `decisions`, `verdict` and `to_json`.
+
+    Raises
+    ------
+    InputError
+        If the arrays cannot be attacked as asked; see `prepare_evidence`.
+
+    Notes
+    -----
+    A verdict "safe" speaks of these adversaries, of a sample of this size and of this
+    confidence; it is no proof against others.
+
+    References
+    ----------
+    Xu et al. 2017, Figure 5; Hamm 2017, Algorithm 3.
+
+    Examples
+    --------
+    >>> random = np.random.default_rng(0)
+    >>> secret = random.integers(0, 2, 400)
+    >>> leaky = random.normal(size=(400, 3)) + 3 * secret[:, None]
+    >>> report = measure_attacks(
+    ...     leaky, secret, options=AttackOptions(adversaries=("logistic", "naive_bayes"))
+    ... )
+    >>> report.verdict
+    'leaks'
+    """
+    options = options or AttackOptions()
+    evidence = prepare_evidence(
+        released,
+        confidential,
+        raw=raw,
+        noise=noise,
+        columns=columns,
+        features=features,
+        groups=groups,
+        seen=seen,
+        beside=beside,
+        options=options,
+    )
+    plan = plan_attacks(evidence, options)
+    outcomes = []
+    for attack in plan:
+        outcomes.append(run_attack(evidence, attack, options))
+        if progress is not None:
+            progress(len(outcomes), len(plan), outcomes[-1])
+    return summarise_outcomes(
+        outcomes, plan, options, left_out=evidence.left_out, **evidence.counts()
+    )
+
+
+def plan_attacks(evidence: Evidence, options: AttackOptions) -> tuple[Attack, ...]:
+    """Every adversary that suits a variable, against each variable of each source.
+
+    Further readings of the release are for those who make something of them; see `readers`.
+    """
+    return tuple(
+        Attack(column.name, "classes" if column.is_categorical else "numbers", source, name)
+        for source in evidence.sources
+        for column in evidence.columns
+        for name in choose_readers(source, column.is_categorical, options)
+    )
+
+
+def run_attack(evidence: Evidence, attack: Attack, options: AttackOptions) -> AttackOutcome:
+    """Train and judge one adversary; whatever goes wrong makes it unknown, never safe.
+
+    Parameters
+    ----------
+    evidence
+        The prepared audit.
+    attack
+        Which adversary, source and variable.
+    options
+        Bounds, split and confidence.
+
+    Returns
+    -------
+    AttackOutcome
+        Numbers about records, no value of any: it may travel.
+    """
+    started = time.perf_counter()
+    position = [column.name for column in evidence.columns].index(attack.target)
+    source = evidence.sources[attack.source]
+    outcome = AttackOutcome(
+        attack,
+        "unknown",
+        n_features=source.n_features,
+        n_coordinates=source.values.shape[1],
+    )
+    try:
+        outcome = _attack(evidence, position, outcome, options)
+    except PrivpipeError as error:
+        outcome = replace(outcome, reason=str(error))
+    except Exception as error:  # a library's message may hold values, its class does not
+        outcome = replace(outcome, reason=type(error).__name__)
+    return replace(outcome, seconds=time.perf_counter() - started)
+
+
+def _attack(
+    evidence: Evidence, position: int, outcome: AttackOutcome, options: AttackOptions
+) -> AttackOutcome:
+    adversary = find_adversary(outcome.attack.adversary, ADVERSARIES)
+    n_classes = evidence.columns[position].n_categories
+    truth = evidence.truth[:, position]
+    split = _split_target(evidence, truth, n_classes, options)
+    x = evidence.sources[outcome.attack.source].values
+    centre, spread = (0.0, 1.0) if n_classes else _measure_target(truth[split.train])
+    problem = Problem(
+        x_train=x[split.train],
+        y_train=(truth[split.train] - centre) / spread,
+        x_tune=x[split.tune],
+        y_tune=(truth[split.tune] - centre) / spread,
+        n_classes=n_classes,
+        seed=options.seed,
+    ).sample(adversary.max_train, adversary.max_tune)
+    fitted = adversary.fit(problem)
+    classes = truth[split.test].astype(np.int64) if n_classes else None
+    most = min(adversary.max_test, options.max_test)
+    test = draw_rows(split.test, classes, most, options.seed)
+    decision = np.asarray(fitted.decide(x[test]), np.float64)
+    expected = (len(test), n_classes) if n_classes else (len(test),)
+    if decision.shape != expected or not np.isfinite(decision).all():
+        raise ConvergenceError("The adversary's decisions are not finite, or too few.")
+    signs = _orient(problem, fitted)
+    return replace(
+        outcome,
+        status="measured",
+        scores=_score(
+            evidence,
+            position,
+            test,
+            centre + spread * decision,
+            decision * signs,
+            _guess(truth[split.train], n_classes),
+            options,
+        ),
+        settings=fitted.settings,
+        n_train=len(problem.x_train),
+        n_tune=len(problem.x_tune),
+        n_test=len(test),
+    )
+
+
+def _orient(problem: Problem, fitted: Fitted) -> FloatArray:
+    """Signs with which classes are ranked: chosen by tuning records, never by those that judge."""
+    if problem.n_classes is None:
+        return np.ones(1)
+    decision = np.asarray(fitted.decide(problem.x_tune), np.float64)
+    return orient_ranking(problem.y_tune.astype(np.int64), decision)
+
+
+def _score(
+    evidence: Evidence,
+    position: int,
+    test: IntArray,
+    decision: FloatArray,
+    ranking: FloatArray,
+    guess: float,
+    options: AttackOptions,
+) -> tuple[Score, ...]:
+    column, truth = evidence.columns[position], evidence.truth[test, position]
+    kind = "classes" if column.is_categorical else "numbers"
+    planned = [
+        attack
+        for attack in plan_attacks(evidence, options)
+        if attack.target == column.name and is_of_release(attack.source)
+    ]
+    strict, *also = options.plan_levels(
+        count_compared(len(planned), kind, options), len(evidence.columns)
+    )
+    groups = None if evidence.groups is None else evidence.groups[test]
+    given: dict[str, Any] = {"groups": groups, "level": strict, "also": also, "seed": options.seed}
+    n = options.n_replicates
+    if not column.is_categorical:
+        return measure_number_scores(truth, decision, guess=guess, n_replicates=n, **given)
+    return measure_class_scores(
+        truth.astype(np.int64),
+        decision,
+        guess=int(guess),
+        ranking=ranking,
+        n_replicates=n,
+        **given,
+    )
+
+
+def _split_target(
+    evidence: Evidence, truth: FloatArray, n_classes: int | None, options: AttackOptions
+) -> Split:
+    """The split of one variable: the same for all its attacks, since it is drawn by seed."""
+    rows = np.flatnonzero(~np.isnan(truth))
+    groups, train_only = evidence.groups, evidence.train_only
+    return draw_split(
+        rows,
+        classes=None if n_classes is None else truth[rows].astype(np.int64),
+        groups=None if groups is None else groups[rows],
+        train_only=None if train_only is None else train_only[rows],
+        tune_share=options.tune_share,
+        test_share=options.test_share,
+        seed=options.seed,
+    )
+
+
+def _measure_target(numbers: FloatArray) -> tuple[float, float]:
+    spread = float(numbers.std())
+    return float(numbers.mean()), spread if spread > 0 else 1.0
+
+
+def _guess(truth: FloatArray, n_classes: int | None) -> float:
+    """What one would say without the records: the majority class, or the mean."""
+    if n_classes is None:
+        return float(truth.mean())
+    return float(np.argmax(np.bincount(truth.astype(np.int64), minlength=n_classes)))

@@ -1,0 +1,208 @@
+"""Verdicts: what the outcomes of an audit decide for each variable, and the report of all.
+
+How scores become verdicts is in `judgement`. A variable with an attack that failed is never "safe".
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.evidence import LeftOut
+from privpipe.attacks.kinds.verdicts.judgement import (
+    DECISION_SCHEMA,
+    Decision,
+    Verdict,
+    decide_variables,
+)
+from privpipe.attacks.kinds.verdicts.outcomes import TABLE_SCHEMA, Attack, AttackOutcome
+from privpipe.attacks.statistics.measures import Score
+from privpipe.errors import GateError, InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "DECISION_SCHEMA",
+    "AttackReport",
+    "Decision",
+    "LeftOut",
+    "Verdict",
+    "check_attacks",
+    "summarise_outcomes",
+]
+
+FORMAT = 2
+"""Version of the JSON form of a report."""
+
+
+@dataclass(frozen=True)
+class AttackReport:
+    """All outcomes of an audit by attack, and what they decide.
+
+    Parameters
+    ----------
+    outcomes
+        In the order of the plan.
+    options
+        Limit, level and bounds.
+    n_records, n_given, n_withheld, n_seen
+        Records attacked, given, withheld by the release, and left out because the sanitiser
+        learned from them.
+    left_out
+        Variables that could not be attacked, and why.
+    """
+
+    outcomes: tuple[AttackOutcome, ...]
+    options: AttackOptions
+    n_records: int
+    n_given: int
+    n_withheld: int = 0
+    n_seen: int = 0
+    left_out: tuple[LeftOut, ...] = ()
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per attack and score, columns as `TABLE_SCHEMA`."""
+        return _frame([row for outcome in self.outcomes for row in outcome.rows()], TABLE_SCHEMA)
+
+    @property
+    def decisions(self) -> pd.DataFrame:
+        """One row per confidential variable, columns as `DECISION_SCHEMA`."""
+        return _frame([asdict(decision) for decision in self.decide()], DECISION_SCHEMA)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst verdict of any variable: leaks, then unknown, then unproven, then safe."""
+        found = {decision.verdict for decision in self.decide()}
+        order: tuple[Verdict, ...] = ("leaks", "unknown", "unproven")
+        return next((v for v in order if v in found), "safe" if found else "unknown")
+
+    def strongest(self, target: str, score: str, source: str = "released") -> tuple[str, Score]:
+        """The adversary with the largest upper limit of one score, and that score.
+
+        Parameters
+        ----------
+        target, score, source
+            As in `TABLE_SCHEMA`.
+
+        Raises
+        ------
+        InputError
+            If no attack measured that.
+        """
+        found = [
+            (outcome.attack.adversary, measured)
+            for outcome in self.outcomes
+            if (outcome.attack.target, outcome.attack.source) == (target, source)
+            for measured in outcome.scores
+            if measured.name == score
+        ]
+        if not found:
+            raise InputError(
+                f"No attack on {source} measured {score} of {target!r}.",
+                remedy="See the columns target, source and score of the report's table.",
+            )
+        return max(found, key=lambda pair: pair[1].advantage_upper)
+
+    def decide(self) -> tuple[Decision, ...]:
+        """A decision per variable; see `judgement`."""
+        return self._decided
+
+    @cached_property
+    def _decided(self) -> tuple[Decision, ...]:
+        return decide_variables(self.outcomes, self.options, self.left_out, self.n_records)
+
+    @property
+    def reason(self) -> str:
+        """The verdict's reason: the sentence of the first variable that has this verdict."""
+        verdict = self.verdict
+        found = (d.reason for d in self.decide() if d.verdict == verdict)
+        return next(found, "Nothing was attacked.")
+
+    def to_json(self) -> str:
+        """The report as JSON: format version, options, counts, decisions and table.
+
+        Numbers that do not exist (an attack that failed) are null.
+        """
+        document = {
+            "format": FORMAT,
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "options": asdict(self.options),
+            "n_records": self.n_records,
+            "n_given": self.n_given,
+            "n_withheld": self.n_withheld,
+            "n_seen": self.n_seen,
+            "decisions": [asdict(decision) for decision in self.decide()],
+            "table": [row for outcome in self.outcomes for row in outcome.rows()],
+        }
+        return json.dumps(_without_nan(document), allow_nan=False, indent=1)
+
+
+def check_attacks(report: AttackReport) -> None:
+    """Let a release pass its gate, or raise.
+
+    Raises
+    ------
+    GateError
+        Unless every variable is safe; `code` is the worst verdict.
+    """
+    failed = [d for d in report.decide() if d.verdict != "safe"]
+    if not failed and report.verdict == "safe":
+        return
+    remedies = {
+        "leaks": "Sanitise more strongly, or allow more: [audit] max_advantage, max_exposed.",
+        "unproven": "Audit more records ([audit] holdout, max_records), or allow more: [audit] "
+        "max_advantage, max_exposed.",
+        "unknown": "See the column reason of the report's table.",
+    }
+    raise GateError(
+        "The attacks do not let this release pass: "
+        + (" ".join(d.reason for d in failed) or "nothing was attacked."),
+        remedy=remedies[report.verdict],
+        code=report.verdict,
+    )
+
+
+def summarise_outcomes(
+    outcomes: Iterable[AttackOutcome],
+    plan: Sequence[Attack],
+    options: AttackOptions,
+    *,
+    n_records: int,
+    n_given: int,
+    n_withheld: int = 0,
+    n_seen: int = 0,
+    left_out: tuple[LeftOut, ...] = (),
+) -> AttackReport:
+    """The report of outcomes that came in any order; a planned attack without one is unknown."""
+    found = {outcome.attack: outcome for outcome in outcomes}
+    missing = {
+        attack: AttackOutcome(attack, "unknown", reason="The attack was not run.")
+        for attack in plan
+    }
+    ordered = tuple((missing | found)[attack] for attack in plan)
+    return AttackReport(ordered, options, n_records, n_given, n_withheld, n_seen, left_out)
+
+
+def _frame(rows: list[dict[str, Any]], schema: dict[str, tuple[str, str]]) -> pd.DataFrame:
+    import pandas as pd  # slow to load, and attacks on workers never need it
+
+    frame = pd.DataFrame(rows, columns=list(schema))
+    return frame.astype({name: dtype for name, (dtype, _) in schema.items()})
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,340 @@
+"""Judgement: from the scores of all attacks to one verdict per variable, with its reason.
+
+Two questions are asked of every variable, and each has its own error. "leaks" needs a score whose
+lower limit exceeds what is allowed, "safe" needs every upper limit within it. The level is shared
+over variables by Holm's steps, over the attacks and scores of each by Bonferroni.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.evidence import LeftOut
+from privpipe.attacks.kinds.verdicts.outcomes import AttackOutcome
+from privpipe.attacks.statistics.measures import Score
+
+__all__ = [
+    "DECISION_SCHEMA",
+    "Decision",
+    "Verdict",
+    "count_compared",
+    "decide_variables",
+    "is_of_release",
+]
+
+Verdict = Literal["safe", "leaks", "unproven", "unknown"]
+
+OF_RELEASE = ("released", "everything", "bits")
+"""Sources that are readings of the release; see `Evidence`."""
+
+DECISION_SCHEMA = {
+    "target": ("str", "confidential variable"),
+    "verdict": ("str", "safe, leaks, unproven (the limits reach too far) or unknown"),
+    "reason": ("str", "the verdict's reason in a sentence"),
+    "source": ("str", "what the deciding adversary read"),
+    "strongest": ("str", "adversary that decides"),
+    "score": ("str", "score by which it decides"),
+    "estimate": ("float64", "its score"),
+    "lower": ("float64", "lower limit of its score"),
+    "upper": ("float64", "upper limit of its score"),
+    "baseline": ("float64", "score of a guess without records"),
+    "advantage": ("float64", "its advantage"),
+    "advantage_lower": ("float64", "smallest advantage within its limits; above allowed it leaks"),
+    "advantage_upper": ("float64", "largest advantage within its limits; within allowed is safe"),
+    "allowed": ("float64", "largest advantage allowed of this score"),
+    "control_advantage": ("float64", "best advantage on the raw records; NaN without them"),
+    "noise_advantage": ("float64", "best advantage on noise of equal utility; NaN without it"),
+    "n_compared": ("int64", "intervals that hold together (attacks times scores)"),
+    "level": ("float64", "confidence of all verdicts together"),
+    "n_unknown": ("int64", "attacks on the release that failed"),
+    "n_needed": ("float64", "records that would about decide an unproven variable; else NaN"),
+}
+"""Columns of `AttackReport.decisions`: dtype and meaning. One row per variable."""
+
+SCORE_WORDS = {
+    "accuracy": "an accuracy",
+    "balanced_accuracy": "a balanced accuracy",
+    "f1": "an F1",
+    "auc": "an area under the ROC curve",
+    "r2": "an R squared",
+    "tpr_at_0.001": "a true-positive rate at 0.1 % false positives",
+    "tpr_at_0.01": "a true-positive rate at 1 % false positives",
+}
+"""Names of scores as sentences show them."""
+
+SOURCE_WORDS = {
+    "released": "the released features",
+    "everything": "everything released together",
+    "bits": "the bits of the released values",
+}
+"""Names of sources as sentences show them."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Verdict on one confidential variable; fields as in `DECISION_SCHEMA`."""
+
+    target: str
+    verdict: Verdict
+    reason: str
+    source: str = ""
+    strongest: str = ""
+    score: str = ""
+    estimate: float = math.nan
+    lower: float = math.nan
+    upper: float = math.nan
+    baseline: float = math.nan
+    advantage: float = math.nan
+    advantage_lower: float = math.nan
+    advantage_upper: float = math.nan
+    allowed: float = math.nan
+    control_advantage: float = math.nan
+    noise_advantage: float = math.nan
+    n_compared: int = 0
+    level: float = math.nan
+    n_unknown: int = 0
+    n_needed: float = math.nan
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A deciding score and the attack it is of."""
+
+    outcome: AttackOutcome
+    score: Score
+    allowed: float
+
+    @property
+    def reach(self) -> float:
+        """How far the upper limit goes, in units of what is allowed; no number comes first."""
+        over = self.score.advantage_upper - self.allowed
+        return over / max(self.allowed, 1e-6) if math.isfinite(over) else math.inf
+
+    @property
+    def leaks(self) -> bool:
+        return self.score.advantage_lower > self.allowed
+
+    @property
+    def is_safe(self) -> bool:
+        return self.score.advantage_upper <= self.allowed
+
+
+@dataclass(frozen=True)
+class _Case:
+    """All that is known of one variable."""
+
+    target: str
+    outcomes: tuple[AttackOutcome, ...]
+    options: AttackOptions
+
+    @property
+    def on_release(self) -> list[AttackOutcome]:
+        return [o for o in self.outcomes if is_of_release(o.attack.source)]
+
+    @property
+    def n_unknown(self) -> int:
+        return sum(o.status == "unknown" for o in self.on_release)
+
+    @property
+    def n_compared(self) -> int:
+        return count_compared(len(self.on_release), self.outcomes[0].attack.kind, self.options)
+
+    def found(self, n_open: int) -> list[_Found]:
+        """Deciding scores on the release, with limits for so many undecided variables."""
+        level = self.options.plan_level(self.n_compared, n_open)
+        return [
+            _Found(o, s.at(level), self.options.allowed(s.name))
+            for o in self.on_release
+            for s in o.scores
+            if s.name in self.options.deciding(o.attack.kind)
+        ]
+
+    def leaks(self, n_open: int) -> bool:
+        return any(found.leaks for found in self.found(n_open))
+
+    def is_safe(self, n_open: int) -> bool:
+        found = self.found(n_open)
+        return bool(found) and not self.n_unknown and all(one.is_safe for one in found)
+
+    def best_advantage(self, source: str) -> float:
+        """The largest estimate of an advantage on a source for comparison."""
+        values = (
+            s.advantage
+            for o in self.outcomes
+            for s in o.scores
+            if o.attack.source == source and s.name in self.options.deciding(o.attack.kind)
+            if self.options.allowed(s.name) == self.options.max_advantage
+        )
+        return max((value for value in values if math.isfinite(value)), default=math.nan)
+
+
+def is_of_release(source: str) -> bool:
+    """Whether a source is a reading of the release, and no comparison."""
+    return source in OF_RELEASE
+
+
+def count_compared(n_attacks: int, kind: str, options: AttackOptions) -> int:
+    """Number of intervals of one variable that must hold together."""
+    return n_attacks * len(options.deciding(kind))
+
+
+def decide_variables(
+    outcomes: Iterable[AttackOutcome],
+    options: AttackOptions,
+    left_out: Sequence[LeftOut] = (),
+    n_records: int = 0,
+) -> tuple[Decision, ...]:
+    """Decide for every variable, in the order of the outcomes; those left out come last.
+
+    Parameters
+    ----------
+    outcomes
+        Of all attacks.
+    options
+        Limits, deciding scores and level.
+    left_out
+        Variables that were not attacked.
+    n_records
+        Records the outcomes speak of, to say how many would be needed.
+
+    Notes
+    -----
+    Guarantee: where all intervals hold at their levels, the probability that any variable within
+    its limits is said to leak is at most ``(1 - level) / 2``, and so is the probability that any
+    beyond them is said to be safe.
+
+    References
+    ----------
+    Holm 1979, A Simple Sequentially Rejective Multiple Test Procedure.
+    """
+    by_target: dict[str, list[AttackOutcome]] = {}
+    for outcome in outcomes:
+        by_target.setdefault(outcome.attack.target, []).append(outcome)
+    cases = [_Case(target, tuple(mine), options) for target, mine in by_target.items()]
+    leaking = _step_down(cases, _Case.leaks)
+    safe = _step_down(cases, _Case.is_safe)
+    decided = [_decide(case, leaking, safe, len(cases), n_records) for case in cases]
+    return (*decided, *(_decline(one, options) for one in left_out))
+
+
+def _step_down(cases: Sequence[_Case], holds: Callable[[_Case, int], bool]) -> dict[str, int]:
+    """Holm's steps: what holds while so many are undecided, by variable."""
+    found: dict[str, int] = {}
+    while True:
+        n_open = len(cases) - len(found)
+        new = [case for case in cases if case.target not in found and holds(case, n_open)]
+        if not new:
+            return found
+        found |= {case.target: n_open for case in new}
+
+
+def _decide(
+    case: _Case, leaking: dict[str, int], safe: dict[str, int], n_cases: int, n_records: int
+) -> Decision:
+    verdict: Verdict
+    if case.target in leaking:
+        verdict, n_open = "leaks", leaking[case.target]
+        judged = [one for one in case.found(n_open) if one.leaks]
+        best = max(judged, key=lambda one: one.score.advantage_lower, default=None)
+    elif case.target in safe:
+        verdict, n_open = "safe", safe[case.target]
+        best = max(case.found(n_open), key=lambda one: one.reach, default=None)
+    else:
+        n_open = max(1, n_cases - len(safe))
+        judged = case.found(n_open)
+        best = max(judged, key=lambda one: one.reach, default=None)
+        is_known = best is not None and math.isfinite(best.reach) and not case.n_unknown
+        verdict = "unproven" if is_known else "unknown"
+    needed = _count_needed(case.found(n_open), n_records) if verdict == "unproven" else math.nan
+    about = {} if best is None else _describe(best)
+    return Decision(
+        target=case.target,
+        verdict=verdict,
+        reason=_explain(case, verdict, best, needed, n_records),
+        control_advantage=case.best_advantage("raw"),
+        noise_advantage=case.best_advantage("noise"),
+        n_compared=case.n_compared,
+        level=case.options.level,
+        n_unknown=case.n_unknown,
+        n_needed=needed,
+        **about,  # type: ignore[arg-type]  # names of fields to their values
+    )
+
+
+def _decline(left_out: LeftOut, options: AttackOptions) -> Decision:
+    reason = f"{left_out.target!r} is unproven, it was not attacked: {left_out.reason}"
+    return Decision(left_out.target, "unproven", reason, level=options.level)
+
+
+def _describe(found: _Found) -> dict[str, str | float]:
+    score = found.score
+    return {
+        "source": found.outcome.attack.source,
+        "strongest": found.outcome.attack.adversary,
+        "score": score.name,
+        "estimate": score.interval.estimate,
+        "lower": score.interval.lower,
+        "upper": score.interval.upper,
+        "baseline": score.baseline,
+        "advantage": score.advantage,
+        "advantage_lower": score.advantage_lower,
+        "advantage_upper": score.advantage_upper,
+        "allowed": found.allowed,
+    }
+
+
+def _count_needed(found: Sequence[_Found], n_records: int) -> float:
+    """Records with which every upper limit would about reach what is allowed.
+
+    The distance of a limit from the estimate shrinks with the root of the number of records. NaN
+    where an estimate is not within what is allowed: more records would rather prove a leak.
+    """
+    needed = 0.0
+    for score, allowed in ((one.score, one.allowed) for one in found):
+        value, up = score.advantage, score.advantage_upper - score.advantage
+        nothing = max(up, score.advantage - score.advantage_lower)
+        is_open = score.advantage_upper > allowed
+        # Nothing may be behind an estimate, unless so many records should have shown it already.
+        if score.advantage_lower <= 0 and not (is_open and nothing < allowed):
+            value, up = 0.0, nothing
+        if not value < allowed:
+            return math.nan
+        needed = max(needed, n_records * (up / (allowed - value)) ** 2)
+    return math.ceil(needed)
+
+
+def _explain(
+    case: _Case, verdict: Verdict, best: _Found | None, needed: float, n_records: int
+) -> str:
+    """Variable, adversary, score, estimate, limits and what is allowed, in a sentence."""
+    says = {"leaks": "leaks", "safe": "is safe"}.get(verdict, f"is {verdict}")
+    if case.n_unknown and verdict == "unknown":
+        why = next(o.reason for o in case.on_release if o.status == "unknown")
+        return (
+            f"{case.target!r} is unknown: {case.n_unknown} of {len(case.on_release)} attacks "
+            f"failed, the first with: {why}"
+        )
+    if best is None:
+        return f"{case.target!r} is unknown: no attack on the release gave a score that decides."
+    score, attack = best.score, best.outcome.attack
+    interval = score.interval
+    text = (
+        f"{case.target!r} {says}: {attack.adversary.replace('_', ' ')} on "
+        f"{SOURCE_WORDS.get(attack.source, attack.source)} reaches "
+        f"{SCORE_WORDS.get(score.name, score.name)} of {interval.estimate:.4g} "
+        f"({interval.lower:.4g} to {interval.upper:.4g}; guessing {score.baseline:.4g}), an "
+        f"advantage of {score.advantage:.3g} ({score.advantage_lower:.3g} to "
+        f"{score.advantage_upper:.3g}); allowed {best.allowed:.3g}"
+    )
+    if verdict != "unproven":
+        return text + "."
+    if math.isfinite(needed):
+        return text + (
+            f". With about {needed:,.0f} held-out records instead of {n_records:,} the limits "
+            "would decide."
+        )
+    return text + ". The estimate itself is beyond it; more records would rather prove a leak."

@@ -1,0 +1,207 @@
+"""Where work is done: one protocol, in this process or on Dask workers, with the same answers.
+
+Fits, cleaning, audit and pricing take an `Executor` and know no client. Whatever is sent or held
+can be made again, so that the loss of any worker, the only one included, costs time alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from functools import reduce as fold
+from typing import Any, Protocol, TypeVar
+
+from privpipe.cluster.events import Event, Listener, ignore
+from privpipe.cluster.workers.boundary import run_sealed, seal
+from privpipe.cluster.workers.connection import WorkerMemory
+from privpipe.protocols import Oracle, Shard, Statistics, Sums
+from privpipe.records.memory import add_sums
+
+__all__ = ["FAN_IN", "Executor", "LocalExecutor", "fold_in_tree"]
+
+S = TypeVar("S", bound=Statistics)
+T = TypeVar("T")
+
+FAN_IN = 8
+"""Statistics merged by one task."""
+
+
+class Executor(Protocol):
+    """Runs functions on what they are given; nothing but our own errors comes out.
+
+    Functions are module-level and picklable, arguments small and without records. The shape of
+    every sum depends on the tasks alone, never on the workers: all executors give the same bits.
+    """
+
+    listener: Listener
+
+    def describe(self) -> str:
+        """Where it works, in words for the start of a run."""
+        ...
+
+    def measure(self) -> WorkerMemory:
+        """Workers, threads and memory as they are now."""
+        ...
+
+    def send(self, value: Any) -> Any:
+        """Make a value ready to be an argument of many tasks."""
+        ...
+
+    def hold(self, function: Callable[..., Any], *arguments: Any, key: str) -> Any:
+        """Let a value be made where it is used, and keep it there."""
+        ...
+
+    def reduce(
+        self, leaf: Callable[..., S], shared: Sequence[Any], tasks: Sequence[Any], *, label: str
+    ) -> S:
+        """Merge ``leaf(*shared, task)`` of all tasks, in their order.
+
+        Keys are ``sum_<label>-...`` and ``merge_<label>-...``.
+        """
+        ...
+
+    def oracle(
+        self,
+        load: Callable[..., list[Shard]],
+        shared: Sequence[Any],
+        tasks: Sequence[Any],
+        function: Callable[..., Sums],
+        resident: Mapping[str, Any],
+        *,
+        label: str,
+    ) -> Oracle[Any, Sums]:
+        """A callable that sums ``function(shard, parameters, **resident)`` over all shards.
+
+        Shards are those of ``load(*shared, task)``; sums are added shard by shard within a task,
+        then task by task.
+        """
+        ...
+
+    def map_tasks(
+        self,
+        function: Callable[..., Any],
+        tasks: Iterable[tuple[str, tuple[Any, ...]]],
+        *,
+        shared: Sequence[Any] = (),
+        prefix: str,
+        retries: int = 2,
+    ) -> Iterator[tuple[str, Any]]:
+        """Yield name and ``function(*shared, *arguments)`` of each task as it is done.
+
+        A task that failed yields its error, one of ours. A bounded number of tasks is under way;
+        the next begins once what was yielded has been dealt with. Keys are ``<prefix>-<name>``.
+        """
+        ...
+
+
+def fold_in_tree(parts: Iterator[T], merge: Callable[[list[T]], T]) -> T:
+    """Merge in the order given, at most `FAN_IN` at a time, with few parts alive.
+
+    The shape of the tree depends on the number of parts alone, whoever merges them.
+
+    >>> fold_in_tree(iter("abcdefghij"), lambda parts: f"({''.join(parts)})")
+    '((abcdefgh)ij)'
+    """
+    levels: list[list[T]] = [[]]
+    for part in parts:
+        levels[0].append(part)
+        level = 0
+        while len(levels[level]) == FAN_IN:
+            if level + 1 == len(levels):
+                levels.append([])
+            levels[level + 1].append(merge(levels[level]))
+            levels[level] = []
+            level += 1
+    # What is left over, from the fullest part to the newest, keeps the order.
+    rest = [part for level in reversed(levels) for part in level]
+    return rest[0] if len(rest) == 1 else merge(rest)
+
+
+def merge_all(parts: Sequence[S]) -> S:
+    """Merge in order."""
+    return fold(lambda left, right: left.merge(right), parts)
+
+
+class LocalExecutor:
+    """Does all work in this process, one task after the other: ``[cluster] workers = 0``.
+
+    Parameters
+    ----------
+    listener
+        Receives the events.
+    """
+
+    def __init__(self, listener: Listener = ignore) -> None:
+        self.listener = listener
+
+    def describe(self) -> str:
+        """This process."""
+        return "none: all work is done in this process"
+
+    def measure(self) -> WorkerMemory:
+        """One worker of one thread, with the memory of the machine."""
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return WorkerMemory(1, 1, total, total, 1)
+
+    def send(self, value: Any) -> Any:
+        """The value itself."""
+        return value
+
+    def hold(self, function: Callable[..., Any], *arguments: Any, key: str) -> Any:
+        """Make the value now."""
+        del key
+        return run_sealed(function, *arguments)
+
+    def reduce(
+        self, leaf: Callable[..., S], shared: Sequence[Any], tasks: Sequence[Any], *, label: str
+    ) -> S:
+        """See `Executor.reduce`."""
+
+        def work() -> Iterator[S]:
+            for task in tasks:
+                yield leaf(*shared, task)
+                n_chunks = len(task) if isinstance(task, Sized) else 1
+                self.listener(Event(f"sum_{label}", "advances", n_chunks, "chunks"))
+
+        return run_sealed(fold_in_tree, work(), merge_all)
+
+    def oracle(
+        self,
+        load: Callable[..., list[Shard]],
+        shared: Sequence[Any],
+        tasks: Sequence[Any],
+        function: Callable[..., Sums],
+        resident: Mapping[str, Any],
+        *,
+        label: str,
+    ) -> Oracle[Any, Sums]:
+        """See `Executor.oracle`; shards are read anew each round, memory is that of one task."""
+        del label
+
+        def ask(parameters: Any, /) -> Sums:
+            return add_sums([_ask_task(task, parameters) for task in tasks])
+
+        def _ask_task(task: Any, parameters: Any) -> Sums:
+            shards = load(*shared, task)
+            return add_sums([function(shard, parameters, **resident) for shard in shards])
+
+        return lambda parameters, /: run_sealed(ask, parameters)
+
+    def map_tasks(
+        self,
+        function: Callable[..., Any],
+        tasks: Iterable[tuple[str, tuple[Any, ...]]],
+        *,
+        shared: Sequence[Any] = (),
+        prefix: str,
+        retries: int = 2,
+    ) -> Iterator[tuple[str, Any]]:
+        """See `Executor.map_tasks`; a task that failed here is not tried again."""
+        del prefix, retries
+        for name, arguments in tasks:
+            outcome: Any
+            try:
+                outcome = function(*shared, *arguments)
+            except Exception as error:
+                outcome = seal(error, getattr(function, "__name__", "task"))
+            yield name, outcome

@@ -1,0 +1,260 @@
+"""Cleaning on the workers: store, worker, store; only receipts travel.
+
+One task owns whole chunks. A bounded number of tasks is in flight, futures are released as they
+complete, and each task's receipts are recorded before the next is submitted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from privpipe.capabilities import Counts, MakesRecords, Measures, Reconstructs
+from privpipe.cluster.events import Event
+from privpipe.cluster.executors.executor import Executor
+from privpipe.errors import FormatError, InputError, PrivpipeError
+from privpipe.numerics.finite import find_empty_rows, find_finite_rows, keep_rows
+from privpipe.protocols import BoolArray, FloatArray, RecordMap, RecordStream
+from privpipe.records.schema import MISSING
+from privpipe.sanitizers.utility_summary import UtilitySummary
+from privpipe.store.arrays.blocks import Receipt, write_block
+from privpipe.store.arrays.layout import FEATURES, RELEASED
+from privpipe.store.collections.collection import Collection
+from privpipe.store.keyring.partition_keys import PartitionKeys
+from privpipe.store.models.artifacts import digest_map, open_model
+from privpipe.store.releases.release import ReleasePlan
+
+__all__ = [
+    "CleaningJob",
+    "Nonfinite",
+    "clean_chunks",
+    "clean_collection",
+    "load_map",
+    "release_records",
+    "treat_nonfinite",
+]
+
+Nonfinite = Literal["fail", "withhold", "impute"]
+Block = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class CleaningJob:
+    """All that a worker must know to clean chunks; no values of records.
+
+    Parameters
+    ----------
+    collection
+        Source of the records.
+    plan
+        The release being written.
+    model_url, model_digest
+        The fitted map, and what it must be.
+    include
+        Variables released by name.
+    nonfinite
+        What happens to records with values that are not finite: "fail", "withhold" (the row
+        stays and holds nothing), or "impute" (such values become those of `fill`).
+    fill : (n_features,), optional
+        Mean training record, for "impute".
+    keys
+        Name the keys of the draws, when the map draws at random.
+    """
+
+    collection: Collection
+    plan: ReleasePlan
+    model_url: str
+    model_digest: str
+    include: tuple[str, ...] = ()
+    nonfinite: Nonfinite = "fail"
+    fill: FloatArray | None = None
+    keys: PartitionKeys | None = None
+
+    @property
+    def flags_released(self) -> bool:
+        """Whether the release says of each record if it was released."""
+        return any(array.name == RELEASED for array in self.plan.arrays)
+
+
+def clean_collection(
+    executor: Executor,
+    job: CleaningJob,
+    record: Callable[[Sequence[Receipt]], None],
+    *,
+    done: frozenset[int] = frozenset(),
+) -> None:
+    """Clean every chunk that is not done yet.
+
+    Parameters
+    ----------
+    executor
+        Who works; its listener receives records done and stalls.
+    job
+        What to clean and where to.
+    record
+        Called with the receipts of each finished task, in the order of finishing.
+    done
+        Chunks that already have a receipt.
+
+    Raises
+    ------
+    PrivpipeError
+        What a worker reported; other tasks are cancelled.
+    ClusterError
+        If all workers are gone and none comes back.
+    """
+    tasks = (
+        (f"{chunks[0]:06d}", (chunks,))
+        for task in job.plan.chunks.tasks()
+        if (chunks := [chunk for chunk in task if chunk not in done])
+    )
+    for _, receipts in executor.map_tasks(clean_chunks, tasks, shared=(job,), prefix="clean_chunk"):
+        if isinstance(receipts, PrivpipeError):
+            raise receipts
+        record(receipts)
+        n_records = sum(receipt.rows for receipt in receipts)
+        executor.listener(Event("clean_chunk", "advances", n_records))
+
+
+def clean_chunks(job: CleaningJob, chunks: list[int]) -> list[Receipt]:
+    """Worker side: read, map and write whole chunks, one after the other."""
+    fitted = load_map(job.model_url, job.model_digest)
+    return [_clean_chunk(job, fitted, chunk) for chunk in chunks]
+
+
+def _clean_chunk(job: CleaningJob, fitted: RecordMap, chunk: int) -> Receipt:
+    begun = time.perf_counter()
+    start, stop = job.plan.chunks.rows(chunk)
+    if isinstance(fitted, MakesRecords):
+        mapped = _make_features(job, fitted, chunk)
+    else:
+        mapped = (_map_codes if fitted.reads == "attributes" else _map_features)(job, fitted, chunk)
+    block, kept = mapped.block, mapped.kept
+    for name in job.include:
+        values = job.collection.read(name, start, stop)
+        block[name] = values if kept.all() else _spread(values[kept], kept)
+    if job.flags_released:
+        block[RELEASED] = kept.astype(np.int8)
+    receipt = write_block(job.plan.data_url, job.plan.arrays, chunk, block, job.plan.run)
+    seconds = time.perf_counter() - begun
+    withheld = len(kept) - int(kept.sum())
+    return replace(
+        receipt, seconds=seconds, withheld=withheld, utility=mapped.utility, unseen=mapped.unseen
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Mapped:
+    """What a map made of a chunk: the arrays, what is released, the cost, unseen profiles."""
+
+    block: Block
+    kept: BoolArray
+    utility: UtilitySummary | None = None
+    unseen: int | None = None
+
+
+def _map_features(job: CleaningJob, fitted: RecordMap, chunk: int) -> _Mapped:
+    """Released features of a chunk."""
+    start, stop = job.plan.chunks.rows(chunk)
+    x, kept = treat_nonfinite(job, job.collection.read(FEATURES, start, stop), chunk)
+    utility = None
+    if isinstance(fitted, Measures):
+        # Withheld records must not count as cleaned; a map that measures draws nothing.
+        released, utility = fitted.apply_measured(keep_rows(x, kept), overwrite_x=True)
+        released = _spread(released, kept)
+    else:
+        # Withheld records keep their place, so that what is drawn for a record never shifts.
+        ready = x if kept.all() else np.where(kept[:, None], x, x.dtype.type(0))
+        released = fitted.apply(ready, _stream(job, start, stop))
+        if not kept.all():
+            released[~kept] = np.nan
+    kept &= ~find_empty_rows(released)  # a map may withhold records of its own
+    block = {FEATURES: released.astype(job.plan.arrays[0].dtype, copy=False)}
+    return _Mapped(block, kept, utility)
+
+
+def _make_features(job: CleaningJob, fitted: MakesRecords, chunk: int) -> _Mapped:
+    """Features of records that are nobody's: no record of the collection is read."""
+    start, stop = job.plan.chunks.rows(chunk)
+    made = fitted.make_records(start, stop, _stream(job, start, stop))
+    block = {FEATURES: made.astype(job.plan.arrays[0].dtype, copy=False)}
+    return _Mapped(block, np.ones(stop - start, bool))
+
+
+def _map_codes(job: CleaningJob, fitted: RecordMap, chunk: int) -> _Mapped:
+    """Released attributes of a chunk, one array per variable."""
+    start, stop = job.plan.chunks.rows(chunk)
+    x, stream, unseen = job.collection.codes(start, stop), _stream(job, start, stop), None
+    if isinstance(fitted, Counts):
+        codes, unseen = fitted.apply_counted(x, stream)
+    else:
+        codes = fitted.apply(x, stream)
+    dtypes = {array.name: array.dtype for array in job.plan.arrays}
+    block = {
+        name: codes[:, j].astype(dtypes[name]) for j, name in enumerate(job.collection.attributes)
+    }
+    return _Mapped(block, np.ones(len(codes), bool), unseen=unseen)
+
+
+def _stream(job: CleaningJob, start: int, stop: int) -> RecordStream | None:
+    """Random words of these records; None when nothing is drawn."""
+    return None if job.keys is None else job.keys.stream(start, stop)
+
+
+def treat_nonfinite(
+    job: CleaningJob, x: npt.NDArray[Any], chunk: int
+) -> tuple[npt.NDArray[Any], BoolArray]:
+    """Records ready for the map, and which of them may be released.
+
+    Raises
+    ------
+    InputError
+        Under "fail", with how many records of which chunk are concerned.
+    """
+    kept = find_finite_rows(x)
+    if kept.all() or job.nonfinite == "withhold":
+        return x, kept
+    if job.nonfinite == "impute" and job.fill is not None:
+        return np.where(np.isfinite(x), x, job.fill.astype(x.dtype)), np.ones(len(x), bool)
+    raise InputError(
+        f"{len(x) - int(kept.sum())} of {len(x)} records of chunk {chunk} hold features that are "
+        "not finite.",
+        remedy='Fix the source, or set [release] nonfinite = "withhold" or "impute".',
+        code="nonfinite",
+    )
+
+
+def _spread(values: npt.NDArray[Any], kept: BoolArray) -> npt.NDArray[Any]:
+    """Put rows back to their places; rows left out hold NaN, or the missing code."""
+    if kept.all():
+        return values
+    fill = np.nan if np.issubdtype(values.dtype, np.floating) else MISSING
+    spread = np.full((len(kept), *values.shape[1:]), fill, values.dtype)
+    spread[kept] = values
+    return spread
+
+
+def release_records(
+    fitted: RecordMap, x: npt.NDArray[Any], stream: RecordStream | None = None
+) -> npt.NDArray[Any]:
+    """Records as a reader of the release will see them, whatever its layout."""
+    released = fitted.apply(x, stream)
+    return fitted.reconstruct(released) if isinstance(fitted, Reconstructs) else released
+
+
+@lru_cache(maxsize=4)
+def load_map(url: str, digest: str) -> RecordMap:
+    """Worker side: open a model once per process, and only the one that was fitted."""
+    fitted = open_model(url)
+    if digest_map(fitted) != digest:
+        raise FormatError(
+            "The stored model is not the one of this run.",
+            remedy="Do not change a run's workspace while it works.",
+        )
+    return fitted

@@ -1,0 +1,171 @@
+"""Attacks as Dask tasks: prepared evidence goes to the workers once, outcomes come back.
+
+Outcomes are numbers about records; no record and no library's message travels with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from privpipe.attacks.adversaries.attack_memory import plan_attack_bytes
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.evidence import Evidence, LeftOut
+from privpipe.attacks.kinds.inference import plan_attacks, run_attack
+from privpipe.attacks.kinds.verdicts.attack_report import AttackReport, summarise_outcomes
+from privpipe.attacks.kinds.verdicts.outcomes import Attack, AttackOutcome
+from privpipe.cluster.events import Event
+from privpipe.cluster.executors.executor import Executor
+from privpipe.cluster.passes.pass_checkpoints import Checkpoints
+from privpipe.cluster.workers.connection import WorkerMemory
+from privpipe.errors import MemoryBudgetError, PrivpipeError
+
+__all__ = ["EvidenceSummary", "check_worker_memory", "distribute_attacks"]
+
+
+@dataclass(frozen=True)
+class EvidenceSummary:
+    """What the driver must know of evidence that stays on workers.
+
+    Parameters
+    ----------
+    plan
+        The attacks to run.
+    counts
+        Numbers of records, as `Evidence.counts` names them.
+    held_bytes, attack_bytes
+        Bytes of the evidence, and of one attack beside it.
+    left_out
+        Variables that cannot be attacked.
+    """
+
+    plan: tuple[Attack, ...]
+    counts: dict[str, int]
+    held_bytes: int
+    attack_bytes: int
+    left_out: tuple[LeftOut, ...] = ()
+
+
+def distribute_attacks(
+    executor: Executor,
+    evidence: Evidence | Callable[[], Evidence],
+    *,
+    options: AttackOptions | None = None,
+    progress: Callable[[int, int, AttackOutcome], None] | None = None,
+    retries: int = 1,
+    checkpoints: Checkpoints | None = None,
+) -> AttackReport:
+    """Run the attacks of an audit on the workers of a cluster.
+
+    Parameters
+    ----------
+    executor
+        Who works.
+    evidence
+        What is attacked: prepared evidence, which is sent to every worker once; or a
+        picklable function that prepares it, which runs once on a worker (for instance to
+        read the sample from the release, so that no record passes the driver).
+    options
+        Adversaries, bounds, limit and confidence.
+    progress
+        Called after each attack with the number done, the number planned and the outcome.
+    retries
+        Times an attack is tried again when its worker is lost.
+    checkpoints
+        Where outcomes are checkpointed, and found by a run that goes on; None for nowhere.
+
+    Returns
+    -------
+    AttackReport
+        The same as `measure_attacks` gives, but for the seconds. An attack whose worker was
+        lost is "unknown".
+
+    Raises
+    ------
+    MemoryBudgetError
+        If a worker cannot hold the evidence and one attack per thread.
+    PrivpipeError
+        What preparing the evidence raised.
+
+    Notes
+    -----
+    Keys are ``attack-<run id>-<source>-<adversary>-<variable>``: the dashboard groups them
+    under "attack". A worker holds one copy of the evidence and one attack per thread.
+    """
+    options = options or AttackOptions()
+    if isinstance(evidence, Evidence):
+        held = executor.send(evidence)
+    else:
+        held = executor.hold(evidence, key="prepare_evidence")
+    summary: EvidenceSummary = _ask_one(executor, describe_evidence, held, options)
+    check_worker_memory(summary, executor.measure())
+    known = checkpoints and checkpoints.about(evidence, options)
+    attacks = {attack.name: attack for attack in summary.plan}
+    tasks = (
+        (attack.name, (attack, options, known and known.about(attack))) for attack in summary.plan
+    )
+    executor.listener(Event("attack", "begins", len(attacks), "attacks"))
+    outcomes: list[AttackOutcome] = []
+    for name, found in executor.map_tasks(
+        attack_once, tasks, shared=(held,), prefix="attack", retries=retries
+    ):
+        outcomes.append(_lose(attacks[name], found) if isinstance(found, PrivpipeError) else found)
+        executor.listener(Event("attack", "advances", 1, "attacks"))
+        if progress is not None:
+            progress(len(outcomes), len(attacks), outcomes[-1])
+    executor.listener(Event("attack", "ends", unit="attacks"))
+    return summarise_outcomes(
+        outcomes, summary.plan, options, left_out=summary.left_out, **summary.counts
+    )
+
+
+def _ask_one(executor: Executor, function: Callable[..., Any], held: Any, *arguments: Any) -> Any:
+    """Answer of one function about what is held, found where it is."""
+    tasks = [("1", arguments)]
+    [(_, found)] = executor.map_tasks(function, tasks, shared=(held,), prefix="plan_attacks")
+    if isinstance(found, PrivpipeError):
+        raise found
+    return found
+
+
+def describe_evidence(evidence: Evidence, options: AttackOptions) -> EvidenceSummary:
+    """Worker side: what the driver must know of the evidence; no record is in it."""
+    return EvidenceSummary(
+        plan=plan_attacks(evidence, options),
+        counts=evidence.counts(),
+        held_bytes=evidence.n_bytes,
+        attack_bytes=plan_attack_bytes(evidence),
+        left_out=evidence.left_out,
+    )
+
+
+def attack_once(
+    evidence: Evidence, attack: Attack, options: AttackOptions, checkpoints: Checkpoints | None
+) -> AttackOutcome:
+    """Worker side: run an attack, unless an earlier run checkpointed its outcome."""
+    if checkpoints is not None and (kept := checkpoints.read("outcome")) is not None:
+        known: AttackOutcome = kept
+        return known
+    outcome = run_attack(evidence, attack, options)
+    if checkpoints is not None and outcome.status == "measured":
+        checkpoints.write("outcome", outcome)
+    return outcome
+
+
+def check_worker_memory(summary: EvidenceSummary, workers: WorkerMemory) -> None:
+    """Raise MemoryBudgetError where a worker cannot hold the evidence and its attacks."""
+    # A worker that gets the evidence holds its message and its arrays for a moment.
+    needed = 2 * summary.held_bytes + workers.threads * summary.attack_bytes
+    if workers.smallest and needed > workers.smallest:
+        raise MemoryBudgetError(
+            f"Attacks need {needed / 2**20:.0f} MiB on a worker of {workers.threads} threads, "
+            f"the smallest has {workers.smallest / 2**20:.0f} MiB.",
+            remedy="Lower max_records or max_bytes of the attacks, or use fewer threads or "
+            "larger workers.",
+        )
+
+
+def _lose(attack: Attack, error: PrivpipeError) -> AttackOutcome:
+    # The code of the error only: its text may come from anywhere.
+    return AttackOutcome(attack, "unknown", reason=f"The worker failed: {error.code}.")

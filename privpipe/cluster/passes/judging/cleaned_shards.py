@@ -1,0 +1,95 @@
+"""Shards whose records are cleaned on the worker that reads them, for audits of training data."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy.typing as npt
+
+from privpipe.cluster.passes.cleaning_pass import load_map, release_records
+from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
+from privpipe.protocols import Column, Oracle, Shard, Shards, ShardSchema, Statistics, Sums
+from privpipe.records.indicators import expand_indicators
+
+__all__ = ["CleanedShards"]
+
+S = TypeVar("S", bound=Statistics)
+
+
+@dataclass(frozen=True)
+class CleanedShards:
+    """Shards whose `released` is what a stored map makes of their features.
+
+    Parameters
+    ----------
+    inner
+        The raw shards.
+    model_url, model_digest
+        The stored map.
+    """
+
+    inner: Shards
+    model_url: str
+    model_digest: str
+
+    @property
+    def n_records(self) -> int:
+        return self.inner.n_records
+
+    @property
+    def schema(self) -> ShardSchema:
+        return self.inner.schema
+
+    def reduce(self, summarise: Callable[[Shard], S]) -> S:
+        """See `Shards.reduce`."""
+        return self.inner.reduce(self.clean_first(summarise))
+
+    def clean_first(self, summarise: Callable[[Shard], S]) -> Callable[[Shard], S]:
+        """What to ask of the raw shards: to clean each before it is summarised."""
+        return partial(
+            summarise_cleaned,
+            summarise=summarise,
+            model_url=self.model_url,
+            model_digest=self.model_digest,
+            attributes=self.schema.attributes,
+        )
+
+    def oracle(self, function: Callable[..., Sums], **resident: Any) -> Oracle[Any, Sums]:
+        """Not needed by audits: ask the raw shards."""
+        return self.inner.oracle(function, **resident)
+
+
+def summarise_cleaned(
+    shard: Shard,
+    *,
+    summarise: Callable[[Shard], S],
+    model_url: str,
+    model_digest: str,
+    attributes: Sequence[Column],
+) -> S:
+    """Worker side: clean a shard, then summarise raw and cleaned records together."""
+    released = release_shard(shard, model_url, model_digest, attributes)
+    return summarise(replace(shard, released=released))
+
+
+def release_shard(
+    shard: Shard, model_url: str, model_digest: str, attributes: Sequence[Column]
+) -> npt.NDArray[Any]:
+    """Worker side: what a stored map makes of a shard, codes as indicators.
+
+    Draws are fresh: nothing of it is published.
+    """
+    fitted = load_map(model_url, model_digest)
+    n = shard.n_records
+    stream = (
+        KeyedStream(secrets.token_bytes(KEY_BYTES), partition="audit", first_record=0, n_records=n)
+        if fitted.draws
+        else None
+    )
+    if fitted.reads == "features":
+        return release_records(fitted, shard.features, stream)
+    return expand_indicators(fitted.apply(shard.attributes, stream), attributes)

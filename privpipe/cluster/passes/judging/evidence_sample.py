@@ -1,0 +1,227 @@
+"""The sample that adversaries see: held-out records, raw and released, read on a worker.
+
+A few chunks spread over the collection are read, and a bounded number of their different
+records is kept. Repeats of a measured record teach an adversary nothing and would flatter its
+intervals, so each counts once: a collection and its whole repeats give the same evidence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.beside import Beside
+from privpipe.attacks.adversaries.evidence import Evidence, prepare_evidence
+from privpipe.cluster.passes.judging.cleaned_shards import release_shard
+from privpipe.numerics.finite import find_empty_rows, find_finite_rows
+from privpipe.protocols import Column, Shard, WordArray
+from privpipe.records.holdout import hash_rows
+from privpipe.store.collections.collection import Collection
+
+__all__ = ["Published", "sample_evidence"]
+
+MOST_CHUNKS = 16
+"""Chunks that are read, evenly spread."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a release tells beside its features.
+
+    Parameters
+    ----------
+    included
+        Variables released by name, which the collection has as well.
+    order
+        Whether the order of the records is released: the collection is what was released.
+    partitions
+        Whether the lengths of its partitions are published.
+    withholds
+        Whether records that are not finite are withheld (where a model releases the records).
+    """
+
+    included: tuple[str, ...] = ()
+    order: bool = False
+    partitions: bool = False
+    withholds: bool = False
+
+
+def sample_evidence(
+    collection: Collection,
+    options: AttackOptions,
+    *,
+    model_url: str = "",
+    model_digest: str = "",
+    published: Published | None = None,
+) -> Evidence:
+    """Worker side: draw the sample and prepare it for attacks.
+
+    Parameters
+    ----------
+    collection
+        Held-out records with their confidential variables, and with their released features
+        unless a model is named.
+    options
+        How many records, and how rare classes are treated.
+    model_url, model_digest
+        A stored map that releases the features of each shard, when `collection` does not.
+    published
+        What the release tells beside the features.
+
+    Raises
+    ------
+    InputError
+        If the sample cannot be attacked, as when no variable has two classes.
+    """
+    published = published or Published()
+    release = None
+    if model_url:
+        release = partial(
+            _release,
+            collection,
+            model_url=model_url,
+            model_digest=model_digest,
+            published=published,
+        )
+    n_chunks = collection.plan.n_chunks
+    chosen = np.unique(np.linspace(0, n_chunks - 1, min(MOST_CHUNKS, n_chunks)).astype(int))
+    sample = _Drawn.none()
+    for chunk in chosen:
+        shard = _read(collection, int(chunk), published)
+        drawn = _draw(shard, _identify(shard, int(chunk), collection), options.max_records)
+        if release is not None:
+            drawn = replace(drawn, shard=replace(drawn.shard, released=release(drawn.shard)))
+        joined = drawn if sample.hashes.size == 0 else _join(sample, drawn)
+        sample = _draw(joined.shard, joined.hashes, options.max_records)
+    n_confidential = len(collection.confidential)
+    return prepare_evidence(
+        sample.shard.released,
+        sample.shard.confidential[:, :n_confidential],
+        raw=_fill(sample.shard.features),
+        columns=collection.schema.confidential,
+        beside=_beside(collection, sample.shard, published),
+        options=options,
+    )
+
+
+def _read(collection: Collection, chunk: int, published: Published) -> Shard:
+    """A shard whose confidential columns are followed by what is published beside the features."""
+    wider = replace(collection, confidential=(*collection.confidential, *published.included))
+    shard = wider.shard(chunk)
+    parts = [shard.confidential]
+    if published.order:
+        parts.append(collection.rows(chunk)[:, None].astype(np.float64))
+    if collection.released_basis is not None:  # its coordinates are what is stored
+        parts.append(replace(collection, released_basis=None).shard(chunk).released)
+    return replace(shard, confidential=np.hstack(parts))
+
+
+def _release(
+    collection: Collection, shard: Shard, *, model_url: str, model_digest: str, published: Published
+) -> npt.NDArray[Any]:
+    """What a stored map makes of a shard; records that the release withholds are rows of NaN."""
+    attributes = collection.schema.attributes
+    held = find_finite_rows(shard.features)
+    if held.all() or not published.withholds or len(shard.attributes):
+        return release_shard(shard, model_url, model_digest, attributes)
+    some = _take(shard, np.flatnonzero(held))
+    made = release_shard(some, model_url, model_digest, attributes)
+    released = np.full((len(held), made.shape[1]), np.nan, made.dtype)
+    released[held] = made
+    return released
+
+
+def _beside(collection: Collection, shard: Shard, published: Published) -> Beside:
+    """What a release tells of the records of the sample beside their features."""
+    first, n = len(collection.confidential), len(published.included)
+    more = shard.confidential[:, first:]
+    schema = collection.schema_of_records
+    columns = [
+        Column(name, len(categories) if (categories := schema.variable(name).categories) else None)
+        for name in published.included
+    ]
+    position = more[:, n].astype(np.int64) if published.order else None
+    coordinates = more[:, n + (1 if published.order else 0) :]
+    included = np.hstack([more[:, :n], coordinates])
+    # A withheld row holds nothing; the place it leaves is published.
+    included[find_empty_rows(shard.released)] = np.nan
+    partition = None
+    if published.partitions and position is not None and schema.partitions:
+        ends = np.cumsum([one.n_records for one in schema.partitions])
+        partition = np.searchsorted(ends, position, side="right")
+    columns += [Column(f"coordinate {j}") for j in range(coordinates.shape[1])]
+    return Beside(included if columns else None, tuple(columns), position, partition)
+
+
+def _fill(features: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Raw records for the control: what is not finite becomes the column's mean."""
+    known = np.isfinite(features)
+    if known.all():
+        return features
+    n = np.maximum(known.sum(axis=0), 1)
+    mean = np.where(known, features, 0).sum(axis=0, dtype=np.float64) / n
+    return np.where(known, features, mean.astype(features.dtype))
+
+
+@dataclass(frozen=True, eq=False)
+class _Drawn:
+    """Records of a sample with the hashes that decided for them, (n_records,)."""
+
+    shard: Shard
+    hashes: WordArray
+
+    @classmethod
+    def none(cls) -> _Drawn:
+        return cls(Shard(np.empty((0, 0))), np.empty(0, np.uint64))
+
+
+def _identify(shard: Shard, chunk: int, collection: Collection) -> WordArray:
+    """What makes a record different from others, hashed.
+
+    Equal measured records are repeats of one. Categorical records are equal by nature, and what
+    is drawn for them differs: there each record counts.
+    """
+    if collection.indicators:
+        places = np.column_stack(np.broadcast_arrays(chunk, np.arange(shard.n_records)))
+        return hash_rows(places.astype(np.float64))
+    confidential = shard.confidential[:, : len(collection.confidential)]
+    rows = np.hstack([shard.features, confidential]).astype(np.float64)
+    return hash_rows(rows + 0.0)  # one zero only
+
+
+def _draw(shard: Shard, hashes: WordArray, most: int) -> _Drawn:
+    """Each record once, and of many those of smallest hash, in the order of their hashes.
+
+    Who is drawn does not depend on chunks, their order or repeats.
+    """
+    drawn, first = np.unique(hashes, return_index=True)
+    return _Drawn(_take(shard, first[:most]), drawn[:most])
+
+
+def _take(shard: Shard, rows: npt.NDArray[np.intp]) -> Shard:
+    """Some rows of what adversaries are given."""
+    released = shard.released[rows] if len(shard.released) else shard.released
+    return Shard(
+        features=shard.features[rows],
+        confidential=shard.confidential[rows],
+        attributes=shard.attributes[rows],
+        released=released,
+        first_record=-1,
+    )
+
+
+def _join(left: _Drawn, right: _Drawn) -> _Drawn:
+    one, other = left.shard, right.shard
+    shard = Shard(
+        features=np.concatenate([one.features, other.features]),
+        confidential=np.concatenate([one.confidential, other.confidential]),
+        attributes=np.concatenate([one.attributes, other.attributes]),
+        released=np.concatenate([one.released, other.released]),
+        first_record=-1,
+    )
+    return _Drawn(shard, np.concatenate([left.hashes, right.hashes]))

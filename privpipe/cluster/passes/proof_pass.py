@@ -1,0 +1,56 @@
+"""Proving a collection without receipts: every stored byte is read once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from privpipe.cluster.executors.executor import Executor
+from privpipe.errors import PrivpipeError
+from privpipe.store.collections.collection import Collection
+from privpipe.store.collections.proving import Measured, find_proof, measure_chunks, prove_by_digest
+
+__all__ = ["prove_collection"]
+
+
+def prove_collection(executor: Executor, collection: Collection, url: str) -> Collection:
+    """The collection with a proof; nothing is read where it has one.
+
+    Parameters
+    ----------
+    executor
+        Who reads.
+    collection
+        As it was opened.
+    url
+        Place for its receipts, within the private workspace of the run. What an interrupted run
+        kept there is not made again.
+
+    Raises
+    ------
+    StoreError
+        If it is not what was ingested.
+    """
+    if collection.sealed.proof is not None:
+        return collection
+    known = find_proof(collection, url)
+    if known is not None:
+        return known
+    return prove_by_digest(collection, _measure(executor, collection), url)
+
+
+def _measure(executor: Executor, collection: Collection) -> Iterator[Measured]:
+    """What is stored, in the order of the chunks; tasks that finish early wait for their turn."""
+    chunks = [list(some) for some in collection.plan.tasks()]
+    tasks = ((f"{number:06d}", (some,)) for number, some in enumerate(chunks))
+    waiting: dict[int, list[Measured]] = {}
+    turn = 0
+    prefix = f"prove_chunk-{collection.digest[:8]}"
+    for name, found in executor.map_tasks(
+        measure_chunks, tasks, shared=(collection.sealed,), prefix=prefix
+    ):
+        if isinstance(found, PrivpipeError):
+            raise found
+        waiting[int(name)] = found
+        while turn in waiting:
+            yield from waiting.pop(turn)
+            turn += 1

@@ -1,0 +1,128 @@
+"""A collection whose questions an executor answers: mergeable statistics, and rounds of sums.
+
+Only merged statistics reach the driver. The shape of every sum depends on the number of chunks
+alone, so that the result does not depend on who works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from privpipe.cluster.events import Event
+from privpipe.cluster.executors.executor import Executor
+from privpipe.cluster.executors.oracles import load_shards
+from privpipe.cluster.passes.pass_checkpoints import Checkpoints, KnownAnswers, RunningSum
+from privpipe.protocols import Oracle, Shard, ShardSchema, Statistics, Sums
+from privpipe.store.collections.collection import Collection
+
+__all__ = ["ShardedCollection", "summarise_chunks"]
+
+S = TypeVar("S", bound=Statistics)
+
+
+@dataclass(frozen=True)
+class ShardedCollection:
+    """A collection whose questions are answered where the executor works; implements `Shards`.
+
+    Parameters
+    ----------
+    collection
+        The collection, with the part of its records to use.
+    executor
+        Who works.
+    label
+        What the dashboard shows after ``sum_`` and ``merge_``.
+    checkpoints
+        Where the statistic of each task is checkpointed, so that an interrupted run goes on within
+        a pass; None for nowhere.
+    """
+
+    collection: Collection
+    executor: Executor
+    label: str = "moments"
+    checkpoints: Checkpoints | None = None
+
+    @property
+    def n_records(self) -> int:
+        return self.collection.n_records
+
+    @property
+    def schema(self) -> ShardSchema:
+        return self.collection.schema
+
+    def reduce(self, summarise: Callable[[Shard], S]) -> S:
+        """Summarise and merge chunk by chunk; see `Shards.reduce`."""
+        checkpoints = self.checkpoints and self.checkpoints.about(self.collection, summarise)
+        work, n_chunks = f"sum_{self.label}", self.collection.plan.n_chunks
+        self.executor.listener(Event(work, "begins", n_chunks, "chunks"))
+        try:
+            found: S = self.executor.reduce(
+                summarise_chunks,
+                (self.collection, summarise, checkpoints),
+                self._tasks(),
+                label=self.label,
+            )
+            return found
+        finally:
+            self.executor.listener(Event(work, "ends", unit="chunks"))
+
+    def oracle(self, function: Callable[..., Sums], **resident: Any) -> Oracle[Any, Sums]:
+        """Sum over shards that stay where they were loaded; see `Shards.oracle`."""
+        asked: list[Oracle[Any, Sums]] = []
+
+        def ask(parameters: Any, /) -> Sums:
+            if not asked:  # a run that goes on may never need the shards again
+                shared = (self.collection,)
+                asked.append(
+                    self.executor.oracle(
+                        load_shards, shared, self._tasks(), function, resident, label=self.label
+                    )
+                )
+            return asked[0](parameters)
+
+        checkpoints = self.checkpoints and self.checkpoints.about(
+            "oracle", self.collection, function, resident
+        )
+        n_bytes = sum(
+            _measure_bytes(self.collection, chunk) for chunk in range(self.collection.plan.n_chunks)
+        )
+        known = KnownAnswers(checkpoints, self.collection.n_records, n_bytes)
+
+        def ask_and_tell(parameters: Any, /) -> Sums:
+            answer = known.find(parameters, ask)
+            self.executor.listener(Event("ask_shards", "advances", 1, "rounds"))
+            return answer
+
+        return ask_and_tell
+
+    def _tasks(self) -> list[list[int]]:
+        return [list(chunks) for chunks in self.collection.plan.tasks()]
+
+
+def summarise_chunks(
+    collection: Collection,
+    summarise: Callable[[Shard], S],
+    checkpoints: Checkpoints | None,
+    chunks: Sequence[int],
+) -> S:
+    """Where the records are: read chunk by chunk, summarise, merge; memory is that of one chunk.
+
+    What an earlier run checkpointed of these chunks is not read again.
+    """
+    total: RunningSum[S] = RunningSum(checkpoints, f"{chunks[0]:06d}-{len(chunks):02d}")
+    for chunk in chunks[total.n_chunks :]:
+        shard = collection.shard(chunk)
+        total.add(summarise(shard), shard.n_records, _measure_bytes(collection, chunk))
+    assert total.statistic is not None, "a task has chunks"
+    return total.statistic
+
+
+def _measure_bytes(collection: Collection, chunk: int) -> int:
+    """Of the features of a chunk, decoded."""
+    schema = collection.schema_of_records
+    start, stop = collection.plan.rows(chunk)
+    return (stop - start) * schema.n_features * np.dtype(schema.dtype).itemsize
