@@ -57,7 +57,11 @@ def test_readme__configures_what_is_read_and_names_every_default_right(tmp_path:
 
 
 def test_readme__names_every_command_and_no_other() -> None:
-    known = set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    known = set(commands)
+    assert "Every command takes `--json`" in PLAIN
+    for command in commands.values():
+        assert any("--json" in option.opts for option in command.params), command.name
     table = TEXT.partition("| command | does |\n|---|---|\n")[2].partition("\n\n")[0]
     rows = {
         name
