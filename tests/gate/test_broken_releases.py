@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privpipe.cluster import cleaning_pass
+from privpipe.cluster.passes import cleaning_pass
 from privpipe.errors import GateError
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.releases.published import open_release

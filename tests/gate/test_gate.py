@@ -14,7 +14,7 @@ from flows.runs.approval import approve_release
 from flows.runs.configuration.run_options import GateSection, RunOptions
 from flows.runs.resume import is_published
 from flows.runs.stages.gate import check_gated, judge_findings
-from privpipe.attacks import inference
+from privpipe.attacks.kinds import inference
 from privpipe.errors import GateError, OptionError, PrivpipeError, StoreError
 from privpipe.store.access.holding.workspace import has_workspace, read_state
 from privpipe.store.collections.collection import open_collection

@@ -65,13 +65,12 @@ def compare_class_scores(
     n_classes = decision.shape[1]
     predicted, expected = np.argmax(decision, axis=1), np.argmax(known, axis=1)
     given: dict[str, Any] = {"groups": groups, "level": level, "also": also}
-    bootstrap = partial(
-        measure_bootstrap_interval,
-        n_records=len(truth),
-        n_replicates=n_replicates,
-        seed=seed,
-        **given,
-    )
+
+    def bootstrap(score: Callable[[FloatArray], FloatArray]) -> Interval:
+        return measure_bootstrap_interval(
+            score, len(truth), n_replicates=n_replicates, seed=seed, **given
+        )
+
     mine = weigh_confusion(truth, predicted, n_classes)
     theirs = weigh_confusion(truth, expected, n_classes)
     found: dict[str, Callable[[], Interval]] = {
