@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.bits import fit_bit_reader
-from privpipe.attacks.adversaries.table import ADVERSARIES, Adversary
+from privpipe.attacks.adversaries.table import ADVERSARIES, BIT_READER, Adversary
 
 __all__ = ["choose_readers", "find_adversary"]
 
-BIT_READER = "bit_reader"
-
-_BIT_READER = Adversary(fit_bit_reader, 20_000)
+_BIT_READER = "bit_reader"
 
 READERS = ("logistic", "least_squares", "boosting")
 """Adversaries that read everything together: one that weighs columns, one that divides them."""
@@ -27,7 +24,7 @@ def choose_readers(source: str, is_categorical: bool, options: AttackOptions) ->
     ('logistic', 'boosting')
     """
     if source == "bits":
-        return (BIT_READER,)
+        return (_BIT_READER,)
     suited = tuple(n for n in options.adversaries if is_categorical or ADVERSARIES[n].numbers)
     if source != "everything":
         return suited
@@ -38,4 +35,4 @@ def choose_readers(source: str, is_categorical: bool, options: AttackOptions) ->
 
 def find_adversary(name: str, known: Mapping[str, Adversary]) -> Adversary:
     """An adversary by its name; the reader of bits is none that options can leave out."""
-    return _BIT_READER if name == BIT_READER else known[name]
+    return BIT_READER if name == _BIT_READER else known[name]
