@@ -227,7 +227,8 @@ class DaskExecutor:
         moved, told, n_before = time.monotonic(), 0.0, 0
         until = "FIRST_COMPLETED" if n_wanted == 1 else "ALL_COMPLETED"
         while True:
-            with suppress(DaskTimeoutError, CancelledError):
+            # Dask's `wait` asks whichever client is current; ours is nobody's default.
+            with suppress(DaskTimeoutError, CancelledError), self.client.as_current():
                 wait(futures, timeout=TELL_EVERY, return_when=until)
             done = [future for future in futures if future.done()]
             if len(done) >= n_wanted:
