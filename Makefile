@@ -4,6 +4,11 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# What the processes of a run import. Compiled once: uv does not, and where Python is told to write
+# no bytecode (as in many containers) each of them would compile it again, in every run.
+IMPORTED := import flows.command.demo_command, flows.demo_pictures, flows.pipeline, \
+  matplotlib.backends.backend_agg, prefect.server.api.server, privpipe.cluster.workers.preloaded, \
+  uvicorn.main
 export DO_NOT_TRACK := 1
 # Tests start hundreds of processes. Where this is set, each compiles every library that it imports.
 export PYTHONDONTWRITEBYTECODE :=
@@ -40,6 +45,7 @@ $(READY): constraints.txt constraints-uv.txt pyproject.toml
 	"$(BIN)/python" -m pip install --quiet --require-hashes --only-binary :all: -r constraints-uv.txt
 	"$(BIN)/uv" pip install --quiet --python "$(BIN)/python" --require-hashes -r constraints.txt
 	"$(BIN)/uv" pip install --quiet --python "$(BIN)/python" --no-deps -e .
+	@PYTHONDONTWRITEBYTECODE= "$(BIN)/python" -c "$(IMPORTED)"
 	@touch "$(READY)"
 
 # Newest versions that the requirements of pyproject.toml admit; run now and then, then run the tests.

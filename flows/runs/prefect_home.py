@@ -64,6 +64,7 @@ def blaming_prefect() -> Iterator[None]:
     ClusterError
         With the cause and the setting that decides which server is used.
     """
+    url = os.environ.get("PREFECT_API_URL")  # a run sets it to its own server's
     try:
         yield
         return
@@ -73,7 +74,6 @@ def blaming_prefect() -> Iterator[None]:
         if not _is_prefects(error):
             raise
         problem = type(error).__name__
-    url = os.environ.get("PREFECT_API_URL")
     patience = os.environ.get("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS")
     raise ClusterError(
         f"The Prefect server that PREFECT_API_URL names does not answer as it should ({problem})."

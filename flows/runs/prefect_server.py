@@ -1,7 +1,7 @@
 """The Prefect server that a run starts for itself: closed to others, ended with the run, small.
 
-Prefect starts it as a process on loopback, without a password, and ends it only when Python ends
-in an orderly way. Here a signal is an orderly end, requests need a password that only this run
+Prefect would start it as a process on loopback, without a password, and end it only when Python
+ends in an orderly way. Here a signal is an orderly end, requests need a password that only this run
 knows, and of its database no more is kept than the newest runs.
 """
 
@@ -21,6 +21,7 @@ from types import FrameType
 import psutil
 
 from flows.runs.prefect_home import is_server, own_home, servers_in
+from flows.runs.server_process import serve
 
 __all__ = ["KEPT_RUNS", "Terminated", "own_server", "prune_database"]
 
@@ -57,9 +58,13 @@ def own_server() -> Iterator[None]:
             fresh = f"privpipe:{secrets.token_urlsafe(32)}"
             password = os.environ.setdefault("PREFECT_SERVER_API_AUTH_STRING", fresh)
             os.environ["PREFECT_API_AUTH_STRING"] = password
-            refresh_global_settings_context()
-            # Runs after Prefect's own end of the server, which is registered when it starts.
+            # The server outlives the flow: what Prefect still has to tell it is told at the end.
             atexit.register(_end_children)
+            refresh_global_settings_context()
+            own = get_current_settings().server.ephemeral
+            if own.enabled:  # else Prefect says that it has no server
+                os.environ["PREFECT_API_URL"] = serve(own.startup_timeout_seconds)
+                refresh_global_settings_context()
         yield
 
 
@@ -90,7 +95,7 @@ def _ending_in_order() -> Iterator[None]:
 
 
 def _end_children() -> None:
-    """End servers of this process that Prefect has not ended, as one that was just starting."""
+    """End the servers of this process, one that is just starting included."""
     with suppress(psutil.Error):
         servers = [child for child in psutil.Process().children() if is_server(child)]
         for server in servers:

@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.bits import fit_bit_reader
-from privpipe.attacks.adversaries.table import ADVERSARIES, Adversary
-from privpipe.attacks.adversaries.wanted_answer import fit_wanted_answer
+from privpipe.attacks.adversaries.table import ADVERSARIES, BIT_READER, WANTED_READER, Adversary
 
-__all__ = ["KNOWS_WANTED", "choose_readers", "find_adversary"]
+__all__ = ["KNOWS_WANTED", "READS_BITS", "choose_readers", "find_adversary"]
 
-BIT_READER = "bit_reader"
+READS_BITS = "bit_reader"
 
 KNOWS_WANTED = "knows_wanted"
 
-_OWN = {
-    BIT_READER: Adversary(fit_bit_reader, 20_000),
-    KNOWS_WANTED: Adversary(fit_wanted_answer, 50_000),
-}
+_OWN = {READS_BITS: BIT_READER, KNOWS_WANTED: WANTED_READER}
 
 READERS = ("logistic", "least_squares", "boosting")
 """Adversaries that read everything together: one that weighs columns, one that divides them."""
@@ -33,7 +28,7 @@ def choose_readers(source: str, is_categorical: bool, options: AttackOptions) ->
     ('logistic', 'boosting')
     """
     if source == "bits":
-        return (BIT_READER,)
+        return (READS_BITS,)
     if source == "wanted":
         return (KNOWS_WANTED,)
     suited = tuple(n for n in options.adversaries if is_categorical or ADVERSARIES[n].numbers)

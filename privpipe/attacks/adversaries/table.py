@@ -12,7 +12,7 @@ from importlib import import_module
 
 from privpipe.attacks.adversaries.problem import Fitted, Problem
 
-__all__ = ["ADVERSARIES", "Adversary"]
+__all__ = ["ADVERSARIES", "BIT_READER", "WANTED_READER", "Adversary"]
 
 
 @dataclass(frozen=True)
@@ -67,3 +67,9 @@ ADVERSARIES: dict[str, Adversary] = {
     "network": Adversary(_load("network_adversaries", "fit_network"), 20_000, 5_000),
 }
 """The adversaries by name. Their bounds were chosen on 100,000 records of 300 features."""
+
+BIT_READER = Adversary(_load("bits", "fit_bit_reader"), 20_000)
+"""Reads the bits of released values; none that options can leave out."""
+
+WANTED_READER = Adversary(_load("wanted_answer", "fit_wanted_answer"), 50_000)
+"""Knows the true wanted answer and nothing else."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence
-from privpipe.attacks.adversaries.readers import BIT_READER, choose_readers
+from privpipe.attacks.adversaries.readers import READS_BITS, choose_readers
 from privpipe.attacks.kinds.inference import run_attack, score_decisions
 from privpipe.attacks.kinds.verdicts.detection import Detection
 from privpipe.attacks.kinds.verdicts.outcomes import Attack
@@ -108,7 +108,7 @@ def measure_power(
     adversary = next((name for name in wanted if name in suited), suited[0])
     source = "released"
     if leak == "bits":
-        source, adversary = "bits", BIT_READER
+        source, adversary = "bits", READS_BITS
     found = math.nan
     for factor in FINER:
         share = factor * options.must_find

@@ -153,7 +153,7 @@ def measure_pairs(shard: Shard, *, plan: AuditPlan) -> AuditSums:
     if direct is not None:
         adversaries["released"] = direct
         scores["released"] = direct.predict(released)
-    _add_privacy(added, adversaries, released, scores["raw"], targets, plan)
+    _add_privacy(added, adversaries, released, scores, targets, plan)
     for name, score in scores.items():
         _add_predictions(added, name, score, values, targets, plan)
     _add_floors(added, shard, plan)
@@ -192,7 +192,7 @@ def _add_privacy(
     added: dict[str, FloatArray],
     adversaries: dict[str, LeastSquares],
     released: FloatArray,
-    expected: FloatArray,
+    scores: dict[str, FloatArray],
     targets: FloatArray,
     plan: AuditPlan,
 ) -> None:
@@ -203,10 +203,11 @@ def _add_privacy(
         added[f"privacy/{name}"] = sum_privacy(
             adversary.select(confidential),
             released,
-            expected[:, confidential],
+            scores["raw"][:, confidential],
             truth,
             raw,
             plan.mean,
+            scores[name][:, confidential],
         )
 
 

@@ -50,6 +50,7 @@ def sum_privacy(
     truth: FloatArray,
     raw: LeastSquares,
     mean: FloatArray,
+    predicted: FloatArray | None = None,
 ) -> FloatArray:
     """What some records add to e_privacy and complete privacy.
 
@@ -67,6 +68,8 @@ def sum_privacy(
         Predictor of the same targets, fitted to raw records.
     mean : (n_features,)
         Mean raw training record.
+    predicted : (n_records, n_targets), optional
+        What `adversary` predicts from what is shown, where the caller has it.
 
     Returns
     -------
@@ -78,7 +81,7 @@ def sum_privacy(
     ----------
     Xu et al. 2017, definitions of e_privacy and complete privacy.
     """
-    predicted = adversary.predict(shown)
+    predicted = adversary.predict(shown) if predicted is None else predicted
     changed = ((predicted - expected) ** 2).sum(axis=0)
     # The paper's "greater": who does just as well as from the mean, up to the rounding of both
     # sums, does not count, and neither does an unknown truth.

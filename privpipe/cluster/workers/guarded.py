@@ -9,6 +9,7 @@ scheduler, which have no login, lie behind a path that cannot be guessed.
 from __future__ import annotations
 
 import hmac
+import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ import dask
 from distributed import Nanny, Scheduler, Security, SpecCluster, Worker
 from tornado.routing import Matcher, Rule, RuleRouter
 
+from privpipe.cluster.workers.forking import prepare_forking
 from privpipe.errors import ClusterError, OptionError
 
 __all__ = ["GuardedScheduler", "PagelessWorker", "check_dashboard", "start_cluster"]
@@ -90,6 +92,8 @@ def start_cluster(
         "local_directory": scratch,
         "silence_logs": "CRITICAL",
         "worker_class": PagelessWorker,
+        # The process that workers are forked from may have begun in another environment.
+        "env": {**os.environ, **dask.config.get("distributed.nanny.pre-spawn-environ", {})},
     }
     scheduler = {
         **common,
@@ -100,7 +104,7 @@ def start_cluster(
     }
     link = {"distributed.dashboard.link": f"{{scheme}}://{{host}}:{{port}}{prefix}/status"}
     with (
-        dask.config.set(link),
+        dask.config.set(link | prepare_forking()),
         SpecCluster(
             scheduler={"cls": GuardedScheduler, "options": scheduler},
             workers={number: {"cls": Nanny, "options": nanny} for number in range(workers)},

@@ -111,7 +111,8 @@ class LeastSquares:
 
     def predict(self, x: FloatArray) -> FloatArray:
         """Predictions, (n_records, n_targets), in float64."""
-        predictions: FloatArray = x.astype(np.float64) @ self.coefficients + self.intercept
+        predictions: FloatArray = np.asarray(x, np.float64) @ self.coefficients
+        predictions += self.intercept
         return predictions
 
     def select(self, targets: slice) -> LeastSquares:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 import numpy as np
-from scipy import special, stats
+import scipy
+from scipy import special
 
 from privpipe.attacks.statistics.uncertainty.intervals import (
     Interval,
@@ -115,7 +116,7 @@ def measure_bootstrap_interval(
     spread *= float(np.sqrt(n_units / (n_units - 1)))
 
     def limits(level: float) -> tuple[float, float]:
-        reach = spread * float(stats.t.ppf(0.5 + level / 2, n_units - 1))
+        reach = spread * float(scipy.stats.t.ppf(0.5 + level / 2, n_units - 1))
         ends = _from_link(np.array([centre - reach, centre + reach]), link)
         # A score at its edge (an area of exactly 1) is clipped on the link's scale.
         return min(float(ends.min()), estimate), max(float(ends.max()), estimate)

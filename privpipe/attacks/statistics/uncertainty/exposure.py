@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from privpipe.attacks.statistics.uncertainty.intervals import (
     Interval,
@@ -225,8 +225,8 @@ class _Claims:
         tail, found = (1 - level) / 2, self.estimate
         below, above = self.reach(tail)
         hits, n = found * self.real_positive, self.real_positive
-        low = float(stats.beta.ppf(tail, hits, n - hits + 1)) if hits > 0 else 0.0
-        high = float(stats.beta.ppf(1 - tail, hits + 1, n - hits)) if hits < n else 1.0
+        low = float(scipy.stats.beta.ppf(tail, hits, n - hits + 1)) if hits > 0 else 0.0
+        high = float(scipy.stats.beta.ppf(1 - tail, hits + 1, n - hits)) if hits < n else 1.0
         lower = found - np.hypot(below, found - low)
         upper = found + np.hypot(above, high - found)
         return max(0.0, float(lower)), min(1.0, float(upper))
@@ -234,10 +234,10 @@ class _Claims:
     def _thresholds(self, tail: float) -> tuple[int, int]:
         """Negative claims by which the wanted rate is surely not yet, and surely reached."""
         n = max(1, int(self.real_negative))
-        fewest = int(stats.binom.ppf(tail, n, self.wanted))
-        if stats.binom.cdf(fewest, n, self.wanted) > tail:
+        fewest = int(scipy.stats.binom.ppf(tail, n, self.wanted))
+        if scipy.stats.binom.cdf(fewest, n, self.wanted) > tail:
             fewest -= 1  # the j-th lies beyond the rate when fewer than j negatives are within
-        most = int(stats.binom.isf(tail, n, self.wanted)) + 1
+        most = int(scipy.stats.binom.isf(tail, n, self.wanted)) + 1
         early = np.searchsorted(self.weight, (fewest + 1) / n + _ROUNDING, "right") - 1
         late = np.searchsorted(self.weight, min(most / n, 1.0) - _ROUNDING, "left")
         return int(early), int(late)

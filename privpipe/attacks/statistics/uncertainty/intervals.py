@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from privpipe.errors import InputError, OptionError
 from privpipe.protocols import BoolArray, IntArray
@@ -127,7 +127,7 @@ def measure_wilson_interval(
     p = n_hits / n_trials
 
     def limits(level: float) -> tuple[float, float]:
-        return _wilson_limits(p, n_trials, float(stats.norm.ppf(0.5 + level / 2)))
+        return _wilson_limits(p, n_trials, float(scipy.stats.norm.ppf(0.5 + level / 2)))
 
     return find_limits(p, limits, level, also, "wilson")
 
@@ -144,9 +144,9 @@ def measure_exact_interval(n_hits: int, n_trials: int, *, level: float = 0.95) -
     """
     _check_counts(n_hits, n_trials)
     check_level(level)
-    tail = (1 - level) / 2
-    lower = 0.0 if n_hits == 0 else stats.beta.ppf(tail, n_hits, n_trials - n_hits + 1)
-    upper = 1.0 if n_hits == n_trials else stats.beta.ppf(1 - tail, n_hits + 1, n_trials - n_hits)
+    tail, beta = (1 - level) / 2, scipy.stats.beta
+    lower = 0.0 if n_hits == 0 else beta.ppf(tail, n_hits, n_trials - n_hits + 1)
+    upper = 1.0 if n_hits == n_trials else beta.ppf(1 - tail, n_hits + 1, n_trials - n_hits)
     return Interval(n_hits / n_trials, float(lower), float(upper), level, "exact")
 
 
@@ -192,7 +192,7 @@ def measure_grouped_wilson_interval(
     effective = plan_effective(hits, codes, n_groups)
 
     def limits(level: float) -> tuple[float, float]:
-        return _wilson_limits(p, effective, float(stats.t.ppf(0.5 + level / 2, n_groups - 1)))
+        return _wilson_limits(p, effective, float(scipy.stats.t.ppf(0.5 + level / 2, n_groups - 1)))
 
     return find_limits(p, limits, level, also, "grouped_wilson")
 

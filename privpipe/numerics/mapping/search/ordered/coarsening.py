@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.interpolate import PchipInterpolator
+import scipy
 
 from privpipe.numerics.compiler import njit
 from privpipe.numerics.mapping.pricing.line_pricing import PosteriorBins
@@ -59,7 +59,8 @@ class CoarseLine:
         """Interpolate the cells' potentials at the fine symbols; the multiplier stays."""
         centres, x = _positions(self.problem), _positions(self.fine)
         g = np.maximum(duals.potentials, LOWEST)
-        fine = PchipInterpolator(centres, g, axis=0)(np.clip(x, centres[0], centres[-1]))
+        between = scipy.interpolate.PchipInterpolator(centres, g, axis=0)
+        fine = between(np.clip(x, centres[0], centres[-1]))
         return Duals(normalise_potentials(fine, self.fine.prior), duals.multiplier)
 
     def coarsen_duals(self, duals: Duals) -> Duals:
