@@ -20,6 +20,7 @@ MORE = {
     "ppls": {"n_filtered": 1},
     "minimax": {"max_iterations": 1},
     "minimax_neural": {"max_iterations": 1},
+    "masking": {"n_surrogates": 20},
 }
 ROWS = [name for name in METHODS if name != "privacy_mapping"]
 WITH_LABELS = [name for name in ROWS if name not in ("pca", "rand")]
