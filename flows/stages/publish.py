@@ -10,6 +10,7 @@ from typing import Any
 
 from flows.runs.resume import check_unchanged
 from flows.runs.run import Run, digest_options, list_versions, now
+from flows.stages.draw import forget_drawing
 from flows.stages.prove import describe_proof
 from flows.stages.train import Trained
 from privpipe.cluster.events import Event, Listener, ignore
@@ -53,6 +54,8 @@ def publish_stage(
     publish_release(
         plan, receipts, header, lambda n: listener(Event("publish", "advances", n, "objects"))
     )
+    if run.method.forgets_keys:
+        forget_drawing(run.run_id)
     listener(Event("publish", "ends", unit="objects"))
 
 
@@ -83,7 +86,9 @@ def _describe_records(run: Run, trained: Trained, plan: ReleasePlan) -> dict[str
     cut = run.options.release.partitions and trained.n_records is None
     partitions = schema.partitions if cut else ()
     return {
-        "feature_names": list(schema.feature_names) if same_features else [],
+        "feature_names": list(trained.feature_names or schema.feature_names)
+        if same_features
+        else [],
         "partitions": [partition.n_records for partition in partitions],
     }
 
