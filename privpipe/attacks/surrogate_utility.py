@@ -69,7 +69,8 @@ def learn(gram: FloatArray, n_features: int) -> FloatArray:
         With the bias.
     """
     inner, cross = gram[:n_features, :n_features], gram[:n_features, n_features:]
-    scale = np.sqrt(np.maximum(np.diag(inner), 1e-300))
+    size = np.diag(inner)
+    scale = np.sqrt(np.where(size > 0, size, np.inf))  # a feature that is never seen gets a zero
     scaled = inner / np.outer(scale, scale) + RIDGE * np.eye(n_features)
     found: FloatArray = np.linalg.solve(scaled, cross / scale[:, None]) / scale[:, None]
     return found

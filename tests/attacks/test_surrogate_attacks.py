@@ -55,7 +55,7 @@ def test_attack__succeeds_on_the_unsafe_setting_and_fails_on_the_allowed_one(nam
 
 
 def test_find_frame__centres_and_standardises_in_expectation() -> None:
-    sample = make_sample(3000, 20_000)
+    sample = make_sample(1000, 9_000)
     assert sample.released is not None
     assert sample.members is not None
     inside = sample.members @ find_frame(sample.released).T

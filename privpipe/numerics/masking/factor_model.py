@@ -127,7 +127,8 @@ def fit_factors(
     Loadings take up what the scores' products differ from the identity (parameter expansion, Liu et
     al. 1998), which saves most of the rounds.
     """
-    loadings, scatter = start, np.eye(start.shape[1]) * n_records
+    loadings = start
+    scatter: FloatArray = n_records * np.eye(start.shape[1])
     for count in range(1, max_rounds + 1):
         products, cross, scatter, squares, n_known = ask(loadings, variance)
         new = np.linalg.solve(products, cross[:, :, None])[:, :, 0]
