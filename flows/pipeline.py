@@ -24,6 +24,7 @@ from flows.runs.run import Run, cluster_options
 from flows.runs.stages.audit import audit_stage
 from flows.runs.stages.check import check_stage
 from flows.runs.stages.clean import clean_stage, plan_release
+from flows.runs.stages.draw import draw_stage, forget_drawing
 from flows.runs.stages.gate import check_gated, gate_stage
 from flows.runs.stages.gate_check import read_previous
 from flows.runs.stages.prove import has_receipts, prove_sources
@@ -41,7 +42,12 @@ from privpipe.cluster.executors.open_executor import open_executor
 from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.errors import PrivpipeError
 from privpipe.report.audit_text import say_gate, say_unseen, say_verdict, write_audit_markdown
-from privpipe.store.access.holding.workspace import has_workspace, hold_workspace, remove_workspace
+from privpipe.store.access.holding.workspace import (
+    has_workspace,
+    hold_workspace,
+    read_state,
+    remove_workspace,
+)
 from privpipe.store.access.location import shown
 from privpipe.store.arrays.blocks import Receipt
 from privpipe.store.releases.release import ReleasePlan
@@ -81,6 +87,7 @@ check_task = _as_task(check_stage, "check")
 prove_task = _as_task(prove_sources, "prove")
 train_task = _as_task(train_stage, "train")
 clean_task = _as_task(clean_stage, "clean")
+draw_task = _as_task(draw_stage, "draw")
 audit_task = _as_task(audit_stage, "audit")
 publish_task = _as_task(publish_stage, "publish")
 
@@ -159,7 +166,7 @@ def _release(options: RunOptions, watch: Watch, until: str) -> str:
         return "nothing to do"
     with hold_workspace(url):
         if is_published(options, checked.collection):  # a run that died while it tidied up
-            remove_workspace(url)
+            _end_published(options, checked)
             return "nothing to do"
         run, resumed = begin_or_resume(checked)
         watch.run_id = run.run_id
@@ -185,6 +192,14 @@ def _release(options: RunOptions, watch: Watch, until: str) -> str:
     return "published"
 
 
+def _end_published(options: RunOptions, checked: Run) -> None:
+    """Do what a run that died after its release was visible had still to do."""
+    known = read_state(options.release.path)
+    if known is not None and checked.method.forgets_keys:
+        forget_drawing(known.run_id)
+    remove_workspace(options.release.path)
+
+
 def _work(run: Run, executor: Executor, watch: Watch, until: str) -> dict[str, Any] | None:
     """Train, clean, audit, gate and publish; None when stopped before the audit."""
     last = STAGES.index(until)
@@ -200,7 +215,8 @@ def _work(run: Run, executor: Executor, watch: Watch, until: str) -> dict[str, A
         return None
     what = f"{plan.chunks.n_records:,} records in {n_chunks} chunks"
     with watch.stage("clean", what), span("clean"):
-        receipts = clean_task(run, trained, plan, executor)
+        make = clean_task if trained.tile_rows is None else draw_task
+        receipts = make(run, trained, plan, executor)
     run = reach_stage(run, "audit")
     if (unseen := _describe_unseen(plan, receipts)) is not None:
         watch.say(f"         {say_unseen(unseen)}")

@@ -18,6 +18,9 @@ _HOME = {
     "KeyedStream": "privpipe.numerics.random.streams",
     "LaplaceMechanism": "privpipe.sanitizers.null_space.laplace",
     "LinearFilter": "privpipe.sanitizers.minimax.linear_filter",
+    "MaskedRecords": "privpipe.sanitizers.masking.masked_records",
+    "MaskingModel": "privpipe.sanitizers.masking.masking_model",
+    "MaskingOptions": "privpipe.sanitizers.masking.surrogates",
     "MinimaxFilter": "privpipe.sanitizers.minimax.linear_filter",
     "MinimaxNeuralOptions": "privpipe.sanitizers.minimax.neural_minimax",
     "MinimaxOptions": "privpipe.sanitizers.minimax.linear_minimax",
@@ -32,9 +35,11 @@ _HOME = {
     "apply_dataset": "privpipe.cluster.lazy",
     "apply_lazily": "privpipe.cluster.lazy",
     "certify_mapping": "privpipe.numerics.mapping.certificate",
+    "draw_masked_records": "privpipe.sanitizers.masking.masked_records",
     "export_release": "privpipe.store.releases.export",
     "fit_exponential_mechanism": "privpipe.sanitizers.mapping.exponential",
     "fit_leace_eraser": "privpipe.sanitizers.null_space.leace",
+    "fit_masking": "privpipe.sanitizers.masking.surrogates",
     "fit_minimax_family": "privpipe.sanitizers.minimax.own_families",
     "fit_minimax_filter": "privpipe.sanitizers.minimax.linear_minimax",
     "fit_minimax_neural_filter": "privpipe.sanitizers.minimax.neural_minimax",
@@ -118,6 +123,13 @@ if TYPE_CHECKING:
         solve_least_distortion as solve_least_distortion,
     )
     from privpipe.sanitizers.mapping.tradeoff import solve_tradeoff as solve_tradeoff
+    from privpipe.sanitizers.masking.masked_records import MaskedRecords as MaskedRecords
+    from privpipe.sanitizers.masking.masked_records import (
+        draw_masked_records as draw_masked_records,
+    )
+    from privpipe.sanitizers.masking.masking_model import MaskingModel as MaskingModel
+    from privpipe.sanitizers.masking.surrogates import MaskingOptions as MaskingOptions
+    from privpipe.sanitizers.masking.surrogates import fit_masking as fit_masking
     from privpipe.sanitizers.minimax.linear_filter import LinearFilter as LinearFilter
     from privpipe.sanitizers.minimax.linear_filter import MinimaxFilter as MinimaxFilter
     from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions as MinimaxOptions

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy.typing as npt
 
-from privpipe.protocols import FloatArray, IntArray, RecordStream, Shard
+from privpipe.protocols import FloatArray, IntArray, RecordStream, Shard, ShardSchema
 
 __all__ = [
     "Coordinates",
@@ -20,6 +20,7 @@ __all__ = [
     "Forecast",
     "MakesRecords",
     "Measures",
+    "MixesRecords",
     "Preview",
     "Promises",
     "Reconstructs",
@@ -130,6 +131,35 @@ class MakesRecords(Protocol):
 
         The same for any cut into ranges.
         """
+        ...
+
+
+@runtime_checkable
+class MixesRecords(Protocol):
+    """Makes records of its own as sums over all records, with random signs of each.
+
+    Its sums are exact, so that neither chunks nor workers change a bit of them. Surrogates are made
+    in tiles of `tile_rows`, each of them in one pass over all records.
+    """
+
+    feature_names: tuple[str, ...]
+    response_names: tuple[str, ...]
+    tile_rows: int
+    n_records: int
+
+    @property
+    def n_tiles(self) -> int:
+        """How many passes there are."""
+        ...
+
+    def sum_records(
+        self, shard: Shard, schema: ShardSchema, stream: RecordStream, places: IntArray, tile: int
+    ) -> Any:
+        """Mergeable sums of the records of a shard, which stand at `places` of the stream."""
+        ...
+
+    def finish_records(self, sums: Any) -> tuple[FloatArray, FloatArray]:
+        """Features and responses of the surrogates of a tile, from the sums over all records."""
         ...
 
 

@@ -351,6 +351,8 @@ class Method(Generic[O_contra]):
         the answer to a question that its `write` took, a tuple of arrays and numbers.
     weighs
         Whether `fit` counts records by their weights; the others refuse weights.
+    forgets_keys
+        Whether the keys of its draws are destroyed as soon as the release is published.
     forecast
         What a few chunks tell of a run before it: ``forecast(preview, options)``, of a
         `privpipe.capabilities.Preview`; None where there is nothing to tell.
@@ -377,5 +379,6 @@ class Method(Generic[O_contra]):
     factored: Callable[[Any, npt.DTypeLike], RecordMap] | None = None
     may_factor: Callable[[O_contra], bool] = lambda _: True
     weighs: bool = False
+    forgets_keys: bool = False
     forecast: Callable[[Any, Any], Any] | None = None
     suggest: Callable[..., Mapping[str, Any]] | None = None

@@ -86,3 +86,43 @@ def share_evenly(size: np.ndarray, budget: float) -> np.ndarray:
         alpha = np.minimum(1.0, mu / np.maximum(cost, 1e-300))
         low, high = (mu, high) if (alpha**2 * cost).sum() <= budget else (low, mu)
     return np.minimum(1.0, low / np.maximum(cost, 1e-300))
+
+
+def complete_literally(
+    observed: np.ndarray, weights: np.ndarray, penalty: float, n_steps: int, decrease: float = 0.25
+) -> np.ndarray:
+    """Yi et al. 2014, problem (3) or (5): fixed point continuation on the whole matrix.
+
+    `n_steps` accelerated steps at each penalty, restarted where momentum points uphill; every
+    one with a singular value decomposition of all columns.
+    """
+    largest = weights.max()
+    known = np.where(weights > 0, observed, 0.0)
+    level, z = np.linalg.norm(weights * known, 2) * decrease, np.zeros_like(known)
+    while True:
+        level = max(level, penalty)
+        point, momentum = z, 1.0
+        for _ in range(n_steps):
+            u, s, vt = np.linalg.svd(
+                point - weights * (point - known) / largest, full_matrices=False
+            )
+            new = (u * np.maximum(s - level / largest, 0.0)) @ vt
+            following = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
+            if np.sum((point - new) * (new - z)) > 0:
+                following, point = 1.0, new
+            else:
+                point = new + (momentum - 1) / following * (new - z)
+            z, momentum = new, following
+        if level == penalty:
+            return z
+        level *= decrease
+
+
+def measure_completion(
+    z: np.ndarray, observed: np.ndarray, weights: np.ndarray, penalty: float
+) -> float:
+    """The objective of problems (3) and (5)."""
+    errors = np.where(weights > 0, observed - z, 0.0)
+    return float(
+        penalty * np.linalg.svd(z, compute_uv=False).sum() + (weights * errors**2).sum() / 2
+    )

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from privpipe.errors import printable
+from privpipe.report.surrogate_text import write_surrogate_markdown
 
 __all__ = ["say_gate", "say_unseen", "say_verdict", "tabulate_predictions", "write_audit_markdown"]
 
@@ -50,6 +51,7 @@ def write_audit_markdown(findings: Mapping[str, Any]) -> str:
         + (f" ({findings['n_groups']:,} different ones)." if findings.get("n_groups") else "."),
         say_unseen(findings.get("unseen")),
         _utility(findings["e_utility"]),
+        write_surrogate_markdown(findings.get("surrogate")),
         _privacy(findings["privacy"]),
         _predictions(findings),
         _adversaries(findings["adversaries"]),

@@ -27,6 +27,8 @@ def make_sample(n: int = 240) -> Sample:
         classes=classes,
         members=raw[:, :3] + 1e-3,
         others=random.normal(size=(n, 3)),
+        signs=random.choice([-1.0, 1.0], (n, n)),
+        gram=raw[:, :3].T @ raw[:, :3],
     )
 
 

@@ -59,6 +59,11 @@ REFUSED: dict[str, list[tuple[str, dict[str, str], str]]] = {
     ],
     "minimax_least_squares": [(WIDE, THREE, "n_filtered is 300")],
     "privacy_lds": [(WIDE, THREE, "n_filtered is 300")],
+    "masking": [
+        ("n_surrogates = 3", TWO, "at least as many"),
+        ('n_surrogates = 40\nsolver = "literal"\nclip = 3.0', TWO, "clip works on standardised"),
+        ("n_surrogates = 40", TWO | {"layout": "factored"}, "no factored layout"),
+    ],
     "pca": [(WIDE, TWO, "n_filtered is 300")],
     "rand": [(WIDE, TWO, "n_filtered is 300")],
     "ppls": [

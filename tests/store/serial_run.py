@@ -37,7 +37,7 @@ N_RECORDS, N_FEATURES, CHUNK_ROWS = 460, 5, 50
 def serial_flows() -> Iterator[None]:
     """Replace what needs Prefect or a cluster; everything else stays what it is."""
     with pytest.MonkeyPatch.context() as patch:
-        for stage in ("check", "train", "clean", "audit", "publish"):
+        for stage in ("check", "train", "clean", "draw", "audit", "publish"):
             patch.setattr(
                 flows.pipeline, f"{stage}_task", getattr(flows.pipeline, f"{stage}_stage")
             )

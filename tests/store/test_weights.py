@@ -83,6 +83,7 @@ def test_methods__that_do_not_weigh_refuse_weights_in_memory() -> None:
         "pca": {"n_filtered": 2},
         "privacy_lds": {"n_filtered": 1},
         "ppls": {"n_filtered": 1},
+        "masking": {"n_surrogates": 20},
         "privacy_mapping": {"attributes": ("a",), "private": ("b",), "distortion_budget": 0.1},
     }
     asked = [m for m in METHODS.values() if not m.weighs and m.name != "rand"]  # reads no record

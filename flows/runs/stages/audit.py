@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from flows.runs.run import Run, find_attack_options
+from flows.runs.stages.audit_masking import audit_masking
 from flows.runs.stages.audit_surrogate import audit_surrogate
 from flows.runs.stages.train import Trained
 from privpipe.attacks.adversaries.attack_options import AttackOptions
@@ -64,6 +65,8 @@ def audit_stage(
         If a released record lost more utility than was promised, or the losses are not what the
         receipts of the cleaning say (`cost`): nothing is published.
     """
+    if trained.tile_rows is not None:
+        return audit_masking(run, trained, plan, executor)
     if run.method.releases == "surrogate":
         return audit_surrogate(run, plan, executor)
     held_out = run.options.audit.holdout > 0

@@ -23,7 +23,7 @@ from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.collections.collection import Collection
 from privpipe.store.releases.release import ReleasePlan
 
-__all__ = ["audit_surrogate"]
+__all__ = ["MOST_RECORDS", "audit_surrogate", "read_some_features"]
 
 MOST_CHUNKS = 16
 """Chunks of each side that are read, evenly spread."""
@@ -75,8 +75,8 @@ def attack_membership(
     n_released = plan.chunks.n_records
     sample = Sample(
         released=_read_release(plan, min(n_released, MOST_RECORDS)),
-        members=_read_features(fitted),
-        others=_read_features(held_out),
+        members=read_some_features(fitted),
+        others=read_some_features(held_out),
     )
     found: dict[str, Any] = json.loads(run_kind("membership", sample, options).to_json())
     return found
@@ -87,7 +87,8 @@ def _read_release(plan: ReleasePlan, most: int) -> FloatArray:
     return np.asarray(records, np.float64)
 
 
-def _read_features(collection: Collection) -> FloatArray:
+def read_some_features(collection: Collection) -> FloatArray:
+    """Features of records of some chunks, evenly spread, (n_records, n_features)."""
     n_chunks = collection.plan.n_chunks
     chosen = np.unique(np.linspace(0, n_chunks - 1, min(MOST_CHUNKS, n_chunks)).astype(int))
     parts = [collection.shard(int(chunk)).features for chunk in chosen]

@@ -195,12 +195,28 @@ def _check_include(options: RunOptions, schema: CollectionSchema) -> None:
 def _check_surrogate(options: RunOptions, method: Method[Any]) -> None:
     """Records of nobody have no variables of anybody, and none of them is withheld."""
     release = options.release
-    if method.releases == "surrogate" and (release.include or release.nonfinite == "withhold"):
-        what = "include" if release.include else 'nonfinite = "withhold"'
+    if method.releases != "surrogate":
+        return
+    asked = {
+        "include": bool(release.include),
+        'nonfinite = "withhold"': release.nonfinite == "withhold",
+        "partitions": release.partitions,
+        'layout = "factored"': release.layout == "factored",
+    }
+    if any(asked.values()):
+        what = next(name for name, given in asked.items() if given)
         raise OptionError(
             f"The method {method.name!r} releases records of its own, which belong to no record "
             f"of the collection; [release] {what} speaks of these.",
             remedy="Leave it out.",
+            code="surrogate",
+        )
+    if method.forgets_keys and (options.training is not None or release.nonfinite == "impute"):
+        what = "[training]" if options.training is not None else '[release] nonfinite = "impute"'
+        raise OptionError(
+            f"The method {method.name!r} makes its records of those that it is fitted to, and "
+            f"completes missing entries itself; {what} asks for something else.",
+            remedy='Leave it out; [method] missing = "complete" completes records.',
             code="surrogate",
         )
 

@@ -34,11 +34,13 @@ from privpipe.store.releases.release import (
     record_receipts,
 )
 
-__all__ = ["clean_stage", "plan_release", "read_progress"]
+__all__ = ["clean_stage", "find_done", "plan_release", "prove_receipts", "read_progress"]
 
 
 def plan_release(run: Run, trained: Trained) -> ReleasePlan:
     """What the release consists of: released features, and variables named by the user."""
+    if trained.tile_rows is not None:
+        return plan_surrogates(run, trained)
     schema = run.collection.schema_of_records
     n, rows = trained.n_records or schema.n_records, schema.chunk_rows
     basis = _read_basis(run) if run.options.release.layout == "factored" else None
@@ -51,6 +53,14 @@ def plan_release(run: Run, trained: Trained) -> ReleasePlan:
     included = [_plan_variable(run, name) for name in run.options.release.include]
     flag = [ArrayPlan(RELEASED, (n,), rows, "int8")] if run.may_withhold else []
     return ReleasePlan(run.run_id, run.release_url, (*released, *included, *flag), basis)
+
+
+def plan_surrogates(run: Run, trained: Trained) -> ReleasePlan:
+    """Features with the bias feature, and an array per response; a chunk is a tile."""
+    n, rows = trained.n_records or 0, trained.tile_rows or 1
+    features = ArrayPlan(FEATURES, (n, len(trained.feature_names)), rows, "float64")
+    responses = [ArrayPlan(name, (n,), rows, "float64") for name in trained.response_names]
+    return ReleasePlan(run.run_id, run.release_url, (features, *responses))
 
 
 def _plan_variable(run: Run, name: str) -> ArrayPlan:
@@ -73,7 +83,7 @@ def clean_stage(
     """Clean what is not clean yet and return the proven receipts."""
     _check_memory(trained, plan, executor)
     prepare_release(plan)
-    done = _find_done(plan, executor)
+    done = find_done(plan, executor)
     job = CleaningJob(
         collection=run.collection,
         plan=plan,
@@ -92,7 +102,7 @@ def clean_stage(
     finally:
         executor.listener(Event("clean_chunk", "ends"))
     check_unchanged(run)
-    return _prove(plan, executor, frozenset(done))
+    return prove_receipts(plan, executor, frozenset(done))
 
 
 def _make_keys(run: Run, trained: Trained) -> PartitionKeys:
@@ -126,7 +136,7 @@ def _digest_treatment(run: Run, trained: Trained) -> str:
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
 
-def _find_done(plan: ReleasePlan, executor: Executor) -> dict[int, Receipt]:
+def find_done(plan: ReleasePlan, executor: Executor) -> dict[int, Receipt]:
     """Chunks of an interrupted run whose bytes still match their receipts."""
     known = {receipt.chunk: receipt for receipt in read_ledger(plan) if receipt.run == plan.run}
     damaged = find_damaged_chunks(executor, plan, list(known.values()), "before")
@@ -135,7 +145,7 @@ def _find_done(plan: ReleasePlan, executor: Executor) -> dict[int, Receipt]:
     return {chunk: receipt for chunk, receipt in known.items() if chunk not in damaged}
 
 
-def _prove(
+def prove_receipts(
     plan: ReleasePlan, executor: Executor, found: frozenset[int] = frozenset()
 ) -> dict[int, Receipt]:
     """Every chunk has one receipt, and every stored byte is what its receipt says.

@@ -11,6 +11,7 @@ from typing import Any
 
 from flows.runs.resume import check_unchanged
 from flows.runs.run import Run, digest_options, list_versions, now
+from flows.runs.stages.draw import forget_drawing
 from flows.runs.stages.gate import check_gated
 from flows.runs.stages.prove import describe_proof
 from flows.runs.stages.train import Trained
@@ -65,6 +66,8 @@ def publish_stage(
     publish_release(
         plan, receipts, header, lambda n: listener(Event("publish", "advances", n, "objects"))
     )
+    if run.method.forgets_keys:
+        forget_drawing(run.run_id)
     listener(Event("publish", "ends", unit="objects"))
 
 
@@ -123,7 +126,9 @@ def _describe_records(run: Run, trained: Trained, plan: ReleasePlan) -> dict[str
     cut = run.options.release.partitions and trained.n_records is None
     partitions = schema.partitions if cut else ()
     return {
-        "feature_names": list(schema.feature_names) if same_features else [],
+        "feature_names": list(trained.feature_names or schema.feature_names)
+        if same_features
+        else [],
         "partitions": [partition.n_records for partition in partitions],
     }
 

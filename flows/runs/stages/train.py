@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from flows.runs.run import Run, list_versions, now
-from privpipe.capabilities import MakesRecords
+from privpipe.capabilities import MakesRecords, MixesRecords
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.pass_checkpoints import KnownSteps
 from privpipe.cluster.passes.pricing_rounds import ClusterPricing
@@ -47,6 +47,10 @@ class Trained:
         Mean training record, when values that are not finite are imputed.
     n_records
         Of a surrogate release, which has its own; None where each record has its release.
+    tile_rows
+        Of a surrogate release that sums up all records: surrogates of one pass; None elsewhere.
+    feature_names, response_names
+        Columns of such a release.
     """
 
     model_digest: str
@@ -58,6 +62,9 @@ class Trained:
     keeps_features: bool
     mean_record: FloatArray | None = None
     n_records: int | None = None
+    tile_rows: int | None = None
+    feature_names: tuple[str, ...] = ()
+    response_names: tuple[str, ...] = ()
 
 
 def train_stage(run: Run, executor: Executor) -> Trained:
@@ -122,7 +129,7 @@ def _describe(fitted: RecordMap, run: Run, executor: Executor) -> Trained:
             code="other-model",
         )
     imputes = run.options.release.nonfinite == "impute"
-    return Trained(
+    trained = Trained(
         digest,
         fitted.n_features_in,
         fitted.n_features_out,
@@ -131,8 +138,16 @@ def _describe(fitted: RecordMap, run: Run, executor: Executor) -> Trained:
         fitted.draws,
         fitted.keeps_features,
         _shards(run, executor).reduce(summarise_features).mean if imputes else None,
-        fitted.n_records if isinstance(fitted, MakesRecords) else None,
+        fitted.n_records if isinstance(fitted, MakesRecords | MixesRecords) else None,
     )
+    if isinstance(fitted, MixesRecords):
+        return replace(
+            trained,
+            tile_rows=fitted.tile_rows,
+            feature_names=fitted.feature_names,
+            response_names=fitted.response_names,
+        )
+    return trained
 
 
 def summarise_features(shard: Shard) -> CoMoments:

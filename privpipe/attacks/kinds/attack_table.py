@@ -38,6 +38,10 @@ class Sample:
     members, others : (n, n_features_released)
         Records that a surrogate release was made from, and records of the same population that
         it was not, in the columns of the release.
+    signs : (n_members, n_released)
+        P, by which a surrogate release was made of its members, if somebody kept it.
+    gram : (n_features_released, n_features_released)
+        Sum of the products of all records that a surrogate release was made of.
     noise : (n_records, any)
         The records with noise of equal utility.
     columns
@@ -59,6 +63,8 @@ class Sample:
     classes: IntArray | None = None
     members: FloatArray | None = None
     others: FloatArray | None = None
+    signs: FloatArray | None = None
+    gram: FloatArray | None = None
     noise: FloatArray | None = None
     columns: Sequence[Column] | None = None
     groups: IntArray | None = None
@@ -131,6 +137,30 @@ _ROWS = (
         "Can be told whether a record was among those a surrogate release was made from?",
         ("released", "members", "others"),
         _load("membership"),
+    ),
+    AttackKind(
+        "known_signs",
+        "Are the records of signed sums solved for by whoever kept the signs?",
+        ("released", "members", "others", "signs"),
+        _load("known_signs"),
+    ),
+    AttackKind(
+        "all_but_one",
+        "Is one record of signed sums recovered by whoever knows all others?",
+        ("released", "members", "others", "gram"),
+        _load("all_but_one"),
+    ),
+    AttackKind(
+        "independent_components",
+        "Are signed sums unmixed into the records they are made of?",
+        ("released", "members", "others"),
+        _load("independent_components"),
+    ),
+    AttackKind(
+        "outlying_record",
+        "Is the farthest record read off the strongest direction of signed sums?",
+        ("released", "members", "others"),
+        _load("outlying_record"),
     ),
     AttackKind(
         "information",

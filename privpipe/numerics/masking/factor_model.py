@@ -1,0 +1,143 @@
+"""Low-rank records with noise and missing entries, by expectation and maximisation.
+
+Completion shrinks what it does not see: its rounds leave out how uncertain the scores of a record
+with few known entries are. Here they are normal a priori and their covariance is summed along
+(Tipping and Bishop 1999, with missing entries: Ilin and Raiko 2010), so that moments, and the
+regression that follows from them, are not biased towards zero. This is the refit of problem (5),
+as least squares on the subspace found are that of problem (3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from privpipe.protocols import BoolArray, FloatArray
+
+__all__ = ["FactorModel", "FactorSums", "expect_pattern", "expect_rows", "fit_factors"]
+
+FactorSums = tuple[FloatArray, FloatArray, FloatArray, FloatArray, float]
+"""Products (p, r, r), cross products (p, r), products of all scores (r, r), squares (p,), and how
+many entries are known."""
+
+BLOCK = 512
+LEAST_VARIANCE = 1e-8
+
+
+@dataclass(frozen=True, eq=False)
+class FactorModel:
+    """Records are ``loadings @ scores`` plus noise; scores are standard normal.
+
+    Parameters
+    ----------
+    loadings : (n_features, rank)
+    variance
+        Of the noise of every entry.
+    scatter : (rank, rank)
+        Sum over records of the expected products of their scores.
+    n_rounds
+    converged
+        Whether loadings had stopped to move.
+    """
+
+    loadings: FloatArray
+    variance: float
+    scatter: FloatArray
+    n_rounds: int
+    converged: bool
+
+    @property
+    def gram(self) -> FloatArray:
+        """Expected sum of products of the records without their noise."""
+        found: FloatArray = self.loadings @ self.scatter @ self.loadings.T
+        return (found + found.T) / 2
+
+
+def expect_rows(rows: FloatArray, loadings: FloatArray, variance: float) -> FactorSums:
+    """Expected sums of some records, NaN where an entry is missing."""
+    known = np.isfinite(rows).astype(np.float64)
+    filled = np.where(known > 0, rows, 0.0)
+    p, rank = loadings.shape
+    outer = (loadings[:, :, None] * loadings[:, None, :]).reshape(p, -1)
+    products, cross = np.zeros((p, rank * rank)), np.zeros((p, rank))
+    scatter = np.zeros(rank * rank)
+    for start in range(0, len(rows), BLOCK):
+        part = slice(start, start + BLOCK)
+        systems = (known[part] @ outer).reshape(-1, rank, rank) + variance * np.eye(rank)
+        inverse = np.linalg.inv(systems)
+        scores = np.einsum("nij,nj->ni", inverse, filled[part] @ loadings)
+        second = scores[:, :, None] * scores[:, None, :] + variance * inverse
+        flat = second.reshape(len(scores), -1)
+        products += known[part].T @ flat
+        cross += filled[part].T @ scores
+        scatter += flat.sum(axis=0)
+    squares = np.sum(filled**2, axis=0)
+    shaped = products.reshape(p, rank, rank)
+    return shaped, cross, scatter.reshape(rank, rank), squares, float(known.sum())
+
+
+def expect_pattern(
+    patterns: Mapping[bytes, tuple[FloatArray, float]], loadings: FloatArray, variance: float
+) -> FactorSums:
+    """The same from Gram matrix and number of records of each pattern; see `sum_pattern`."""
+    p, rank = loadings.shape
+    products, cross, squares = np.zeros((p, rank, rank)), np.zeros((p, rank)), np.zeros(p)
+    scatter, n_known = np.zeros((rank, rank)), 0.0
+    for name, (gram, count) in sorted(patterns.items()):
+        known: BoolArray = np.frombuffer(name, bool)
+        seen, inner = loadings[known], gram[np.ix_(known, known)]
+        inverse = np.linalg.inv(seen.T @ seen + variance * np.eye(rank))
+        solve = inverse @ seen.T
+        mine = solve @ inner @ solve.T + count * variance * inverse
+        products[known] += mine
+        cross[known] += inner @ solve.T
+        scatter += mine
+        squares[known] += np.diag(inner)
+        n_known += count * float(known.sum())
+    return products, cross, scatter, squares, n_known
+
+
+def fit_factors(
+    ask: Callable[[FloatArray, float], FactorSums],
+    start: FloatArray,
+    variance: float,
+    n_records: float,
+    *,
+    tolerance: float = 1e-6,
+    max_rounds: int = 300,
+) -> FactorModel:
+    """Maximise the likelihood of what is known; a round is one question about all records.
+
+    Parameters
+    ----------
+    ask
+        Sums over all records for loadings and variance; see `expect_rows`.
+    start : (n_features, rank)
+    variance
+        First guess.
+    n_records
+    tolerance
+        Relative change of ``loadings @ loadings.T`` at which it ends.
+    max_rounds
+
+    Notes
+    -----
+    Loadings take up what the scores' products differ from the identity (parameter expansion, Liu et
+    al. 1998), which saves most of the rounds.
+    """
+    loadings = start
+    scatter: FloatArray = n_records * np.eye(start.shape[1])
+    for count in range(1, max_rounds + 1):
+        products, cross, scatter, squares, n_known = ask(loadings, variance)
+        new = np.linalg.solve(products, cross[:, :, None])[:, :, 0]
+        fitted = np.einsum("ij,ijk,ik->i", new, products, new)
+        loss = float(np.sum(squares - 2 * np.sum(new * cross, axis=1) + fitted))
+        variance = max(loss / n_known, LEAST_VARIANCE)
+        expanded = new @ np.linalg.cholesky(scatter / n_records)
+        change = np.linalg.norm(expanded @ expanded.T - loadings @ loadings.T)
+        loadings = expanded
+        if change <= tolerance * np.linalg.norm(expanded.T @ expanded):
+            return FactorModel(loadings, variance, np.eye(len(scatter)) * n_records, count, True)
+    return FactorModel(loadings, variance, np.eye(len(scatter)) * n_records, max_rounds, False)

@@ -1,0 +1,21 @@
+"""Masking: surrogate records that are signed sums of all records, and keep a regression model.
+
+Yi et al. 2014, Privacy and Regression Model Preserved Learning. `surrogates` has the options and
+the fit: `record_survey` sums the records up in one pass, `refusals` says what would be unsafe, and
+the `masking_model` is what is stored: it tells what to sum with random signs, and what to make of
+the sums. `masked_records` draws from records in memory; `privpipe.cluster.drawing_pass` does it
+on workers. The arithmetic is in `privpipe.numerics.masking`.
+
+What is released is X P and a coefficient matrix: second moments, and no residual of a response.
+
+Start reading at `surrogates`, then `masking_model`.
+"""
+
+from __future__ import annotations
+
+from privpipe.sanitizers.masking import surrogates
+
+__all__ = ["METHODS"]
+
+METHODS = (surrogates.METHOD,)
+"""The rows of this wing."""

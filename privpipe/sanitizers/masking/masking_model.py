@@ -1,0 +1,275 @@
+"""The fitted masking: what of each record is summed with random signs, and what a sum becomes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from privpipe.errors import InputError, OptionError
+from privpipe.numerics.masking.missing import solve_scores
+from privpipe.numerics.masking.sign_sums import round_to_grid, sum_with_signs
+from privpipe.numerics.random.draws import draw_uniform, sign_words
+from privpipe.protocols import (
+    FloatArray,
+    Guarantee,
+    IntArray,
+    RecordStream,
+    Role,
+    Shard,
+    ShardSchema,
+    WordArray,
+)
+from privpipe.sanitizers.masking.record_survey import code_responses
+from privpipe.sanitizers.masking.refusals import check_leverage
+
+__all__ = ["BIAS", "MaskingModel", "SignedSums"]
+
+BIAS = "bias"
+"""Name of the feature that is one in every record and stands for the intercept."""
+
+
+@dataclass(frozen=True, eq=False)
+class SignedSums:
+    """Sums of some records with signs of their own, exact in float64.
+
+    Parameters
+    ----------
+    sums : (n_surrogates of a tile, n_features with the bias)
+        On the grid of the model: integers.
+    n_records
+        How many were summed.
+    leverage
+        Largest share of a direction that one of them holds.
+    """
+
+    sums: FloatArray
+    n_records: int
+    leverage: float
+
+    def merge(self, other: SignedSums) -> SignedSums:
+        """Sums of the records of both; the same bits in any order."""
+        return SignedSums(
+            self.sums + other.sums,
+            self.n_records + other.n_records,
+            max(self.leverage, other.leverage),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class MaskingModel:
+    """Makes surrogates of signed sums of standardised records.
+
+    Parameters
+    ----------
+    mean, scale : (n_features,)
+        Of the features.
+    response_mean, response_scale : (n_responses,)
+        Of the responses.
+    mixing : (n_features + 1, n_features + 1)
+        Standardised surrogates are ``mixing @ (X P)``; the bias feature is the last.
+    weights : (n_responses, n_features + 1)
+        Standardised responses of surrogates are ``weights @`` their features.
+    whitening : (n_features + 1, rank)
+        The leverage of a record is ``|record @ whitening|^2``.
+    loadings : (n_responses + n_features + 1, rank)
+        Of the completion of records with missing entries; one zero where none may be missing.
+    blur : (n_features,)
+        Half widths of the noise that hides the lattice of integer features.
+    ridge
+        Of the completion; 0 where there is none.
+    clip
+        Standard deviations to which features are clipped; 0 where they are not.
+    bound, step
+        Of the grid on which records are summed without rounding.
+    n_records
+        Surrogates to make.
+    tile_rows
+        Surrogates that are summed up at once.
+    rank
+        Dimensions of the features that were kept.
+    noise, penalty
+        Noise level of the standardised features, and the penalty of the nuclear norm.
+    share_clipped
+        Of all entries of the training records.
+    solver, stopped
+        How the fit was solved, and why it ended.
+    feature_names, response_names
+        Columns of the release; the bias feature is the last of the features.
+    """
+
+    kind: ClassVar[str] = "masking_model"
+    reads: ClassVar[Role] = "features"
+    draws: ClassVar[bool] = True
+    keeps_features: ClassVar[bool] = True
+
+    mean: FloatArray
+    scale: FloatArray
+    response_mean: FloatArray
+    response_scale: FloatArray
+    mixing: FloatArray
+    weights: FloatArray
+    whitening: FloatArray
+    loadings: FloatArray
+    blur: FloatArray
+    ridge: float
+    clip: float
+    bound: float
+    step: float
+    n_records: int
+    tile_rows: int
+    rank: int
+    noise: float
+    penalty: float
+    share_clipped: float
+    solver: str
+    stopped: str
+    feature_names: tuple[str, ...]
+    response_names: tuple[str, ...]
+
+    @property
+    def n_features_in(self) -> int:
+        return len(self.mean)
+
+    @property
+    def n_features_out(self) -> int:
+        return len(self.mean) + 1
+
+    @property
+    def n_tiles(self) -> int:
+        """How often all records are read."""
+        return -(-self.n_records // self.tile_rows)
+
+    @property
+    def coefficients(self) -> FloatArray:
+        """Responses of surrogates are ``features @ coefficients``, (n_features + 1, n_responses).
+
+        In the units of the records; the last row is the intercept.
+        """
+        slopes = self.weights[:, :-1] / self.scale * self.response_scale[:, None]
+        intercept = self.weights[:, -1] * self.response_scale + self.response_mean
+        found: FloatArray = np.column_stack([slopes, intercept - slopes @ self.mean]).T
+        return found
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """None for single records; what is kept, what is given away, and what it rests on."""
+        return Guarantee(
+            kind="none",
+            number=None,
+            unit="",
+            scope="in expectation",
+            theorem="Yi et al. 2014, Theorem 1 and problem (3): surrogates keep the regression "
+            "model; what they hide is measured by attacks, not proved",
+            assumptions="Second moments of the records, their approximate number and the "
+            "regression coefficients are released by design; no residual of a response is. P is "
+            "destroyed when the release is published: whoever kept it solves for the records. "
+            "Whoever knows all records but one, or gets further surrogates of the same records, "
+            "learns more. Not differential privacy.",
+            parameters=(
+                ("n_surrogates", float(self.n_records)),
+                ("rank", float(self.rank)),
+                ("noise_level", self.noise),
+                ("share_clipped", self.share_clipped),
+            ),
+        )
+
+    def apply(self, x: Any, stream: RecordStream | None = None) -> FloatArray:
+        """Raise OptionError: no surrogate belongs to a record."""
+        raise OptionError(
+            "Masking releases surrogates, which belong to no record: none can be made of one.",
+            remedy="Use privpipe.draw_masked_records for records in memory, or `privpipe run`.",
+            code="surrogate",
+        )
+
+    def sum_records(
+        self,
+        shard: Shard,
+        schema: ShardSchema,
+        stream: RecordStream,
+        places: IntArray,
+        tile: int,
+    ) -> SignedSums:
+        """Sum the records of a shard with their signs of one tile.
+
+        Parameters
+        ----------
+        shard, schema
+            Features, and responses where entries may be missing.
+        stream
+            Words of a run of records that holds those of the shard.
+        places : (n_records,)
+            Numbers of the shard's records within the run.
+        tile
+            Which of the `n_tiles`.
+
+        Raises
+        ------
+        InputError
+            If a record is not finite, beyond those of the fit, or holds too much of a direction.
+        """
+        n_signs = min(self.tile_rows, self.n_records - tile * self.tile_rows)
+        if not len(places):
+            return SignedSums(np.zeros((n_signs, self.n_features_out)), 0, 0.0)
+        rows = self._standardise(shard, schema)
+        leverage = float(np.max(np.sum((rows @ self.whitening) ** 2, axis=1)))
+        check_leverage(leverage, self.n_records)
+        integers = round_to_grid(rows, self.bound, self.step)
+        self._blur(integers, stream, places)
+        words = _read_words(stream, f"masking/{tile}", sign_words(n_signs), places)
+        return SignedSums(sum_with_signs(integers, words, n_signs), len(rows), leverage)
+
+    def finish_records(self, sums: SignedSums) -> tuple[FloatArray, FloatArray]:
+        """Features, (n, n_features + 1), and responses, (n, n_responses), of a tile of surrogates.
+
+        In the units of the records: the bias feature stands for one, and the mean of a feature
+        is taken as often as it is counted there.
+        """
+        plain = sums.sums * (self.step / math.sqrt(self.n_records))
+        features = plain @ self.mixing.T
+        responses = features @ self.weights.T
+        bias = features[:, -1:]
+        made = np.column_stack([features[:, :-1] * self.scale + bias * self.mean, bias])
+        return made, responses * self.response_scale + bias * self.response_mean
+
+    def _standardise(self, shard: Shard, schema: ShardSchema) -> FloatArray:
+        """Standardised records with the bias feature, completed where entries are missing."""
+        rows = np.ones((len(shard.features), self.n_features_out))
+        inner = rows[:, :-1]
+        np.subtract(shard.features, self.mean, out=inner)
+        inner /= self.scale
+        if self.clip:
+            np.clip(inner, -self.clip, self.clip, out=inner)
+        if self.ridge:
+            responses = (code_responses(shard, schema) - self.response_mean) / self.response_scale
+            known = np.hstack([responses, rows])
+            completed = solve_scores(known, self.loadings, self.ridge) @ self.loadings.T
+            t = len(self.response_mean)
+            return np.clip(completed[:, t:], -self.bound, self.bound)
+        bad = int(np.count_nonzero(~np.isfinite(rows).all(axis=1)))
+        if bad:
+            raise InputError(
+                f"{bad} of {len(rows)} records hold features that are missing or infinite.",
+                remedy='Leave them out, or set [method] missing = "complete".',
+                code="nonfinite",
+            )
+        return rows
+
+    def _blur(self, integers: FloatArray, stream: RecordStream, places: IntArray) -> None:
+        """Add uniform noise to integer features, on the grid, in place."""
+        columns = np.flatnonzero(self.blur)
+        if len(columns):
+            words = stream.words_at("masking/blur", len(columns), places)
+            noise = (2 * draw_uniform(words) - 1) * self.blur[columns]
+            integers[:, columns] += np.rint(noise / self.step)
+
+
+def _read_words(
+    stream: RecordStream, purpose: str, words_per_record: int, places: IntArray
+) -> WordArray:
+    """Words of some records: of a run that is mostly wanted, all are cheaper than some."""
+    if stream.n_records <= 2 * len(places):
+        return stream.words(purpose, words_per_record)[places]
+    return stream.words_at(purpose, words_per_record, places)

@@ -1,0 +1,250 @@
+"""What one pass over the records must find out before they are masked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from privpipe.errors import InputError
+from privpipe.numerics.regression.labels import code_targets, count_targets
+from privpipe.numerics.regression.moments import CoMoments
+from privpipe.protocols import BoolArray, FloatArray, Shard, ShardSchema
+
+__all__ = ["RecordSurvey", "code_responses", "survey_records"]
+
+MOST_PATTERNS = 32
+"""Patterns of missing entries whose moments are kept apart."""
+
+
+@dataclass(frozen=True, eq=False)
+class RecordSurvey:
+    """Moments and extremes of [responses, features] of some records.
+
+    Parameters
+    ----------
+    n_responses
+        How many of the columns are responses.
+    n_records, n_empty
+        Records read, and those of them that hold no feature at all.
+    counts, least, most : (n_columns,)
+        Known entries of each column, and bounds of them (infinite where there are none), an
+        eighth of a deviation wide at most: no value of a record is told.
+    whole : (n_columns,), bool
+        Whether all known entries of a column are integers.
+    parts
+        Co-moments of the known columns, by the pattern of known entries ("101": the second is
+        missing); of the whole records alone once there were too many patterns.
+    centre, spread : (n_columns,)
+        Mean of the known entries and the sum of squares of their deviations.
+    n_clipped
+        Entries that were clipped.
+    overflown
+        Whether there were too many patterns.
+    """
+
+    n_responses: int
+    n_records: int
+    n_empty: int
+    counts: FloatArray
+    least: FloatArray
+    most: FloatArray
+    whole: BoolArray
+    centre: FloatArray
+    spread: FloatArray
+    parts: Mapping[str, CoMoments] = field(default_factory=dict)
+    n_clipped: int = 0
+    overflown: bool = False
+
+    def merge(self, other: RecordSurvey) -> RecordSurvey:
+        """Survey of the records of both."""
+        parts = dict(self.parts)
+        for pattern, moments in other.parts.items():
+            parts[pattern] = parts[pattern].merge(moments) if pattern in parts else moments
+        overflown = self.overflown or other.overflown or len(parts) > MOST_PATTERNS
+        counts = self.counts + other.counts
+        share = other.counts / np.maximum(counts, 1)
+        step = other.centre - self.centre
+        return RecordSurvey(
+            self.n_responses,
+            self.n_records + other.n_records,
+            self.n_empty + other.n_empty,
+            counts,
+            np.minimum(self.least, other.least),
+            np.maximum(self.most, other.most),
+            self.whole & other.whole,
+            self.centre + share * step,
+            self.spread + other.spread + self.counts * share * step**2,
+            _keep_whole(parts) if overflown else parts,
+            self.n_clipped + other.n_clipped,
+            overflown,
+        )
+
+    @property
+    def complete(self) -> CoMoments:
+        """Co-moments of the records without a missing entry."""
+        n = len(self.counts)
+        return self.parts.get("1" * n, CoMoments.empty(n))
+
+    @property
+    def n_incomplete(self) -> int:
+        """Records with a missing entry."""
+        return self.n_records - round(self.complete.count)
+
+    @property
+    def scale(self) -> FloatArray:
+        """Standard deviation of the known entries; 1 where they do not vary."""
+        variance = np.where(self.constant, 1.0, self.spread / np.maximum(self.counts, 1))
+        return np.sqrt(variance)
+
+    @property
+    def constant(self) -> BoolArray:
+        """Which columns do not vary, or are missing throughout."""
+        noise = (1e-13 * np.abs(self.centre)) ** 2 * self.counts
+        constant: BoolArray = self.spread <= noise
+        return constant
+
+    @property
+    def furthest(self) -> FloatArray:
+        """Largest deviation from the mean, in standard deviations; 0 where nothing is known."""
+        reach = np.maximum(self.most - self.centre, self.centre - self.least) / self.scale
+        return np.where(self.counts > 0, reach, 0.0)
+
+
+def code_responses(shard: Shard, schema: ShardSchema) -> FloatArray:
+    """Desired variables as responses: numbers, and indicators of classes; NaN where missing."""
+    return code_targets(shard.desired, schema.desired, "zero_one")
+
+
+def survey_records(
+    shard: Shard,
+    *,
+    schema: ShardSchema,
+    complete: bool,
+    low: FloatArray | None = None,
+    high: FloatArray | None = None,
+) -> RecordSurvey:
+    """Survey the records of a shard.
+
+    Parameters
+    ----------
+    shard, schema
+    complete
+        Whether features may be missing (NaN).
+    low, high : (n_features,), optional
+        Bounds to which features are clipped first.
+
+    Raises
+    ------
+    InputError
+        If features are infinite, or missing where none may be; with their number.
+    """
+    _check_finite(shard.features, complete)
+    t = count_targets(schema.desired)
+    rows = np.empty((len(shard.features), t + schema.n_features))
+    rows[:, :t], rows[:, t:] = code_responses(shard, schema), shard.features
+    n_clipped = 0
+    if low is not None and high is not None:
+        inner = rows[:, t:]
+        n_clipped = int(np.count_nonzero((inner < low) | (inner > high)))
+        np.clip(inner, low, high, out=inner)
+    if np.isinf(rows[:, :t]).any():
+        raise InputError(
+            "A response is infinite.", remedy="Leave such records out.", code="nonfinite"
+        )
+    known = np.isfinite(rows)
+    parts, overflown = _cut_by_pattern(rows, known)
+    n_empty = int(np.count_nonzero(~known[:, t:].any(axis=1)))
+    columns = _measure_columns(rows, known)
+    return RecordSurvey(
+        n_responses=t,
+        n_records=len(rows),
+        n_empty=n_empty,
+        whole=_find_whole(rows, known),
+        parts=parts,
+        n_clipped=n_clipped,
+        overflown=overflown,
+        **columns,
+    )
+
+
+def _check_finite(features: FloatArray, complete: bool) -> None:
+    wrong = np.isinf(features) if complete else ~np.isfinite(features)
+    bad = int(np.count_nonzero(wrong.any(axis=1)))
+    if bad:
+        raise InputError(
+            f"{bad} of {len(features)} records hold features that are "
+            + ("infinite." if complete else "missing or infinite."),
+            remedy="Leave them out."
+            if complete
+            else 'Set [method] missing = "complete", which completes NaN, or leave them out.',
+            code="nonfinite",
+        )
+
+
+def _measure_columns(rows: FloatArray, known: BoolArray) -> dict[str, FloatArray]:
+    """Counts, bounds, mean and spread of each column, of what is known."""
+    counts = known.sum(axis=0).astype(np.float64)
+    # Counted from a record of their own: a column of equal values has no spread at all.
+    anchor = np.where(known[0], rows[0], 0.0) if len(rows) else np.zeros(rows.shape[1])
+    moved = rows - anchor if known.all() else np.where(known, rows - anchor, 0.0)
+    shift = moved.sum(axis=0) / np.maximum(counts, 1)
+    spread = np.maximum(np.square(moved).sum(axis=0) - counts * shift**2, 0.0)
+    deviation = np.sqrt(spread / np.maximum(counts, 1))
+    step = (
+        np.where(
+            deviation > 0, np.exp2(np.floor(np.log2(np.where(deviation > 0, deviation, 1.0)))), 0.0
+        )
+        / 8
+    )
+    below = shift - np.fmin.reduce(np.where(known, moved, np.inf), axis=0, initial=np.inf)
+    above = np.fmax.reduce(np.where(known, moved, -np.inf), axis=0, initial=-np.inf) - shift
+    centre = anchor + shift
+    return {
+        "counts": counts,
+        "least": centre - _round_up(below, step),
+        "most": centre + _round_up(above, step),
+        "centre": centre,
+        "spread": spread,
+    }
+
+
+def _round_up(values: FloatArray, step: FloatArray) -> FloatArray:
+    """To multiples of a step, away from zero; as they are where it is zero or nothing is known."""
+    finite = np.isfinite(values) & (step > 0)
+    whole = np.ceil(np.where(finite, values, 0.0) / np.where(step > 0, step, 1.0)) * step
+    rounded: FloatArray = np.where(finite, whole, values)
+    return rounded
+
+
+def _find_whole(rows: FloatArray, known: BoolArray) -> BoolArray:
+    """Which columns hold integers alone; most that do not are found in a few records."""
+    whole = ((rows[:64] == np.rint(rows[:64])) | ~known[:64]).all(axis=0)
+    maybe = np.flatnonzero(whole)
+    if len(maybe) and len(rows) > 64:
+        some = rows[:, maybe]
+        whole[maybe] = ((some == np.rint(some)) | ~known[:, maybe]).all(axis=0)
+    return np.asarray(whole)
+
+
+def _cut_by_pattern(rows: FloatArray, known: BoolArray) -> tuple[dict[str, CoMoments], bool]:
+    """Co-moments of the known columns of each pattern; of the whole records if there are many."""
+    if not len(rows):
+        return {}, False
+    if known.all():
+        return {"1" * rows.shape[1]: CoMoments.of(rows)}, False
+    patterns, owner = np.unique(known, axis=0, return_inverse=True)
+    overflown = len(patterns) > MOST_PATTERNS
+    parts = {
+        "".join("1" if one else "0" for one in pattern): CoMoments.of(
+            rows[owner.ravel() == number][:, pattern]
+        )
+        for number, pattern in enumerate(patterns)
+        if pattern.all() or not overflown
+    }
+    return parts, overflown
+
+
+def _keep_whole(parts: Mapping[str, CoMoments]) -> dict[str, CoMoments]:
+    return {pattern: moments for pattern, moments in parts.items() if "0" not in pattern}

@@ -1,0 +1,465 @@
+"""Masking: options, fit and row.
+
+Yi et al. 2014: one pass of co-moments carries the whole fit, since every iterate of the paper's
+iteration is a small matrix times its data; only where entries are missing in many ways, each round
+asks all records once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+from pydantic.dataclasses import dataclass as options_dataclass
+
+from privpipe.errors import InputError, OptionError
+from privpipe.numerics.masking.factor_model import (
+    FactorModel,
+    FactorSums,
+    expect_pattern,
+    expect_rows,
+    fit_factors,
+)
+from privpipe.numerics.masking.masked_regression import (
+    MaskedRegression,
+    Solver,
+    solve_masked_regression,
+)
+from privpipe.numerics.masking.missing import LoadingSums, fit_loadings, sum_pattern, sum_rows
+from privpipe.numerics.masking.noise_level import set_penalty
+from privpipe.numerics.masking.sign_sums import plan_grid
+from privpipe.numerics.regression.labels import count_targets, name_targets
+from privpipe.numerics.regression.moments import CoMoments
+from privpipe.protocols import FloatArray, Method, Shard, Shards, ShardSchema
+from privpipe.sanitizers.arrays import check_shards, check_unweighted, say_incomplete
+from privpipe.sanitizers.masking import refusals
+from privpipe.sanitizers.masking.masking_model import BIAS, MaskingModel
+from privpipe.sanitizers.masking.record_survey import RecordSurvey, code_responses, survey_records
+from privpipe.sanitizers.options import FORBID, Options
+
+__all__ = ["METHOD", "MaskingOptions", "fit_masking"]
+
+TILE_BYTES = 2**22
+"""Of the surrogates that a worker sums up at once."""
+
+BLUR_STEPS = 4.0
+"""Standard deviation, in steps of the lattice, of the noise on sums of integer features."""
+
+LEAST_NOISE = 1e-3
+"""Of standardised features, where entries are missing and no noise is given or found."""
+
+COARSE_NOISE = 0.5
+"""With which records are completed first, to see their noise."""
+
+MOST_CLIPPINGS = 8
+"""Passes until the scale of clipped features stays."""
+
+MOST_LOADINGS = 64
+"""Dimensions of completed records at most."""
+
+
+@options_dataclass(frozen=True, kw_only=True, config=FORBID)
+class MaskingOptions(Options):
+    """Options of ``[method] name = "masking"``."""
+
+    name: Literal["masking"] = "masking"
+    n_surrogates: Annotated[
+        int,
+        Field(
+            ge=1,
+            description="Surrogate records to release: at least the features and one, and at most "
+            "a tenth of the square of the number of records.",
+        ),
+    ]
+    noise_level: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            allow_inf_nan=False,
+            description="Standard deviation of the noise of standardised features (of features as "
+            "they are, for the literal solver). Default: read off their spectrum.",
+        ),
+    ] = None
+    clip: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            allow_inf_nan=False,
+            description="Clip features this many standard deviations from their mean. Default: "
+            "no; outlying records are refused.",
+        ),
+    ] = None
+    solver: Annotated[
+        Solver,
+        Field(
+            description="scaled: standardised, and the model refitted on the subspace found. "
+            "literal: problem (3) of the paper as it stands, which loses the model where responses "
+            "are large."
+        ),
+    ] = "scaled"
+    missing: Annotated[
+        Literal["refuse", "complete"],
+        Field(
+            description="Missing entries (NaN): refuse features that have some and leave records "
+            "without responses out of the fit, or complete both by problem (5) of the paper."
+        ),
+    ] = "refuse"
+    integers: Annotated[
+        Literal["refuse", "blur"],
+        Field(
+            description="Features of integers, whose signed sums lie on a lattice: refuse them, or "
+            "blur every sum by noise of four steps of the lattice."
+        ),
+    ] = "refuse"
+
+
+def fit_masking(shards: Shards, options: MaskingOptions) -> MaskingModel:
+    """Fit what surrogates keep: the regression of the desired variables on the features.
+
+    Parameters
+    ----------
+    shards
+        Training records with at least one desired variable; a categorical one becomes an indicator
+        per class (one for two classes).
+    options
+        See `MaskingOptions`.
+
+    Returns
+    -------
+    MaskingModel
+        Nothing is drawn yet.
+
+    Raises
+    ------
+    OptionError
+        If the number of surrogates is unsafe or too small; see `refusals`.
+    InputError
+        If records are too few, outlying, not finite or integers, or a variable does not vary.
+
+    Notes
+    -----
+    Departure: the fit takes the expectation ``E[P P^T] = I`` for the surrogates' own moments, and
+    so does not depend on what is drawn.
+
+    References
+    ----------
+    Yi et al. 2014, problems (3) and (5).
+
+    Examples
+    --------
+    >>> from privpipe.records.memory import Records
+    >>> x = np.random.default_rng(0).normal(size=(400, 3))
+    >>> model = fit_masking(Records(x, desired=x @ [1.0, 2.0, 0.0]), MaskingOptions(n_surrogates=9))
+    >>> np.abs(model.coefficients.ravel()).round(3).tolist()
+    [1.0, 2.0, 0.0, 0.0]
+    """
+    check_shards(shards)
+    schema = shards.schema
+    check_masking(options, schema)
+    complete = options.missing == "complete"
+    survey = shards.reduce(partial(survey_records, schema=schema, complete=complete))
+    _check_records(survey, schema, options)
+    survey, centre, scale = _clip(shards, survey, options)
+    t = survey.n_responses
+    share = survey.n_clipped / max(1.0, float(survey.counts[t:].sum()))
+    refusals.check_clip(share)
+    names = _name_features(schema)
+    refusals.check_outliers(survey.furthest[t:], survey.counts[t:], names, options.n_surrogates)
+    loadings = None
+    if complete and survey.n_incomplete:
+        loadings = _fit_factors(shards, survey, centre, scale, options)
+        gram = loadings.gram
+    else:
+        say_incomplete(survey.n_incomplete, survey.n_records, "desired")
+        gram = _standardise(survey.complete, t, centre, scale, options.solver)
+    refusals.check_rank(survey.n_records, int(np.linalg.matrix_rank(gram[t:, t:], hermitian=True)))
+    n_records = survey.n_records if loadings else round(survey.complete.count)
+    if options.solver == "literal":
+        centre, scale = np.zeros_like(centre), np.ones_like(scale)
+    noise = options.noise_level if loadings is None else 0.0  # completed records have none left
+    found = solve_masked_regression(
+        gram, t, n_records, options.n_surrogates, noise=noise, solver=options.solver
+    )
+    reach = np.maximum(survey.most - centre, centre - survey.least) / scale
+    largest = float(reach[t:].max())
+    return _make_model(
+        schema, options, survey, gram, found, loadings, centre, scale, largest, share
+    )
+
+
+def _make_model(
+    schema: ShardSchema,
+    options: MaskingOptions,
+    survey: RecordSurvey,
+    gram: FloatArray,
+    found: MaskedRegression,
+    loadings: FactorModel | None,
+    centre: FloatArray,
+    scale: FloatArray,
+    largest: float,
+    share_clipped: float,
+) -> MaskingModel:
+    """The model, with the grid that its sums are exact on."""
+    t, n, q = survey.n_responses, survey.n_records, schema.n_features + 1
+    blur = np.zeros(schema.n_features)
+    whole = _find_varying_integers(survey)
+    blur[whole] = BLUR_STEPS * math.sqrt(3 / n) / scale[t:][whole]
+    room = 4.0 if loadings is not None else 1.0
+    bound, step = plan_grid(max(room * largest, 1.0) + float(blur.max(initial=0.0)), n)
+    tile = max(64, TILE_BYTES // (8 * q) // 64 * 64)
+    return MaskingModel(
+        mean=centre[t:],
+        scale=scale[t:],
+        response_mean=centre[:t],
+        response_scale=scale[:t],
+        mixing=found.mixing,
+        weights=found.coefficients,
+        whitening=_whiten(gram[t:, t:]),
+        loadings=np.zeros((1, 1)) if loadings is None else loadings.loadings,
+        blur=blur,
+        ridge=0.0 if loadings is None else loadings.variance,
+        clip=options.clip or 0.0,
+        bound=bound,
+        step=step,
+        n_records=options.n_surrogates,
+        tile_rows=min(tile, options.n_surrogates),
+        rank=found.rank,
+        noise=found.noise,
+        penalty=found.penalty,
+        share_clipped=share_clipped,
+        solver=options.solver,
+        stopped=found.completion.stopped,
+        feature_names=(*_name_features(schema), BIAS),
+        response_names=name_targets(schema.desired),
+    )
+
+
+def check_masking(options: MaskingOptions, schema: ShardSchema) -> None:
+    """Raise for options that no records of a schema can be masked with."""
+    check_unweighted(schema)
+    if not schema.desired:
+        raise InputError(
+            "There is no desired variable, and so no regression to keep.",
+            remedy="Name at least one in [collection] desired.",
+        )
+    if not schema.n_features:
+        raise InputError(
+            "The records have no numeric features to mask.", remedy="Ingest numeric features."
+        )
+    if options.n_surrogates < schema.n_features + 1:
+        refusals.check_counts(options.n_surrogates, 2**31, schema.n_features + 1)
+    scaled = {"clip": options.clip is not None, "missing": options.missing == "complete"}
+    if options.solver == "literal" and any(scaled.values()):
+        name = next(name for name, given in scaled.items() if given)
+        raise OptionError(
+            f'{name} works on standardised features, which solver = "literal" does not make.',
+            remedy='Leave it out, or set solver = "scaled".',
+        )
+
+
+def _name_features(schema: ShardSchema) -> tuple[str, ...]:
+    return schema.feature_names or tuple(f"feature_{j}" for j in range(schema.n_features))
+
+
+def _check_records(survey: RecordSurvey, schema: ShardSchema, options: MaskingOptions) -> None:
+    """Raise for what the survey shows to be unfit or unsafe."""
+    t, names = survey.n_responses, _name_features(schema)
+    responses = name_targets(schema.desired)
+    refusals.check_counts(options.n_surrogates, survey.n_records, schema.n_features + 1)
+    if survey.n_empty:
+        raise InputError(
+            f"{survey.n_empty} records hold no feature at all.", remedy="Leave them out."
+        )
+    missing = survey.counts[t:] == 0
+    if missing.any():
+        raise InputError(
+            f"{refusals.name_few(names, missing)} are missing in every record.",
+            remedy="Leave these features out.",
+        )
+    if survey.constant[:t].any():
+        raise InputError(
+            f"The response {refusals.name_few(responses, survey.constant[:t])} does not vary, or "
+            "is missing throughout.",
+            remedy="Leave it out of desired, or mask records in which it varies.",
+            code="single_class",
+        )
+    n_complete = survey.complete.count
+    if options.missing == "refuse" and n_complete <= schema.n_features + 1 + t:
+        raise InputError(
+            f"{n_complete:g} records without a missing response are too few for "
+            f"{schema.n_features} features.",
+            remedy='Mask more records, or set [method] missing = "complete".',
+        )
+    scale = survey.scale[t:][~survey.constant[t:]]
+    if options.solver == "literal" and scale.size and scale.max() > 1e6 * scale.min():
+        raise InputError(
+            "Features are on scales more than 1e6 apart, between which the literal problem sees "
+            "the largest alone.",
+            remedy='Set solver = "scaled", which standardises them.',
+        )
+    if options.integers == "refuse":
+        refusals.check_whole(_find_varying_integers(survey).tolist(), names)
+
+
+def _find_varying_integers(survey: RecordSurvey) -> npt.NDArray[np.bool_]:
+    """Which features are integers and vary."""
+    t = survey.n_responses
+    found: npt.NDArray[np.bool_] = survey.whole[t:] & ~survey.constant[t:]
+    return found
+
+
+def _clip(
+    shards: Shards, survey: RecordSurvey, options: MaskingOptions
+) -> tuple[RecordSurvey, FloatArray, FloatArray]:
+    """Survey of the clipped records, with the centre and scale that they are clipped by.
+
+    An outlying record widens the scale that it is clipped by, so that is measured again until it
+    stays.
+    """
+    centre, scale, t = survey.centre, survey.scale, survey.n_responses
+    if not options.clip or not (survey.furthest[t:] > options.clip).any():
+        return survey, centre, scale
+    schema, complete = shards.schema, options.missing == "complete"
+    for attempt in range(MOST_CLIPPINGS):
+        if attempt:
+            centre, scale = survey.centre, survey.scale
+        low, high = centre[t:] - options.clip * scale[t:], centre[t:] + options.clip * scale[t:]
+        survey = shards.reduce(
+            partial(survey_records, schema=schema, complete=complete, low=low, high=high)
+        )
+        if np.allclose(survey.scale[t:], scale[t:], rtol=0.02):
+            break
+    return survey, centre, scale
+
+
+def _standardise(
+    moments: CoMoments, n_responses: int, centre: FloatArray, scale: FloatArray, solver: Solver
+) -> FloatArray:
+    """Sums of products of [responses, features, ones] in standardised units, or as they are."""
+    if solver == "literal":
+        centre, scale = np.zeros_like(centre), np.ones_like(scale)
+    known = np.ones(len(centre), bool)
+    return _expand(moments, known, centre, scale)
+
+
+def _expand(
+    moments: CoMoments, known: npt.NDArray[np.bool_], centre: FloatArray, scale: FloatArray
+) -> FloatArray:
+    """Sums of products about a centre, with ones as last column; zero where not known."""
+    mean = (moments.mean - centre[known]) / scale[known]
+    inner = moments.scatter / np.outer(scale[known], scale[known])
+    inner += moments.count * np.outer(mean, mean)
+    places = np.flatnonzero(np.append(known, False))
+    gram = np.zeros((len(known) + 1, len(known) + 1))
+    gram[np.ix_(places, places)] = inner
+    gram[-1, places] = gram[places, -1] = moments.count * mean
+    gram[-1, -1] = moments.count
+    return gram
+
+
+def _whiten(gram: FloatArray) -> FloatArray:
+    """What turns features into coordinates whose squares sum to the leverage."""
+    values, vectors = np.linalg.eigh(gram)
+    kept = values > len(values) * 1e-12 * values[-1]
+    whitening: FloatArray = vectors[:, kept] / np.sqrt(values[kept])
+    return whitening
+
+
+def _fit_factors(
+    shards: Shards,
+    survey: RecordSurvey,
+    centre: FloatArray,
+    scale: FloatArray,
+    options: MaskingOptions,
+) -> FactorModel:
+    """Problem (5), first with a coarse noise level, then with what its errors show; refitted."""
+    ask, expect = _make_questions(shards, survey, centre, scale, options)
+    n_columns, n = len(centre) + 1, survey.n_records
+    n_known = float(survey.counts.sum()) + n
+    per_column = n_known / n_columns
+    width = min(n_columns, MOST_LOADINGS)
+    start = np.linalg.qr(np.random.default_rng(0).normal(size=(n_columns, width)))[0]
+    level = options.noise_level
+    if level is None:
+        penalty = set_penalty(COARSE_NOISE, n_columns, per_column)
+        coarse = fit_loadings(ask, start, penalty, tolerance=1e-6)
+        _, _, _, loss = ask(coarse.loadings, coarse.ridge)
+        level, start = math.sqrt(loss / n_known), coarse.loadings
+    level = max(level, LEAST_NOISE)
+    found = fit_loadings(ask, start, set_penalty(level, n_columns, per_column), tolerance=1e-7)
+    values, vectors = np.linalg.eigh(found.gram / n)
+    kept = values > 1e-6 * values[-1]
+    return fit_factors(expect, vectors[:, kept] * np.sqrt(values[kept]), level**2, n)
+
+
+def _make_questions(
+    shards: Shards,
+    survey: RecordSurvey,
+    centre: FloatArray,
+    scale: FloatArray,
+    options: MaskingOptions,
+) -> tuple[Callable[[FloatArray, float], LoadingSums], Callable[[FloatArray, float], FactorSums]]:
+    """Both questions of a round: answered by moments of patterns, or else by the records."""
+    if survey.overflown:
+        ask_all = shards.oracle(
+            _sum_shard, schema=shards.schema, centre=centre, scale=scale, clip=options.clip or 0.0
+        )
+
+        def ask(loadings: FloatArray, ridge: float) -> LoadingSums:
+            products, cross, scatter, loss = ask_all(("sum", loadings, ridge))
+            return products, cross, scatter, loss
+
+        def expect(loadings: FloatArray, variance: float) -> FactorSums:
+            products, cross, scatter, squares, n_known = ask_all(("expect", loadings, variance))
+            return products, cross, scatter, squares, n_known
+
+        return ask, expect
+    patterns = {
+        np.append(known, True).tobytes(): (_expand(moments, known, centre, scale), moments.count)
+        for pattern, moments in survey.parts.items()
+        for known in (np.array([one == "1" for one in pattern]),)
+    }
+    grams = {name: gram for name, (gram, _) in patterns.items()}
+    return partial(sum_pattern, grams), partial(expect_pattern, patterns)
+
+
+def _sum_shard(
+    shard: Shard,
+    parameters: tuple[str, FloatArray, float],
+    *,
+    schema: ShardSchema,
+    centre: FloatArray,
+    scale: FloatArray,
+    clip: float,
+) -> LoadingSums | FactorSums:
+    """What a round needs of the records of a shard."""
+    t = count_targets(schema.desired)
+    rows = np.ones((len(shard.features), len(centre) + 1))
+    rows[:, :t], rows[:, t:-1] = code_responses(shard, schema), shard.features
+    rows[:, :-1] = (rows[:, :-1] - centre) / scale
+    if clip:
+        np.clip(rows[:, t:-1], -clip, clip, out=rows[:, t:-1])
+    asked, loadings, ridge = parameters
+    return (expect_rows if asked == "expect" else sum_rows)(rows, loadings, ridge)
+
+
+METHOD = Method(
+    name="masking",
+    options=MaskingOptions,
+    needs=lambda _: frozenset({"desired"}),
+    releases="surrogate",
+    fit=fit_masking,
+    source="Yi et al. 2014, Privacy and Regression Model Preserved Learning, problems (3) and (5)",
+    maps=(MaskingModel,),
+    promise="surrogate records with the regression model of the raw ones; nothing for single "
+    "records: second moments are released",
+    statistics=(RecordSurvey, CoMoments),
+    check=check_masking,
+    forgets_keys=True,
+)
+"""Masking."""

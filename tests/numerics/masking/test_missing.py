@@ -1,0 +1,112 @@
+"""Problem (5) in factors: against the literal iteration, its optimum, patterns and cuts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from privpipe.numerics.masking.missing import (
+    Loadings,
+    fit_loadings,
+    solve_scores,
+    sum_pattern,
+    sum_rows,
+)
+from privpipe.records.memory import add_sums
+from tests.oracles import complete_literally, measure_completion
+
+
+def make_rows(seed: int, n: int = 40, p: int = 6, missing: float = 0.3) -> np.ndarray:
+    """Records of rank two and noise, NaN where an entry is missing."""
+    random = np.random.default_rng(seed)
+    rows = random.normal(size=(n, 2)) @ random.normal(size=(2, p)) + 0.2 * random.normal(
+        size=(n, p)
+    )
+    hidden = random.random(rows.shape) < missing
+    hidden[:, -1] = False
+    rows[hidden] = np.nan
+    return rows
+
+
+def fit(rows: np.ndarray, penalty: float, cuts: tuple[int, ...] = ()) -> Loadings:
+    parts = np.split(rows, cuts)
+    start = np.random.default_rng(0).normal(size=(rows.shape[1], min(rows.shape)))
+
+    def ask(loadings: np.ndarray, ridge: float):
+        return add_sums([sum_rows(part, loadings, ridge) for part in parts])
+
+    return fit_loadings(ask, start, penalty, tolerance=1e-11, max_rounds=1500)
+
+
+def complete(found: Loadings, rows: np.ndarray) -> np.ndarray:
+    return solve_scores(rows, found.loadings, found.ridge) @ found.loadings.T
+
+
+@settings(max_examples=5, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    missing=st.sampled_from([0.1, 0.5]),
+    cuts=st.lists(st.integers(0, 40), max_size=3).map(sorted),
+)
+def test_fit_loadings__is_the_literal_completion(
+    seed: int, missing: float, cuts: list[int]
+) -> None:
+    rows = make_rows(seed, missing=missing)
+    weights = np.isfinite(rows).astype(float)
+    found = fit(rows, 2.0, tuple(cuts))
+    expected = complete_literally(np.nan_to_num(rows).T, weights.T, 2.0, 150).T
+    mine = complete(found, rows)
+    best = measure_completion(expected, np.nan_to_num(rows), weights, 2.0)
+    assert measure_completion(mine, np.nan_to_num(rows), weights, 2.0) <= best * (1 + 1e-6)
+    assert found.objective == pytest.approx(best, rel=1e-6)
+    np.testing.assert_allclose(mine, expected, atol=2e-2 * np.nanmax(np.abs(rows)))
+
+
+def test_fit_loadings__meets_first_order_conditions_and_the_interior_point() -> None:
+    import cvxpy as cp
+
+    rows = make_rows(7, n=18)
+    weights = np.isfinite(rows).astype(float)
+    filled = np.nan_to_num(rows)
+    found = fit(rows, 1.0)
+    z = cp.Variable(rows.shape)
+    loss = cp.sum_squares(cp.multiply(weights, z - filled)) / 2
+    best = cp.Problem(cp.Minimize(cp.normNuc(z) + loss)).solve(solver=cp.CLARABEL)
+    assert found.objective == pytest.approx(best, rel=1e-6)
+    residual = weights * (filled - complete(found, rows))
+    assert np.linalg.norm(residual, 2) <= 1 + 1e-3
+
+
+def test_sum_pattern__gives_the_sums_of_the_rows() -> None:
+    rows = make_rows(1, n=60, missing=0.0)
+    rows[:20, 0] = np.nan
+    rows[20:45, 1:3] = np.nan
+    patterns: dict[bytes, np.ndarray] = {}
+    for row in rows:
+        known = np.isfinite(row)
+        values = np.where(known, row, 0.0)
+        name = known.tobytes()
+        patterns[name] = patterns.get(name, 0.0) + np.outer(values, values)
+    assert len(patterns) == 3
+    loadings = np.random.default_rng(2).normal(size=(6, 3))
+    for mine, expected in zip(
+        sum_pattern(patterns, loadings, 0.4), sum_rows(rows, loadings, 0.4), strict=True
+    ):
+        np.testing.assert_allclose(mine, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_gram__is_that_of_the_completed_records() -> None:
+    rows = make_rows(4)
+    found = fit(rows, 1.0)
+    made = complete(found, rows)
+    np.testing.assert_allclose(found.gram, made.T @ made, rtol=1e-8, atol=1e-8)
+
+
+def test_solve_scores__of_a_record_depend_on_it_alone() -> None:
+    rows, loadings = make_rows(9, n=700), np.random.default_rng(1).normal(size=(6, 3))
+    whole = solve_scores(rows, loadings, 0.1)
+    np.testing.assert_allclose(
+        solve_scores(rows[600:601], loadings, 0.1), whole[600:601], rtol=1e-9
+    )

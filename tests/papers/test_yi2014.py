@@ -1,0 +1,41 @@
+"""Yi et al. 2014: tables 1 and 2 at two noise levels, School complete and with 80 % missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flows.reproduce.registry import run_reproduction
+from flows.reproduce.result import Reproduction
+
+pytestmark = pytest.mark.slow
+
+
+def value(found: Reproduction, cell: str) -> float:
+    (one,) = [each for each in found.cells if each.cell == cell]
+    return one.ours
+
+
+def test_yi_synthetic__table_1_within_a_hundredth_at_every_noise_level(tmp_path: Path) -> None:
+    from flows.reproduce.yi import VARIANCES, reproduce_synthetic
+
+    found = reproduce_synthetic(tmp_path, 1, variances=VARIANCES[::5], missing=False)
+    for cell in found.cells:
+        if cell.cell.endswith("error (8)"):
+            assert cell.verdict in ("agrees", "better"), cell
+        else:
+            assert 0 < cell.ours < 0.03, "no masked record is in the true subspace by construction"
+
+
+@pytest.mark.paper
+def test_yi_school__keeps_the_model_where_a_random_projection_does_not(paper_data: Path) -> None:
+    found = run_reproduction("yi-school", paper_data, small=True)
+    raw = value(found, "raw, ridge: RMSE")
+    assert value(found, "masked, ridge: RMSE") <= 1.005 * raw
+    assert value(found, "masked, ridge: eta") <= 0.06
+    assert value(found, "random projection, ridge: RMSE") >= 1.05 * raw
+    assert value(found, "80 % missing, ridge: RMSE") < 10.96
+    assert value(found, "80 % missing, ridge: eta") < 0.62
+    # What masking adds beside the coefficients and a Gaussian of the same moments: nothing here.
+    assert value(found, "coefficients alone, ridge: eta") <= 0.06

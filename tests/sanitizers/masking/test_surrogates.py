@@ -1,0 +1,266 @@
+"""Fits and draws of masking: what is kept, what is refused with its number and its reason."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from privpipe.errors import InputError, LeftOutWarning, OptionError
+from privpipe.numerics.random.streams import KeyedStream
+from privpipe.records.memory import Records
+from privpipe.sanitizers.masking.masked_records import MaskedRecords, draw_masked_records
+from privpipe.sanitizers.masking.masking_model import MaskingModel
+from privpipe.sanitizers.masking.surrogates import MaskingOptions, fit_masking
+from privpipe.store.models.artifacts import digest_map, open_model, write_model
+
+N, D = 600, 5
+
+
+def make_table(seed: int = 0, n: int = N) -> tuple[np.ndarray, np.ndarray]:
+    """Features on scales of their own, with a block that depends on the others, and a response."""
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(n, D)) * [1, 100, 0.01, 1, 1] + [0, 1e4, 0, 3, 0]
+    x[:, 4] = x[:, 0] + 0.5 * random.normal(size=n)
+    y = x @ [2.0, 0.03, 50.0, -1.0, 0.5] + 7 + 0.3 * random.normal(size=n)
+    return x, y
+
+
+def make_records(n_shards: int = 3, **more: object) -> Records:
+    x, y = make_table()
+    return Records(x, desired=y, n_shards=n_shards, **more)
+
+
+def fit(records: Records | None = None, **options: object) -> MaskingModel:
+    return fit_masking(records or make_records(), MaskingOptions(**{"n_surrogates": 90} | options))
+
+
+def draw(model: MaskingModel, records: Records, first_byte: int = 0) -> MaskedRecords:
+    key = bytes([first_byte]) + bytes(31)
+    n = records.n_records
+    stream = KeyedStream(key, partition="p", first_record=0, n_records=n)
+    return draw_masked_records(model, records, stream)
+
+
+def regress(features: np.ndarray, responses: np.ndarray) -> np.ndarray:
+    return np.linalg.lstsq(features, responses, rcond=1e-12)[0]
+
+
+def test_surrogates__have_the_regression_of_the_raw_records() -> None:
+    x, y = make_table()
+    made = draw(fit(), make_records())
+    expected = regress(np.column_stack([x, np.ones(N)]), y)
+    assert made.features.shape == (90, D + 1)
+    assert made.feature_names[-1] == "bias"
+    np.testing.assert_allclose(regress(made.features, made.responses[:, 0]), expected, rtol=1e-4)
+
+
+def test_surrogates__responses_hold_the_model_and_no_residual() -> None:
+    model = fit()
+    made = draw(model, make_records())
+    left = made.responses - made.features @ regress(made.features, made.responses)
+    assert np.linalg.norm(left) <= 1e-10 * np.linalg.norm(made.responses)
+    np.testing.assert_allclose(made.features @ model.coefficients, made.responses, rtol=1e-9)
+
+
+def test_surrogates__have_the_second_moments_in_expectation() -> None:
+    x, _ = make_table()
+    raw = np.column_stack([x, np.ones(N)])
+    model = fit(noise_level=0.0, n_surrogates=30_000)
+    made = draw(model, make_records()).features
+    scale = np.sqrt(np.diag(raw.T @ raw))
+    np.testing.assert_allclose(
+        made.T @ made / np.outer(scale, scale), raw.T @ raw / np.outer(scale, scale), atol=0.04
+    )
+
+
+@pytest.mark.parametrize("n_shards", [1, 2, 7, 50])
+def test_draw__gives_the_same_bytes_for_any_cut(n_shards: int) -> None:
+    model = replace(fit(), tile_rows=64)
+    whole = draw(model, make_records(1))
+    cut = draw(model, make_records(n_shards))
+    assert whole.features.tobytes() == cut.features.tobytes()
+    assert whole.responses.tobytes() == cut.responses.tobytes()
+    assert not np.array_equal(draw(model, make_records(1), 9).features, whole.features)
+
+
+def test_model__is_stored_and_travels_whole(tmp_path: Path) -> None:
+    model = fit()
+    digest = write_model(model, str(tmp_path / "model.zarr"))
+    again = open_model(str(tmp_path / "model.zarr"))
+    assert isinstance(again, MaskingModel)
+    assert digest_map(again) == digest
+    assert again.guarantee == model.guarantee
+    assert again.guarantee.kind == "none"
+    for words in ("Second moments", "P is destroyed", "Not differential privacy"):
+        assert words in again.guarantee.assumptions
+    first, second = (
+        draw(again, make_records()),
+        draw(pickle.loads(pickle.dumps(model)), make_records()),
+    )
+    assert first.features.tobytes() == second.features.tobytes()
+
+
+def test_model__maps_no_record() -> None:
+    with pytest.raises(OptionError, match="belong to no record"):
+        fit().apply(make_table()[0])
+
+
+def test_fit__classes_are_indicators() -> None:
+    x, y = make_table()
+    three = np.digitize(y, np.quantile(y, [0.3, 0.6]))
+    records = Records(x, desired=np.array(["a", "b", "c"])[three])
+    assert fit(records).response_names == ("desired_0=0", "desired_0=1", "desired_0=2")
+    assert draw(fit(records), records).responses.shape == (90, 3)
+
+
+def test_fit__features_on_far_scales_are_kept_and_refused_by_the_literal_solver() -> None:
+    x, y = make_table()
+    x = x * [1e-6, 1, 1e6, 1, 1]
+    records = Records(x, desired=y)
+    made = draw(fit(records), records)
+    expected = regress(np.column_stack([x, np.ones(N)]) / [1e-6, 1, 1e6, 1, 1, 1], y)
+    found = regress(made.features / [1e-6, 1, 1e6, 1, 1, 1], made.responses[:, 0])
+    np.testing.assert_allclose(found, expected, rtol=1e-3)
+    with pytest.raises(InputError, match="more than 1e6 apart"):
+        fit(records, solver="literal")
+
+
+def spoil(change) -> Records:
+    x, y = make_table()
+    change(x, y)
+    return Records(x, desired=y)
+
+
+def test_fit__refuses_unsafe_numbers_of_surrogates() -> None:
+    with pytest.raises(OptionError, match="at most 36000"):
+        fit(n_surrogates=36_001)
+    with pytest.raises(OptionError, match="6 features, the bias one included"):
+        fit(n_surrogates=5)
+    with pytest.raises(ValueError, match="greater than or equal to 1"):
+        MaskingOptions(n_surrogates=0)
+
+
+def test_fit__refuses_few_records() -> None:
+    x, y = make_table(n=12)
+    with pytest.raises((InputError, OptionError), match="records"):
+        fit(Records(x, desired=y), n_surrogates=8)
+
+
+def test_fit__refuses_an_outlying_record_and_clips_it_on_demand() -> None:
+    def enlarge(x: np.ndarray, y: np.ndarray) -> None:
+        x[17, 3] = 1e3
+
+    with pytest.raises(InputError, match="one record holds more than") as caught:
+        fit(spoil(enlarge))
+    assert "clip" in caught.value.remedy
+    assert "1000" not in str(caught.value)
+    model = fit(spoil(enlarge), clip=4.0)
+    assert 0 < model.share_clipped < 0.01
+    assert dict(model.guarantee.parameters)["share_clipped"] == model.share_clipped
+    assert np.isfinite(draw(model, spoil(enlarge)).features).all()
+
+
+def test_draw__refuses_a_record_that_no_single_feature_shows() -> None:
+    def bend(x: np.ndarray, y: np.ndarray) -> None:
+        x[17, 4] = x[17, 0]
+        x[:, 4] = x[:, 0] + 1e-3 * (x[:, 4] - x[:, 0])
+        x[17, 4] += 0.1
+
+    records = spoil(bend)
+    model = fit(records)
+    with pytest.raises(InputError, match="of a direction of the features"):
+        draw(model, records)
+
+
+def test_fit__refuses_integers_and_blurs_them_on_demand() -> None:
+    def count(x: np.ndarray, y: np.ndarray) -> None:
+        x[:, 3] = np.arange(N) % 5
+
+    records = spoil(count)
+    with pytest.raises(InputError, match="'feature_3' are integers"):
+        fit(records)
+    model = fit(records, integers="blur", noise_level=0.0)
+    made = draw(model, records)
+    steps = made.features[:, 3] * np.sqrt(90)
+    off = np.abs(steps - np.rint(steps))
+    assert 0.15 < off.mean() < 0.35, "on no lattice"
+    x, y = make_table()
+    count(x, y)
+    expected = regress(np.column_stack([x, np.ones(N)]), y)
+    np.testing.assert_allclose(regress(made.features, made.responses[:, 0]), expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x, y: x.__setitem__((3, 1), np.nan), "1 of 600 records hold features"),
+        (lambda x, y: x.__setitem__((3, 1), np.inf), "missing or infinite"),
+        (lambda x, y: x.__setitem__((slice(None), 1), np.nan), "600 of 600"),
+        (lambda x, y: y.__setitem__(slice(None), 2.5), "does not vary"),
+        (lambda x, y: y.__setitem__(slice(None), np.nan), "does not vary, or is missing"),
+        (lambda x, y: y.__setitem__(4, np.inf), "response is infinite"),
+    ],
+)
+def test_fit__refuses_bad_records_without_a_value(change, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        fit(spoil(change))
+    assert "2.5" not in str(caught.value)
+
+
+def test_fit__needs_something_to_keep_and_options_that_fit_together() -> None:
+    with pytest.raises(InputError, match="no desired variable"):
+        fit(Records(make_table()[0]))
+    with pytest.raises(OptionError, match="clip works on standardised"):
+        fit(solver="literal", clip=3.0)
+    with pytest.raises(OptionError, match="weights"):
+        fit(make_records(weights=np.ones(N)))
+
+
+def test_fit__leaves_records_without_a_response_out_and_says_so() -> None:
+    x, y = make_table()
+    y[:50] = np.nan
+    with pytest.warns(LeftOutWarning, match="50 of 600"):
+        model = fit(Records(x, desired=y))
+    expected = regress(np.column_stack([x, np.ones(N)])[50:], y[50:])
+    np.testing.assert_allclose(model.coefficients[:, 0], expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize("patterns", ["few", "many"])
+def test_fit__completes_missing_entries(patterns: str) -> None:
+    random = np.random.default_rng(3)
+    factors = random.normal(size=(900, 2))
+    x = factors @ random.normal(size=(2, 8)) + 0.05 * random.normal(size=(900, 8))
+    y = factors @ [1.0, -2.0] + 0.05 * random.normal(size=900)
+    holed = x.copy()
+    if patterns == "few":
+        holed[:300, 0] = np.nan
+        holed[300:500, 4:6] = np.nan
+    else:
+        holed[random.random(x.shape) < 0.3] = np.nan
+    records = Records(holed, desired=y, n_shards=3)
+    model = fit(records, missing="complete", n_surrogates=300)
+    made = draw(model, records)
+    found = regress_ridge(made.features, made.responses[:, 0])
+    error = np.column_stack([x, np.ones(900)]) @ found - y
+    assert np.sqrt(np.mean(error**2)) < 0.25 * y.std()
+    again = draw(model, Records(holed, desired=y, n_shards=11))
+    assert made.features.tobytes() == again.features.tobytes()
+
+
+def regress_ridge(features: np.ndarray, responses: np.ndarray) -> np.ndarray:
+    return np.linalg.lstsq(features, responses, rcond=1e-3)[0]
+
+
+def test_fit__refuses_records_that_hold_nothing() -> None:
+    x, y = make_table()
+    x[7] = np.nan
+    with pytest.raises(InputError, match="1 records hold no feature"):
+        fit(Records(x, desired=y), missing="complete")
+    x, y = make_table()
+    x[:, 2] = np.nan
+    with pytest.raises(InputError, match="missing in every record"):
+        fit(Records(x, desired=y), missing="complete")

@@ -1,0 +1,307 @@
+"""Surrogates from an ingested table to a published release: bytes, keys, crashes, refusals."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flows.pipeline
+import flows.runs.stages.draw
+import flows.runs.stages.publish
+from flows.runs.configuration.run_options import RunOptions
+from privpipe.errors import InputError, OptionError, StoreError
+from privpipe.numerics.random.streams import KEY_BYTES
+from privpipe.store.access.holding.workspace import has_workspace
+from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
+from privpipe.store.keyring.keys import list_keys
+from privpipe.store.keyring.partition_keys import find_keys
+from privpipe.store.releases.export import export_release
+from privpipe.store.releases.published import check_release, open_release
+from privpipe.store.sources.reading.source import SourceLayout
+from tests.flows.canaries import Canaries, search_tree
+from tests.store.serial_run import read_tree, run_serially, serial_flows
+from tests.store.test_crash_points import CrashingStorage, KilledError
+
+N = 700
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A CSV with four features, a response, a class to keep and one to hide."""
+    random = np.random.default_rng(5)
+    x = random.normal(size=(N, 4)) * [1, 10, 1, 0.1]
+    score = x @ [1.0, 0.2, 0.0, 3.0] + 0.2 * random.normal(size=N)
+    kept, hidden = score > 0.3, x[:, 0] + x[:, 2] > 0
+    lines = ["a,b,c,d,score,kept,hidden"] + [
+        ",".join(f"{value:.17g}" for value in row) + f",{s:.17g},{'yes' if k else 'no'},"
+        f"{'ill' if h else 'well'}"
+        for row, s, k, h in zip(x, score, kept, hidden, strict=True)
+    ]
+    path = tmp_path_factory.mktemp("table") / "records.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def source(table: Path) -> Path:
+    return ingest_table(table, 64)
+
+
+def ingest_table(table: Path, chunk_rows: int) -> Path:
+    place = table.with_name(f"records{chunk_rows}.zarr")
+    names = ("score", "kept", "hidden")
+    options = IngestOptions(layout=SourceLayout(labels=names), chunk_bytes=chunk_rows * 4 * 8)
+    ingest(str(table), str(place), options)
+    return place
+
+
+@pytest.fixture(autouse=True)
+def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PRIVPIPE_KEYS", str(tmp_path / "keys"))
+    return tmp_path / "keys"
+
+
+def make_options(source: Path, folder: Path, **more: Any) -> RunOptions:
+    method = {"name": "masking", "n_surrogates": 150} | more.pop("method", {})
+    release = {"path": str(folder / "release.zarr")} | more.pop("release", {})
+    return RunOptions(
+        collection={
+            "path": str(source),
+            "desired": ["score", "kept"],
+            "confidential": ["hidden"],
+        },
+        method=method,
+        release=release,
+        audit={"holdout": more.pop("holdout", 0.3)},
+        **more,
+    )
+
+
+def run(source: Path, folder: Path, **more: Any) -> Path:
+    with serial_flows():
+        run_serially(make_options(source, folder, **more))
+    return folder / "release.zarr"
+
+
+def read_chunks(release: Path) -> dict[str, bytes]:
+    found = read_tree(release)
+    return {
+        name: content for name, content in found.items() if "/c/" in name and "receipts" not in name
+    }
+
+
+def test_run__releases_surrogates_that_keep_the_model(source: Path, tmp_path: Path) -> None:
+    release = run(source, tmp_path)
+    found = open_release(str(release), verify=True)
+    header = found.attrs["privpipe"]
+    assert header["n_records"] == 150
+    assert header["partitions"] == []
+    assert header["feature_names"] == ["a", "b", "c", "d", "bias"]
+    assert header["guarantee"]["kind"] == "none"
+    assert "second moments" in header["guarantee"]["assumptions"].lower()
+    features = found["features"].to_numpy()
+    model = np.linalg.lstsq(features, found["score"].to_numpy(), rcond=None)[0]
+    np.testing.assert_allclose(model[[0, 1, 3]], [1.0, 0.2, 3.0], atol=0.15)
+    assert set(found.data_vars) == {"features", "score", "kept"}
+    report = (tmp_path / "release.report" / "audit.md").read_text()
+    assert "not protected" in report
+    out = tmp_path / "release.parquet"
+    assert export_release(str(release), str(out)) == 150
+
+
+def test_run__destroys_the_key_once_it_is_published(
+    source: Path, tmp_path: Path, keys: Path
+) -> None:
+    run(source, tmp_path)
+    entries = list_keys()
+    assert entries
+    assert all(entry.forgotten for entry in entries)
+    assert not list(keys.glob("*.key"))
+
+
+def test_run__dead_between_publishing_and_forgetting_is_ended_by_the_next(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(_: str) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(flows.runs.stages.publish, "forget_drawing", die)
+        with pytest.raises(KilledError):
+            run(source, tmp_path)
+    release = str(tmp_path / "release.zarr")
+    check_release(release, verify=True)
+    assert not any(entry.forgotten for entry in list_keys())
+    before = read_tree(tmp_path / "release.zarr")
+    run(source, tmp_path)
+    assert all(entry.forgotten for entry in list_keys())
+    assert not has_workspace(release)
+    assert read_tree(tmp_path / "release.zarr") == before
+
+
+def test_run__a_key_lost_before_it_is_complete_publishes_nothing(
+    source: Path, tmp_path: Path, keys: Path
+) -> None:
+    def stop(*_: Any) -> None:
+        raise KilledError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flows.runs.stages.draw, "prove_receipts", stop)
+        with pytest.raises(KilledError):
+            run(source, tmp_path)
+    for path in keys.glob("*.key"):
+        path.unlink()
+    with pytest.raises(StoreError, match="gone before its release was complete") as caught:
+        run(source, tmp_path)
+    assert "purge" in caught.value.remedy
+    assert not (tmp_path / "release.zarr").exists()
+
+
+def test_draw__of_one_model_gives_the_same_bytes_in_any_chunks(
+    table: Path, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Model, keys and run identifier given: chunks, tiles and workers must not matter."""
+    from dataclasses import replace
+
+    from flows.runs.resume import begin_or_resume
+    from flows.runs.stages.check import check_stage
+    from flows.runs.stages.clean import plan_release
+    from flows.runs.stages.train import train_stage
+    from privpipe.cluster.executors.executor import LocalExecutor
+    from privpipe.store.models.artifacts import digest_map, open_model, write_model
+
+    found: list[dict[str, bytes]] = []
+    model = None
+    for rows in (64, 33, 200, 700):
+        place = source if rows == 64 else ingest_table(table, rows)
+        folder = tmp_path / str(rows)
+        folder.mkdir()
+        checked = check_stage(make_options(place, folder))
+        checked = replace(checked, state=replace(checked.state, run_id="00c0ffee"))
+        going, _ = begin_or_resume(checked)
+        if model is None:
+            trained = train_stage(going, LocalExecutor())
+            model = open_model(going.stored_model_url)
+        else:
+            write_model(model, going.work_model_url)
+        assert digest_map(model) == trained.model_digest
+        plan = plan_release(going, trained)
+        flows.runs.stages.draw.draw_stage(going, trained, plan, LocalExecutor())
+        found.append(read_chunks(Path(plan.data_url)))
+    assert found[0]
+    assert all(one == found[0] for one in found)
+
+
+@pytest.mark.slow
+def test_run__every_crash_point_publishes_nothing_mixed_and_resumes(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each change of the storage from the drawing on fails in turn; then the run goes on."""
+    monkeypatch.setattr("privpipe.sanitizers.masking.surrogates.TILE_BYTES", 1)  # three tiles
+    source = ingest_table(table, 350)
+    counted = tmp_path / "counted"
+    counted.mkdir()
+    storage, first, draw = CrashingStorage(counted), [], flows.pipeline.draw_stage
+
+    def note(*arguments: Any) -> Any:
+        first.append(storage.changes)
+        return draw(*arguments)
+
+    with monkeypatch.context() as patch, storage():
+        patch.setattr(flows.pipeline, "draw_stage", note)
+        run(source, counted, holdout=0.0)
+    n_changes = storage.changes
+    assert n_changes > first[0] + 15
+    for point in range(first[0], n_changes):
+        folder = tmp_path / f"{point:03d}"
+        folder.mkdir()
+        storage = CrashingStorage(folder, dies_at=point, how="torn")
+        with storage(), pytest.raises((StoreError, KilledError)):
+            run(source, folder, holdout=0.0)
+        release = str(folder / "release.zarr")
+        if os.path.lexists(release):
+            check_release(release, verify=True)
+            drawn = read_chunks(Path(release))
+        else:
+            drawn = {}
+        run(source, folder, holdout=0.0)
+        check_release(release, verify=True)
+        assert not drawn or read_chunks(Path(release)) == drawn
+        run_id = json.loads((folder / "release.zarr" / "zarr.json").read_text())
+        entries = find_keys(run_id["attributes"]["privpipe"]["run"])
+        assert entries
+        assert all(entry.forgotten for entry in entries), point
+        assert not has_workspace(release)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"release": {"include": ["score"]}}, "include speaks of these"),
+        ({"release": {"partitions": True}}, "partitions speaks of these"),
+        ({"release": {"layout": "factored"}}, "factored"),
+        ({"release": {"nonfinite": "withhold"}}, "withhold"),
+        ({"release": {"nonfinite": "impute"}}, "completes missing entries itself"),
+        ({"method": {"n_surrogates": 3}}, "at least as many"),
+    ],
+)
+def test_check__refuses_what_surrogates_do_not_have(
+    source: Path, tmp_path: Path, more: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(OptionError, match=message):
+        run(source, tmp_path, **more)
+
+
+def test_run__refuses_too_many_surrogates_before_anything_is_drawn(
+    source: Path, tmp_path: Path
+) -> None:
+    with pytest.raises((OptionError, InputError), match="a tenth of"):
+        run(source, tmp_path, method={"n_surrogates": 60_000})
+    assert not list_keys()
+    assert not (tmp_path / "release.zarr").exists()
+
+
+@pytest.mark.slow
+def test_run__leaves_neither_signs_nor_key_nor_records_anywhere(
+    table: Path, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every byte that a run, a failed one and a resumed one leave is searched, in any disguise."""
+    from privpipe.store.keyring import keys as module
+
+    secrets: list[bytes] = []
+
+    def tell(n: int) -> bytes:
+        found = os.urandom(n)
+        if n == KEY_BYTES:  # identifiers of runs are shorter, and no secrets
+            secrets.append(found)
+        return found
+
+    monkeypatch.setattr(module.secrets, "token_bytes", tell)
+
+    def stop(*_: Any) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(flows.runs.stages.draw, "prove_receipts", stop)
+        with pytest.raises(KilledError):
+            run(source, tmp_path)
+    patterns = [*secrets, *(secret.hex().encode() for secret in secrets)]
+    patterns += [base64.b64encode(secret) for secret in secrets]
+    assert find(tmp_path, patterns), "until publication the key is in its folder, and is found"
+    run(source, tmp_path)
+    rows = np.loadtxt(table, delimiter=",", skiprows=1, usecols=range(5))
+    canaries = Canaries({"records": rows}, {"hidden": ("SECRETnone",)})
+    assert find(tmp_path, patterns) == []
+    assert search_tree(canaries, tmp_path) == {}
+
+
+def find(folder: Path, patterns: list[bytes]) -> list[Path]:
+    """Files below a folder that hold one of the patterns."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return [path for path in files if any(one in path.read_bytes() for one in patterns)]
