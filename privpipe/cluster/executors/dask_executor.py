@@ -227,7 +227,8 @@ class DaskExecutor:
         moved, told, n_before = time.monotonic(), 0.0, 0
         until = "FIRST_COMPLETED" if n_wanted == 1 else "ALL_COMPLETED"
         while True:
-            with suppress(DaskTimeoutError, CancelledError):
+            # Of several clients in a process, `wait` would take the newest, or find none.
+            with self.client.as_current(), suppress(DaskTimeoutError, CancelledError):
                 wait(futures, timeout=TELL_EVERY, return_when=until)
             done = [future for future in futures if future.done()]
             if len(done) >= n_wanted:
