@@ -111,8 +111,8 @@ class Row:
 
 
 ROWS: dict[str, Row] = {
-    "null_space": Row({"utility_budget": 0.1}, keeps_the_budget),
-    "null_space_targeted": Row({"utility_budget": 0.1}, keeps_the_budget),
+    "null_space": Row({"utility_budget": 0.1, "ridge": 1e-6}, keeps_the_budget),
+    "null_space_targeted": Row({"utility_budget": 0.1, "ridge": 1e-6}, keeps_the_budget),
     "leace": Row({}, erases),
     "privacy_mapping": Row(
         {"attributes": PROFILES, "private": ("party",), "distortion_budget": 0.3},
@@ -291,7 +291,7 @@ def test_row__reads_nothing_again_of_what_is_checkpointed(
     monkeypatch.setattr(Collection, "shard", counted)
     checkpoints, first, second = Checkpoints(str(tmp_path / "kept")), Counting(), Counting()
     assert digest_map(fit(name, urls[0], checkpoints, first)) == digest_map(found)
-    assert n_read[0] >= 12
+    assert (n_read[0] >= 12) == (name != "rand")  # which is drawn, not learned
     n_read[0] = 0
     assert digest_map(fit(name, urls[0], checkpoints, second)) == digest_map(found)
     assert second.read == 0
