@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flows.reproduce import sppm_synthetic
 from flows.reproduce.registry import run_reproduction
 from flows.reproduce.result import Reproduction
 from flows.reproduce.sppm_census import reproduce_census
@@ -98,7 +99,12 @@ def assert_same(one: Reproduction, other: Reproduction) -> None:
     assert documents[0] == documents[1]
 
 
-def test_reproduce_synthetic__goes_on_after_an_interruption(tmp_path: Path) -> None:
+def test_reproduce_synthetic__goes_on_after_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sppm_synthetic, "TIMED", (64, 128))
+    monkeypatch.setattr(sppm_synthetic, "STEPS", (3, 10))
+    monkeypatch.setattr(sppm_synthetic, "TIMED_STEPS", (3,))
     reproduce = partial(reproduce_synthetic, runs=1, size=32, most_seconds=0.0)
     found, kept, left = interrupt(reproduce, tmp_path / "kept")
     assert (kept, left) == (6, 0)
