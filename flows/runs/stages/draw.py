@@ -10,9 +10,9 @@ from flows.runs.resume import check_unchanged
 from flows.runs.run import Run
 from flows.runs.stages.clean import find_done, prove_receipts
 from flows.runs.stages.train import Trained
-from privpipe.cluster.drawing_pass import DrawingJob, draw_surrogates
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import Executor
+from privpipe.cluster.passes.drawing_pass import DrawingJob, draw_surrogates
 from privpipe.errors import MemoryBudgetError, StoreError
 from privpipe.numerics.masking.sign_sums import BLOCK_RECORDS
 from privpipe.store.access.location import local_path
