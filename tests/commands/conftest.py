@@ -12,7 +12,7 @@ import pytest
 from flows.command import main
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def ungated() -> Iterator[None]:
     """Collections of forty records, which no gate lets pass."""
     with pytest.MonkeyPatch.context() as patch:

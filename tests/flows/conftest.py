@@ -34,7 +34,7 @@ def prefect_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             yield empty
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def ungated() -> Iterator[None]:
     """Runs of hundreds of records, which no gate lets pass; what tests of the gate set back."""
     with pytest.MonkeyPatch.context() as patch:
