@@ -72,7 +72,7 @@ def release_days(folder: Path, days: Sequence[str], chunk_rows: int) -> dict[str
         f'[training]\npath = "{folder}/learned.zarr"\n'
         '[method]\nname = "privacy_mapping"\nattributes = ["a0", "a1"]\nprivate = ["private"]\n'
         f'distortion_budget = 0.5\n[release]\npath = "{folder}/release.zarr"\n'
-        "[audit]\nholdout = 0.4\nadversaries = []\n[gate]\nenforce = false\n[cluster]\nworkers = 0\n"
+        "[audit]\nholdout = 0.4\nadversaries = []\n[cluster]\nworkers = 0\n"
     )
     run_pipeline(str(config))
     release = open_release(str(folder / "release.zarr"), verify=True)
