@@ -37,6 +37,8 @@ WORKER_ENVIRONMENT = {
     # The nanny's own value hands memory back after every pass: 2.4 times the processor time.
     "MALLOC_TRIM_THRESHOLD_": str(2**30),
     "MALLOC_MMAP_THRESHOLD_": str(2**28),
+    # A file in the folder that a run is started from must not be imported in a library's place.
+    "PYTHONSAFEPATH": "1",
 }
 
 

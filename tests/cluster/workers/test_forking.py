@@ -54,6 +54,7 @@ def test_connect__forks_workers_that_share_modules_alone(monkeypatch: pytest.Mon
     # A lock that a thread holds would stay locked in a fork; jemalloc's gives its own back.
     assert threads.count("jemalloc_bg_thd\n") == len(threads) - 1
     assert not server.net_connections("inet")
+    assert server.environ()["PYTHONSAFEPATH"] == "1"  # else it would import from its folder
 
 
 def test_connect__nobody_else_reaches_the_fork_server() -> None:
