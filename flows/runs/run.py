@@ -141,8 +141,10 @@ def digest_options(options: RunOptions) -> str:
 def find_attack_options(options: RunOptions) -> AttackOptions:
     """How a release is attacked, and the limits it is held against."""
     audit, gate = options.audit, options.gate
+    # Where none is named no adversary is trained, and other attacks are as they are.
+    named = {"adversaries": audit.adversaries} if audit.adversaries else {}
     return AttackOptions(
-        adversaries=audit.adversaries,
+        **named,
         max_records=audit.max_records,
         max_advantage=gate.confidential_advantage_max,
         max_exposed=gate.exposed_max,
