@@ -95,7 +95,7 @@ def test_readme__names_what_python_has() -> None:
 
 def test_readme__counts_adversaries_classes_and_formats() -> None:
     assert len(ADVERSARIES) == 10
-    assert "ten adversaries" in PLAIN
+    assert "eleven adversaries" in PLAIN
     assert f"at most {MOST_CODES} different values" in PLAIN
     for row in FORMATS:
         assert any(ending in TEXT or ending.title().strip(".") in TEXT for ending in row.endings)

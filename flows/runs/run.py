@@ -142,7 +142,7 @@ def find_attack_options(options: RunOptions) -> AttackOptions:
     """How a release is attacked, and the limits it is held against."""
     audit, gate = options.audit, options.gate
     # Where none is named no adversary is trained, and other attacks are as they are.
-    named = {"adversaries": audit.adversaries} if audit.adversaries else {}
+    named: dict[str, Any] = {"adversaries": audit.adversaries} if audit.adversaries else {}
     return AttackOptions(
         **named,
         max_records=audit.max_records,

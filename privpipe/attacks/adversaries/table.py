@@ -62,6 +62,7 @@ ADVERSARIES: dict[str, Adversary] = {
     ),
     "rbf": Adversary(_load("kernel_ridge", "fit_rbf"), 30_000, 5_000),
     "boosting": Adversary(_load("boosted_trees", "fit_boosting"), 50_000),
+    "forest": Adversary(_load("forest", "fit_forest"), 10_000, 5_000),
     "quadratic": Adversary(_quadratic("fit_quadratic"), 20_000, 5_000, numbers=False),
     "polynomial": Adversary(_quadratic("fit_polynomial"), 10_000, 5_000),
     "network": Adversary(_load("network_adversaries", "fit_network"), 20_000, 5_000),

@@ -25,7 +25,15 @@ from privpipe.attacks.statistics.measures import weigh_areas
 from privpipe.errors import ConvergenceError
 
 NUMBERS = [name for name, adversary in ADVERSARIES.items() if adversary.numbers]
-NON_LINEAR = ["nearest_neighbours", "rbf", "boosting", "quadratic", "polynomial", "network"]
+NON_LINEAR = [
+    "nearest_neighbours",
+    "rbf",
+    "boosting",
+    "forest",
+    "quadratic",
+    "polynomial",
+    "network",
+]
 
 
 def make_problem(x: np.ndarray, y: np.ndarray, n_classes: int | None) -> Problem:
