@@ -94,7 +94,7 @@ def test_readme__names_what_python_has() -> None:
 
 
 def test_readme__counts_adversaries_classes_and_formats() -> None:
-    assert len(ADVERSARIES) == 10
+    assert len(ADVERSARIES) == 11
     assert "eleven adversaries" in PLAIN
     assert f"at most {MOST_CODES} different values" in PLAIN
     for row in FORMATS:
