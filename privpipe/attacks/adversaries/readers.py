@@ -15,8 +15,9 @@ KNOWS_WANTED = "knows_wanted"
 
 _OWN = {READS_BITS: BIT_READER, KNOWS_WANTED: WANTED_READER}
 
-READERS = ("logistic", "least_squares", "boosting")
-"""Adversaries that read everything together: one that weighs columns, one that divides them."""
+READERS = ("logistic", "least_squares", "boosting", "naive_bayes")
+"""Adversaries that read everything together: the first that weighs columns, and the first that
+sees more than weights."""
 
 
 def choose_readers(source: str, is_categorical: bool, options: AttackOptions) -> tuple[str, ...]:
@@ -35,7 +36,7 @@ def choose_readers(source: str, is_categorical: bool, options: AttackOptions) ->
     if source not in ("everything", "joined"):
         return suited
     weighing = [name for name in READERS[:2] if name in suited][:1]
-    dividing = [name for name in READERS[2:] if name in suited]
+    dividing = [name for name in READERS[2:] if name in suited][:1]
     return (*weighing, *dividing) or suited[:1]
 
 

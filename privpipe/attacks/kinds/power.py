@@ -32,18 +32,6 @@ SIZES = (0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0
 FINER = (1.0, 1 / 3)
 """Sizes of planted leaks that are tried, in units of the one that must be found."""
 
-WEIGH = ("logistic", "least_squares", "linear_svm", "naive_bayes")
-BEND = (
-    "boosting",
-    "naive_bayes",
-    "quadratic",
-    "polynomial",
-    "rbf",
-    "nearest_neighbours",
-    "network",
-)
-"""Adversaries that weigh columns, and those that see more than weights; the first there is."""
-
 LEAKS: dict[str, str] = {
     "advantage": "every record told a little",
     "certain": "a few records told for certain",
@@ -102,10 +90,10 @@ def measure_power(
         size = _search(lambda share: _find_ideal(evidence, position, leak, share, options))
         return Detection(target, leak, size, "who knows", size <= options.must_find)
     kind = evidence.columns[position].is_categorical
-    suited = choose_readers("released", kind, options)
+    # Who reads the wanted answer as well: first one that weighs columns, last one that does more.
+    suited = choose_readers("joined", kind, options)
     two = (evidence.columns[position].n_categories or 2) == 2
-    wanted = WEIGH if two and leak in ("feature", "withheld") else BEND
-    adversary = next((name for name in wanted if name in suited), suited[0])
+    adversary = suited[0 if two and leak in ("feature", "withheld") else -1]
     source = "released"
     if leak == "bits":
         source, adversary = "bits", READS_BITS

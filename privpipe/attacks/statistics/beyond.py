@@ -66,7 +66,7 @@ def compare_class_scores(
     predicted, expected = np.argmax(decision, axis=1), np.argmax(known, axis=1)
     given: dict[str, Any] = {"groups": groups, "level": level, "also": also}
 
-    def bootstrap(score: Callable[[FloatArray], FloatArray]) -> Interval:
+    def bootstrap(score: WeightedScore) -> Interval:
         return measure_bootstrap_interval(
             score, len(truth), n_replicates=n_replicates, seed=seed, **given
         )
