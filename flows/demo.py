@@ -49,6 +49,11 @@ path = "{folder}/release.zarr"
 holdout = 0.5
 group = "original"            # repeats of one scan stay on one side
 
+[gate]                        # 898 scans can show no less than this
+confidential_advantage_max = 0.35
+exposed_max = 0.2
+must_find = 0.5
+
 [cluster]
 workers = {workers}
 """

@@ -1,4 +1,4 @@
-"""The main job as a Prefect flow: check, train, clean, audit, publish.
+"""The main job as a Prefect flow: check, train, clean, audit, gate, publish.
 
 Stages are plain functions wrapped as tasks and called directly; inside them chunks are Dask
 futures, never Prefect tasks. Parameters are paths, results are receipts, exceptions are ours.
@@ -14,6 +14,8 @@ from distributed import span
 from prefect import flow, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
+from prefect.context import FlowRunContext, TaskRunContext
+from prefect.events import emit_event
 
 from flows.runs.configuration.run_options import RunOptions, read_options
 from flows.runs.results import write_failure, write_results
@@ -22,15 +24,23 @@ from flows.runs.run import Run, cluster_options
 from flows.runs.stages.audit import audit_stage
 from flows.runs.stages.check import check_stage
 from flows.runs.stages.clean import clean_stage, plan_release
+from flows.runs.stages.gate import check_gated, gate_stage
+from flows.runs.stages.gate_check import read_previous
 from flows.runs.stages.prove import has_receipts, prove_sources
-from flows.runs.stages.publish import count_unseen, merge_utility, publish_stage, write_report
+from flows.runs.stages.publish import (
+    count_unseen,
+    describe_run,
+    merge_utility,
+    publish_stage,
+    write_report,
+)
 from flows.runs.stages.train import train_stage
 from flows.runs.watch import Watch
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.executors.open_executor import open_executor
 from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.errors import PrivpipeError
-from privpipe.report.audit_text import say_unseen, say_verdict, write_audit_markdown
+from privpipe.report.audit_text import say_gate, say_unseen, say_verdict, write_audit_markdown
 from privpipe.store.access.holding.workspace import has_workspace, hold_workspace, remove_workspace
 from privpipe.store.access.location import shown
 from privpipe.store.arrays.blocks import Receipt
@@ -73,6 +83,37 @@ train_task = _as_task(train_stage, "train")
 clean_task = _as_task(clean_stage, "clean")
 audit_task = _as_task(audit_stage, "audit")
 publish_task = _as_task(publish_stage, "publish")
+
+
+def pass_gate(
+    run: Run, plan: ReleasePlan, findings: Mapping[str, Any], enforced: bool
+) -> dict[str, Any]:
+    """Judge the findings, report them, and stop a run whose gate stays closed.
+
+    Raises
+    ------
+    GateError
+        With the sentence of the gate, where it is `enforced`.
+    """
+    judged = gate_stage(run, plan, findings, read_previous(run.options, run.training))
+    write_report(run, judged)
+    tell_gate(run.run_id, judged["gate"])
+    if enforced:
+        check_gated(judged)
+    return judged
+
+
+def tell_gate(run_id: str, gate: Mapping[str, Any]) -> None:
+    """The event that automations wait for; nothing outside a flow."""
+    if FlowRunContext.get() is not None or TaskRunContext.get() is not None:
+        emit_event(
+            event="privpipe.gate",
+            resource={"prefect.resource.id": f"privpipe.run.{run_id}"},
+            payload={"state": gate["state"], "sentence": gate["sentence"]},
+        )
+
+
+gate_task = _as_task(pass_gate, "gate")
 
 
 STAGES = ("train", "clean", "audit", "publish")
@@ -131,18 +172,21 @@ def _release(options: RunOptions, watch: Watch, until: str) -> str:
             watch.say(f"stopped  after {until}; `privpipe run` goes on")
             if findings is not None:
                 watch.say(f"verdict  {say_verdict(findings)}")
+                watch.say(f"gate     {say_gate(findings)}")
             return "stopped"
         remove_workspace(url)
-    create_markdown_artifact(write_audit_markdown(findings), key="privpipe-summary")
+    link = f"Report: {shown(run.report_url)}/report.html\n\n"
+    create_markdown_artifact(link + write_audit_markdown(findings), key="privpipe-summary")
     watch.say(f"done     release {shown(run.release_url)}")
     watch.say(f"         model   {shown(run.model_url)}")
-    watch.say(f"         report  {shown(run.report_url)}")
+    watch.say(f"         report  {shown(run.report_url)}/report.html")
+    watch.say(f"gate     {say_gate(findings)}")
     watch.say(f"verdict  {say_verdict(findings)}")
     return "published"
 
 
 def _work(run: Run, executor: Executor, watch: Watch, until: str) -> dict[str, Any] | None:
-    """Train, clean, audit and publish within the workspace; None when stopped before the audit."""
+    """Train, clean, audit, gate and publish; None when stopped before the audit."""
     last = STAGES.index(until)
     if not has_receipts(run):
         with watch.stage("prove", "collections without receipts: every byte, once"), span("prove"):
@@ -164,8 +208,12 @@ def _work(run: Run, executor: Executor, watch: Watch, until: str) -> dict[str, A
         return None
     with watch.stage("audit", "held-out records, attack retrained"), span("audit"):
         findings = audit_task(run, trained, plan, merge_utility(receipts), executor)
-    findings = {**findings, "unseen": _describe_unseen(plan, receipts)}
-    write_report(run, findings)
+    about = {"format_version": 1, "about": describe_run(run, trained)}
+    findings = {**about, **findings, "unseen": _describe_unseen(plan, receipts)}
+    if last > 2:
+        run = reach_stage(run, "gate")
+    with watch.stage("gate", "limits of [gate]"):
+        findings = gate_task(run, plan, findings, last > 2)
     if last == 2:
         return findings
     run = reach_stage(run, "publish")

@@ -265,6 +265,33 @@ def demo(
 
 
 @app.command()
+def report(
+    release: Annotated[str, typer.Argument(help="Path or URL of the release.")],
+    public: Annotated[
+        bool, typer.Option("--public", help="The page for everybody, without small counts.")
+    ] = False,
+    as_json: _Json = False,
+) -> dict[str, Any]:
+    """Render the pages of a release's audit again, from its JSON, and say where they are."""
+    from flows.command.report_command import report_command
+
+    return report_command(release, public=public, as_json=as_json)
+
+
+@app.command()
+def approve(
+    release: Annotated[str, typer.Argument(help="Path or URL of the release.")],
+    name: Annotated[str, typer.Option(help="Who approves; published with the release.")] = "",
+    reason: Annotated[str, typer.Option(help="Why; published with the release.")] = "",
+    as_json: _Json = False,
+) -> dict[str, Any]:
+    """Override a failed gate once, for exactly what it refused; `run` then publishes."""
+    from flows.command.status_command import approve_command
+
+    return approve_command(release, name, reason, as_json=as_json)
+
+
+@app.command()
 def status(
     release: Annotated[str, typer.Argument(help="Path or URL of the release.")],
     as_json: _Json = False,

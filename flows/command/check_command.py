@@ -11,6 +11,7 @@ from flows.runs.configuration.run_options import read_options
 from flows.runs.run import Run
 from flows.runs.stages.budget import BudgetMeaning, explain_budget
 from flows.runs.stages.check import check_stage, check_variation
+from flows.runs.stages.gate_check import plan_gate
 from flows.runs.stages.preview import forecast_run
 from privpipe.capabilities import Forecast
 from privpipe.report.console import say, tabulate
@@ -34,6 +35,7 @@ def check_command(config: str, *, as_json: bool) -> dict[str, Any]:
         "source": run.method.source,
         "constant_features": features,
         "left_out": list_left_out(run),
+        "gate": _describe_gate(run),
         "profiles": None,  # what readers of other methods' answers find
         **_tell(forecast),
         "budget": None
@@ -91,10 +93,23 @@ def _show(
             f"features   {', '.join(constant[:12])}{more} did not vary in the records read: they "
             "say nothing, and least squares without a ridge refuses them."
         )
+    if run.options.gate.enforce:
+        say(f"gate       {plan_gate(run.options, run.training).describe()}")
+    else:
+        say("gate       not enforced: the release will say that it is not gated.")
     left_out = list_left_out(run)
     if left_out:
         say(f"left out   {', '.join(left_out)}: variables are released where include names them.")
     say("Everything that can be known without reading all records is in order.")
+
+
+def _describe_gate(run: Run) -> dict[str, Any] | None:
+    """What the gate needs; None where it is not enforced."""
+    if not run.options.gate.enforce:
+        return None
+    needs = plan_gate(run.options, run.training)
+    found = asdict(needs)
+    return found | {"n_needed": needs.n_needed if needs.n_needed < float("inf") else None}
 
 
 def list_left_out(run: Run) -> list[str]:

@@ -13,7 +13,7 @@ from rich.table import Table
 from flows.demo import N_ORIGINALS, prepare_demo
 from flows.runs.prefect_home import blaming_prefect, prepare_prefect
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.report.audit_text import say_verdict
+from privpipe.report.audit_text import say_gate, say_verdict
 from privpipe.report.console import say, tabulate
 
 __all__ = ["demo_command"]
@@ -50,9 +50,9 @@ def demo_command(folder: str, n_records: int, workers: int, *, as_json: bool) ->
     picture = draw_portrait(base)
     seconds = time.perf_counter() - begun
     if not as_json:
+        say(f"Verdict: {say_verdict(findings)}\nGate: {say_gate(findings)}")
         _say_what(findings)
         _say_where(base, picture, seconds)
-        say(f"Verdict: {say_verdict(findings)}")
     return {
         "release": f"{base}/release.zarr",
         "model": f"{base}/release.model.zarr",
@@ -96,7 +96,7 @@ def _figure(found: Mapping[str, float] | None) -> str:
 def _say_where(base: str, picture: str, seconds: float) -> None:
     say(
         f"release  {base}/release.zarr\nmodel    {base}/release.model.zarr\n"
-        f"report   {base}/release.report/audit.md\npicture  {picture}\n"
+        f"report   {base}/release.report/report.html\npicture  {picture}\n"
         f"Took {seconds:.0f} s. Next, on your own records:\n"
         "  privpipe ingest records.npz records.zarr\n"
         f"  privpipe run my.toml        (start from {base}/demo.toml)\n"

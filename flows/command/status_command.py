@@ -1,16 +1,17 @@
-"""``privpipe status`` and ``privpipe purge``: the interrupted or running work of a release."""
+"""``privpipe status``, ``approve`` and ``purge``: the interrupted or running work of a release."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from flows.runs.approval import approve_release
 from flows.runs.stages.clean import read_progress
 from privpipe.report.console import say
 from privpipe.store.access.holding.workspace import is_held, purge_workspace, read_state
 from privpipe.store.access.location import shown
 from privpipe.store.arrays.headers import exists, read_header
 
-__all__ = ["purge_command", "status_command"]
+__all__ = ["approve_command", "purge_command", "status_command"]
 
 
 def status_command(release: str, *, as_json: bool) -> dict[str, Any]:
@@ -45,6 +46,21 @@ def status_command(release: str, *, as_json: bool) -> dict[str, Any]:
         f"{state.stage}, {content['chunks_done']} of {state.n_chunks or '?'} chunks."
     )
     return content
+
+
+def approve_command(release: str, name: str, reason: str, *, as_json: bool) -> dict[str, Any]:
+    """Approve what the gate of a release refused.
+
+    Raises
+    ------
+    OptionError, StoreError
+        If there is nothing to approve, or a run is writing.
+    """
+    approval = approve_release(release, name, reason)
+    if not as_json:
+        say(f"approved by {approval['name']}: {approval['reason']}\n{approval['sentence']}")
+        say("`privpipe run` publishes it; the approval stands in the release.")
+    return {"release": shown(release), **approval}
 
 
 def purge_command(release: str, *, as_json: bool) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from platformdirs import user_cache_path
 from pydantic import TypeAdapter
 
 from flows.runs.configuration.run_options import RunOptions
+from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.cluster.passes.pass_checkpoints import Checkpoints
 from privpipe.cluster.workers.connection import ClusterOptions
 from privpipe.protocols import Method
@@ -24,7 +25,15 @@ from privpipe.store.access.location import join, local_path, shown
 from privpipe.store.arrays.headers import companion_url, exists
 from privpipe.store.collections.collection import Collection
 
-__all__ = ["Run", "cluster_options", "digest_options", "list_versions", "make_run_id", "now"]
+__all__ = [
+    "Run",
+    "cluster_options",
+    "digest_options",
+    "find_attack_options",
+    "list_versions",
+    "make_run_id",
+    "now",
+]
 
 
 @dataclass(frozen=True)
@@ -119,9 +128,28 @@ def now() -> str:
 
 
 def digest_options(options: RunOptions) -> str:
-    """SHA-256 of everything in the configuration that can change the release."""
-    content = options.model_dump(mode="json", exclude={"cluster"})
+    """SHA-256 of everything in the configuration that can change the released records.
+
+    How they are judged is no part of it: a corrected limit goes on with the run that failed.
+    Which records the fit does not see is.
+    """
+    content = options.model_dump(mode="json", exclude={"cluster", "gate", "audit"})
+    content["audit"] = options.audit.model_dump(mode="json", include={"holdout", "group"})
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def find_attack_options(options: RunOptions) -> AttackOptions:
+    """How a release is attacked, and the limits it is held against."""
+    audit, gate = options.audit, options.gate
+    return AttackOptions(
+        adversaries=audit.adversaries,
+        max_records=audit.max_records,
+        max_advantage=gate.confidential_advantage_max,
+        max_exposed=gate.exposed_max,
+        level=audit.level,
+        must_find=gate.must_find,
+        rare_classes=audit.rare_classes,
+    )
 
 
 def cluster_options(options: RunOptions) -> ClusterOptions:

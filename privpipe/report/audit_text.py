@@ -8,7 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-__all__ = ["say_unseen", "say_verdict", "tabulate_predictions", "write_audit_markdown"]
+from privpipe.errors import printable
+
+__all__ = ["say_gate", "say_unseen", "say_verdict", "tabulate_predictions", "write_audit_markdown"]
 
 
 def tabulate_predictions(findings: Mapping[str, Any]) -> pd.DataFrame:
@@ -43,6 +45,7 @@ def write_audit_markdown(findings: Mapping[str, Any]) -> str:
     parts = [
         "# Audit",
         _verdict(findings["adversaries"]),
+        _gate(findings),
         f"{findings['basis']} {findings['n_records']:,} records judged"
         + (f" ({findings['n_groups']:,} different ones)." if findings.get("n_groups") else "."),
         say_unseen(findings.get("unseen")),
@@ -83,6 +86,25 @@ def say_verdict(findings: Mapping[str, Any]) -> str:
     return f"{found['verdict']}: {found.get('reason') or 'no adversary succeeded'}"
 
 
+def say_gate(findings: Mapping[str, Any]) -> str:
+    """What became of the gate, in a sentence."""
+    gate = findings["gate"]
+    if gate["state"] == "passed":
+        return "passed: every limit holds."
+    if gate["state"] == "approved":
+        by = gate["approval"]
+        return f"overridden by {by['name']} ({by['reason']}), {by['approved']}. {gate['sentence']}"
+    if gate["state"] == "not gated":
+        return f"not gated: [gate] enforce is false. {gate['sentence']}"
+    return f"failed. {gate['sentence']}"
+
+
+def _gate(findings: Mapping[str, Any]) -> str:
+    if "gate" not in findings:
+        return ""
+    return f"**Gate** {_escape(printable(say_gate(findings)))}"
+
+
 def _verdict(found: Mapping[str, Any]) -> str:
     """The verdict and the sentence of every variable."""
     decisions = found.get("decisions") or []
@@ -114,6 +136,8 @@ def _adversaries(found: Mapping[str, Any]) -> str:
             "advantage": _number(one["advantage"]),
             "at least": _number(one["advantage_lower"]),
             "at most": _number(one["advantage_upper"]),
+            "beyond the wanted answer": _number(one["gain"]),
+            "beyond, at most": _number(one["gain_upper"]),
             "allowed": _number(one["allowed"]),
             "on raw records": _number(one["control_advantage"]),
             "intervals": one["n_compared"],
@@ -122,12 +146,14 @@ def _adversaries(found: Mapping[str, Any]) -> str:
     ]
     table = pd.DataFrame(rows).to_markdown(index=False, disable_numparse=True)
     options = found["options"]
+    power = f"\n\n{_escape(found['power_sentence'])}" if found.get("power_sentence") else ""
     return (
         f"What decided, on {found['n_records']:,} different held-out records. An advantage is the "
         "share of the way from guessing to knowing; of a true-positive rate it is the share of "
-        "records claimed rightly beyond the false alarms. A variable leaks where a lower limit "
-        "is above what is allowed, and is safe where every upper limit is within it; all "
-        f"verdicts hold together with confidence {options['level']:g}:\n\n{table}"
+        "records claimed rightly beyond the false alarms. Limits count what is gained beyond "
+        "knowing the wanted answer, which was to be kept. A variable leaks where the lower limit "
+        "of a gain is above what is allowed, and is safe where every upper limit is within it; all "
+        f"verdicts hold together with confidence {options['level']:g}:\n\n{table}{power}"
     )
 
 

@@ -217,6 +217,7 @@ def _options(source: str, release: str) -> RunOptions:
         method={"name": "null_space", "utility_budget": 0.01, "ridge": 0.01},
         release={"path": release},
         audit={"holdout": 0.5, "group": "original", "adversaries": []},
+        gate={"enforce": False},
     )
 
 

@@ -26,6 +26,14 @@ def prefect_home() -> Iterator[None]:
             yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def ungated() -> Iterator[None]:
+    """Runs of hundreds of records, which no gate lets pass; what tests of the gate set back."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PRIVPIPE_GATE__ENFORCE", "false")
+        yield
+
+
 @pytest.fixture(scope="session")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The collection of `digits_runs`; not to be changed."""

@@ -16,6 +16,7 @@ from flows.runs.resume import begin_or_resume
 from flows.runs.stages.audit import audit_stage
 from flows.runs.stages.check import check_stage
 from flows.runs.stages.clean import clean_stage, plan_release
+from flows.runs.stages.gate import gate_stage
 from flows.runs.stages.publish import merge_utility, publish_stage
 from flows.runs.stages.train import train_stage
 from privpipe.cluster.executors.dask_executor import DaskExecutor
@@ -48,6 +49,8 @@ path = "{release}"
 holdout = 0.5
 group = "original"
 {audit}
+[gate]
+enforce = false
 [cluster]
 dashboard = "127.0.0.1:0"
 {cluster}
@@ -81,6 +84,7 @@ def make_options(source: Path, folder: Path, **release: Any) -> RunOptions:
         method={"name": "null_space", "utility_budget": 0.01, "ridge": 0.01},
         release={"path": str(folder / "release.zarr"), **release},
         audit={"holdout": 0.5, "group": "original", "adversaries": list(QUICK)},
+        gate={"enforce": False},
         cluster={"workers": 2, "dashboard": "127.0.0.1:0"},
     )
 
@@ -95,7 +99,7 @@ def release_undisturbed(source: Path, folder: Path, client: Client) -> Path:
         plan = plan_release(run, trained)
         receipts = clean_stage(run, trained, plan, executor)
         findings = audit_stage(run, trained, plan, merge_utility(receipts), executor)
-        publish_stage(run, trained, plan, receipts, findings)
+        publish_stage(run, trained, plan, receipts, gate_stage(run, plan, findings, None))
     return folder / "release.zarr"
 
 

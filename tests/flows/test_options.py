@@ -92,7 +92,11 @@ def test_read_options__names_a_missing_file() -> None:
         read_options("no_such.toml")
 
 
-def test_digest_options__ignores_the_cluster_alone(tmp_path: Path) -> None:
+def test_digest_options__ignores_the_cluster_and_how_a_release_is_judged(tmp_path: Path) -> None:
+    """But not which records the fit does not see."""
     digest = digest_options(read(tmp_path, GOOD))
+    judged = GOOD + "level = 0.9\n[gate]\nexposed_max = 0.5\n"
+    assert digest == digest_options(read(tmp_path, judged))
+    assert digest != digest_options(read(tmp_path, GOOD.replace("holdout = 0.1", "holdout = 0.2")))
     assert digest == digest_options(read(tmp_path, GOOD.replace("workers = 2", "workers = 7")))
     assert digest != digest_options(read(tmp_path, GOOD.replace("0.01", "0.02")))

@@ -85,6 +85,7 @@ def test_release__new_features_do_not_take_the_old_ones_names(tmp_path: Path, re
         method={"name": "pca", "n_filtered": 4},
         release={"path": url},
         audit={"holdout": 0.4, "adversaries": []},
+        gate={"enforce": False},
     )
     with serial_flows():
         run_serially(options)

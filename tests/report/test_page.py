@@ -14,7 +14,7 @@ import pytest
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.kinds.inference import measure_attacks
 from privpipe.attacks.kinds.verdicts.attack_report import AttackReport
-from privpipe.report.page import Section, page_of_attacks, render_page
+from privpipe.report.pages.page import Section, page_of_attacks, render_page
 from privpipe.report.tables import (
     format_limits,
     format_number,

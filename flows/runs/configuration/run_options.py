@@ -178,24 +178,6 @@ class AuditOptions(Section):
     max_records: Annotated[
         int, Field(ge=50, description="Different records that adversaries are given.")
     ] = 30_000
-    max_advantage: Annotated[
-        float,
-        Field(
-            ge=0,
-            le=1,
-            description="Largest advantage over guessing that a safe release leaves any adversary "
-            "(0 is guessing, 1 is knowing).",
-        ),
-    ] = AttackOptions().max_advantage
-    max_exposed: Annotated[
-        float,
-        Field(
-            ge=0,
-            le=1,
-            description="Largest share of records that may be claimed rightly at .1 % and 1 % "
-            "false alarms, beyond those.",
-        ),
-    ] = AttackOptions().max_exposed
     level: Annotated[
         float, Field(gt=0, lt=1, description="Confidence of all verdicts together.")
     ] = AttackOptions().level
@@ -208,6 +190,74 @@ class AuditOptions(Section):
     ] = "merge"
 
 
+Limit = Annotated[float, Field(ge=0, le=1)]
+
+
+class GateSection(Section):
+    """``[gate]``: what the audit must show before a release is published; unknown never passes."""
+
+    enforce: Annotated[
+        bool,
+        Field(
+            description='false publishes whatever the audit finds, and writes "not gated" into '
+            "the release and its report."
+        ),
+    ] = True
+    confidential_advantage_max: Annotated[
+        Limit,
+        Field(
+            description="Largest advantage (0 is guessing, 1 is knowing) that any adversary may "
+            "gain on a confidential variable beyond knowing the wanted answer: 0.1 is a tenth of "
+            "the way from guessing to knowing. The upper confidence limit counts."
+        ),
+    ] = AttackOptions().max_advantage
+    exposed_max: Annotated[
+        Limit,
+        Field(
+            description="Largest share of records whose confidential value may be claimed rightly "
+            "at .1 % and 1 % false alarms, beyond those and beyond knowing the wanted answer."
+        ),
+    ] = AttackOptions().max_exposed
+    utility_loss_max: Annotated[
+        Limit | None,
+        Field(
+            description="Largest loss of accuracy or R squared of any wanted prediction, from raw "
+            "to released records. Not set: no limit."
+        ),
+    ] = None
+    linkage_max: Annotated[
+        Limit | None,
+        Field(
+            description="Largest share of records whose release may be found by who has the raw "
+            "record, beyond chance. Not set: no limit."
+        ),
+    ] = None
+    require: Annotated[
+        tuple[Literal["linkage", "reconstruction"], ...],
+        Field(description="Kinds of attack that must have been measured beside inference."),
+    ] = ()
+    must_find: Annotated[
+        float,
+        Field(
+            gt=0,
+            le=1,
+            description="Share of records of which a planted leak must be found by the audit; "
+            'without that power no verdict is "safe".',
+        ),
+    ] = AttackOptions().must_find
+    previous: Annotated[
+        str | None,
+        Field(description="An earlier release of these variables to compare with, path or URL."),
+    ] = None
+    regression_max: Annotated[
+        Limit,
+        Field(
+            description="How much more than of the previous release an adversary may gain on any "
+            "variable (upper limits)."
+        ),
+    ] = 0.05
+
+
 if TYPE_CHECKING:
     MethodOptions = Any
 else:
@@ -218,7 +268,7 @@ else:
 
 
 class RunOptions(BaseModel):
-    """One run: check, train, clean, audit, publish."""
+    """One run: check, train, clean, audit, gate, publish."""
 
     model_config = _FROZEN
     collection: CollectionOptions
@@ -227,6 +277,7 @@ class RunOptions(BaseModel):
     release: ReleaseOptions
     cluster: ClusterSection = ClusterSection()
     audit: AuditOptions = AuditOptions()
+    gate: GateSection = GateSection()
 
     @property
     def training_path(self) -> str:

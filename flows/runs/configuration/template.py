@@ -25,7 +25,7 @@ __all__ = ["FILL_IN", "write_template"]
 WIDTH = 96
 FILL_IN = "FILL IN"
 
-SECTIONS = ("collection", "training", "method", "release", "cluster", "audit")
+SECTIONS = ("collection", "training", "method", "release", "cluster", "audit", "gate")
 
 
 def write_template(

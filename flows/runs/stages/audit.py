@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from flows.runs.run import Run
+from flows.runs.run import Run, find_attack_options
 from flows.runs.stages.audit_surrogate import audit_surrogate
 from flows.runs.stages.train import Trained
 from privpipe.attacks.adversaries.attack_options import AttackOptions
@@ -21,14 +21,20 @@ from privpipe.capabilities import Promises, UtilityPromise
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.judging.attack_tasks import distribute_attacks
 from privpipe.cluster.passes.judging.cleaned_shards import CleanedShards
-from privpipe.cluster.passes.judging.evidence_sample import Published, sample_evidence
+from privpipe.cluster.passes.judging.evidence_sample import (
+    Published,
+    attack_sample,
+    sample_evidence,
+)
 from privpipe.cluster.passes.judging.together import Question, ask_together
+from privpipe.cluster.passes.pass_checkpoints import Checkpoints
 from privpipe.cluster.passes.reduce import ShardedCollection
-from privpipe.errors import GuaranteeError, InputError, MemoryBudgetError
+from privpipe.errors import GuaranteeError, InputError, MemoryBudgetError, PrivpipeError
 from privpipe.numerics.regression.labels import Coding
 from privpipe.protocols import Shards
 from privpipe.records.holdout import Part, PartCount
 from privpipe.sanitizers.utility_summary import UtilitySummary
+from privpipe.store.collections.collection import Collection
 from privpipe.store.models.artifacts import open_model
 from privpipe.store.releases.release import ReleasePlan
 
@@ -84,13 +90,15 @@ def audit_stage(
         coding=coding,
         learned=(moments, pairs),
     )
+    records, drawn = _find_sample(run, trained, plan, executor, held_out)
     utility = None if promise is None else _audit_utility(losses[0], promise, plan, cost)
     return {
         "basis": _describe_basis(run, held_out),
         **findings,
         "e_utility": utility,
         "n_groups": judged.n_groups,
-        "adversaries": _attack(run, trained, plan, executor, held_out),
+        "adversaries": _attack(run, executor, records, drawn),
+        "attacks": _attack_kinds(run, executor, records, drawn),
     }
 
 
@@ -149,22 +157,11 @@ def _check_promise(
         )
 
 
-def _attack(
+def _find_sample(
     run: Run, trained: Trained, plan: ReleasePlan, executor: Executor, held_out: bool
-) -> dict[str, Any]:
-    """Every adversary on a bounded sample of the held-out records; a failure is unknown."""
-    if not run.training.confidential or not run.options.audit.adversaries:
-        return {"verdict": "unknown", "reason": "no adversary was asked for", "decisions": []}
-    section = run.options.audit
-    options = AttackOptions(
-        adversaries=section.adversaries,
-        max_records=section.max_records,
-        max_advantage=section.max_advantage,
-        max_exposed=section.max_exposed,
-        level=section.level,
-        rare_classes=section.rare_classes,
-    )
-    published, unread = _describe_published(run)
+) -> tuple[Collection, dict[str, Any]]:
+    """Held-out records as adversaries see them, and what else a worker needs to draw them."""
+    published, _ = _describe_published(run)
     records = _shards(
         run, trained, executor, "held_out" if held_out else "all", "attack"
     ).collection
@@ -176,12 +173,59 @@ def _attack(
         records = replace(
             records, released_url=plan.data_url, released_run=plan.run, released_basis=plan.basis
         )
+    return records, {"published": published, **named}
+
+
+def _attack_kinds(
+    run: Run, executor: Executor, records: Collection, drawn: dict[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """The kinds of attack beside inference that the gate asks for; a failure is unknown."""
+    gate, options = run.options.gate, find_attack_options(run.options).without_limits()
+    kinds = dict.fromkeys((*gate.require, *(["linkage"] if gate.linkage_max is not None else [])))
+    tasks = [(kind, (records, options, kind, drawn, run.checkpoints)) for kind in kinds]
+    found: dict[str, dict[str, Any]] = {}
+    for kind, answer in executor.map_tasks(attack_kind_once, tasks, prefix="attack"):
+        failed = isinstance(answer, PrivpipeError)
+        found[kind] = (
+            {"status": "unknown", "reason": answer.code}
+            if failed
+            else {"status": "measured", "report": json.loads(answer)}
+        )
+    return found
+
+
+def attack_kind_once(
+    records: Collection,
+    options: AttackOptions,
+    kind: str,
+    drawn: dict[str, Any],
+    checkpoints: Checkpoints | None,
+) -> str:
+    """Worker side: run a kind of attack, unless an earlier run checkpointed its report."""
+    known = checkpoints and checkpoints.about(records, options, kind, drawn)
+    if known is not None and (kept := known.read("report")) is not None:
+        return str(kept)
+    report = attack_sample(records, options, kind, **drawn)
+    if known is not None:
+        known.write("report", report)
+    return report
+
+
+def _attack(
+    run: Run, executor: Executor, records: Collection, drawn: dict[str, Any]
+) -> dict[str, Any]:
+    """Every adversary on a bounded sample of the held-out records; a failure is unknown."""
+    if not run.training.confidential or not run.options.audit.adversaries:
+        return {"verdict": "unknown", "reason": "no adversary was asked for", "decisions": []}
+    options = find_attack_options(run.options)
+    _, unread = _describe_published(run)
     try:
         report = distribute_attacks(
             executor,
-            partial(sample_evidence, records, options, published=published, **named),
+            partial(sample_evidence, records, options.without_limits(), **drawn),
             options=options,
             checkpoints=run.checkpoints,
+            power=True,
         )
     except (InputError, MemoryBudgetError) as error:
         return {"verdict": "unknown", "reason": str(error), "decisions": []}
@@ -199,6 +243,7 @@ def _describe_published(run: Run) -> tuple[Published, list[LeftOut]]:
         order=run.trains_on_itself,
         partitions=release.partitions,
         withholds=release.nonfinite == "withhold",
+        group=run.options.audit.group,
     )
     reason = (
         "it is released by [release] include, but the records of [training] do not have it. "

@@ -42,7 +42,9 @@ def audit_surrogate(run: Run, plan: ReleasePlan, executor: Executor) -> dict[str
         report of the attack.
     """
     audited = run.options.audit
-    options = AttackOptions(max_advantage=audited.max_advantage, level=audited.level)
+    options = AttackOptions(
+        max_advantage=run.options.gate.confidential_advantage_max, level=audited.level
+    )
     sides = tuple(run.training.keeping(run.split, part) for part in ("fit", "test"))
     if audited.holdout > 0:
         tasks = [("1", (*sides, plan, options))]

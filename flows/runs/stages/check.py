@@ -12,6 +12,7 @@ from flows.runs.configuration.run_options import RunOptions
 from flows.runs.resume import is_published
 from flows.runs.run import Run, digest_options, make_run_id, now
 from flows.runs.stages.budget import MOST_CHUNKS, find_constants
+from flows.runs.stages.gate_check import check_gate
 from privpipe.cluster.workers.connection import check_address, check_dashboard
 from privpipe.errors import InputError, OptionError, StoreError
 from privpipe.protocols import Method, Role
@@ -80,6 +81,7 @@ def check_stage(options: RunOptions) -> Run:
     _check_partitions(options, collection.schema_of_records)
     if options.audit.group is not None:
         training.schema_of_records.variable(options.audit.group)
+    check_gate(options, method, training)
     _check_outputs(options, collection)
     return Run(
         options=options,

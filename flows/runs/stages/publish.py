@@ -6,10 +6,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import reduce
+from importlib.metadata import version
 from typing import Any
 
 from flows.runs.resume import check_unchanged
 from flows.runs.run import Run, digest_options, list_versions, now
+from flows.runs.stages.gate import check_gated
 from flows.runs.stages.prove import describe_proof
 from flows.runs.stages.train import Trained
 from privpipe.cluster.events import Event, Listener, ignore
@@ -22,7 +24,14 @@ from privpipe.store.arrays.headers import exists
 from privpipe.store.models.artifacts import publish_model
 from privpipe.store.releases.release import ReleasePlan, publish_release
 
-__all__ = ["count_unseen", "merge_utility", "publish_stage", "write_report"]
+__all__ = [
+    "count_unseen",
+    "describe_run",
+    "merge_utility",
+    "publish_stage",
+    "write_pages",
+    "write_report",
+]
 
 
 def publish_stage(
@@ -37,9 +46,12 @@ def publish_stage(
 
     Raises
     ------
+    GateError
+        If the findings did not pass the gate.
     StoreError
         If the records that were cleaned or judged are no longer those of the start.
     """
+    check_gated(findings)
     check_unchanged(run)
     if exists(run.work_model_url):  # otherwise a run died between this line and the next
         publish_model(run.work_model_url, run.model_url)
@@ -70,8 +82,36 @@ def count_unseen(receipts: Mapping[int, Receipt]) -> int | None:
 
 def write_report(run: Run, findings: Mapping[str, Any]) -> None:
     """Write the audit beside the release-to-be; it holds whether or not that is published."""
-    write_file(join(run.report_url, "audit.json"), json.dumps(findings, indent=1))
+    content = json.dumps(findings, indent=1)
+    write_file(join(run.report_url, "audit.json"), content)
     write_file(join(run.report_url, "audit.md"), write_audit_markdown(findings))
+    write_pages(run.report_url, json.loads(content))
+
+
+def write_pages(report_url: str, findings: Mapping[str, Any]) -> None:
+    """Render ``report.html`` for operators and ``public.html`` for everybody."""
+    from privpipe.report.pages import release_page  # Matplotlib is slow to load
+
+    pages = {
+        "report.html": release_page.render_release_page,
+        "public.html": release_page.render_public_page,
+    }
+    for name, render in pages.items():
+        write_file(join(report_url, name), render(findings, version=version("privpipe")))
+
+
+def describe_run(run: Run, trained: Trained) -> dict[str, str]:
+    """What an audit is of, for its report: no path, no value of a record."""
+    guarantee = trained.guarantee
+    return {
+        "method": f"{run.method.name} ({run.method.source})",
+        "guarantee": "; ".join(f"{key} {value}" for key, value in asdict(guarantee).items()),
+        "run": run.run_id,
+        "started": run.state.started,
+        "source": run.collection.digest,
+        "model": trained.model_digest,
+        "versions": ", ".join(f"{name} {number}" for name, number in list_versions().items()),
+    }
 
 
 def _describe_records(run: Run, trained: Trained, plan: ReleasePlan) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, field_validator
@@ -40,6 +41,8 @@ AdversaryName = Annotated[str, _OfTable]
 """Name of an adversary."""
 
 ScoreName = Literal["accuracy", "balanced_accuracy", "f1", "auc", "tpr_at_0.001", "tpr_at_0.01"]
+
+MUST_FIND = 0.2
 
 Share = Annotated[float, Field(gt=0, lt=0.8)]
 
@@ -88,6 +91,9 @@ class AttackOptions(Options):
         Bootstrap replicates.
     seed
         Seed of sample, split and adversaries; no secret.
+    must_find
+        Share of records of which a planted leak must be found, or "safe" is "unproven"; see
+        `power`.
 
     Examples
     --------
@@ -110,6 +116,7 @@ class AttackOptions(Options):
     seen_records: Literal["leave_out", "train"] = "leave_out"
     n_replicates: Annotated[int, Field(ge=50)] = 400
     seed: Annotated[int, Field(ge=0)] = 0
+    must_find: Annotated[float, Field(gt=0, le=1)] = MUST_FIND
 
     @field_validator("adversaries", "decides")
     @classmethod
@@ -123,6 +130,10 @@ class AttackOptions(Options):
         # Matrices above a quarter of the bound are held in single precision.
         fits = self.max_bytes // (4 * max(n_features, 1))
         return min(n_records, self.max_records, max(fits, 50))
+
+    def without_limits(self) -> AttackOptions:
+        """What decides what is measured: a corrected limit goes on with what was measured."""
+        return replace(self, max_advantage=1.0, max_exposed=1.0, must_find=MUST_FIND)
 
     def allowed(self, score: str) -> float:
         """The limit that a score is held against."""

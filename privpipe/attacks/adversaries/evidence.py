@@ -45,8 +45,9 @@ class Evidence:
     sources
         What is attacked, by name. Readings of the release: "released" (its features, and which
         rows are withheld), "everything" (these and all that stands beside them) and "bits"
-        (released values as they are, not standardised). For comparison, where given: "raw" and
-        "noise".
+        (released values as they are, not standardised), and "joined" (everything with the wanted
+        answer, where there is one). For comparison, where given: "raw", "noise", and "wanted",
+        the true wanted answer alone.
     columns
         The confidential variables; categorical ones with the classes left in the sample.
     truth : (n_records, n_columns)
@@ -102,6 +103,7 @@ def prepare_evidence(
     groups: npt.ArrayLike | None = None,
     seen: npt.ArrayLike | None = None,
     beside: Beside | None = None,
+    wanted: Beside | None = None,
     options: AttackOptions | None = None,
 ) -> Evidence:
     """Draw the bounded sample, standardise what is attacked, and code what is guessed.
@@ -128,6 +130,9 @@ def prepare_evidence(
         True for records the sanitiser learned from.
     beside
         What is released beside the features: included variables, place, partition.
+    wanted
+        The true wanted answers, as included variables are given; limits count what is gained
+        beyond knowing them.
     options
         Bounds and the treatment of rare classes.
 
@@ -142,9 +147,11 @@ def prepare_evidence(
     given = {"released": released, "raw": raw, "noise": noise}
     arrays = {name: np.asarray(array) for name, array in given.items() if array is not None}
     names, kinds, truth = code_targets(confidential, columns)
-    beside = beside or Beside()
+    beside, wanted = beside or Beside(), wanted or Beside()
+    answers = {"wanted": wanted.included} if wanted.included is not None else {}
     _check_rows(
-        arrays | {"confidential": truth}, {"groups": groups, "seen": seen} | beside.arrays()
+        arrays | {"confidential": truth},
+        {"groups": groups, "seen": seen} | beside.arrays() | answers,
     )
     withheld = _find_withheld(arrays["released"])
     learned = np.zeros(len(truth), np.bool_) if seen is None else np.asarray(seen, np.bool_)
@@ -158,10 +165,11 @@ def prepare_evidence(
         name: _prepare_source(array[rows], name, withheld[rows], features, options)
         for name, array in arrays.items()
     }
+    readings = _read_release(
+        arrays["released"][rows], sources, withheld[rows], beside.take(rows), features
+    )
     return Evidence(
-        sources=_read_release(
-            arrays["released"][rows], sources, withheld[rows], beside.take(rows), features
-        ),
+        sources=_join_wanted(readings, wanted.take(rows)),
         columns=tuple(column for column, _ in kept),
         truth=np.column_stack([codes for _, codes in kept]),
         groups=None if subject is None else np.unique(subject, return_inverse=True)[1],
@@ -219,6 +227,27 @@ def _read_release(
         wide = numbers if numbers.dtype == np.float32 else numbers.astype(np.float64)
         found["bits"] = Coordinates(wide, numbers.shape[1], None, 0)
     return found
+
+
+def _join_wanted(readings: dict[str, Coordinates], wanted: Beside) -> dict[str, Coordinates]:
+    """The readings with the wanted answer alone, and with all that is released and the answer.
+
+    Who gains nothing from the release alone may gain from both: a secret that is the answer or
+    its opposite, as a released bit says.
+    """
+    if wanted.included is None or not wanted.columns:
+        return readings
+    n_records = len(wanted.included)
+    answers = standardise(expand_beside(wanted, np.zeros(n_records, np.bool_)))
+    if not answers.shape[1]:  # one and the same answer of all
+        return readings
+    whole = readings.get("everything", readings["released"])
+    n_columns = len(wanted.columns)
+    joined = np.hstack([whole.values, answers.astype(whole.values.dtype)])
+    return readings | {
+        "joined": replace(whole, values=joined, n_features=whole.n_features + n_columns),
+        "wanted": Coordinates(answers, n_columns, None, 0),
+    }
 
 
 def _check_rows(

@@ -7,15 +7,22 @@ from collections.abc import Mapping
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.bits import fit_bit_reader
 from privpipe.attacks.adversaries.table import ADVERSARIES, Adversary
+from privpipe.attacks.adversaries.wanted_answer import fit_wanted_answer
 
-__all__ = ["choose_readers", "find_adversary"]
+__all__ = ["KNOWS_WANTED", "choose_readers", "find_adversary"]
 
 BIT_READER = "bit_reader"
 
-_BIT_READER = Adversary(fit_bit_reader, 20_000)
+KNOWS_WANTED = "knows_wanted"
 
-READERS = ("logistic", "least_squares", "boosting")
-"""Adversaries that read everything together: one that weighs columns, one that divides them."""
+_OWN = {
+    BIT_READER: Adversary(fit_bit_reader, 20_000),
+    KNOWS_WANTED: Adversary(fit_wanted_answer, 50_000),
+}
+
+READERS = ("logistic", "least_squares", "boosting", "naive_bayes")
+"""Adversaries that read everything together: the first that weighs columns, and the first that
+sees more than weights."""
 
 
 def choose_readers(source: str, is_categorical: bool, options: AttackOptions) -> tuple[str, ...]:
@@ -28,14 +35,16 @@ def choose_readers(source: str, is_categorical: bool, options: AttackOptions) ->
     """
     if source == "bits":
         return (BIT_READER,)
+    if source == "wanted":
+        return (KNOWS_WANTED,)
     suited = tuple(n for n in options.adversaries if is_categorical or ADVERSARIES[n].numbers)
-    if source != "everything":
+    if source not in ("everything", "joined"):
         return suited
     weighing = [name for name in READERS[:2] if name in suited][:1]
-    dividing = [name for name in READERS[2:] if name in suited]
+    dividing = [name for name in READERS[2:] if name in suited][:1]
     return (*weighing, *dividing) or suited[:1]
 
 
 def find_adversary(name: str, known: Mapping[str, Adversary]) -> Adversary:
-    """An adversary by its name; the reader of bits is none that options can leave out."""
-    return _BIT_READER if name == BIT_READER else known[name]
+    """An adversary by its name; some are none that options can leave out."""
+    return _OWN[name] if name in _OWN else known[name]

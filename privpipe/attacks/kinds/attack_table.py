@@ -48,6 +48,8 @@ class Sample:
         True for records the sanitiser learned from.
     beside
         What is released beside the features.
+    wanted
+        The true wanted answers, as included variables are given.
     """
 
     released: FloatArray | None = None
@@ -62,6 +64,7 @@ class Sample:
     groups: IntArray | None = None
     seen: BoolArray | None = None
     beside: Beside | None = None
+    wanted: Beside | None = None
 
 
 class SaysJson(Protocol):

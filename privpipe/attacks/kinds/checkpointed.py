@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from privpipe.attacks.kinds.verdicts.detection import Detection
 from privpipe.attacks.kinds.verdicts.outcomes import Attack, AttackOutcome
 from privpipe.attacks.moments.answers import Answers
 from privpipe.attacks.moments.moment_audit import AuditSums, PairMoments
@@ -16,6 +17,7 @@ CHECKPOINTED = (
     Attack,
     AttackOutcome,
     AuditSums,
+    Detection,
     Interval,
     PairMoments,
     Score,

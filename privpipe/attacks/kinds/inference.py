@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +19,14 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.beside import Beside
 from privpipe.attacks.adversaries.evidence import Evidence, prepare_evidence
 from privpipe.attacks.adversaries.problem import Fitted, Problem
-from privpipe.attacks.adversaries.readers import choose_readers, find_adversary
+from privpipe.attacks.adversaries.readers import KNOWS_WANTED, choose_readers, find_adversary
 from privpipe.attacks.adversaries.table import ADVERSARIES
+from privpipe.attacks.adversaries.wanted_answer import tells_something
 from privpipe.attacks.kinds.attack_table import Sample
 from privpipe.attacks.kinds.verdicts.attack_report import AttackReport, summarise_outcomes
 from privpipe.attacks.kinds.verdicts.judgement import count_compared, is_of_release
 from privpipe.attacks.kinds.verdicts.outcomes import Attack, AttackOutcome
+from privpipe.attacks.statistics.beyond import compare_class_scores, compare_number_scores
 from privpipe.attacks.statistics.measures import (
     Score,
     measure_class_scores,
@@ -39,6 +42,7 @@ __all__ = [
     "measure_attacks",
     "plan_attacks",
     "run_attack",
+    "score_decisions",
 ]
 
 
@@ -51,6 +55,7 @@ def attack(sample: Sample, options: AttackOptions) -> AttackReport:
         sample.confidential,
         raw=sample.raw,
         noise=sample.noise,
+        wanted=sample.wanted,
         columns=sample.columns,
         groups=sample.groups,
         seen=sample.seen,
@@ -70,6 +75,7 @@ def measure_attacks(
     groups: npt.ArrayLike | None = None,
     seen: npt.ArrayLike | None = None,
     beside: Beside | None = None,
+    wanted: Beside | None = None,
     options: AttackOptions | None = None,
     progress: Callable[[int, int, AttackOutcome], None] | None = None,
 ) -> AttackReport:
@@ -98,6 +104,8 @@ def measure_attacks(
     beside
         What is released beside the features: included variables, the order of the records,
         their partitions. Without it these are not attacked.
+    wanted
+        The true wanted answers: limits then count what is gained beyond knowing them.
     options
         Adversaries, bounds, limit and confidence.
     progress
@@ -144,6 +152,7 @@ def measure_attacks(
         groups=groups,
         seen=seen,
         beside=beside,
+        wanted=wanted,
         options=options,
     )
     plan = plan_attacks(evidence, options)
@@ -231,15 +240,18 @@ def _attack(
     if decision.shape != expected or not np.isfinite(decision).all():
         raise ConvergenceError("The adversary's decisions are not finite, or too few.")
     signs = _orient(problem, fitted)
+    known = None
+    if is_of_release(outcome.attack.source) and "wanted" in evidence.sources:
+        known = _decide_wanted(evidence, position, split, (centre, spread), test, options)
     return replace(
         outcome,
         status="measured",
-        scores=_score(
+        scores=score_decisions(
             evidence,
             position,
             test,
-            centre + spread * decision,
-            decision * signs,
+            (centre + spread * decision, decision * signs),
+            known,
             _guess(truth[split.train], n_classes),
             options,
         ),
@@ -250,6 +262,52 @@ def _attack(
     )
 
 
+_Decided = tuple[FloatArray, FloatArray]
+"""What an adversary says of test records, and how it ranks them."""
+
+_Knower = tuple[Fitted, FloatArray] | None
+
+_KNOWERS: WeakKeyDictionary[Evidence, dict[int, _Knower]] = WeakKeyDictionary()
+"""Who knows the wanted answer, of each variable: fitted once, for all attacks of a worker."""
+
+
+def _decide_wanted(
+    evidence: Evidence,
+    position: int,
+    split: Split,
+    scale: tuple[float, float],
+    test: IntArray,
+    options: AttackOptions,
+) -> _Decided | None:
+    """What is said of test records by who knows the wanted answer and no more.
+
+    None where the answer tells nothing of tuning records: then all that is found is gained, and
+    limits need not bear what a second guess adds to them.
+    """
+    answers, truth = evidence.sources["wanted"].values, evidence.truth[:, position]
+    n_classes, (centre, spread) = evidence.columns[position].n_categories, scale
+    kept = _KNOWERS.setdefault(evidence, {})
+    if position not in kept:
+        adversary = find_adversary(KNOWS_WANTED, ADVERSARIES)
+        problem = Problem(
+            x_train=answers[split.train],
+            y_train=(truth[split.train] - centre) / spread,
+            x_tune=answers[split.tune],
+            y_tune=(truth[split.tune] - centre) / spread,
+            n_classes=n_classes,
+            seed=options.seed,
+        ).sample(adversary.max_train, adversary.max_tune)
+        fitted = adversary.fit(problem)
+        told = tells_something(problem, fitted)
+        kept[position] = (fitted, _orient(problem, fitted)) if told else None
+    knower = kept[position]
+    if knower is None:
+        return None
+    fitted, signs = knower
+    decision = np.asarray(fitted.decide(answers[test]), np.float64)
+    return centre + spread * decision, decision * signs
+
+
 def _orient(problem: Problem, fitted: Fitted) -> FloatArray:
     """Signs with which classes are ranked: chosen by tuning records, never by those that judge."""
     if problem.n_classes is None:
@@ -258,15 +316,17 @@ def _orient(problem: Problem, fitted: Fitted) -> FloatArray:
     return orient_ranking(problem.y_tune.astype(np.int64), decision)
 
 
-def _score(
+def score_decisions(
     evidence: Evidence,
     position: int,
     test: IntArray,
-    decision: FloatArray,
-    ranking: FloatArray,
+    decided: _Decided,
+    known: _Decided | None,
     guess: float,
     options: AttackOptions,
 ) -> tuple[Score, ...]:
+    """Scores of what was decided of test records, by class or number, with their limits."""
+    decision, ranking = decided
     column, truth = evidence.columns[position], evidence.truth[test, position]
     kind = "classes" if column.is_categorical else "numbers"
     planned = [
@@ -279,16 +339,18 @@ def _score(
     )
     groups = None if evidence.groups is None else evidence.groups[test]
     given: dict[str, Any] = {"groups": groups, "level": strict, "also": also, "seed": options.seed}
-    n = options.n_replicates
+    given["n_replicates"] = options.n_replicates
     if not column.is_categorical:
-        return measure_number_scores(truth, decision, guess=guess, n_replicates=n, **given)
-    return measure_class_scores(
-        truth.astype(np.int64),
-        decision,
-        guess=int(guess),
-        ranking=ranking,
-        n_replicates=n,
-        **given,
+        scores = measure_number_scores(truth, decision, guess=guess, **given)
+        if known is None:
+            return scores
+        return compare_number_scores(scores, truth, decision, known[0], guess=guess, **given)
+    classes = truth.astype(np.int64)
+    scores = measure_class_scores(classes, decision, guess=int(guess), ranking=ranking, **given)
+    if known is None:
+        return scores
+    return compare_class_scores(
+        scores, classes, decision, known[0], ranking=ranking, known_ranking=known[1], **given
     )
 
 

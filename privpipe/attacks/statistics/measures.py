@@ -28,11 +28,15 @@ __all__ = [
     "EXPOSURES",
     "NUMBER_SCORES",
     "Score",
+    "balance_confusion",
+    "halve_numbers",
+    "harmonise_confusion",
     "measure_advantage",
     "measure_class_scores",
     "measure_number_scores",
     "orient_ranking",
     "weigh_areas",
+    "weigh_confusion",
 ]
 
 EXPOSURES = {"tpr_at_0.001": 0.001, "tpr_at_0.01": 0.01}
@@ -58,11 +62,30 @@ class Score:
     baseline
         What a guess without the records reaches: the majority class or the mean of the
         training records, scored on the test records.
+    beyond
+        Advantage minus that of who knows the wanted answer and no more, on the same records;
+        None where nothing is wanted. See `beyond`.
     """
 
     name: str
     interval: Interval
     baseline: float
+    beyond: Interval | None = None
+
+    @property
+    def gain(self) -> float:
+        """Advantage beyond knowing the wanted answer; all of it where none is wanted."""
+        return self.advantage if self.beyond is None else self.beyond.estimate
+
+    @property
+    def gain_lower(self) -> float:
+        """Smallest gain within the limits."""
+        return self.advantage_lower if self.beyond is None else self.beyond.lower
+
+    @property
+    def gain_upper(self) -> float:
+        """Largest gain within the limits."""
+        return self.advantage_upper if self.beyond is None else self.beyond.upper
 
     @property
     def advantage(self) -> float:
@@ -81,7 +104,8 @@ class Score:
 
     def at(self, level: float) -> Score:
         """The same score with limits at a lower level; see `Interval.at`."""
-        return replace(self, interval=self.interval.at(level))
+        beyond = None if self.beyond is None else self.beyond.at(level)
+        return replace(self, interval=self.interval.at(level), beyond=beyond)
 
     def _ends(self) -> list[float]:
         # NumPy's extremes of a limit that is no number are no numbers either.
@@ -250,7 +274,7 @@ def measure_number_scores(
         Score("r2", bootstrap(explained, "log_complement"), 0.0),
         Score("rmse", bootstrap(rms, "log"), float(np.sqrt(spread.mean()))),
         *_measure_exposures(
-            _halve(truth),
+            halve_numbers(truth),
             np.column_stack([-predicted, predicted]),
             groups=groups,
             level=level,
@@ -260,7 +284,7 @@ def measure_number_scores(
     )
 
 
-def _halve(truth: FloatArray) -> IntArray:
+def halve_numbers(truth: FloatArray) -> IntArray:
     """1 above the median; where nothing is above, at it."""
     middle = np.median(truth)
     above = truth > middle

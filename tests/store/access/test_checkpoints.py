@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from privpipe.attacks.kinds.verdicts.detection import Detection
 from privpipe.attacks.kinds.verdicts.outcomes import Attack, AttackOutcome
 from privpipe.attacks.moments.answers import Answers
 from privpipe.attacks.moments.moment_audit import AuditSums, PairMoments
@@ -44,6 +45,7 @@ VALUES = (
     PartialSum(5, 2000, MOMENTS),
     PartCount(3, None),
     PartCount(3, 2),
+    Detection("a", "bits", math.nan, "bit_reader", False),
     AttackOutcome(
         Attack("a/b", "classes", "raw", "rbf"),
         "measured",

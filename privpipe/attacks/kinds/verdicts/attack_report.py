@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import LeftOut
+from privpipe.attacks.kinds.verdicts.detection import Detection, hold_to_power, say_power
 from privpipe.attacks.kinds.verdicts.judgement import (
     DECISION_SCHEMA,
     Decision,
@@ -37,7 +38,7 @@ __all__ = [
     "summarise_outcomes",
 ]
 
-FORMAT = 2
+FORMAT = 3
 """Version of the JSON form of a report."""
 
 
@@ -56,6 +57,8 @@ class AttackReport:
         learned from them.
     left_out
         Variables that could not be attacked, and why.
+    power
+        What of planted leaks the audit finds; without it "safe" says nothing of that.
     """
 
     outcomes: tuple[AttackOutcome, ...]
@@ -65,6 +68,7 @@ class AttackReport:
     n_withheld: int = 0
     n_seen: int = 0
     left_out: tuple[LeftOut, ...] = ()
+    power: tuple[Detection, ...] = ()
 
     @property
     def table(self) -> pd.DataFrame:
@@ -116,7 +120,8 @@ class AttackReport:
 
     @cached_property
     def _decided(self) -> tuple[Decision, ...]:
-        return decide_variables(self.outcomes, self.options, self.left_out, self.n_records)
+        found = decide_variables(self.outcomes, self.options, self.left_out, self.n_records)
+        return hold_to_power(found, self.power, self.options.must_find)
 
     @property
     def reason(self) -> str:
@@ -139,6 +144,8 @@ class AttackReport:
             "n_given": self.n_given,
             "n_withheld": self.n_withheld,
             "n_seen": self.n_seen,
+            "power": [asdict(one) for one in self.power],
+            "power_sentence": say_power(self.power) if self.power else "",
             "decisions": [asdict(decision) for decision in self.decide()],
             "table": [row for outcome in self.outcomes for row in outcome.rows()],
         }
@@ -157,9 +164,8 @@ def check_attacks(report: AttackReport) -> None:
     if not failed and report.verdict == "safe":
         return
     remedies = {
-        "leaks": "Sanitise more strongly, or allow more: [audit] max_advantage, max_exposed.",
-        "unproven": "Audit more records ([audit] holdout, max_records), or allow more: [audit] "
-        "max_advantage, max_exposed.",
+        "leaks": "Sanitise more strongly, or allow more: max_advantage, max_exposed.",
+        "unproven": "Audit more records, or allow more: max_advantage, max_exposed.",
         "unknown": "See the column reason of the report's table.",
     }
     raise GateError(

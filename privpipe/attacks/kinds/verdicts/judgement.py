@@ -1,8 +1,9 @@
 """Judgement: from the scores of all attacks to one verdict per variable, with its reason.
 
 Two questions are asked of every variable, and each has its own error. "leaks" needs a score whose
-lower limit exceeds what is allowed, "safe" needs every upper limit within it. The level is shared
-over variables by Holm's steps, over the attacks and scores of each by Bonferroni.
+lower limit exceeds what is allowed, "safe" needs every upper limit within it. Limits are held
+against the gain: the advantage beyond knowing the wanted answer, which was to be kept. The level
+is shared over variables by Holm's steps, over the attacks and scores of each by Bonferroni.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ __all__ = [
 
 Verdict = Literal["safe", "leaks", "unproven", "unknown"]
 
-OF_RELEASE = ("released", "everything", "bits")
+OF_RELEASE = ("released", "everything", "bits", "joined")
 """Sources that are readings of the release; see `Evidence`."""
 
 DECISION_SCHEMA = {
@@ -43,11 +44,15 @@ DECISION_SCHEMA = {
     "upper": ("float64", "upper limit of its score"),
     "baseline": ("float64", "score of a guess without records"),
     "advantage": ("float64", "its advantage"),
-    "advantage_lower": ("float64", "smallest advantage within its limits; above allowed it leaks"),
-    "advantage_upper": ("float64", "largest advantage within its limits; within allowed is safe"),
-    "allowed": ("float64", "largest advantage allowed of this score"),
+    "advantage_lower": ("float64", "smallest advantage within its limits"),
+    "advantage_upper": ("float64", "largest advantage within its limits"),
+    "gain": ("float64", "advantage beyond knowing the wanted answer (all, if none is wanted)"),
+    "gain_lower": ("float64", "smallest gain within its limits; above allowed it leaks"),
+    "gain_upper": ("float64", "largest gain within its limits; within allowed is safe"),
+    "allowed": ("float64", "largest gain allowed of this score"),
     "control_advantage": ("float64", "best advantage on the raw records; NaN without them"),
     "noise_advantage": ("float64", "best advantage on noise of equal utility; NaN without it"),
+    "wanted_advantage": ("float64", "advantage of knowing the wanted answer alone, by accuracy"),
     "n_compared": ("int64", "intervals that hold together (attacks times scores)"),
     "level": ("float64", "confidence of all verdicts together"),
     "n_unknown": ("int64", "attacks on the release that failed"),
@@ -70,6 +75,7 @@ SOURCE_WORDS = {
     "released": "the released features",
     "everything": "everything released together",
     "bits": "the bits of the released values",
+    "joined": "everything released and the wanted answer",
 }
 """Names of sources as sentences show them."""
 
@@ -91,9 +97,13 @@ class Decision:
     advantage: float = math.nan
     advantage_lower: float = math.nan
     advantage_upper: float = math.nan
+    gain: float = math.nan
+    gain_lower: float = math.nan
+    gain_upper: float = math.nan
     allowed: float = math.nan
     control_advantage: float = math.nan
     noise_advantage: float = math.nan
+    wanted_advantage: float = math.nan
     n_compared: int = 0
     level: float = math.nan
     n_unknown: int = 0
@@ -111,16 +121,16 @@ class _Found:
     @property
     def reach(self) -> float:
         """How far the upper limit goes, in units of what is allowed; no number comes first."""
-        over = self.score.advantage_upper - self.allowed
+        over = self.score.gain_upper - self.allowed
         return over / max(self.allowed, 1e-6) if math.isfinite(over) else math.inf
 
     @property
     def leaks(self) -> bool:
-        return self.score.advantage_lower > self.allowed
+        return self.score.gain_lower > self.allowed
 
     @property
     def is_safe(self) -> bool:
-        return self.score.advantage_upper <= self.allowed
+        return self.score.gain_upper <= self.allowed
 
 
 @dataclass(frozen=True)
@@ -239,7 +249,7 @@ def _decide(
     if case.target in leaking:
         verdict, n_open = "leaks", leaking[case.target]
         judged = [one for one in case.found(n_open) if one.leaks]
-        best = max(judged, key=lambda one: one.score.advantage_lower, default=None)
+        best = max(judged, key=lambda one: one.score.gain_lower - one.allowed, default=None)
     elif case.target in safe:
         verdict, n_open = "safe", safe[case.target]
         best = max(case.found(n_open), key=lambda one: one.reach, default=None)
@@ -257,6 +267,7 @@ def _decide(
         reason=_explain(case, verdict, best, needed, n_records),
         control_advantage=case.best_advantage("raw"),
         noise_advantage=case.best_advantage("noise"),
+        wanted_advantage=case.best_advantage("wanted"),
         n_compared=case.n_compared,
         level=case.options.level,
         n_unknown=case.n_unknown,
@@ -283,6 +294,9 @@ def _describe(found: _Found) -> dict[str, str | float]:
         "advantage": score.advantage,
         "advantage_lower": score.advantage_lower,
         "advantage_upper": score.advantage_upper,
+        "gain": score.gain,
+        "gain_lower": score.gain_lower,
+        "gain_upper": score.gain_upper,
         "allowed": found.allowed,
     }
 
@@ -295,16 +309,26 @@ def _count_needed(found: Sequence[_Found], n_records: int) -> float:
     """
     needed = 0.0
     for score, allowed in ((one.score, one.allowed) for one in found):
-        value, up = score.advantage, score.advantage_upper - score.advantage
-        nothing = max(up, score.advantage - score.advantage_lower)
-        is_open = score.advantage_upper > allowed
+        value, up = score.gain, score.gain_upper - score.gain
+        nothing = max(up, score.gain - score.gain_lower)
+        is_open = score.gain_upper > allowed
         # Nothing may be behind an estimate, unless so many records should have shown it already.
-        if score.advantage_lower <= 0 and not (is_open and nothing < allowed):
+        if score.gain_lower <= 0 and not (is_open and nothing < allowed):
             value, up = 0.0, nothing
         if not value < allowed:
             return math.nan
         needed = max(needed, n_records * (up / (allowed - value)) ** 2)
     return math.ceil(needed)
+
+
+def _say_gain(score: Score) -> str:
+    """What of an advantage the limits count, where a wanted answer tells some of it."""
+    if score.beyond is None:
+        return ""
+    return (
+        f", {score.gain:.3g} ({score.gain_lower:.3g} to {score.gain_upper:.3g}) of it beyond "
+        "knowing the wanted answer"
+    )
 
 
 def _explain(
@@ -328,7 +352,7 @@ def _explain(
         f"{SCORE_WORDS.get(score.name, score.name)} of {interval.estimate:.4g} "
         f"({interval.lower:.4g} to {interval.upper:.4g}; guessing {score.baseline:.4g}), an "
         f"advantage of {score.advantage:.3g} ({score.advantage_lower:.3g} to "
-        f"{score.advantage_upper:.3g}); allowed {best.allowed:.3g}"
+        f"{score.advantage_upper:.3g}){_say_gain(score)}; allowed {best.allowed:.3g}"
     )
     if verdict != "unproven":
         return text + "."

@@ -16,7 +16,10 @@ __all__ = ["TABLE_SCHEMA", "Attack", "AttackOutcome"]
 TABLE_SCHEMA = {
     "target": ("str", "confidential variable that was guessed"),
     "kind": ("str", "classes or numbers"),
-    "source": ("str", "what was read: released (features), everything, bits, raw or noise"),
+    "source": (
+        "str",
+        "what was read: released (features), everything, bits, joined, wanted, raw, noise",
+    ),
     "adversary": ("str", "who guessed"),
     "score": ("str", "accuracy, balanced_accuracy, f1, auc, tpr_at_..., r2 or rmse"),
     "estimate": ("float64", "score on the test records"),
@@ -28,6 +31,9 @@ TABLE_SCHEMA = {
     "advantage": ("float64", "share of the way from guessing to knowing"),
     "advantage_lower": ("float64", "smallest advantage within the limits"),
     "advantage_upper": ("float64", "largest advantage within the limits"),
+    "gain": ("float64", "advantage beyond knowing the wanted answer (all, if none is wanted)"),
+    "gain_lower": ("float64", "smallest gain within the limits"),
+    "gain_upper": ("float64", "largest gain within the limits"),
     "n_train": ("int64", "records the adversary was fitted on"),
     "n_tune": ("int64", "records that chose its settings"),
     "n_test": ("int64", "records it was judged by"),
@@ -113,4 +119,7 @@ def _describe_score(score: Score) -> dict[str, Any]:
         "advantage": score.advantage,
         "advantage_lower": score.advantage_lower,
         "advantage_upper": score.advantage_upper,
+        "gain": score.gain,
+        "gain_lower": score.gain_lower,
+        "gain_upper": score.gain_upper,
     }

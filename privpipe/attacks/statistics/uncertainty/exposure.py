@@ -8,7 +8,7 @@ where it is surest, and what counts is the true-positive rate at a small false-p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import stats
@@ -17,11 +17,12 @@ from privpipe.attacks.statistics.uncertainty.intervals import (
     Interval,
     code_groups,
     find_limits,
+    limit_difference,
     plan_effective,
 )
-from privpipe.protocols import FloatArray, IntArray
+from privpipe.protocols import BoolArray, FloatArray, IntArray
 
-__all__ = ["measure_exposure"]
+__all__ = ["measure_exposure", "measure_exposure_beyond", "plan_null_exposure"]
 
 
 def measure_exposure(
@@ -88,6 +89,96 @@ def measure_exposure(
     return find_limits(claims.estimate, claims.limits, level, also, method)
 
 
+def measure_exposure_beyond(
+    truth: IntArray,
+    ranking: FloatArray,
+    known: FloatArray,
+    *,
+    false_positive: float,
+    groups: IntArray | None = None,
+    level: float = 0.95,
+    also: Sequence[float] = (),
+    seed: int = 0,
+) -> Interval:
+    """How much more is claimed rightly by one ranking than by another, of the same records.
+
+    Parameters
+    ----------
+    truth, ranking, false_positive, groups, level, also, seed
+        As `measure_exposure`.
+    known : (n_records, n_classes)
+        The ranking of who knows less.
+
+    Returns
+    -------
+    Interval
+        Of the difference of both true-positive rates, between -1 and 1.
+
+    Notes
+    -----
+    Who is claimed rightly by both says nothing of the difference: the limits are those of the
+    shares that one alone claims, joined by their squares with what both thresholds leave open. As
+    far as both claim the same records their thresholds move together, else on their own.
+
+    References
+    ----------
+    Zou and Donner 2008; Newcombe 1998, Improved Confidence Intervals for the Difference Between
+    Binomial Proportions Based on Paired Data.
+    """
+    mine = _rank_claims(truth, ranking, false_positive, groups, seed)
+    theirs = _rank_claims(truth, known, false_positive, groups, seed)
+    method = "ranks" if groups is None else "grouped_ranks"
+    if mine is None or theirs is None:
+        return Interval(np.nan, np.nan, np.nan, level, method)
+    shown, estimate = (mine.shown, theirs.shown), mine.estimate - theirs.estimate
+
+    def limits(level: float) -> tuple[float, float]:
+        tail = (1 - level) / 2
+        down, up = limit_difference(*shown, groups=groups, level=level)
+        below, above = _reach_together(mine, theirs, tail)
+        lower = estimate - np.hypot(estimate - down, below)
+        upper = estimate + np.hypot(up - estimate, above)
+        return max(-1.0, float(lower)), min(1.0, float(upper))
+
+    return find_limits(estimate, limits, level, also, method)
+
+
+def _reach_together(mine: _Claims, theirs: _Claims, tail: float) -> tuple[float, float]:
+    """How far below and above the estimate a difference lies where both thresholds may be."""
+    both = int((mine.shown & theirs.shown).sum())
+    alike = both / max(int(mine.shown.sum()), int(theirs.shown.sum()), 1)
+    (down, up), (their_down, their_up) = mine.reach(tail), theirs.reach(tail)
+    moved = (their_down - down, up - their_up)  # both thresholds early, both late
+    apart = float(np.sqrt(1 - alike**2))
+    below = np.hypot(max(0.0, *(-one for one in moved)), apart * np.hypot(down, their_up))
+    above = np.hypot(max(0.0, *moved), apart * np.hypot(up, their_down))
+    return float(below), float(above)
+
+
+def plan_null_exposure(n_records: int, n_classes: int, rate: float, level: float) -> float:
+    """Upper limit of the exposure of a release that tells nothing, beyond the rate itself.
+
+    Parameters
+    ----------
+    n_records
+        Test records, of classes of one size.
+    n_classes, rate, level
+        As `measure_exposure`.
+    """
+    n_negative = n_records * (n_classes - 1)
+    steps = np.arange(n_negative + 1)
+    claims = _Claims(
+        np.asarray(np.round(steps * (n_records / n_negative)), np.int64),
+        steps / n_negative,
+        n_records,
+        rate,
+        float(n_records),
+        float(n_negative),
+        np.zeros(n_records, np.bool_),
+    )
+    return (claims.limits(level)[1] - rate) / (1 - rate)
+
+
 @dataclass(frozen=True, eq=False)
 class _Claims:
     """Positive claims above each negative one, and for how many independent ones they stand.
@@ -104,6 +195,8 @@ class _Claims:
         False-positive rate.
     real_positive, real_negative
         Effective numbers of claims.
+    shown : (n_records,)
+        Whether the positive claim of a record is above the threshold.
     """
 
     above: IntArray
@@ -112,6 +205,7 @@ class _Claims:
     wanted: float
     real_positive: float
     real_negative: float
+    shown: BoolArray
 
     def rate(self, j: int) -> float:
         """True-positive rate with the threshold at the j-th highest negative claim."""
@@ -121,14 +215,20 @@ class _Claims:
     def estimate(self) -> float:
         return self.rate(int(np.searchsorted(self.weight, self.wanted + _ROUNDING, "right")))
 
+    def reach(self, tail: float) -> tuple[float, float]:
+        """How far below and above the estimate the rate lies where the threshold may be."""
+        early, late = self._thresholds(tail)
+        found = self.estimate
+        return max(0.0, found - self.rate(early)), max(0.0, self.rate(late) - found)
+
     def limits(self, level: float) -> tuple[float, float]:
         tail, found = (1 - level) / 2, self.estimate
-        early, late = self._thresholds(tail)
+        below, above = self.reach(tail)
         hits, n = found * self.real_positive, self.real_positive
         low = float(stats.beta.ppf(tail, hits, n - hits + 1)) if hits > 0 else 0.0
         high = float(stats.beta.ppf(1 - tail, hits + 1, n - hits)) if hits < n else 1.0
-        lower = found - np.hypot(max(0.0, found - self.rate(early)), found - low)
-        upper = found + np.hypot(max(0.0, self.rate(late) - found), high - found)
+        lower = found - np.hypot(below, found - low)
+        upper = found + np.hypot(above, high - found)
         return max(0.0, float(lower)), min(1.0, float(upper))
 
     def _thresholds(self, tail: float) -> tuple[int, int]:
@@ -167,16 +267,15 @@ def _rank_claims(
     above = np.concatenate([[0], n - np.searchsorted(positive, negative)])
     weight = np.concatenate([[0.0], np.cumsum(shares)])
     real = 1 / float(shares @ shares)
-    claims = _Claims(above, weight, n, wanted, float(n), real)
+    made = place > negative[np.searchsorted(weight[1:], wanted + _ROUNDING, "right")]
+    claims = _Claims(above, weight, n, wanted, float(n), real, made[own])
     if groups is None:
         return claims
     codes, n_groups = code_groups(groups, n)
-    made = place > negative[np.searchsorted(weight[1:], wanted + _ROUNDING, "right")]
     subject = np.broadcast_to(codes[:, None], (n, k))[~own]
     alike = plan_effective(made[~own], subject, n_groups) / len(negative)
-    return _Claims(
-        above, weight, n, wanted, plan_effective(made[own], codes, n_groups), real * alike
-    )
+    effective = plan_effective(made[own], codes, n_groups)
+    return replace(claims, real_positive=effective, real_negative=real * alike)
 
 
 def _order(values: FloatArray, seed: int) -> IntArray:

@@ -5,15 +5,18 @@ Outcomes are numbers about records; no record and no library's message travels w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from privpipe.attacks.adversaries.attack_memory import plan_attack_bytes
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence, LeftOut
 from privpipe.attacks.kinds.inference import plan_attacks, run_attack
+from privpipe.attacks.kinds.power import choose_planted, list_leaks, measure_power
 from privpipe.attacks.kinds.verdicts.attack_report import AttackReport, summarise_outcomes
+from privpipe.attacks.kinds.verdicts.detection import Detection
 from privpipe.attacks.kinds.verdicts.outcomes import Attack, AttackOutcome
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import Executor
@@ -38,6 +41,8 @@ class EvidenceSummary:
         Bytes of the evidence, and of one attack beside it.
     left_out
         Variables that cannot be attacked.
+    planted
+        Variables in which leaks are planted, and kinds of leak.
     """
 
     plan: tuple[Attack, ...]
@@ -45,6 +50,7 @@ class EvidenceSummary:
     held_bytes: int
     attack_bytes: int
     left_out: tuple[LeftOut, ...] = ()
+    planted: tuple[tuple[str, str], ...] = ()
 
 
 def distribute_attacks(
@@ -55,6 +61,7 @@ def distribute_attacks(
     progress: Callable[[int, int, AttackOutcome], None] | None = None,
     retries: int = 1,
     checkpoints: Checkpoints | None = None,
+    power: bool = False,
 ) -> AttackReport:
     """Run the attacks of an audit on the workers of a cluster.
 
@@ -74,6 +81,8 @@ def distribute_attacks(
         Times an attack is tried again when its worker is lost.
     checkpoints
         Where outcomes are checkpointed, and found by a run that goes on; None for nowhere.
+    power
+        Whether leaks are planted as well, to say what would have been found.
 
     Returns
     -------
@@ -94,16 +103,17 @@ def distribute_attacks(
     under "attack". A worker holds one copy of the evidence and one attack per thread.
     """
     options = options or AttackOptions()
+    measured = options.without_limits()
     if isinstance(evidence, Evidence):
         held = executor.send(evidence)
     else:
         held = executor.hold(evidence, key="prepare_evidence")
-    summary: EvidenceSummary = _ask_one(executor, describe_evidence, held, options)
+    summary: EvidenceSummary = _ask_one(executor, describe_evidence, held, measured)
     check_worker_memory(summary, executor.measure())
-    known = checkpoints and checkpoints.about(evidence, options)
+    known = checkpoints and checkpoints.about(evidence, measured)
     attacks = {attack.name: attack for attack in summary.plan}
     tasks = (
-        (attack.name, (attack, options, known and known.about(attack))) for attack in summary.plan
+        (attack.name, (attack, measured, known and known.about(attack))) for attack in summary.plan
     )
     executor.listener(Event("attack", "begins", len(attacks), "attacks"))
     outcomes: list[AttackOutcome] = []
@@ -115,9 +125,52 @@ def distribute_attacks(
         if progress is not None:
             progress(len(outcomes), len(attacks), outcomes[-1])
     executor.listener(Event("attack", "ends", unit="attacks"))
-    return summarise_outcomes(
+    report = summarise_outcomes(
         outcomes, summary.plan, options, left_out=summary.left_out, **summary.counts
     )
+    if not power:
+        return report
+    return replace(report, power=_plant_leaks(executor, held, summary, options, known))
+
+
+def _plant_leaks(
+    executor: Executor,
+    held: Any,
+    summary: EvidenceSummary,
+    options: AttackOptions,
+    known: Checkpoints | None,
+) -> tuple[Detection, ...]:
+    """What the audit finds of planted leaks; one whose attack failed is not found."""
+    planned = summary.planted
+    options = replace(options.without_limits(), must_find=options.must_find)
+    tasks = (
+        (f"{leak}-{target}", (target, leak, options, known and known.about(target, leak, options)))
+        for target, leak in planned
+    )
+    found = dict(executor.map_tasks(detect_once, tasks, shared=(held,), prefix="plant"))
+    kept = {name: one for name, one in found.items() if isinstance(one, Detection)}
+    return tuple(
+        kept.get(f"{leak}-{target}", Detection(target, leak, math.nan, "", False))
+        for target, leak in planned
+    )
+
+
+def detect_once(
+    evidence: Evidence,
+    target: str,
+    leak: str,
+    options: AttackOptions,
+    checkpoints: Checkpoints | None,
+) -> Detection:
+    """Worker side: plant a leak and look for it, unless an earlier run did."""
+    if checkpoints is not None and (kept := checkpoints.read("detection")) is not None:
+        known: Detection = kept
+        return known
+    position = [column.name for column in evidence.columns].index(target)
+    found = measure_power(evidence, position, leak, options)
+    if checkpoints is not None:
+        checkpoints.write("detection", found)
+    return found
 
 
 def _ask_one(executor: Executor, function: Callable[..., Any], held: Any, *arguments: Any) -> Any:
@@ -137,6 +190,11 @@ def describe_evidence(evidence: Evidence, options: AttackOptions) -> EvidenceSum
         held_bytes=evidence.n_bytes,
         attack_bytes=plan_attack_bytes(evidence),
         left_out=evidence.left_out,
+        planted=tuple(
+            (evidence.columns[j].name, leak)
+            for j in choose_planted(evidence)
+            for leak in list_leaks(evidence)
+        ),
     )
 
 

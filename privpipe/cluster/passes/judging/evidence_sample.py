@@ -17,13 +17,14 @@ import numpy.typing as npt
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.beside import Beside
 from privpipe.attacks.adversaries.evidence import Evidence, prepare_evidence
+from privpipe.attacks.kinds.attack_table import Sample, run_kind
 from privpipe.cluster.passes.judging.cleaned_shards import release_shard
 from privpipe.numerics.finite import find_empty_rows, find_finite_rows
 from privpipe.protocols import Column, Shard, WordArray
 from privpipe.records.holdout import hash_rows
 from privpipe.store.collections.collection import Collection
 
-__all__ = ["Published", "sample_evidence"]
+__all__ = ["Published", "attack_sample", "sample_evidence"]
 
 MOST_CHUNKS = 16
 """Chunks that are read, evenly spread."""
@@ -43,12 +44,16 @@ class Published:
         Whether the lengths of its partitions are published.
     withholds
         Whether records that are not finite are withheld (where a model releases the records).
+    group
+        Variable whose equal values are of one subject: no subject trains and judges, and
+        intervals are over subjects. It is not released for that.
     """
 
     included: tuple[str, ...] = ()
     order: bool = False
     partitions: bool = False
     withholds: bool = False
+    group: str | None = None
 
 
 def sample_evidence(
@@ -79,6 +84,64 @@ def sample_evidence(
         If the sample cannot be attacked, as when no variable has two classes.
     """
     published = published or Published()
+    named = {"model_url": model_url, "model_digest": model_digest}
+    sample = draw_sample(collection, options, published, **named)
+    shard, n_confidential = sample.shard, len(collection.confidential)
+    return prepare_evidence(
+        shard.released,
+        shard.confidential[:, :n_confidential],
+        raw=_fill(shard.features),
+        columns=collection.schema.confidential,
+        groups=_read_groups(shard, published),
+        beside=_beside(collection, shard, published),
+        wanted=Beside(shard.desired, collection.schema.desired),
+        options=options,
+    )
+
+
+def attack_sample(
+    collection: Collection,
+    options: AttackOptions,
+    kind: str,
+    *,
+    model_url: str = "",
+    model_digest: str = "",
+    published: Published | None = None,
+) -> str:
+    """Worker side: draw the sample and run a kind of attack that compares raw with released.
+
+    Parameters
+    ----------
+    collection, options, model_url, model_digest, published
+        As `sample_evidence`.
+    kind
+        "linkage" or "reconstruction".
+
+    Returns
+    -------
+    report
+        Of the attack, as JSON: numbers about records, no value of any.
+    """
+    published = published or Published()
+    named = {"model_url": model_url, "model_digest": model_digest}
+    shard = draw_sample(collection, options, published, **named).shard
+    held = np.flatnonzero(~find_empty_rows(shard.released))
+    shard = _take(shard, held)
+    sample = Sample(
+        released=shard.released, raw=_fill(shard.features), groups=_read_groups(shard, published)
+    )
+    return run_kind(kind, sample, options).to_json()
+
+
+def draw_sample(
+    collection: Collection,
+    options: AttackOptions,
+    published: Published,
+    *,
+    model_url: str,
+    model_digest: str,
+) -> _Drawn:
+    """Worker side: the different records that are attacked, raw and released."""
     release = None
     if model_url:
         release = partial(
@@ -98,26 +161,21 @@ def sample_evidence(
             drawn = replace(drawn, shard=replace(drawn.shard, released=release(drawn.shard)))
         joined = drawn if sample.hashes.size == 0 else _join(sample, drawn)
         sample = _draw(joined.shard, joined.hashes, options.max_records)
-    n_confidential = len(collection.confidential)
-    return prepare_evidence(
-        sample.shard.released,
-        sample.shard.confidential[:, :n_confidential],
-        raw=_fill(sample.shard.features),
-        columns=collection.schema.confidential,
-        beside=_beside(collection, sample.shard, published),
-        options=options,
-    )
+    return sample
 
 
 def _read(collection: Collection, chunk: int, published: Published) -> Shard:
-    """A shard whose confidential columns are followed by what is published beside the features."""
-    wider = replace(collection, confidential=(*collection.confidential, *published.included))
-    shard = wider.shard(chunk)
-    parts = [shard.confidential]
+    """A shard whose confidential columns are followed by what is published, and by the subject."""
+    group = () if published.group is None else (published.group,)
+    names = (*collection.confidential, *published.included, *group)
+    shard = replace(collection, confidential=names).shard(chunk)
+    n_told = len(names) - len(group)
+    parts = [shard.confidential[:, :n_told]]
     if published.order:
         parts.append(collection.rows(chunk)[:, None].astype(np.float64))
     if collection.released_basis is not None:  # its coordinates are what is stored
         parts.append(replace(collection, released_basis=None).shard(chunk).released)
+    parts.append(shard.confidential[:, n_told:])
     return replace(shard, confidential=np.hstack(parts))
 
 
@@ -146,6 +204,8 @@ def _beside(collection: Collection, shard: Shard, published: Published) -> Besid
         for name in published.included
     ]
     position = more[:, n].astype(np.int64) if published.order else None
+    if published.group is not None:
+        more = more[:, :-1]
     coordinates = more[:, n + (1 if published.order else 0) :]
     included = np.hstack([more[:, :n], coordinates])
     # A withheld row holds nothing; the place it leaves is published.
@@ -156,6 +216,13 @@ def _beside(collection: Collection, shard: Shard, published: Published) -> Besid
         partition = np.searchsorted(ends, position, side="right")
     columns += [Column(f"coordinate {j}") for j in range(coordinates.shape[1])]
     return Beside(included if columns else None, tuple(columns), position, partition)
+
+
+def _read_groups(shard: Shard, published: Published) -> npt.NDArray[np.int64] | None:
+    """Subject of each record, numbered; those without one are of one subject."""
+    if published.group is None:
+        return None
+    return np.asarray(np.unique(shard.confidential[:, -1], return_inverse=True)[1], np.int64)
 
 
 def _fill(features: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -208,6 +275,7 @@ def _take(shard: Shard, rows: npt.NDArray[np.intp]) -> Shard:
     released = shard.released[rows] if len(shard.released) else shard.released
     return Shard(
         features=shard.features[rows],
+        desired=shard.desired[rows],
         confidential=shard.confidential[rows],
         attributes=shard.attributes[rows],
         released=released,
@@ -219,6 +287,7 @@ def _join(left: _Drawn, right: _Drawn) -> _Drawn:
     one, other = left.shard, right.shard
     shard = Shard(
         features=np.concatenate([one.features, other.features]),
+        desired=np.concatenate([one.desired, other.desired]),
         confidential=np.concatenate([one.confidential, other.confidential]),
         attributes=np.concatenate([one.attributes, other.attributes]),
         released=np.concatenate([one.released, other.released]),

@@ -23,7 +23,7 @@ from privpipe.report.tables import format_number, summarise_attack_table
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Picture", "Section", "page_of_attacks", "render_page"]
+__all__ = ["Picture", "Section", "draw_attacks", "page_of_attacks", "render_page"]
 
 VERDICTS = {
     "safe": "No adversary found more than is allowed.",
@@ -58,6 +58,7 @@ def render_page(
     sections: Sequence[Section],
     *,
     verdict: str = "",
+    verdict_text: str = "",
     facts: Mapping[str, str] | None = None,
     version: str = "",
 ) -> str:
@@ -71,6 +72,8 @@ def render_page(
         In order.
     verdict
         "safe", "leaks", "unproven" or "unknown" for a banner; none when empty.
+    verdict_text
+        What the banner says beside it; what the verdict means, when empty.
     facts
         Names and values listed under the heading, such as run, method and options.
     version
@@ -88,7 +91,7 @@ def render_page(
     return template.render(
         title=title,
         verdict=verdict,
-        verdict_text=VERDICTS.get(verdict, ""),
+        verdict_text=verdict_text or VERDICTS.get(verdict, ""),
         facts=dict(facts or {}),
         sections=[_describe(section) for section in sections],
         version=version,
@@ -110,11 +113,13 @@ def page_of_attacks(report_json: str, *, title: str = "Audit", version: str = ""
     document = json.loads(report_json)
     table = pd.DataFrame(document["table"])
     numbers = ["estimate", "lower", "upper", "baseline", "advantage", "advantage_upper"]
+    numbers += ["gain", "gain_lower", "gain_upper"]
     table[numbers] = table[numbers].astype(float)
     sections = [Section("Decisions", _explain(document), table=_decisions(document))]
     for target in dict.fromkeys(table["target"]):
         rows = table[table["target"] == target]
-        sections.append(Section(str(target), pictures=(_picture(rows, document, str(target)),)))
+        picture = draw_attacks(rows, document["options"]["max_advantage"], str(target))
+        sections.append(Section(str(target), pictures=(picture,)))
     sections.append(Section("All attacks", table=summarise_attack_table(table), folded=True))
     sections.append(Section("Options", table=_options(document), folded=True))
     facts = {
@@ -129,8 +134,9 @@ def _explain(document: Mapping[str, Any]) -> str:
     options = document["options"]
     return (
         "Adversaries were trained on released records with their labels and judged on others. "
-        "Advantage is the share of the way from guessing to knowing. A variable leaks where the "
-        f"lower limit of one is above {options['max_advantage']:g} (of a true-positive rate, "
+        "Advantage is the share of the way from guessing to knowing; a gain is the part of it "
+        "beyond knowing the wanted answer, which was to be kept. A variable leaks where the lower "
+        f"limit of a gain is above {options['max_advantage']:g} (of a true-positive rate, "
         f"{options['max_exposed']:g} beyond its false alarms) and is safe where every upper limit "
         f"is within. All verdicts hold together with confidence {options['level']:g}. A verdict "
         "speaks of these adversaries and this sample; it proves nothing about others. "
@@ -154,6 +160,8 @@ def _decisions(document: Mapping[str, Any]) -> pd.DataFrame:
             "advantage": number(d["advantage"]),
             "at least": number(d["advantage_lower"]),
             "at most": number(d["advantage_upper"]),
+            "beyond the wanted answer": number(d["gain"]),
+            "beyond, at most": number(d["gain_upper"]),
             "allowed": number(d["allowed"]),
             "on raw records": number(d["control_advantage"]),
             "on noise": number(d["noise_advantage"]),
@@ -172,8 +180,8 @@ def _options(document: Mapping[str, Any]) -> pd.DataFrame:
     return pd.DataFrame({"option": list(text), "value": list(text.values())})
 
 
-def _picture(rows: pd.DataFrame, document: Mapping[str, Any], target: str) -> Picture:
-    allowed = document["options"]["max_advantage"]
+def draw_attacks(rows: pd.DataFrame, allowed: float, target: str) -> Picture:
+    """The interval figure of one variable, from its rows of an attack report's table."""
 
     def draw(theme: ThemeName) -> Figure:
         return plot_attacks(rows, allowed=allowed, title=target, theme=theme)

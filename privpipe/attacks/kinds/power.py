@@ -1,0 +1,232 @@
+"""What an audit would have found: leaks of known size, planted in a copy of what it attacks.
+
+"No adversary found anything" says nothing of an audit that finds nothing. Here the released sample
+is shuffled, so that it tells nothing, and a leak is put into it of which a known share of the
+records tells the secret; the audit's own adversaries, splits and levels are asked whether they
+find it. Two leaks need no fit, since who exploits them is known: one knows every record a little,
+one a few for certain. The others are attacked again by one adversary that suits them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.evidence import Evidence
+from privpipe.attacks.adversaries.readers import BIT_READER, choose_readers
+from privpipe.attacks.kinds.inference import run_attack, score_decisions
+from privpipe.attacks.kinds.verdicts.detection import Detection
+from privpipe.attacks.kinds.verdicts.outcomes import Attack
+from privpipe.attacks.statistics.measures import Score
+from privpipe.protocols import BoolArray, FloatArray, IntArray
+
+__all__ = ["LEAKS", "choose_planted", "list_leaks", "measure_power"]
+
+SIZES = (0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5)
+"""Shares of the records of leaks that need no fit."""
+
+FINER = (1.0, 1 / 3)
+"""Sizes of planted leaks that are tried, in units of the one that must be found."""
+
+LEAKS: dict[str, str] = {
+    "advantage": "every record told a little",
+    "certain": "a few records told for certain",
+    "feature": "one feature",
+    "bits": "low-order bits",
+    "subgroup": "a rare subgroup",
+    "withheld": "which rows are withheld",
+    "non-linear": "the size of a feature, whatever its sign",
+}
+"""Kinds of leak in words."""
+
+
+def choose_planted(evidence: Evidence, most: int = 2) -> tuple[int, ...]:
+    """Variables in which leaks are planted: those whose smallest class has the fewest records."""
+
+    def rarest(position: int) -> int:
+        codes = evidence.truth[:, position]
+        codes = codes[~np.isnan(codes)]
+        if not evidence.columns[position].is_categorical:
+            return len(codes) // 2  # above the median
+        return int(np.bincount(codes.astype(np.int64)).min())
+
+    return tuple(sorted(range(len(evidence.columns)), key=rarest)[:most])
+
+
+def list_leaks(evidence: Evidence) -> tuple[str, ...]:
+    """Kinds of leak that a release of this kind could have."""
+    channels = {"bits": "bits" in evidence.sources, "withheld": evidence.n_withheld > 0}
+    return tuple(leak for leak in LEAKS if channels.get(leak, True))
+
+
+def measure_power(
+    evidence: Evidence, position: int, leak: str, options: AttackOptions
+) -> Detection:
+    """The smallest of a kind of leak that the audit finds at its level.
+
+    Parameters
+    ----------
+    evidence
+        The prepared audit.
+    position
+        Which confidential variable.
+    leak
+        One of `LEAKS`.
+    options
+        Adversaries, level and the size that must be found.
+
+    Returns
+    -------
+    Detection
+        Its size is NaN where not even the leak that must be found is found. A leak is found
+        where the lower limit of a deciding score is above nothing.
+    """
+    target = evidence.columns[position].name
+    if leak in ("advantage", "certain"):
+        size = _search(lambda share: _find_ideal(evidence, position, leak, share, options))
+        return Detection(target, leak, size, "who knows", size <= options.must_find)
+    kind = evidence.columns[position].is_categorical
+    # Who reads the wanted answer as well: first one that weighs columns, last one that does more.
+    suited = choose_readers("joined", kind, options)
+    two = (evidence.columns[position].n_categories or 2) == 2
+    adversary = suited[0 if two and leak in ("feature", "withheld") else -1]
+    source = "released"
+    if leak == "bits":
+        source, adversary = "bits", BIT_READER
+    found = math.nan
+    for factor in FINER:
+        share = factor * options.must_find
+        planted = _plant(evidence, position, leak, share, options.seed)
+        attack = Attack(target, "classes" if kind else "numbers", source, adversary)
+        outcome = run_attack(planted, attack, options)
+        if not _is_found(outcome.scores, attack.kind, options):
+            break
+        found = share
+    return Detection(target, leak, found, adversary, math.isfinite(found))
+
+
+def _is_found(scores: Sequence[Score], kind: str, options: AttackOptions) -> bool:
+    """Whether a deciding score is above nothing."""
+    return any(s.gain_lower > 0 for s in scores if s.name in options.deciding(kind))
+
+
+def _search(finds: Callable[[float], bool]) -> float:
+    """The smallest size that is found, by halving; NaN where none is."""
+    low, high = 0, len(SIZES)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if finds(SIZES[middle]) else (middle + 1, high)
+    return SIZES[low] if low < len(SIZES) else math.nan
+
+
+def _find_ideal(
+    evidence: Evidence, position: int, leak: str, share: float, options: AttackOptions
+) -> bool:
+    """Whether the scores of an adversary that knows what a leak tells are above nothing."""
+    random = np.random.default_rng(options.seed)
+    column = evidence.columns[position]
+    kind = "classes" if column.is_categorical else "numbers"
+    test = np.flatnonzero(~np.isnan(evidence.truth[:, position]))
+    test = random.permutation(test)[: min(int(len(test) * options.test_share), options.max_test)]
+    truth, told = evidence.truth[test, position], random.random(len(test)) < share
+    guessed = random.permutation(truth)
+    bare = replace(evidence, sources={**evidence.sources})
+    bare.sources.pop("wanted", None)
+    if kind == "numbers":
+        value = np.where(told, truth, truth.mean() if leak == "certain" else guessed)
+        if leak == "advantage":  # as much of the variance as the share says
+            value = truth.mean() + share * (truth - truth.mean())
+            value = value + np.sqrt(share * (1 - share)) * (guessed - truth.mean())
+        decided = value, value
+    else:
+        known = np.eye(column.n_categories or 2)
+        codes = np.where(told, truth, guessed).astype(np.int64)
+        decision = known[codes]
+        if leak == "certain":
+            decision = decision * np.where(told, 2.0, 1.0)[:, None]
+        decided = decision, decision
+    quick = replace(options, n_replicates=100)
+    guess = (
+        float(truth.mean()) if kind == "numbers" else float(np.bincount(truth.astype(int)).argmax())
+    )
+    scores = score_decisions(bare, position, test, decided, None, guess, quick)
+    return _is_found(scores, kind, options)
+
+
+def _plant(evidence: Evidence, position: int, leak: str, share: float, seed: int) -> Evidence:
+    """A copy whose released records tell nothing but the leak, of a share of the records."""
+    random = np.random.default_rng(seed + 1)
+    order = random.permutation(evidence.n_records)
+    level, sources = _find_levels(evidence, position), dict(evidence.sources)
+    told = random.random(len(level)) < share
+    if leak == "bits":
+        values = sources["bits"].values[order].copy()
+        codes = _find_codes(evidence, position)
+        values[:, 0] = _plant_bits(values[:, 0], codes, told, random)
+        sources["bits"] = replace(sources["bits"], values=values)
+    else:
+        values = sources["released"].values[order].astype(np.float64)
+        columns = [_plant_column(values, leak, level, told, random), values[:, 1:]]
+        if "wanted" in sources:  # what is gained counts beyond the answer
+            columns.append(sources["wanted"].values)
+        whole = np.hstack(columns).astype(sources["released"].values.dtype)
+        sources["released"] = replace(sources["released"], values=whole)
+    return replace(evidence, sources=sources)
+
+
+def _find_codes(evidence: Evidence, position: int) -> IntArray:
+    """What a leak tells of every record: its class, or whether it is above the median."""
+    truth = evidence.truth[:, position]
+    if evidence.columns[position].is_categorical:
+        return np.nan_to_num(truth).astype(np.int64)
+    return np.asarray(truth > np.nanmedian(truth), np.int64)
+
+
+def _find_levels(evidence: Evidence, position: int) -> FloatArray:
+    """The same as numbers from -1 to 1, evenly apart."""
+    codes = _find_codes(evidence, position)
+    return np.asarray(2.0 * codes / max(int(codes.max()), 1) - 1.0)
+
+
+def _plant_column(
+    values: FloatArray,
+    leak: str,
+    level: FloatArray,
+    told: BoolArray,
+    random: np.random.Generator,
+) -> FloatArray:
+    """The first column with the leak, (n_records, 1), or with the mask of withheld rows beside."""
+    spread = float(values[:, 0].std()) or 1.0
+    column = values[:, 0] / spread
+    if leak == "feature":
+        column[told] = 3 * level[told]
+    elif leak == "subgroup":  # far from all others, and so known as one
+        n_told = max(1, int(told.sum()))
+        rare = np.argsort(-np.abs(column), kind="stable")[:n_told]
+        column[rare] = 10 + 3 * level[rare]
+    elif leak == "non-linear":
+        size = 1.1 + 0.9 * level + 0.1 * random.random(len(level))
+        column[told] = (size * np.where(random.random(len(level)) < 0.5, 1, -1))[told]
+    else:
+        gone = told & (level > 0)
+        column[gone] = 0.0
+        mask = (gone - gone.mean()) / max(float(gone.std()), 1e-9)
+        return np.column_stack([column * spread, mask])
+    return spread * column[:, None]
+
+
+def _plant_bits(
+    values: FloatArray, codes: IntArray, told: BoolArray, random: np.random.Generator
+) -> FloatArray:
+    """Values whose lowest mantissa bits tell, of those that are told, and are drawn of the rest."""
+    wide = np.ascontiguousarray(values)
+    kind = np.dtype(f"u{wide.dtype.itemsize}")
+    n_codes = 1 << max(1, int(codes.max()).bit_length())
+    drawn = random.integers(0, n_codes, len(codes))
+    lowest = np.where(told, codes, drawn).astype(kind)
+    words = (wide.view(kind) & ~np.asarray(n_codes - 1, kind)) | lowest
+    return np.asarray(words.view(wide.dtype))

@@ -1,0 +1,293 @@
+"""The page of a release: verdict and gate first, then what they rest on and what they do not say.
+
+Two of one audit: all of it for those who run the pipeline, and one for everybody, from which no
+small count can be worked out. Both hold numbers about records and names of variables, no value of
+a record and no path; both are made again from ``audit.json`` alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from privpipe.report.audit_text import say_gate, say_unseen, tabulate_predictions
+from privpipe.report.pages.page import Section, draw_attacks, render_page
+from privpipe.report.pages.suppression import coarsen, suppress_counts
+from privpipe.report.tables import format_number, summarise_attack_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["FORMAT", "read_audit_schema", "render_public_page", "render_release_page"]
+
+FORMAT = 1
+"""Version of ``audit.json``, whose schema is `read_audit_schema`."""
+
+MOST_FIGURES = 30
+"""Variables that are drawn; of more the table is enough."""
+
+WORST = ("leaks", "unknown", "unproven", "safe")
+
+GLOSSARY = {
+    "accuracy": "share of records whose class is predicted rightly",
+    "area under the ROC curve": "how often a record of a class ranks above one of another; a half "
+    "is guessing",
+    "advantage": "share of the way from guessing (0) to knowing (1)",
+    "gain": "the part of an advantage beyond knowing the wanted answer, which was to be kept; "
+    "limits count it",
+    "true-positive rate at 1 % false positives": "share of records claimed rightly where one "
+    "claim of a hundred false ones is made: who stands open",
+    "at most": "upper confidence limit; all limits of all verdicts hold together",
+    "e_utility": "squared change of the wanted prediction of a record",
+    "complete privacy": "share of records whose confidential label is predicted no better than "
+    "from the mean record",
+    "would have found": "share of records of the smallest planted leak that this audit finds",
+    "not gated": "published whatever the audit found",
+}
+
+NOT_PROMISED = (
+    "The audit speaks of the adversaries that are named, of a sample of this size, and of this "
+    "confidence; a stronger adversary, or one who knows more of a person, may find more. It says "
+    "nothing of variables that were not named as confidential, nor of this release together with "
+    "others of the same records."
+)
+
+
+def read_audit_schema() -> dict[str, Any]:
+    """The JSON schema of ``audit.json``."""
+    text = resources.files("privpipe.report").joinpath("templates/audit.schema.json")
+    schema: dict[str, Any] = json.loads(text.read_text("utf-8"))
+    return schema
+
+
+def render_release_page(findings: Mapping[str, Any], *, version: str = "") -> str:
+    """The page for operators, as HTML.
+
+    Parameters
+    ----------
+    findings
+        What ``audit.json`` holds.
+    version
+        Version of the package, for the footer.
+    """
+    found = findings["adversaries"]
+    return render_page(
+        "Release",
+        [
+            Section("What decided", _say_all(found), table=_decisions(found)),
+            *_utility_sections(findings),
+            *_figures(found),
+            *_attack_sections(found),
+            *_kind_sections(findings.get("attacks") or {}),
+            *_closing_sections(findings),
+        ],
+        verdict=found["verdict"],
+        verdict_text=_headline(findings),
+        facts=_facts(findings),
+        version=version,
+    )
+
+
+def render_public_page(findings: Mapping[str, Any], *, version: str = "") -> str:
+    """The page for everybody: verdict, gate, limits and guarantee, no small count.
+
+    Counts below `suppression.SMALL` are left out, and another beside each, so that none can be
+    worked out from a sum; shares are rounded until they no longer tell a small count.
+    """
+    found = findings["adversaries"]
+    sections = [Section("What was judged", table=_public_decisions(found))]
+    if findings["desired"]:
+        n = int(findings.get("n_groups") or findings["n_records"])
+        sections.append(Section("What is kept", table=_public_predictions(findings, n)))
+    gate = findings.get("gate") or {}
+    return render_page(
+        "Release",
+        [*sections, *_closing_sections(findings)],
+        verdict=found["verdict"],
+        verdict_text=f"Gate: {gate.get('state', 'none')}.",
+        facts=_public_facts(findings),
+        version=version,
+    )
+
+
+def _headline(findings: Mapping[str, Any]) -> str:
+    """The verdict's reason in one sentence, and what became of the gate."""
+    gate = f" Gate {say_gate(findings)}" if "gate" in findings else ""
+    return f"{findings['adversaries'].get('reason') or 'No adversary succeeded.'}{gate}"
+
+
+def _facts(findings: Mapping[str, Any]) -> dict[str, str]:
+    found, about = findings["adversaries"], findings.get("about") or {}
+    facts = {str(name): str(value) for name, value in about.items()}
+    facts["Judged"] = f"{findings['basis']} {findings['n_records']:,} records"
+    if findings.get("n_groups"):
+        facts["Different records judged"] = f"{findings['n_groups']:,}"
+    if "n_records" in found:
+        facts["Records attacked"] = f"{found['n_records']:,} of {found['n_given']:,}"
+        facts["Withheld by the release"] = f"{found['n_withheld']:,}"
+    if unseen := say_unseen(findings.get("unseen")):
+        facts["Unseen profiles"] = unseen
+    return facts
+
+
+def _public_facts(findings: Mapping[str, Any]) -> dict[str, str]:
+    found, about = findings["adversaries"], findings.get("about") or {}
+    facts = {name: str(about[name]) for name in ("method", "guarantee") if name in about}
+    counts = {
+        "Records attacked": found.get("n_records"),
+        "Withheld by the release": found.get("n_withheld"),
+        "Learned from and left out": found.get("n_seen"),
+    }
+    known = {name: count for name, count in counts.items() if count is not None}
+    facts |= suppress_counts(known, total=("Records given", found.get("n_given")))
+    return facts
+
+
+def _decisions(found: Mapping[str, Any]) -> pd.DataFrame | None:
+    """What decided for each variable, the worst first."""
+    import pandas as pd  # slow to load
+
+    rows = [
+        {
+            "variable": one["target"],
+            "verdict": one["verdict"],
+            "read": one["source"],
+            "adversary": one["strongest"].replace("_", " "),
+            "score": one["score"],
+            "estimate": _number(one["estimate"]),
+            "guessing": _number(one["baseline"]),
+            "advantage": _number(one["advantage"]),
+            "beyond the wanted answer": _number(one["gain"]),
+            "at least": _number(one["gain_lower"]),
+            "at most": _number(one["gain_upper"]),
+            "allowed": _number(one["allowed"]),
+            "on raw records": _number(one["control_advantage"]),
+            "knowing the wanted answer": _number(one["wanted_advantage"]),
+        }
+        for one in sorted(found["decisions"], key=lambda one: WORST.index(one["verdict"]))
+    ]
+    return pd.DataFrame(rows) if rows else None
+
+
+def _public_decisions(found: Mapping[str, Any]) -> pd.DataFrame | None:
+    import pandas as pd  # slow to load
+
+    n = int(found.get("n_records") or 0)
+    rows = [
+        {
+            "variable": one["target"],
+            "verdict": one["verdict"],
+            "gain at most": coarsen(one["gain_upper"], n),
+            "allowed": _number(one["allowed"]),
+        }
+        for one in sorted(found["decisions"], key=lambda one: WORST.index(one["verdict"]))
+    ]
+    return pd.DataFrame(rows) if rows else None
+
+
+def _public_predictions(findings: Mapping[str, Any], n: int) -> pd.DataFrame:
+    import pandas as pd  # slow to load
+
+    return pd.DataFrame(
+        [
+            {
+                "wanted": name,
+                "predicted from": view,
+                "accuracy": coarsen(figures.get("accuracy"), n),
+                "R squared": coarsen(figures.get("r2"), n),
+            }
+            for name, views in findings["desired"].items()
+            for view, figures in views.items()
+        ]
+    )
+
+
+def _say_all(found: Mapping[str, Any]) -> str:
+    sentences = " ".join(one["reason"] for one in found["decisions"][:MOST_FIGURES])
+    return f"{sentences or found['reason']} {found.get('power_sentence', '')}".strip()
+
+
+def _utility_sections(findings: Mapping[str, Any]) -> Iterator[Section]:
+    table = tabulate_predictions(findings)
+    if not table.empty:
+        yield Section(
+            "Utility against privacy",
+            "Every variable predicted by least squares, retrained on what is read; with what is "
+            "known from the wanted answer alone, and from nothing.",
+            table=table.map(lambda cell: _number(cell) if isinstance(cell, float) else cell),
+        )
+    if findings.get("e_utility"):
+        import pandas as pd  # slow to load
+
+        items = findings["e_utility"].items()
+        rows = {"figure": [str(k) for k, _ in items], "value": [_number(v) for _, v in items]}
+        yield Section("Loss of utility per record (e_utility)", table=pd.DataFrame(rows))
+
+
+def _figures(found: Mapping[str, Any]) -> Iterator[Section]:
+    """The interval figure of each variable, the worst first."""
+    table = _read_table(found)
+    if table is None:
+        return
+    ranked = sorted(found["decisions"], key=lambda one: WORST.index(one["verdict"]))
+    for one in ranked[:MOST_FIGURES]:
+        rows = table[table["target"] == one["target"]]
+        if len(rows):
+            picture = draw_attacks(rows, found["options"]["max_advantage"], one["target"])
+            yield Section(str(one["target"]), pictures=(picture,))
+
+
+def _attack_sections(found: Mapping[str, Any]) -> Iterator[Section]:
+    table = _read_table(found)
+    if table is not None:
+        yield Section("All attacks", table=summarise_attack_table(table), folded=True)
+
+
+def _read_table(found: Mapping[str, Any]) -> pd.DataFrame | None:
+    import pandas as pd  # slow to load
+
+    if not found.get("table"):
+        return None
+    table = pd.DataFrame(found["table"])
+    numbers = [name for name in table.columns if name in NUMBERS]
+    return table.astype(dict.fromkeys(numbers, float))
+
+
+NUMBERS = {
+    "estimate",
+    "lower",
+    "upper",
+    "baseline",
+    "advantage",
+    "advantage_lower",
+    "advantage_upper",
+    "gain",
+    "gain_lower",
+    "gain_upper",
+}
+
+
+def _kind_sections(attacks: Mapping[str, Any]) -> Iterator[Section]:
+    """Other kinds of attack: what they asked, and their report."""
+    for kind, found in attacks.items():
+        text = json.dumps(found.get("report") or found.get("reason"), indent=None)
+        yield Section(f"Attack by {kind}: {found['status']}", text, folded=True)
+
+
+def _closing_sections(findings: Mapping[str, Any]) -> Iterator[Section]:
+    import pandas as pd  # slow to load
+
+    gate = findings.get("gate")
+    if gate is not None:
+        limits = {key: str(value) for key, value in gate["limits"].items()}
+        table = pd.DataFrame({"limit": list(limits), "value": list(limits.values())})
+        yield Section("Limits of the gate", table=table, folded=True)
+    words = pd.DataFrame({"figure": list(GLOSSARY), "is": list(GLOSSARY.values())})
+    yield Section("What the figures are", table=words, folded=True)
+    yield Section("What this does not promise", NOT_PROMISED)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else format_number(float(value))

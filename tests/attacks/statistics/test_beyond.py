@@ -1,0 +1,129 @@
+"""Beyond the wanted answer: nothing for who only repeats it, all of what is told beside it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.beside import Beside
+from privpipe.attacks.kinds.inference import measure_attacks
+from privpipe.attacks.kinds.verdicts.attack_report import AttackReport
+from privpipe.attacks.statistics.beyond import compare_class_scores
+from privpipe.attacks.statistics.measures import measure_class_scores
+from privpipe.attacks.statistics.uncertainty.intervals import measure_difference_interval
+from privpipe.protocols import Column, FloatArray
+
+OPTIONS = AttackOptions(
+    adversaries=("least_squares", "naive_bayes"), max_advantage=0.2, max_exposed=0.1
+)
+
+
+def judge(
+    released: FloatArray,
+    secret: np.ndarray,
+    wanted: FloatArray | None,
+    options: AttackOptions = OPTIONS,
+) -> AttackReport:
+    kind = Column("secret", int(secret.max()) + 1 if secret.dtype.kind == "i" else None)
+    beside = None if wanted is None else Beside(wanted[:, None], (Column("wanted", 2),))
+    return measure_attacks(released, secret, columns=[kind], wanted=beside, options=options)
+
+
+def draw(n: int = 4000) -> tuple[np.random.Generator, np.ndarray, FloatArray]:
+    """Five secrets; wanted is whether it is the first."""
+    random = np.random.default_rng(3)
+    secret = random.integers(0, 5, n)
+    return random, secret, (secret == 0).astype(float)
+
+
+def test_gain__of_who_repeats_the_wanted_answer_is_none() -> None:
+    random, secret, wanted = draw()
+    released = np.column_stack(
+        [wanted + random.normal(size=len(wanted)) / 50, random.normal(size=len(wanted))]
+    )
+    assert judge(released, secret, None).verdict == "leaks"  # the absolute figure
+    found = judge(released, secret, wanted)
+    assert found.verdict == "safe"
+    one = found.decide()[0]
+    assert "beyond knowing the wanted answer" in one.reason
+    assert one.advantage > 0.15
+    assert abs(one.gain) < 0.1
+
+
+def test_gain__of_what_is_told_beside_the_wanted_answer_is_a_leak() -> None:
+    random, secret, wanted = draw()
+    released = np.column_stack([wanted, secret == 3]) + random.normal(size=(len(wanted), 2)) / 50
+    one = judge(released, secret, wanted).decide()[0]
+    assert one.verdict == "leaks"
+    assert one.gain < one.advantage - 0.1
+
+
+def test_gain__of_release_and_answer_together_counts() -> None:
+    """Neither tells the secret; together they do. Nor may a leak hide behind a lost answer."""
+    random = np.random.default_rng(4)
+    bit, wanted = random.integers(0, 2, (2, 4000))
+    secret = bit ^ wanted
+    released = np.column_stack([bit, random.normal(size=4000)]).astype(float)
+    trees = AttackOptions(adversaries=("boosting",), max_advantage=0.2, max_exposed=0.1)
+    one = judge(released, secret, wanted.astype(float), trees).decide()[0]
+    assert (one.verdict, one.source) == ("leaks", "joined")
+    half = np.where(random.random(4000) < 0.5, secret, random.integers(0, 2, 4000))
+    answer = np.where(random.random(4000) < 0.5, secret, random.integers(0, 2, 4000))
+    released = np.column_stack([half, random.normal(size=4000)]).astype(float)
+    strict = AttackOptions(adversaries=("least_squares",), max_advantage=0.05, max_exposed=0.1)
+    one = judge(released, secret, answer.astype(float), strict).decide()[0]
+    assert (one.verdict, one.source) == ("leaks", "joined")
+
+
+def test_gain__of_a_number_is_beyond_its_prediction_from_the_answer() -> None:
+    random, _, wanted = draw()
+    secret = 3 * wanted + random.normal(size=len(wanted))
+    released = np.column_stack([wanted, random.normal(size=len(wanted))])
+    one = judge(released, secret, wanted).decide()[0]
+    assert one.verdict != "leaks"
+    assert one.gain_upper < 0.25
+    assert one.wanted_advantage > 0.5
+    assert judge(np.column_stack([wanted, secret]), secret, wanted).verdict == "leaks"
+
+
+def test_measure_difference_interval__covers_at_its_level() -> None:
+    random = np.random.default_rng(0)
+    shares = np.array([0.12, 0.05, 0.3, 0.53])  # gained, lost, both right, both wrong
+    missed = 0
+    for _ in range(400):
+        kind = random.choice(4, 150, p=shares)
+        found = measure_difference_interval(
+            (kind == 0) | (kind == 2), (kind == 1) | (kind == 2), level=0.9
+        )
+        missed += not found.lower <= shares[0] - shares[1] <= found.upper
+    assert missed <= 400 * 0.1 + 3 * np.sqrt(400 * 0.09)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_compare_class_scores__covers_the_true_gain_of_every_score(grouped: bool) -> None:
+    """The true gain is that of a hundred times the records; two numbers of a record are alike."""
+    random = np.random.default_rng(1)
+
+    def draw_scores(n: int) -> dict[str, tuple[float, float, float]]:
+        truth = random.integers(0, 2, n)
+        known = truth + random.normal(size=n)
+        mine = truth + 0.6 * (known - truth) + 0.6 * random.normal(size=n)
+        tables = [np.column_stack([1 - value, value]) for value in (mine, known)]
+        groups = np.arange(n) if grouped else None
+        scores = measure_class_scores(
+            truth, tables[0], guess=0, groups=groups, level=0.9, n_replicates=60
+        )
+        found = compare_class_scores(
+            scores, truth, *tables, ranking=tables[0], known_ranking=tables[1], groups=groups,
+            level=0.9, n_replicates=60,
+        )  # fmt: skip
+        return {s.name: (s.gain, s.gain_lower, s.gain_upper) for s in found}
+
+    true = {name: gain for name, (gain, _, _) in draw_scores(40_000).items()}
+    missed = dict.fromkeys(true, 0)
+    runs = 60
+    for _ in range(runs):
+        for name, (_, lower, upper) in draw_scores(400).items():
+            missed[name] += not lower <= true[name] <= upper
+    assert max(missed.values()) <= runs * 0.1 + 3 * np.sqrt(runs * 0.09), missed

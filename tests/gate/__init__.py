@@ -1,0 +1,1 @@
+"""The gate: what leaks is not published, whatever happens to the run."""

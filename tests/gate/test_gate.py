@@ -1,0 +1,236 @@
+"""The gate of a real run, in one thread: open, closed, corrected, overridden."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import flows.pipeline
+from flows.runs.approval import approve_release
+from flows.runs.configuration.run_options import GateSection, RunOptions
+from flows.runs.resume import is_published
+from flows.runs.stages.gate import check_gated, judge_findings
+from privpipe.attacks.kinds import inference
+from privpipe.errors import GateError, OptionError, PrivpipeError, StoreError
+from privpipe.store.access.holding.workspace import has_workspace, read_state
+from privpipe.store.collections.collection import open_collection
+from privpipe.store.releases.published import open_release
+from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
+from tests.store.serial_run import run_serially, serial_flows
+
+
+@pytest.fixture(autouse=True)
+def serially() -> Iterator[None]:
+    with serial_flows():
+        yield
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_records(str(tmp_path / "records.zarr"), make_records())
+    return tmp_path
+
+
+def leaking(folder: Path, **changes: Any) -> RunOptions:
+    """A copy of the secret is released by another name."""
+    if not (folder / "leaky.zarr").exists():
+        records = make_records()
+        write_records(str(folder / "leaky.zarr"), records | {"copy": records["secret"]})
+    return make_leaky_options(
+        folder,
+        collection={"path": str(folder / "leaky.zarr")},
+        release={"include": ["copy"]},
+        **changes,
+    )
+
+
+def read_audit(folder: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / "release.report" / "audit.json").read_text())
+    return content
+
+
+def test_gate__lets_a_sound_release_through_and_says_so(folder: Path) -> None:
+    run_serially(make_leaky_options(folder))
+    header = open_release(str(folder / "release.zarr"), verify=True).attrs["privpipe"]
+    assert header["audit"]["gate"]["state"] == "passed"
+    (one,) = header["audit"]["adversaries"]["decisions"]
+    assert one["verdict"] == "safe"
+    assert one["gain_upper"] <= one["allowed"]
+
+
+def test_gate__keeps_a_leak_back_with_a_sentence_and_goes_on_with_another_limit(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = leaking(folder)
+    with pytest.raises(GateError) as caught:
+        run_serially(options)
+    error = caught.value
+    assert (error.exit_code, error.code) == (6, "leaks")
+    (one,) = read_audit(folder)["adversaries"]["decisions"]
+    for part in ("'secret'", one["strongest"].replace("_", " "), f"{one['estimate']:.4g}"):
+        assert part in error.message
+    assert f"allowed {one['allowed']:.3g}" in error.message
+    assert not (folder / "release.zarr").exists()
+    assert not (folder / "release.model.zarr").exists()
+    assert has_workspace(options.release.path)
+    state = read_state(options.release.path)
+    assert state is not None
+    assert state.stage == "gate"
+    # The way out that the error names is measured: it passes, and no attack runs again.
+    assert "confidential_advantage_max = 1, exposed_max = 1" in error.remedy
+    monkeypatch.setattr(inference, "_attack", _never)
+    limits = {"confidential_advantage_max": 1.0, "exposed_max": 1.0}
+    run_serially(leaking(folder, gate=limits))
+    header = open_release(str(folder / "release.zarr")).attrs["privpipe"]
+    assert header["run"] == state.run_id
+    assert header["audit"]["gate"]["state"] == "passed"
+    assert header["audit"]["gate"]["limits"]["exposed_max"] == 1.0
+
+
+def _never(*_: Any) -> Any:
+    raise AssertionError("an attack ran again")
+
+
+def test_gate__publishes_what_is_not_gated_and_says_so_everywhere(folder: Path) -> None:
+    run_serially(leaking(folder, gate={"enforce": False}))
+    header = open_release(str(folder / "release.zarr")).attrs["privpipe"]
+    assert header["audit"]["gate"]["state"] == "not gated"
+    assert "'secret' leaks" in header["audit"]["gate"]["sentence"]
+    assert "not gated" in (folder / "release.report" / "audit.md").read_text()
+
+
+def test_approve__overrides_once_and_is_recorded(folder: Path) -> None:
+    options = leaking(folder)
+    release = options.release.path
+    with pytest.raises(OptionError, match="nothing to approve"):
+        approve_release(release, "A. Engineer", "Seen.")
+    with pytest.raises(GateError):
+        run_serially(options)
+    with pytest.raises(OptionError, match="a name and a reason"):
+        approve_release(release, "A. Engineer", "  ")
+    approve_release(release, "A. Engineer", "The copy is public\x1b[2J.")
+    run_serially(options)
+    gate = open_release(release).attrs["privpipe"]["audit"]["gate"]
+    assert gate["state"] == "approved"
+    assert gate["approval"]["name"] == "A. Engineer"
+    assert gate["approval"]["reason"] == "The copy is public\\x1b[2J."
+    assert "'secret' leaks" in gate["sentence"]
+    with pytest.raises(OptionError, match="nothing to approve"):
+        approve_release(release, "A. Engineer", "Again.")
+
+
+def test_approve__holds_for_what_was_found_and_for_nothing_else(folder: Path) -> None:
+    options = leaking(folder)
+    with pytest.raises(GateError):
+        run_serially(options)
+    approve_release(options.release.path, "A. Engineer", "Seen.")
+    stricter = leaking(folder, gate={"utility_loss_max": 0.0, "exposed_max": 0.2})
+    with pytest.raises(GateError, match="not what the gate refuses now"):
+        run_serially(stricter)
+    assert not (folder / "release.zarr").exists()
+    run_serially(options)  # what was approved is approved still
+    assert is_published(options, open_collection(options.collection.path))
+
+
+@pytest.mark.parametrize("failure", ["error", "nan"])
+def test_gate__a_failing_adversary_is_unknown_and_keeps_it_closed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, failure: str
+) -> None:
+    from privpipe.attacks.adversaries import linear_adversaries
+    from privpipe.attacks.adversaries.problem import Fitted
+
+    def fit(problem: Any) -> Fitted:
+        if failure == "error":
+            raise ValueError("value 4711 of a record")
+        return Fitted(lambda x: x[:, :2] * float("nan"), "nothing")
+
+    monkeypatch.setattr(linear_adversaries, "fit_least_squares", fit)
+    monkeypatch.setattr(
+        "privpipe.attacks.adversaries.table.import_module", lambda _: linear_adversaries
+    )
+    options = make_leaky_options(folder, audit={"adversaries": ("least_squares",)})
+    with pytest.raises(GateError) as caught:
+        run_serially(options)
+    assert caught.value.code == "unknown"
+    assert "4711" not in str(caught.value)
+    assert not (folder / "release.zarr").exists()
+
+
+REFUSED: list[tuple[dict[str, Any], type[PrivpipeError], str]] = [
+    ({"gate": {"exposed_max": 0.001}}, OptionError, "different held-out records"),
+    ({"audit": {"adversaries": ()}}, OptionError, "nothing would be attacked"),
+    ({"collection": {"confidential": ()}}, OptionError, "no variable is named as confidential"),
+    ({"gate": {"previous": "nowhere.zarr"}}, StoreError, "there is no release"),
+]
+
+
+@pytest.mark.parametrize(("changes", "kind", "expected"), REFUSED)
+def test_check__refuses_a_gate_that_cannot_be_passed(
+    folder: Path, changes: dict[str, Any], kind: type[PrivpipeError], expected: str
+) -> None:
+    with pytest.raises(kind, match=expected):
+        flows.pipeline.check_stage(make_leaky_options(folder, **changes))
+    ungated = {**changes, "gate": {"enforce": False}}
+    flows.pipeline.check_stage(make_leaky_options(folder, **ungated))
+
+
+def findings(**changes: Any) -> dict[str, Any]:
+    """Of a release that passes."""
+    decision = {"target": "secret", "verdict": "safe", "reason": "", "gain_upper": 0.05}
+    return {
+        "adversaries": {"verdict": "safe", "reason": "", "decisions": [decision]},
+        "desired": {"wanted": {"raw": {"accuracy": 0.9}, "released": {"accuracy": 0.85}}},
+        "attacks": {},
+    } | changes
+
+
+DIRECT = {"method": "direct", "top_1": {"estimate": 0.2, "upper": 0.31}}
+LINKED = {
+    "attacks": {
+        "linkage": {"status": "measured", "report": {"chance_1": 0.01, "attacks": [DIRECT]}}
+    }
+}
+FAILED = {"attacks": {"linkage": {"status": "unknown", "reason": "x"}}}
+
+
+@pytest.mark.parametrize(
+    ("section", "changes", "codes"),
+    [
+        ({}, {}, []),
+        ({"utility_loss_max": 0.06}, {}, []),
+        ({"utility_loss_max": 0.04}, {}, ["utility"]),
+        ({"utility_loss_max": 0.04}, {"desired": {}}, ["utility"]),
+        ({"utility_loss_max": 0.04}, {"desired": {"wanted": {"raw": {}}}}, ["utility"]),
+        ({"linkage_max": 0.5}, {}, ["required"]),
+        ({"require": ["linkage"]}, FAILED, ["required"]),
+        ({"linkage_max": 0.31}, LINKED, []),
+        ({"linkage_max": 0.2}, LINKED, ["linkage"]),
+        ({}, {"adversaries": {"verdict": "unknown", "reason": "x", "decisions": []}}, ["unknown"]),
+    ],
+)  # fmt: skip
+def test_judge_findings__unknown_never_passes(
+    section: dict[str, Any], changes: dict[str, Any], codes: list[str]
+) -> None:
+    found = judge_findings(findings(**changes), GateSection(**section))
+    assert [one.code for one in found] == codes
+
+
+@pytest.mark.parametrize(
+    ("before", "codes"), [(0.03, []), (0.0, ["regression"]), (None, ["regression"])]
+)
+def test_judge_findings__compares_with_the_previous_release(
+    before: float | None, codes: list[str]
+) -> None:
+    old = findings()
+    old["adversaries"]["decisions"][0]["gain_upper"] = before
+    found = judge_findings(findings(), GateSection(regression_max=0.03), old)
+    assert [one.code for one in found] == codes
+
+
+def test_check_gated__wants_a_gate_at_all() -> None:
+    with pytest.raises(GateError, match="did not go through"):
+        check_gated(findings())

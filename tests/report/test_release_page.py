@@ -1,0 +1,120 @@
+"""The pages of a release: verdict first, nothing foreign, and no small count for everybody."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.beside import Beside
+from privpipe.attacks.kinds.inference import measure_attacks
+from privpipe.protocols import Column
+from privpipe.report.pages.release_page import (
+    read_audit_schema,
+    render_public_page,
+    render_release_page,
+)
+from privpipe.report.pages.suppression import LEFT_OUT, SMALL, coarsen, suppress_counts
+from tests.report.test_page import read
+
+NAME = "<script>alert(1)</script> 名前 $x$"
+
+
+@pytest.fixture(scope="module")
+def findings() -> dict[str, Any]:
+    random = np.random.default_rng(0)
+    secret = random.integers(0, 2, 400)
+    x = random.normal(size=(400, 3)) + 5 * secret[:, None]
+    x[:7] = np.nan  # withheld
+    report = measure_attacks(
+        x,
+        secret,
+        columns=[Column(NAME, 2)],
+        wanted=Beside(random.integers(0, 2, (400, 1)).astype(float), (Column("wanted", 2),)),
+        options=AttackOptions(adversaries=("logistic", "least_squares"), n_replicates=50),
+    )
+    sentence = f"{NAME!r} leaks."
+    return {
+        "format_version": 1,
+        "about": {"method": "null_space", "guarantee": "none", "run": "0123abcd"},
+        "basis": "Judged on the released records.",
+        "n_records": 397,
+        "n_groups": None,
+        "privacy": {},
+        "desired": {"wanted": {"raw": {"accuracy": 396 / 397, "f1": 0.9}}},
+        "confidential": {NAME: {"raw": {"accuracy": 0.913131, "f1": 0.9}}},
+        "e_utility": {"budget": 0.01, "mean": 0.002, "largest": 0.01},
+        "unseen": {"n_records": 3, "n_released": 400},
+        "adversaries": json.loads(report.to_json()),
+        "attacks": {"linkage": {"status": "unknown", "reason": "worker"}},
+        "gate": {
+            "state": "not gated",
+            "sentence": sentence,
+            "ways_out": "",
+            "complaints": [{"code": "leaks", "reason": sentence}],
+            "limits": {"enforce": False, "exposed_max": 0.01},
+            "approval": None,
+        },
+    }
+
+
+def test_audit_schema__fits_what_is_written(findings: dict[str, Any]) -> None:
+    jsonschema.validate(findings, read_audit_schema())
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**findings, "gate": {"state": "fine"}}, read_audit_schema())
+
+
+@pytest.mark.parametrize("render", [render_release_page, render_public_page])
+def test_page__opens_with_its_verdict_and_loads_nothing(
+    findings: dict[str, Any], render: Any
+) -> None:
+    html = render(findings, version="0.1.0")
+    read(html)
+    assert html.index('class="banner leaks"') < html.index("<section>")
+    assert "not gated" in html
+    assert "<script" not in html
+    assert "&lt;script&gt;" in html
+    assert "名前" in html
+    assert not re.search(r"""(src|href|srcset)=["'](?!data:)""", html)
+    assert "What this does not promise" in html
+
+
+def test_public_page__tells_no_small_count_and_none_can_be_worked_out(
+    findings: dict[str, Any],
+) -> None:
+    html = render_public_page(findings)
+    facts = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", html))
+    assert facts["Withheld by the release"] == LEFT_OUT  # 7 of them
+    # Given less attacked would be the withheld ones.
+    shown = {facts["Records attacked"], facts["Records given"]}
+    assert LEFT_OUT in shown
+    assert "0123abcd" not in html  # no run, no source
+    # 396 of 397 is one that was not: it is rounded away.
+    assert "0.997" not in html
+    assert "unseen" not in html.lower()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_suppress_counts__no_sum_gives_a_small_count_away(seed: int) -> None:
+    """Whoever knows the total and all that is shown knows at least ten records' worth less."""
+    random = np.random.default_rng(seed)
+    counts = {name: int(random.choice([0, 1, 4, 9, 10, 40, 900])) for name in "abcd"}
+    shown = suppress_counts(counts, total=("all", sum(counts.values())))
+    hidden = [name for name in counts if shown[name] == LEFT_OUT]
+    assert {n for n, count in counts.items() if 0 < count < SMALL} <= set(hidden)
+    if hidden and shown["all"] != LEFT_OUT:
+        assert len(hidden) > 1
+        assert sum(counts[name] for name in hidden) >= SMALL
+
+
+@pytest.mark.parametrize("n", [25, 276, 4000])
+def test_coarsen__leaves_several_counts_possible(n: int) -> None:
+    """Every share of a small count, or of all but a small count, looks like that of none."""
+    for few in range(SMALL):
+        assert coarsen(few / n, n) == "0"
+        assert coarsen(1 - few / n, n) == coarsen(1.0, n)
