@@ -138,7 +138,8 @@ def reproduce_school(
             "Noise at equal utility: the least Gaussian noise whose model is as far off as that of "
             "the masked records. Coefficients alone: the model and a Gaussian with the Gram matrix "
             "keep as much, which is what masking has to be held against.",
-            "80 % missing: features of classes are not low rank at this sampling.",
+            "80 % missing is not reproduced: features of classes are not low rank at this "
+            "sampling, and their model is lost.",
         ),
         curves={"trials": [dict(one) for one in trials]},
     )
