@@ -156,16 +156,6 @@ FIGURES: dict[str, PaperFigure] = {
         remedy="Get MovieLens 1M from GroupLens, whose licence forbids passing it on, and unpack "
         "it in the folder of the papers' data sets as ml-1m/.",
     ),
-    "yi-synthetic": PaperFigure(
-        title="Masked data lie in the subspace of the sensitive data, complete and 80 % missing",
-        paper="Yi et al. 2014, tables 1 and 2",
-        function="flows.reproduce.yi:reproduce_synthetic",
-        files=(),
-        runs=10,
-        takes="half an hour",
-        takes_small="some minutes",
-        small={"variances": (0.05, 0.5)},
-    ),
     "yi-school": PaperFigure(
         title="Regression of examination scores from masked records, beside other releases",
         paper="Yi et al. 2014, figures 1 and 2 (School)",
@@ -176,16 +166,6 @@ FIGURES: dict[str, PaperFigure] = {
         takes_small="a minute",
         small={"learners": ("ridge",), "n_records": 6000},
         small_runs=2,
-    ),
-    "yi-figures": PaperFigure(
-        title="The same with the paper's learner, linear support vector regression",
-        paper="Yi et al. 2014, figures 1 and 2 (School)",
-        function="flows.reproduce.yi:reproduce_figures",
-        files=("school.npz",),
-        runs=3,
-        takes="some minutes",
-        takes_small="a minute",
-        small={"n_records": 3000},
     ),
 }
 """Reproductions by name; a new one is a function in its paper's module and a row here."""

@@ -1,4 +1,4 @@
-"""Yi et al. 2014, Privacy and Regression Model Preserved Learning: tables 1 and 2, School."""
+"""Yi et al. 2014, Privacy and Regression Model Preserved Learning: School."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from flows.reproduce.result import Cell, Reproduction, compare_cell
+from flows.reproduce.result import Reproduction, compare_cell
 from flows.reproduce.steps import expect_steps, step
 from flows.reproduce.yi_masks import (
     add_noise,
@@ -24,79 +24,7 @@ from flows.reproduce.yi_masks import (
 )
 from privpipe.protocols import FloatArray
 
-__all__ = ["reproduce_figures", "reproduce_school", "reproduce_synthetic"]
-
-VARIANCES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
-TABLE_1 = (0.0, 0.0, 0.0, 0.01, 0.01, 0.02)
-TABLE_2 = (0.0, 0.0, 0.0, 0.01, 0.01, 0.01)
-N, D, T, RANK = 1000, 500, 10, 20
-M = N // 3
-"""The paper does not say how many masked records its tables are of; elsewhere it takes a third."""
-
-
-def reproduce_synthetic(
-    data: Path, runs: int, variances: tuple[float, ...] = VARIANCES, missing: bool = True
-) -> Reproduction:
-    """Tables 1 and 2: distance of masked data to the subspace of the data without noise."""
-    del data
-    shares = (0.0, 0.8) if missing else (0.0,)
-    expect_steps(runs * len(variances) * len(shares))
-    cells: list[Cell] = []
-    for share in shares:
-        for variance, paper in zip(VARIANCES, TABLE_1 if share == 0 else TABLE_2, strict=True):
-            if variance not in variances:
-                continue
-            name = f"table {1 if share == 0 else 2}, variance {variance:g}"
-            found = [
-                step(f"{name}, run {run + 1}", partial(_measure_synthetic, variance, share, run))
-                for run in range(runs)
-            ]
-            cells.append(
-                compare_cell(
-                    f"{name}, error (8)",
-                    [one[0] for one in found],
-                    paper=paper,
-                    tolerance=0.01,
-                    better="lower",
-                )
-            )
-            cells.append(
-                compare_cell(
-                    f"{name}, relative residual",
-                    [one[1] for one in found],
-                    paper=None,
-                    tolerance=0.0,
-                )
-            )
-    return Reproduction(
-        tuple(cells),
-        (
-            "The error is measured against the truth; equation (8) against the learned subspace is "
-            "zero by construction. It divides by m, hence the relative residual beside it.",
-            "The paper does not say m; a third of the records is taken, as in its other "
-            "experiments.",
-        ),
-    )
-
-
-def _measure_synthetic(variance: float, share: float, run: int) -> tuple[float, float]:
-    random = np.random.default_rng([run, round(100 * variance)])
-    x0 = random.normal(size=(N, RANK)) @ random.normal(size=(RANK, D))
-    y0 = x0 @ random.normal(size=(D, T))
-    x = x0 + np.sqrt(variance) * random.normal(size=x0.shape)
-    y = y0 + np.sqrt(variance) * random.normal(size=y0.shape)
-    if share:
-        x[random.random(x.shape) < share] = np.nan
-        y[random.random(y.shape) < share] = np.nan
-        masked = mask_missing(x, y, M, random, rank=RANK + 5)
-    else:
-        masked = mask(x, y, M, random)
-    truth = np.linalg.svd(np.column_stack([y0, append_ones(x0)]), full_matrices=False)[2]
-    basis = truth[: RANK + 1]
-    made = np.column_stack([masked.responses, masked.features])
-    left = made - made @ basis.T @ basis
-    error = float(np.linalg.norm(left, axis=1).max()) / len(made)
-    return error, float(np.linalg.norm(left) / np.linalg.norm(made))
+__all__ = ["reproduce_school"]
 
 
 def _read_school(data: Path) -> tuple[FloatArray, FloatArray]:
@@ -143,11 +71,6 @@ def reproduce_school(
         ),
         curves={"trials": [dict(one) for one in trials]},
     )
-
-
-def reproduce_figures(data: Path, runs: int, n_records: int = 15_362) -> Reproduction:
-    """Figures 1 and 2 with the paper's learner, linear support vector regression, alone."""
-    return reproduce_school(data, runs, n_records, ("ridge", "svr"))
 
 
 def _measure_trial(

@@ -1,4 +1,4 @@
-"""Yi et al. 2014: tables 1 and 2 at two noise levels, School complete.
+"""Yi et al. 2014: School complete.
 
 80 % missing on School is not reproduced: the reproduction shows by how much.
 """
@@ -18,17 +18,6 @@ pytestmark = pytest.mark.slow
 def value(found: Reproduction, cell: str) -> float:
     (one,) = [each for each in found.cells if each.cell == cell]
     return one.ours
-
-
-def test_yi_synthetic__table_1_within_a_hundredth_at_every_noise_level(tmp_path: Path) -> None:
-    from flows.reproduce.yi import VARIANCES, reproduce_synthetic
-
-    found = reproduce_synthetic(tmp_path, 1, variances=VARIANCES[::5], missing=False)
-    for cell in found.cells:
-        if cell.cell.endswith("error (8)"):
-            assert cell.verdict in ("agrees", "better"), cell
-        else:
-            assert 0 < cell.ours < 0.03, "no masked record is in the true subspace by construction"
 
 
 @pytest.mark.paper
