@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from distributed import Client
 
-from flows.pipeline import release_collection
+from flows.pipeline import pass_gate, release_collection
 from flows.runs.configuration.run_options import RunOptions
 from flows.runs.stages.train import train_stage
 from flows.runs.watch import Watch
@@ -41,6 +41,7 @@ def run_here(monkeypatch: pytest.MonkeyPatch) -> Run:
         module = __import__(f"flows.runs.stages.{stage}", fromlist=["x"])
         sealed = partial(run_sealed, getattr(module, f"{stage}_stage"))  # as Prefect's tasks are
         monkeypatch.setattr(f"flows.pipeline.{stage}_task", sealed)
+    monkeypatch.setattr("flows.pipeline.gate_task", partial(run_sealed, pass_gate))
     monkeypatch.setattr("flows.pipeline.open_executor", lambda *_: nullcontext(LocalExecutor()))
     monkeypatch.setattr("flows.pipeline.create_markdown_artifact", lambda *_, **__: None)
     return lambda options: release_collection(options, Watch())
@@ -197,7 +198,7 @@ def test_run__a_chunk_damaged_in_the_workspace_is_noticed_and_written_anew(
     monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip
     data = Path(workspace_url(str(tmp_path / "release.zarr"))) / "release" / "features"
-    prove = __import__("flows.runs.stages.clean", fromlist=["x"])._prove
+    prove = __import__("flows.runs.stages.clean", fromlist=["x"]).prove_receipts
 
     def damage(*args: Any) -> Any:
         if how == "foreign":
@@ -210,7 +211,7 @@ def test_run__a_chunk_damaged_in_the_workspace_is_noticed_and_written_anew(
         return prove(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr("flows.runs.stages.clean._prove", damage)
+        patch.setattr("flows.runs.stages.clean.prove_receipts", damage)
         with pytest.raises(IncompleteReleaseError):
             run_here(make_options(source, tmp_path))
     assert not (tmp_path / "release.zarr").exists()

@@ -89,6 +89,7 @@ def test_run__records_its_stages_on_a_server(server: str, tmp_path: Path) -> Non
         "train",
         "clean",
         "audit",
+        "gate",
         "publish",
     }
 

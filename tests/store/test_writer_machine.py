@@ -172,7 +172,7 @@ class WriterMachine(RuleBasedStateMachine):
         complete = whole == self.recorded == self.sound & self.recorded and not self.foreign
         with serial_flows():
             try:
-                receipts = flows.runs.stages.clean._prove(self.plan, LocalExecutor())
+                receipts = flows.runs.stages.clean.prove_receipts(self.plan, LocalExecutor())
             except IncompleteReleaseError:
                 assert not complete
                 return
