@@ -21,8 +21,9 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 os.environ.setdefault("DO_NOT_TRACK", "1")
 
-# A shell without job control starts background jobs with SIGINT ignored, and nohup with SIGHUP. Their
-# children inherit that, and commands obey it, as programs do: here those that tests signal are to end.
+# A shell without job control starts background jobs with SIGINT ignored, nohup with SIGHUP. Their
+# children inherit that, and commands obey it, as programs do: here those that tests signal are to
+# end.
 if threading.current_thread() is threading.main_thread():
     for _number, _handler in (
         (signal.SIGINT, signal.default_int_handler),
