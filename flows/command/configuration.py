@@ -99,6 +99,7 @@ def _suggest_budget(
             collection={"path": collection, "desired": desired, "confidential": confidential},
             method={"name": method, "utility_budget": 1.0},
             release={"path": release},
+            gate={"enforce": False},  # nothing is released
         )
         meaning = explain_budget(check_stage(options))
     except (PrivpipeError, ValidationError):  # `check` will say what is wrong

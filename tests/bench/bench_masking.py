@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-import resource
 import time
 from collections.abc import Callable
 from statistics import median
@@ -122,13 +121,7 @@ def compare_records(small: bool) -> Row:
     return (name, times[1], "s", f"of {few:,}", times[0], times[1] / times[0])
 
 
-def measure_memory() -> Row:
-    """Peak memory so far; a tile of 2,000 surrogates is .5 MB, a chunk of 8,192 records 2 MB."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return ("peak memory of this process", peak, "MiB", "-", math.nan, math.nan)
-
-
 def run(small: bool) -> list[Row]:
     """The rows of ``make bench``."""
     measures = (compare_solvers, compare_signs, compare_fit, compare_records)
-    return [*(measure(small) for measure in measures), measure_memory()]
+    return [measure(small) for measure in measures]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 import sys
 from functools import partial
@@ -222,6 +223,8 @@ def test_question__has_the_same_name_in_every_process(
         capture_output=True,
         text=True,
         check=True,
+        # Clusters of other tests may have left Python safe from the folder it is started in.
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )
     ours = checkpoints.about(collection, partial(scaled_moments_of, scale=np.ones(3)))
     assert ours is not None

@@ -185,7 +185,7 @@ def test_run_results__of_a_failure_in_any_stage(
         with pytest.raises(how):
             release_collection(options, Watch())
     results = read_results(tmp_path)
-    before = ("check", "train", "clean", "audit", "publish")
+    before = ("check", "train", "clean", "audit", "gate", "publish")
     done = [item["stage"] for item in results["stages"]]
     assert done == list(before[: before.index(stage)])
     if how is KeyboardInterrupt:

@@ -21,7 +21,6 @@ from privpipe.attacks.adversaries.evidence import Evidence, prepare_evidence
 from privpipe.attacks.adversaries.problem import Fitted, Problem
 from privpipe.attacks.adversaries.readers import KNOWS_WANTED, choose_readers, find_adversary
 from privpipe.attacks.adversaries.table import ADVERSARIES
-from privpipe.attacks.adversaries.wanted_answer import tells_something
 from privpipe.attacks.kinds.attack_table import Sample
 from privpipe.attacks.kinds.verdicts.attack_report import AttackReport, summarise_outcomes
 from privpipe.attacks.kinds.verdicts.judgement import count_compared, is_of_release
@@ -298,6 +297,8 @@ def _decide_wanted(
             seed=options.seed,
         ).sample(adversary.max_train, adversary.max_tune)
         fitted = adversary.fit(problem)
+        from privpipe.attacks.adversaries.wanted_answer import tells_something  # slow to import
+
         told = tells_something(problem, fitted)
         kept[position] = (fitted, _orient(problem, fitted)) if told else None
     knower = kept[position]

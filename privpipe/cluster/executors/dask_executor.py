@@ -227,8 +227,7 @@ class DaskExecutor:
         moved, told, n_before = time.monotonic(), 0.0, 0
         until = "FIRST_COMPLETED" if n_wanted == 1 else "ALL_COMPLETED"
         while True:
-            # Not the default client of this process, which `wait` asks otherwise.
-            with self.client.as_current(), suppress(DaskTimeoutError, CancelledError):
+            with suppress(DaskTimeoutError, CancelledError):
                 wait(futures, timeout=TELL_EVERY, return_when=until)
             done = [future for future in futures if future.done()]
             if len(done) >= n_wanted:

@@ -147,8 +147,7 @@ def connect(options: ClusterOptions) -> Iterator[Client]:
             dashboard=_free_address(options.dashboard),
             scratch=scratch,
         ) as cluster,
-        # Nobody else's arrays are computed on the workers of a run.
-        Client(cluster, set_as_default=False) as client,
+        Client(cluster) as client,
     ):
         _prepare(client, options.wait_seconds)
         yield client
@@ -185,7 +184,7 @@ def measure_workers(client: Client) -> WorkerMemory:
 @contextmanager
 def _reach(address: str, wait_seconds: float) -> Iterator[Client]:
     try:
-        client = Client(address, timeout=wait_seconds, set_as_default=False)
+        client = Client(address, timeout=wait_seconds)
     except Exception as error:  # distributed raises many kinds
         problem = type(error).__name__
     else:

@@ -201,8 +201,8 @@ def fit_privacy_mapping(
     check_shards(shards)
     check_unweighted(shards.schema)
     counts = shards.reduce(ProfileCounts.of)
+    joint, codes = prepare_joint(counts, options)  # raises where nothing is known
     say_incomplete(counts.n_left_out, counts.n_records + counts.n_left_out, "private")
-    joint, codes = prepare_joint(counts, options)
     return solve_privacy_mapping(
         joint,
         codes,

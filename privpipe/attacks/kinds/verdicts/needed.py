@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from scipy import stats
+import scipy
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.kinds.verdicts.judgement import count_compared
@@ -45,7 +45,7 @@ def plan_reach(
     """
     kind = "numbers" if n_classes is None else "classes"
     level = options.plan_level(count_compared(n_attacks, kind, options), n_variables)
-    k, z = n_classes or 2, float(stats.norm.ppf(0.5 + level / 2))
+    k, z = n_classes or 2, float(scipy.stats.norm.ppf(0.5 + level / 2))
     if score in EXPOSURES:
         return plan_null_exposure(n_test, k, EXPOSURES[score], level)
     if score == "auc":  # Mann and Whitney; the mean of k areas, which hardly depend on one another
