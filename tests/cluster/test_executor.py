@@ -18,6 +18,7 @@ from privpipe.cluster.events import Event
 from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.executors.executor import Executor, fold_in_tree
 from privpipe.cluster.executors.open_executor import open_executor
+from privpipe.cluster.executors.oracles import align
 from privpipe.cluster.workers.connection import ClusterOptions
 from privpipe.errors import InputError, PrivpipeError
 from privpipe.protocols import Shard, Sums
@@ -143,3 +144,19 @@ def test_map_tasks__the_loss_of_the_only_worker_costs_time_alone(tmp_path: Path)
         found = dict(opened.map_tasks(die_once, tasks, shared=(flag,), prefix="die"))
         assert found == {str(number): number for number in range(5)}
         assert ask(1.0) == before
+
+
+def test_align__gives_the_bits_of_arrays_at_home() -> None:
+    """What crossed from another worker may lie at any address; NumPy then sums otherwise."""
+    random = np.random.default_rng(0)
+    x, weights = random.normal(size=(16, 9)), random.normal(size=16)
+    buffer = np.zeros(x.nbytes + 4, np.uint8)
+    odd = buffer[4:].view(np.float64).reshape(x.shape)
+    odd[...] = x
+    assert not odd.flags.aligned
+    moved = align(Shard(odd, first_record=3))
+    np.testing.assert_array_equal(moved.features.T @ weights, x.T @ weights)
+    assert moved.first_record == 3
+    assert align(odd).flags.aligned
+    assert align(x) is x
+    assert align("no array") == "no array"

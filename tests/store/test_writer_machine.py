@@ -154,7 +154,7 @@ class WriterMachine(RuleBasedStateMachine):
         """What the clean stage finds is done; then what is missing is written, or not."""
         prepare_release(self.plan)
         with serial_flows():
-            done = flows.runs.stages.clean._find_done(self.plan, LocalExecutor())
+            done = flows.runs.stages.clean.find_done(self.plan, LocalExecutor())
         assert set(done) == self.recorded & self.sound
         self.recorded = set(done)
         if do:

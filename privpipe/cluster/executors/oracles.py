@@ -10,9 +10,10 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar, cast
 
+import numpy as np
 from distributed import Client, Future
 
 from privpipe.cluster.workers.boundary import run_sealed
@@ -22,6 +23,8 @@ from privpipe.records.memory import add_sums
 from privpipe.store.collections.collection import Collection
 
 __all__ = ["Gather", "ResidentOracle"]
+
+T = TypeVar("T")
 
 Gather = Callable[[Sequence[Future[Any]], str], list[Any]]
 
@@ -132,10 +135,31 @@ def ask_blocks(
     parameters: Any,
 ) -> list[tuple[int, Sums]]:
     """Worker side: one round over the resident blocks."""
+    known = {name: align(value) for name, value in resident.items()}
+    asked = align(parameters)
     return [
-        (number, add_sums([function(shard, parameters, **resident) for shard in block]))
+        (number, add_sums([function(align(shard), asked, **known) for shard in block]))
         for number, block in zip(numbers, blocks, strict=True)
     ]
+
+
+def align(value: T) -> T:
+    """An array, or a shard of arrays, whose numbers lie at addresses of their own size.
+
+    What came from another worker may lie anywhere, and NumPy sums it in another order: the same
+    records would not give the same bits.
+    """
+    if isinstance(value, np.ndarray):
+        return value if value.flags.aligned else cast(T, value.copy(order="K"))
+    if isinstance(value, Shard):
+        arrays = {item.name: getattr(value, item.name) for item in fields(value)}
+        moved = {
+            name: array.copy(order="K")
+            for name, array in arrays.items()
+            if isinstance(array, np.ndarray) and not array.flags.aligned
+        }
+        return cast(T, replace(value, **cast(dict[str, Any], moved))) if moved else value
+    return value
 
 
 def _name(function: Callable[..., Any]) -> str:
