@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,9 @@ def kill_all(client: Client) -> None:
     """SIGKILL of every worker; their nannies start others."""
     for pid in processes(client):
         os.kill(pid, signal.SIGKILL)
-        while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-            time.sleep(0.01)
+        with suppress(psutil.NoSuchProcess):  # it may go at any moment
+            while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                time.sleep(0.01)
 
 
 def during(client: Client, key: str, action: Callable[[], Any]) -> Any:

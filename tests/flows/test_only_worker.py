@@ -11,7 +11,7 @@ import io
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +133,8 @@ def kill_worker(client: Client) -> int:
     client.wait_for_workers(1, timeout=120)
     (pid,) = client.run(os.getpid).values()
     os.kill(pid, signal.SIGKILL)
-    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=30)
+    with suppress(psutil.NoSuchProcess):  # it may go at any moment
+        psutil.wait_procs([psutil.Process(pid)], timeout=30)
     return pid
 
 
