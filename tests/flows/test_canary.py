@@ -47,6 +47,7 @@ include = ["site"]
 [audit]
 holdout = 0.4
 group = "serial"
+adversaries = ["least_squares", "logistic", "rbf", "boosting", "network"]
 
 [cluster]
 workers = 2
