@@ -146,12 +146,7 @@ def reproduce_xu_fig7(data: Path, runs: int) -> Reproduction:
         table, reading = read_table(data, name), READINGS[name, n_desired]
         row = f"{name} {budget:g}"
 
-        def measure(run: int) -> tuple[float, ...]:
-            trial = draw_trial(table, n_desired, reading, run)  # noqa: B023 - used at once
-            laplace = measure_laplace(table, trial, reading, budget, run)  # noqa: B023
-            ours = measure_trial(trial, 1, budget)  # noqa: B023
-            return (*laplace, *read_direct(ours, n_desired)[1:], *read_attacked(ours, 1))  # noqa: B023
-
+        measure = partial(_measure_beside_laplace, table, reading, n_desired, budget)
         found = [
             step(f"Figure 7, {row}, run {run + 1}", partial(measure, run)) for run in range(runs)
         ]
@@ -300,6 +295,27 @@ def measure_laplace(
     return found.direct.e_privacy, 100 * found.direct.complete_privacy
 
 
+def _measure_beside_laplace(
+    table: LabelTable, reading: Reading, n_desired: int, budget: float, run: int
+) -> tuple[float, ...]:
+    trial = draw_trial(table, n_desired, reading, run)
+    laplace = measure_laplace(table, trial, reading, budget, run)
+    ours = measure_trial(trial, 1, budget)
+    return (*laplace, *read_direct(ours, n_desired)[1:], *read_attacked(ours, 1))
+
+
+def _measure_and_read(
+    table: LabelTable,
+    reading: Reading,
+    n_desired: int,
+    which: Literal[1, 2],
+    read: Callable[[NullSpacePrivacy, int], tuple[float, ...]],
+    run: int,
+) -> tuple[float, ...]:
+    trial = draw_trial(table, n_desired, reading, run)
+    return read(measure_trial(trial, which, 0.01), n_desired)
+
+
 def _reproduce_table(
     data: Path,
     runs: int,
@@ -315,10 +331,7 @@ def _reproduce_table(
         row = f"{name} {n_desired}/{table.labels.shape[1] - n_desired} algorithm {algorithm}"
         figure = "Figure 4" if len(values) == 3 else "Figure 6"
 
-        def measure(run: int) -> tuple[float, ...]:
-            trial = draw_trial(table, n_desired, reading, run)  # noqa: B023 - used at once
-            return read(measure_trial(trial, which, 0.01), n_desired)  # noqa: B023
-
+        measure = partial(_measure_and_read, table, reading, n_desired, which, read)
         found = [
             step(f"{figure}, {row}, run {run + 1}", partial(measure, run)) for run in range(runs)
         ]

@@ -1,0 +1,153 @@
+"""Fit where entries are missing: problem (5), asked of patterns, or of all records each round.
+
+Records that lack the same entries are one matrix of co-moments. Where they lack them in too many
+ways, each round asks the shards once; nothing of the width of the collection is ever held.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from privpipe.numerics.masking.factor_model import (
+    FactorModel,
+    FactorSums,
+    expect_pattern,
+    expect_rows,
+    fit_factors,
+)
+from privpipe.numerics.masking.missing import LoadingSums, fit_loadings, sum_pattern, sum_rows
+from privpipe.numerics.masking.noise_level import set_penalty
+from privpipe.numerics.regression.labels import count_targets
+from privpipe.numerics.regression.moments import CoMoments
+from privpipe.protocols import FloatArray, Shard, Shards, ShardSchema
+from privpipe.sanitizers.masking.record_survey import RecordSurvey, code_responses
+
+__all__ = ["complete_records", "expand_moments"]
+
+LEAST_NOISE = 1e-3
+"""Of standardised features, where entries are missing and no noise is given or found."""
+
+COARSE_NOISE = 0.5
+"""With which records are completed first, to see their noise."""
+
+MOST_LOADINGS = 64
+"""Dimensions of completed records at most."""
+
+
+def expand_moments(
+    moments: CoMoments, known: npt.NDArray[np.bool_], centre: FloatArray, scale: FloatArray
+) -> FloatArray:
+    """Sums of products about a centre, with ones as last column; zero where not known."""
+    mean = (moments.mean - centre[known]) / scale[known]
+    inner = moments.scatter / np.outer(scale[known], scale[known])
+    inner += moments.count * np.outer(mean, mean)
+    places = np.flatnonzero(np.append(known, False))
+    gram = np.zeros((len(known) + 1, len(known) + 1))
+    gram[np.ix_(places, places)] = inner
+    gram[-1, places] = gram[places, -1] = moments.count * mean
+    gram[-1, -1] = moments.count
+    return gram
+
+
+def complete_records(
+    shards: Shards,
+    survey: RecordSurvey,
+    centre: FloatArray,
+    scale: FloatArray,
+    *,
+    noise_level: float | None,
+    clip: float,
+) -> FactorModel:
+    """Problem (5), first with a coarse noise level, then with what its errors show; refitted.
+
+    Parameters
+    ----------
+    shards, survey
+        Records, and what one pass found of them.
+    centre, scale : (n_columns,)
+        Of [responses, features].
+    noise_level
+        Standard deviation of the noise of standardised entries; None to find it.
+    clip
+        Standardised features are clipped here; 0 not at all.
+
+    References
+    ----------
+    Yi et al. 2014, problem (5).
+    """
+    ask, expect = _make_questions(shards, survey, centre, scale, clip)
+    n_columns, n = len(centre) + 1, survey.n_records
+    n_known = float(survey.counts.sum()) + n
+    per_column = n_known / n_columns
+    width = min(n_columns, MOST_LOADINGS)
+    start = np.linalg.qr(np.random.default_rng(0).normal(size=(n_columns, width)))[0]
+    level = noise_level
+    if level is None:
+        penalty = set_penalty(COARSE_NOISE, n_columns, per_column)
+        coarse = fit_loadings(ask, start, penalty, tolerance=1e-6)
+        _, _, _, loss = ask(coarse.loadings, coarse.ridge)
+        level, start = math.sqrt(loss / n_known), coarse.loadings
+    level = max(level, LEAST_NOISE)
+    found = fit_loadings(ask, start, set_penalty(level, n_columns, per_column), tolerance=1e-7)
+    values, vectors = np.linalg.eigh(found.gram / n)
+    kept = values > 1e-6 * values[-1]
+    return fit_factors(expect, vectors[:, kept] * np.sqrt(values[kept]), level**2, n)
+
+
+def _make_questions(
+    shards: Shards,
+    survey: RecordSurvey,
+    centre: FloatArray,
+    scale: FloatArray,
+    clip: float,
+) -> tuple[Callable[[FloatArray, float], LoadingSums], Callable[[FloatArray, float], FactorSums]]:
+    """Both questions of a round: answered by moments of patterns, or else by the records."""
+    if survey.overflown:
+        ask_all = shards.oracle(
+            _sum_shard, schema=shards.schema, centre=centre, scale=scale, clip=clip
+        )
+
+        def ask(loadings: FloatArray, ridge: float) -> LoadingSums:
+            products, cross, scatter, loss = ask_all(("sum", loadings, ridge))
+            return products, cross, scatter, loss
+
+        def expect(loadings: FloatArray, variance: float) -> FactorSums:
+            products, cross, scatter, squares, n_known = ask_all(("expect", loadings, variance))
+            return products, cross, scatter, squares, n_known
+
+        return ask, expect
+    patterns = {
+        np.append(known, True).tobytes(): (
+            expand_moments(moments, known, centre, scale),
+            moments.count,
+        )
+        for pattern, moments in survey.parts.items()
+        for known in (np.array([one == "1" for one in pattern]),)
+    }
+    grams = {name: gram for name, (gram, _) in patterns.items()}
+    return partial(sum_pattern, grams), partial(expect_pattern, patterns)
+
+
+def _sum_shard(
+    shard: Shard,
+    parameters: tuple[str, FloatArray, float],
+    *,
+    schema: ShardSchema,
+    centre: FloatArray,
+    scale: FloatArray,
+    clip: float,
+) -> LoadingSums | FactorSums:
+    """What a round needs of the records of a shard."""
+    t = count_targets(schema.desired)
+    rows = np.ones((len(shard.features), len(centre) + 1))
+    rows[:, :t], rows[:, t:-1] = code_responses(shard, schema), shard.features
+    rows[:, :-1] = (rows[:, :-1] - centre) / scale
+    if clip:
+        np.clip(rows[:, t:-1], -clip, clip, out=rows[:, t:-1])
+    asked, loadings, ridge = parameters
+    return (expect_rows if asked == "expect" else sum_rows)(rows, loadings, ridge)
