@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.capabilities import Counts, MakesRecords, Measures, Reconstructs
+from privpipe.capabilities import Counts, MakesRecords, Measures, Reconstructs, RunsCode
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import Executor
 from privpipe.errors import FormatError, InputError, PrivpipeError
@@ -257,4 +257,6 @@ def load_map(url: str, digest: str) -> RecordMap:
             "The stored model is not the one of this run.",
             remedy="Do not change a run's workspace while it works.",
         )
+    if isinstance(fitted, RunsCode):
+        fitted.trust()  # its digest covers the code, and the driver read the code from its file
     return fitted
