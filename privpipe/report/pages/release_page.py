@@ -13,7 +13,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from privpipe.report.audit_text import say_gate, say_unseen, tabulate_predictions
-from privpipe.report.pages.page import Section, draw_attacks, render_page
+from privpipe.report.pages.page import Section, draw_attacks, draw_groups, render_page
 from privpipe.report.pages.suppression import coarsen, suppress_counts
 from privpipe.report.tables import format_number, summarise_attack_table
 
@@ -236,7 +236,8 @@ def _figures(found: Mapping[str, Any]) -> Iterator[Section]:
         rows = table[table["target"] == one["target"]]
         if len(rows):
             picture = draw_attacks(rows, found["options"]["max_advantage"], one["target"])
-            yield Section(str(one["target"]), pictures=(picture,))
+            curve = draw_groups(rows, found["options"]["max_advantage"], one["target"])
+            yield Section(str(one["target"]), pictures=(picture, *curve))
 
 
 def _attack_sections(found: Mapping[str, Any]) -> Iterator[Section]:
