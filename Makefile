@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # What the processes of a run import. Compiled once: uv does not, and where Python is told to write
 # no bytecode (as in many containers) each of them would compile it again, in every run.
-IMPORTED := import flows.command.demo_command, flows.demo_pictures, flows.pipeline, \
+IMPORTED := import privpipe_flows.command.demo_command, privpipe_flows.demo_pictures, privpipe_flows.pipeline, \
   matplotlib.backends.backend_agg, prefect.server.api.server, privpipe.cluster.workers.preloaded, \
   uvicorn.main
 export DO_NOT_TRACK := 1

@@ -9,13 +9,13 @@ from pathlib import Path
 import typer
 
 import privpipe
-from flows.command.app import app
-from flows.runs.configuration.run_options import RunOptions, read_options
 from privpipe.attacks.adversaries.table import ADVERSARIES
 from privpipe.numerics.kinds import MOST_CODES
 from privpipe.protocols import Method
 from privpipe.sanitizers import METHODS
 from privpipe.store.sources.formats import FORMATS
+from privpipe_flows.command.app import app
+from privpipe_flows.runs.configuration.run_options import RunOptions, read_options
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"

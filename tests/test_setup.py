@@ -40,7 +40,7 @@ records = privpipe.Records(x, desired=x[:, :1] - x[:, 1:2], confidential=x[:, 2:
 cleaner = privpipe.fit_null_space_cleaner(records, utility_budget=0.01)
 lost = ((cleaner.apply(x) - x) @ cleaner.predictor) ** 2
 assert lost.sum(axis=1).max() <= 0.01
-from flows.command import main
+from privpipe_flows.command import main
 sys.argv = ["privpipe", "schema"]
 main()
 """
@@ -63,7 +63,7 @@ def copy_repository(folder: Path) -> None:
     """What a clone holds of what the set-up needs."""
     for name in (*NEEDED, "LICENSE"):
         shutil.copy(REPOSITORY / name, folder / name)
-    for package in ("privpipe", "flows"):
+    for package in ("privpipe", "privpipe_flows"):
         shutil.copytree(
             REPOSITORY / package, folder / package, ignore=shutil.ignore_patterns("__pycache__")
         )

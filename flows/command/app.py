@@ -48,7 +48,7 @@ def _complete_method(incomplete: str) -> list[str]:
 
 
 def _complete_figure(incomplete: str) -> list[str]:
-    from flows.reproduce.registry import FIGURES
+    from privpipe_flows.reproduce.registry import FIGURES
 
     return [name for name in FIGURES if name.startswith(incomplete)]
 
@@ -63,7 +63,7 @@ def run(
 ) -> dict[str, Any]:
     """Run the main job: check, train, clean, audit, publish; goes on where it was stopped."""
     if dry_run:
-        from flows.command.dry_run import dry_run_command
+        from privpipe_flows.command.dry_run import dry_run_command
 
         return dry_run_command(config, as_json=as_json)
     return _run_until(config, "publish")
@@ -96,13 +96,13 @@ def publish(config: _Config, as_json: _Json = False) -> dict[str, Any]:
 @app.command()
 def resume(config: _Config, as_json: _Json = False) -> dict[str, Any]:
     """Go on with an interrupted run; an error when there is none."""
-    from flows.command.run_command import resume_command
+    from privpipe_flows.command.run_command import resume_command
 
     return resume_command(config)
 
 
 def _run_until(config: str, stage: str) -> dict[str, Any]:
-    from flows.command.run_command import run_command
+    from privpipe_flows.command.run_command import run_command
 
     return run_command(config, until=stage)
 
@@ -113,7 +113,7 @@ def check(
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Check a configuration without a cluster, and say what its budget means."""
-    from flows.command.check_command import check_command
+    from privpipe_flows.command.check_command import check_command
 
     return check_command(config, as_json=as_json)
 
@@ -152,9 +152,9 @@ def ingest(
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Make a collection from a foreign source, streaming; values are withheld."""
-    from flows.command.ingest_command import ingest_command
     from privpipe.store.collections.ingestion.ingest import IngestOptions
     from privpipe.store.sources.reading.source import MISSING_TEXT, SourceLayout
+    from privpipe_flows.command.ingest_command import ingest_command
 
     layout = SourceLayout(
         features=_names(features),
@@ -192,7 +192,7 @@ def export(
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Write a release as Parquet, streaming."""
-    from flows.command.export_command import export_command
+    from privpipe_flows.command.export_command import export_command
 
     return export_command(release, out, verify=verify, as_json=as_json)
 
@@ -200,7 +200,7 @@ def export(
 @app.command()
 def schema(as_json: _Json = False) -> dict[str, Any]:
     """Print the JSON schema of the configuration, for editors."""
-    from flows.command.configuration import schema_command
+    from privpipe_flows.command.configuration import schema_command
 
     return schema_command(as_json=as_json)
 
@@ -222,7 +222,7 @@ def init(
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Write a commented configuration for a collection."""
-    from flows.command.configuration import init_command
+    from privpipe_flows.command.configuration import init_command
 
     return init_command(
         collection,
@@ -244,7 +244,7 @@ def inspect(
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Describe a collection, a model or a release; values are withheld."""
-    from flows.command.inspect_command import inspect_command
+    from privpipe_flows.command.inspect_command import inspect_command
 
     return inspect_command(path, verify=verify, as_json=as_json)
 
@@ -259,7 +259,7 @@ def demo(
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Run the main job on real records that come with the installation."""
-    from flows.command.demo_command import demo_command
+    from privpipe_flows.command.demo_command import demo_command
 
     return demo_command(out, records, workers, as_json=as_json)
 
@@ -273,7 +273,7 @@ def report(
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Render the pages of a release's audit again, from its JSON, and say where they are."""
-    from flows.command.report_command import report_command
+    from privpipe_flows.command.report_command import report_command
 
     return report_command(release, public=public, as_json=as_json)
 
@@ -286,7 +286,7 @@ def approve(
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Override a failed gate once, for exactly what it refused; `run` then publishes."""
-    from flows.command.status_command import approve_command
+    from privpipe_flows.command.status_command import approve_command
 
     return approve_command(release, name, reason, as_json=as_json)
 
@@ -297,7 +297,7 @@ def status(
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Say how far the run of a release is."""
-    from flows.command.status_command import status_command
+    from privpipe_flows.command.status_command import status_command
 
     return status_command(release, as_json=as_json)
 
@@ -308,7 +308,7 @@ def purge(
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Remove what an interrupted run left behind."""
-    from flows.command.status_command import purge_command
+    from privpipe_flows.command.status_command import purge_command
 
     return purge_command(release, as_json=as_json)
 
@@ -321,7 +321,7 @@ def forget_key(
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Destroy the keys of a release's random draws, or list the keys there are."""
-    from flows.command.keys_command import forget_key_command
+    from privpipe_flows.command.keys_command import forget_key_command
 
     return forget_key_command(release, as_json=as_json)
 
@@ -346,6 +346,6 @@ def reproduce(
 
     Interrupted, it goes on where it was when it is called again.
     """
-    from flows.command.reproduce_command import reproduce_command
+    from privpipe_flows.command.reproduce_command import reproduce_command
 
     return reproduce_command(name, data=data, runs=runs, out=out, as_json=as_json, small=small)

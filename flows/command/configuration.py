@@ -8,17 +8,17 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from flows.command.output import print_document
-from flows.runs.configuration.run_options import RunOptions
-from flows.runs.configuration.template import FILL_IN, write_template
-from flows.runs.stages.budget import explain_budget
-from flows.runs.stages.check import check_stage
-from flows.runs.stages.preview import suggest_method
 from privpipe.errors import PrivpipeError, StoreError
 from privpipe.report.console import say, say_raw
 from privpipe.sanitizers import METHODS
 from privpipe.store.arrays.headers import companion_url
 from privpipe.store.collections.collection import open_collection
+from privpipe_flows.command.output import print_document
+from privpipe_flows.runs.configuration.run_options import RunOptions
+from privpipe_flows.runs.configuration.template import FILL_IN, write_template
+from privpipe_flows.runs.stages.budget import explain_budget
+from privpipe_flows.runs.stages.check import check_stage
+from privpipe_flows.runs.stages.preview import suggest_method
 
 __all__ = ["init_command", "schema_command"]
 

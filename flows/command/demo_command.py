@@ -10,11 +10,11 @@ from typing import Any
 
 from rich.table import Table
 
-from flows.demo import N_ORIGINALS, prepare_demo
-from flows.runs.prefect_home import blaming_prefect, prepare_prefect
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.report.audit_text import say_gate, say_verdict
 from privpipe.report.console import say, tabulate
+from privpipe_flows.demo import N_ORIGINALS, prepare_demo
+from privpipe_flows.runs.prefect_home import blaming_prefect, prepare_prefect
 
 __all__ = ["demo_command"]
 
@@ -38,9 +38,9 @@ def demo_command(folder: str, n_records: int, workers: int, *, as_json: bool) ->
     )
     config = prepare_demo(folder, n_records, workers)
     prepare_prefect()
-    from flows.demo_pictures import draw_portrait
-    from flows.pipeline import run_pipeline
-    from flows.runs.prefect_server import own_server
+    from privpipe_flows.demo_pictures import draw_portrait
+    from privpipe_flows.pipeline import run_pipeline
+    from privpipe_flows.runs.prefect_server import own_server
 
     with blaming_prefect(), own_server():
         run_pipeline(config)

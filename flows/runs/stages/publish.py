@@ -9,12 +9,6 @@ from functools import reduce
 from importlib.metadata import version
 from typing import Any
 
-from flows.runs.resume import check_unchanged
-from flows.runs.run import Run, digest_options, list_versions, now
-from flows.runs.stages.draw import forget_drawing
-from flows.runs.stages.gate import check_gated
-from flows.runs.stages.prove import describe_proof
-from flows.runs.stages.train import Trained
 from privpipe.cluster.events import Event, Listener, ignore
 from privpipe.report.audit_text import write_audit_markdown
 from privpipe.sanitizers.utility_summary import UtilitySummary
@@ -24,6 +18,12 @@ from privpipe.store.arrays.blocks import Receipt
 from privpipe.store.arrays.headers import exists
 from privpipe.store.models.artifacts import publish_model
 from privpipe.store.releases.release import ReleasePlan, publish_release
+from privpipe_flows.runs.resume import check_unchanged
+from privpipe_flows.runs.run import Run, digest_options, list_versions, now
+from privpipe_flows.runs.stages.draw import forget_drawing
+from privpipe_flows.runs.stages.gate import check_gated
+from privpipe_flows.runs.stages.prove import describe_proof
+from privpipe_flows.runs.stages.train import Trained
 
 __all__ = [
     "count_unseen",
