@@ -6,9 +6,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # What the processes of a run import. Compiled once: uv does not, and where Python is told to write
 # no bytecode (as in many containers) each of them would compile it again, in every run.
-IMPORTED := import privpipe_flows.command.demo_command, privpipe_flows.demo_pictures, privpipe_flows.pipeline, \
-  matplotlib.backends.backend_agg, prefect.server.api.server, privpipe.cluster.workers.preloaded, \
-  uvicorn.main
+IMPORTED := import privpipe_flows.command.demo_command, privpipe_flows.demo_pictures, \
+  privpipe_flows.pipeline, matplotlib.backends.backend_agg, prefect.server.api.server, \
+  privpipe.cluster.workers.preloaded, uvicorn.main
 export DO_NOT_TRACK := 1
 # Tests start hundreds of processes. Where this is set, each compiles every library that it imports.
 export PYTHONDONTWRITEBYTECODE :=

@@ -7,11 +7,13 @@ from typing import Annotated, Any
 import typer
 
 from privpipe.store.sources.formats import describe_formats
+from privpipe_flows.command.help import LOOK, RUN, START, HeadedCommands
 
 __all__ = ["app"]
 
 app = typer.Typer(
     name="privpipe",
+    cls=HeadedCommands,
     help="Sanitise very large record collections: the wanted prediction still works, the "
     "confidential one does not.",
     no_args_is_help=True,
@@ -23,6 +25,26 @@ app = typer.Typer(
     'JSON document, also on failure: {"error": {code, exit_code, message, remedy}}. '
     "--debug anywhere on the line shows tracebacks, which may hold values of records.",
 )
+
+
+def _say_version(asked: bool) -> None:
+    """Print the version and end."""
+    if asked:
+        from privpipe import __version__
+        from privpipe.report.console import say
+
+        say(f"privpipe {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _all_commands(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_say_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Options of the command itself; its help is the application's."""
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -38,7 +60,7 @@ def _as_bytes(mebibytes: float) -> int:
 
 
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
-_Config = Annotated[str, typer.Argument(help="TOML file; see README.md for its keys.")]
+_Config = Annotated[str, typer.Argument(help="TOML file, as privpipe init writes it.")]
 
 
 def _complete_method(incomplete: str) -> list[str]:
@@ -53,7 +75,7 @@ def _complete_figure(incomplete: str) -> list[str]:
     return [name for name in FIGURES if name.startswith(incomplete)]
 
 
-@app.command()
+@app.command(rich_help_panel=RUN)
 def run(
     config: _Config,
     dry_run: Annotated[
@@ -61,7 +83,7 @@ def run(
     ] = False,
     as_json: _Json = False,
 ) -> dict[str, Any]:
-    """Run the main job: check, train, clean, audit, publish; goes on where it was stopped."""
+    """Run the main job: check, train, clean, audit, gate, publish; goes on where it was stopped."""
     if dry_run:
         from privpipe_flows.command.dry_run import dry_run_command
 
@@ -69,31 +91,31 @@ def run(
     return _run_until(config, "publish")
 
 
-@app.command()
+@app.command(rich_help_panel=RUN)
 def train(config: _Config, as_json: _Json = False) -> dict[str, Any]:
     """Run up to the fitted model, which waits in the private workspace."""
     return _run_until(config, "train")
 
 
-@app.command()
+@app.command(rich_help_panel=RUN)
 def clean(config: _Config, as_json: _Json = False) -> dict[str, Any]:
     """Run up to the cleaned records, proven complete; nothing is published."""
     return _run_until(config, "clean")
 
 
-@app.command()
+@app.command(rich_help_panel=RUN)
 def audit(config: _Config, as_json: _Json = False) -> dict[str, Any]:
     """Run up to the audit of what would be released; nothing is published."""
     return _run_until(config, "audit")
 
 
-@app.command()
+@app.command(rich_help_panel=RUN)
 def publish(config: _Config, as_json: _Json = False) -> dict[str, Any]:
     """Do what is missing and publish; the same as run."""
     return _run_until(config, "publish")
 
 
-@app.command()
+@app.command(rich_help_panel=RUN)
 def resume(config: _Config, as_json: _Json = False) -> dict[str, Any]:
     """Go on with an interrupted run; an error when there is none."""
     from privpipe_flows.command.run_command import resume_command
@@ -107,7 +129,7 @@ def _run_until(config: str, stage: str) -> dict[str, Any]:
     return run_command(config, until=stage)
 
 
-@app.command()
+@app.command(rich_help_panel=START)
 def check(
     config: Annotated[str, typer.Argument(help="TOML file.")],
     as_json: _Json = False,
@@ -118,7 +140,7 @@ def check(
     return check_command(config, as_json=as_json)
 
 
-@app.command()
+@app.command(rich_help_panel=START)
 def ingest(
     source: Annotated[
         str,
@@ -176,7 +198,7 @@ def ingest(
     return ingest_command(source, dest, options, as_json=as_json)
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def export(
     release: Annotated[str, typer.Argument(help="A published release, path or URL.")],
     out: Annotated[
@@ -205,7 +227,7 @@ def schema(as_json: _Json = False) -> dict[str, Any]:
     return schema_command(as_json=as_json)
 
 
-@app.command()
+@app.command(rich_help_panel=START)
 def init(
     collection: Annotated[str, typer.Argument(help="The collection to sanitise, path or URL.")],
     out: Annotated[str, typer.Argument(help="TOML file to write; - prints it.")] = "privpipe.toml",
@@ -235,7 +257,7 @@ def init(
     )
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def inspect(
     path: Annotated[str, typer.Argument(help="Collection, model or release, path or URL.")],
     verify: Annotated[
@@ -249,7 +271,7 @@ def inspect(
     return inspect_command(path, verify=verify, as_json=as_json)
 
 
-@app.command()
+@app.command(rich_help_panel=START)
 def demo(
     records: Annotated[
         int, typer.Option(help="Records: whole repeats of 1,797 scans.")
@@ -264,7 +286,7 @@ def demo(
     return demo_command(out, records, workers, as_json=as_json)
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def report(
     release: Annotated[str, typer.Argument(help="Path or URL of the release.")],
     public: Annotated[
@@ -278,7 +300,7 @@ def report(
     return report_command(release, public=public, as_json=as_json)
 
 
-@app.command()
+@app.command(rich_help_panel=RUN)
 def approve(
     release: Annotated[str, typer.Argument(help="Path or URL of the release.")],
     name: Annotated[str, typer.Option(help="Who approves; published with the release.")] = "",
@@ -291,7 +313,7 @@ def approve(
     return approve_command(release, name, reason, as_json=as_json)
 
 
-@app.command()
+@app.command(rich_help_panel=RUN)
 def status(
     release: Annotated[str, typer.Argument(help="Path or URL of the release.")],
     as_json: _Json = False,
@@ -302,7 +324,7 @@ def status(
     return status_command(release, as_json=as_json)
 
 
-@app.command()
+@app.command(rich_help_panel=RUN)
 def purge(
     release: Annotated[str, typer.Argument(help="Path or URL of the release.")],
     as_json: _Json = False,
