@@ -75,6 +75,12 @@ def _complete_figure(incomplete: str) -> list[str]:
     return [name for name in FIGURES if name.startswith(incomplete)]
 
 
+def _complete_code(incomplete: str) -> list[str]:
+    from privpipe_flows.command.error_catalog import read_catalog
+
+    return [code for code in read_catalog() if code.startswith(incomplete)]
+
+
 @app.command(rich_help_panel=RUN)
 def run(
     config: _Config,
@@ -298,6 +304,36 @@ def report(
     from privpipe_flows.command.report_command import report_command
 
     return report_command(release, public=public, as_json=as_json)
+
+
+@app.command("open", rich_help_panel=LOOK)
+def open_(
+    release: Annotated[str, typer.Argument(help="Path of the release.")],
+    public: Annotated[
+        bool, typer.Option("--public", help="The page for everybody, without small counts.")
+    ] = False,
+    as_json: _Json = False,
+) -> dict[str, Any]:
+    """Open the report of a release in a browser, or say where it is."""
+    from privpipe_flows.command.open_command import open_command
+
+    return open_command(release, public=public, as_json=as_json)
+
+
+@app.command()
+def explain(
+    code: Annotated[
+        str,
+        typer.Argument(
+            help="What stands in error[CODE]; none lists all.", autocompletion=_complete_code
+        ),
+    ] = "",
+    as_json: _Json = False,
+) -> dict[str, Any]:
+    """Say when an error is raised, and what to do."""
+    from privpipe_flows.command.explain_command import explain_command
+
+    return explain_command(code, as_json=as_json)
 
 
 @app.command(rich_help_panel=RUN)
