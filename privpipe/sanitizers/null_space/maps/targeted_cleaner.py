@@ -101,8 +101,9 @@ class TargetedCleaner(LinearCleaner):
             coordinates by gain (reproduces the paper's tables). "simultaneous": the released
             record keeps as little of the confidential prediction as its coordinates allow;
             exact for Theorem 4, and e_privacy is largest within that basis.
-        intercept, centre, representative, covariance, augmented, budget, on_unrepresentable,
-        condition, solver
+        intercept, centre, representative, covariance, augmented, budget
+            See `NullSpaceCleaner.from_predictor`.
+        on_unrepresentable, condition, solver
             See `NullSpaceCleaner.from_predictor`.
 
         Raises
