@@ -10,6 +10,9 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
+# Tutorials call the command of the environment that builds.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+
 import matplotlib  # noqa: E402
 
 matplotlib.use("Agg")

@@ -167,6 +167,13 @@ def ingest(
     ] = "",
     categorical: Annotated[str, typer.Option(help="Variables that are categorical.")] = "",
     numeric: Annotated[str, typer.Option(help="Variables that are numeric.")] = "",
+    one_hot: Annotated[
+        str,
+        typer.Option(
+            help="Columns of text that become features of 0 and 1, one per category, by comma; "
+            "names of categories become names of features, which are published."
+        ),
+    ] = "",
     drop: Annotated[str, typer.Option(help="Columns to leave out, such as identifiers.")] = "",
     min_category_count: Annotated[
         int, typer.Option(help='Pool rarer categories to "(other)"; 1 pools nothing.')
@@ -191,6 +198,7 @@ def ingest(
         label_file=label_file or None,
         categorical=_names(categorical),
         numeric=_names(numeric),
+        one_hot=_names(one_hot),
         drop=_names(drop),
         missing=("", *_names(missing)) if missing else MISSING_TEXT,
         delimiter="\t" if delimiter == "\\t" else delimiter,
