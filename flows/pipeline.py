@@ -32,6 +32,7 @@ from privpipe.store.access.location import shown
 from privpipe.store.arrays.blocks import Receipt
 from privpipe.store.releases.release import ReleasePlan
 from privpipe_flows.runs.configuration.run_options import RunOptions, read_options
+from privpipe_flows.runs.ending import say_end
 from privpipe_flows.runs.results import write_failure, write_results
 from privpipe_flows.runs.resume import begin_or_resume, is_published, reach_stage
 from privpipe_flows.runs.run import Run, cluster_options
@@ -184,11 +185,8 @@ def _release(options: RunOptions, watch: Watch, until: str) -> str:
         remove_workspace(url)
     link = f"Report: {shown(run.report_url)}/report.html\n\n"
     create_markdown_artifact(link + write_audit_markdown(findings), key="privpipe-summary")
-    watch.say(f"done     release {shown(run.release_url)}")
-    watch.say(f"         model   {shown(run.model_url)}")
-    watch.say(f"         report  {shown(run.report_url)}/report.html")
-    watch.say(f"gate     {say_gate(findings)}")
-    watch.say(f"verdict  {say_verdict(findings)}")
+    for line in say_end(run, findings):
+        watch.say(line)
     return "published"
 
 

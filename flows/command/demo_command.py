@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -97,8 +99,16 @@ def _say_where(base: str, picture: str, seconds: float) -> None:
     say(
         f"release  {base}/release.zarr\nmodel    {base}/release.model.zarr\n"
         f"report   {base}/release.report/report.html\npicture  {picture}\n"
-        f"Took {seconds:.0f} s. Next, on your own records:\n"
-        "  privpipe ingest records.npz records.zarr\n"
-        f"  privpipe run my.toml        (start from {base}/demo.toml)\n"
-        f"  privpipe inspect {base}/release.zarr",
+        f"Took {seconds:.0f} s. Look at it, then take records of your own:",
+        f"  {_call()} open {base}/release.zarr",
+        f"  {_call()} ingest people.csv people.zarr --labels WANTED,HIDDEN",
+        f"  {_call()} init people.zarr my.toml --desired WANTED --confidential HIDDEN",
+        f"  {_call()} run my.toml",
     )
+
+
+def _call() -> str:
+    """How this command is called from here: by its path where the shell does not know it."""
+    if shutil.which("privpipe"):
+        return "privpipe"
+    return os.path.relpath(sys.argv[0])

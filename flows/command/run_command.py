@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from privpipe.errors import GateError
+from privpipe.report.console import say
+from privpipe.store.access.location import shown
+from privpipe.store.arrays.headers import companion_url
 from privpipe_flows.runs.prefect_home import blaming_prefect, prepare_prefect
 
 __all__ = ["resume_command", "run_command"]
@@ -32,8 +36,13 @@ def run_command(config: str, until: str = "publish") -> dict[str, Any]:
     from privpipe_flows.pipeline import run_pipeline
     from privpipe_flows.runs.prefect_server import own_server
 
-    with blaming_prefect(), own_server():
-        run_pipeline(config, until)
+    try:
+        with blaming_prefect(), own_server():
+            run_pipeline(config, until)
+    except GateError:
+        page = f"{shown(companion_url(options.release.path, 'report'))}/report.html"
+        say(f"report   {page}  shows what decided", stderr=True)
+        raise
     return read_results(options.release.path)
 
 
