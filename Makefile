@@ -49,6 +49,10 @@ dist: $(READY)
 	$(BIN)/uv build --quiet --out-dir dist-wheels .
 	$(BIN)/python -m tests.dist_contents dist-wheels
 
+# What a version would be: bumped, built and checked in a copy; tags nothing. VERSION=0.2.0
+release: $(READY)
+	BIN="$(BIN)" .ci/release "$(VERSION)"
+
 # One way for everybody: a pinned uv, by the pip that every Python brings (one wheel, checked against
 # constraints-uv.txt), installs all else from constraints.txt. A uv on PATH is never asked.
 $(READY): constraints.txt constraints-uv.txt pyproject.toml
