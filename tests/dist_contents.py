@@ -23,7 +23,7 @@ def list_modules() -> set[str]:
         f"{package}/{path.relative_to(folder).as_posix()}"
         for package, folder in INSTALLED.items()
         for path in folder.rglob("*")
-        if path.is_file() and path.suffix not in (".pyc", ".md")
+        if path.is_file() and path.suffix != ".md" and "__pycache__" not in path.parts
     }
 
 

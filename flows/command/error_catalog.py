@@ -117,17 +117,23 @@ def read_catalog() -> dict[str, list[Situation]]:
 
 def _find_situations(tree: ast.AST) -> Iterator[Situation]:
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        if not isinstance(node, ast.Call) or not node.args:
             continue
-        if node.func.id == COMPLAINT and isinstance(node.args[0], ast.Constant):
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        if name == COMPLAINT and isinstance(node.args[0], ast.Constant):
             yield Situation(node.args[0].value, 6, "GateError", _write(node.args[1]), GATE_REMEDY)
-        kind = RAISED.get(node.func.id)
-        if kind is None or not node.args:
-            continue
-        said = {item.arg: item.value for item in node.keywords}
-        for code in _list_codes(said.get("code"), kind):
-            message, remedy = _write(node.args[0]), _write(said.get("remedy"))
-            yield Situation(code, kind.exit_code, node.func.id, message, remedy)
+        # A class, or a choice between two.
+        kinds = [node.func.body, node.func.orelse] if isinstance(node.func, ast.IfExp) else []
+        for kind in (name, *(one.id for one in kinds if isinstance(one, ast.Name))):
+            if kind in RAISED:
+                yield from _describe(node, RAISED[kind])
+
+
+def _describe(node: ast.Call, kind: type[errors.PrivpipeError]) -> Iterator[Situation]:
+    said = {item.arg: item.value for item in node.keywords}
+    message, remedy = _write(node.args[0]), _write(said.get("remedy"))
+    for code in _list_codes(said.get("code"), kind):
+        yield Situation(code, kind.exit_code, kind.__name__, message, remedy)
 
 
 def _list_codes(node: ast.expr | None, kind: type[errors.PrivpipeError]) -> list[str]:
