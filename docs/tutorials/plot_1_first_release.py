@@ -58,15 +58,17 @@ shell("privpipe ingest digits.csv digits.zarr --labels zero,digit --drop scan_id
 # ---------------
 # ``init`` asks nothing. It writes every key with what it means, most of them as comments.
 
-shell("privpipe init digits.zarr my.toml --desired zero --confidential digit")
+shell(
+    "privpipe init digits.zarr my.toml --desired zero --confidential digit --release release.zarr"
+)
 print("\n".join((folder / "my.toml").read_text().splitlines()[:34]))
 
 # %%
-# Three pixels of these scans are always white, and constant features cannot be told apart: a small
-# ridge decides. Digits other than zero share much with zeros, so some of the confidential answer
-# always shows; here we allow a gain of 0.35 and say so in the configuration. All work is done in
-# the command's own process, and four of the eleven adversaries attack, so that this page is built
-# quickly.
+# Three pixels of these scans are always white, and constant features cannot be told apart: a
+# ridge decides, for which ``init`` wrote a tiny one. Digits other than zero share much with zeros,
+# so some of the confidential answer always shows; here we allow a gain of 0.35 and say so in the
+# configuration. All work is done in the command's own process, and four of the eleven adversaries
+# attack, so that this page is built quickly.
 
 
 def choose(key: str, value: str) -> None:

@@ -10,6 +10,7 @@ from importlib.metadata import version
 from typing import Any
 
 from privpipe.cluster.events import Event, Listener, ignore
+from privpipe.protocols import Guarantee
 from privpipe.report.audit_text import write_audit_markdown
 from privpipe.sanitizers.utility_summary import UtilitySummary
 from privpipe.store.access.location import join
@@ -105,10 +106,9 @@ def write_pages(report_url: str, findings: Mapping[str, Any]) -> None:
 
 def describe_run(run: Run, trained: Trained) -> dict[str, str]:
     """What an audit is of, for its report: no path, no value of a record."""
-    guarantee = trained.guarantee
     return {
         "method": f"{run.method.name} ({run.method.source})",
-        "guarantee": "; ".join(f"{key} {value}" for key, value in asdict(guarantee).items()),
+        "guarantee": _say_guarantee(trained.guarantee),
         "run": run.run_id,
         "started": run.state.started,
         "source": run.collection.digest,
@@ -131,6 +131,21 @@ def _describe_records(run: Run, trained: Trained, plan: ReleasePlan) -> dict[str
         else [],
         "partitions": [partition.n_records for partition in partitions],
     }
+
+
+def _say_guarantee(guarantee: Guarantee) -> str:
+    """A guarantee in a line, without what says nothing."""
+    number = "" if guarantee.number is None else f" {guarantee.number:g}"
+    parts = [
+        f"{guarantee.kind}{number} {guarantee.unit}".strip(),
+        guarantee.scope,
+        guarantee.theorem,
+        guarantee.assumptions,
+        f"delta {guarantee.delta:g}" if guarantee.delta else "",
+        f"protects {guarantee.protects}",
+        ", ".join(f"{name} {value:g}" for name, value in guarantee.parameters),
+    ]
+    return "; ".join(filter(None, parts))
 
 
 def _header(run: Run, trained: Trained, findings: Mapping[str, Any]) -> dict[str, Any]:
