@@ -65,6 +65,7 @@ sphinx_gallery_conf = {
     "abort_on_example_error": True,
     "remove_config_comments": True,
     "show_memory": False,
+    "write_computation_times": False,
     "download_all_examples": False,
     "show_signature": False,
     "plot_gallery": os.environ.get("PRIVPIPE_DOCS_TUTORIALS", "1") == "1",
