@@ -9,6 +9,11 @@ READY := $(VENV)/.ready
 IMPORTED := import privpipe_flows.command.demo_command, privpipe_flows.demo_pictures, \
   privpipe_flows.pipeline, matplotlib.backends.backend_agg, prefect.server.api.server, \
   privpipe.cluster.workers.preloaded, uvicorn.main
+# Certificates that this machine trusts, a company's own among them: pip asks for them by itself, uv
+# only when told. Without a store of the machine, uv's own are left.
+TRUST := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt \
+  /etc/ssl/cert.pem),--system-certs)
+UV := "$(BIN)/uv" $(TRUST) pip install --quiet --python "$(BIN)/python"
 export DO_NOT_TRACK := 1
 # Tests start hundreds of processes. Where this is set, each compiles every library that it imports.
 export PYTHONDONTWRITEBYTECODE :=
@@ -18,8 +23,9 @@ export PYTHONDONTWRITEBYTECODE :=
 demo: $(READY)
 	$(BIN)/privpipe demo
 
+# A third of what tests do is waiting: for a lock, a deadline, a process that is to die.
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # The numerical tests once more, with the inner loops of other processors.
 test-kernels: $(READY)
@@ -57,9 +63,10 @@ release: $(READY)
 # constraints-uv.txt), installs all else from constraints.txt. A uv on PATH is never asked.
 $(READY): constraints.txt constraints-uv.txt pyproject.toml
 	"$(PYTHON)" -m venv --clear "$(VENV)"
-	"$(BIN)/python" -m pip install --quiet --require-hashes --only-binary :all: -r constraints-uv.txt
-	"$(BIN)/uv" pip install --quiet --python "$(BIN)/python" --require-hashes -r constraints.txt
-	"$(BIN)/uv" pip install --quiet --python "$(BIN)/python" --no-deps -e .
+	"$(BIN)/python" -m pip install --quiet --disable-pip-version-check --require-hashes \
+	  --only-binary :all: -r constraints-uv.txt
+	$(UV) --require-hashes -r constraints.txt
+	$(UV) --no-deps -e .
 	@PYTHONDONTWRITEBYTECODE= "$(BIN)/python" -c "$(IMPORTED)"
 	@touch "$(READY)"
 
