@@ -238,6 +238,8 @@ class Guarantee:
     parameters
         Further numbers that a reader needs to check the promise, by name, in order: what it was
         composed of, a norm, a slack.
+    statement
+        The promise in a sentence to be quoted, where number and unit do not say it all.
     """
 
     kind: str
@@ -249,6 +251,7 @@ class Guarantee:
     delta: float = 0.0
     protects: str = "record"
     parameters: tuple[tuple[str, float], ...] = ()
+    statement: str = ""
 
     def __post_init__(self) -> None:
         pairs = tuple((str(name), float(number)) for name, number in self.parameters)

@@ -16,6 +16,7 @@ from flows.runs.stages.gate import check_gated
 from flows.runs.stages.prove import describe_proof
 from flows.runs.stages.train import Trained
 from privpipe.cluster.events import Event, Listener, ignore
+from privpipe.protocols import Guarantee
 from privpipe.report.audit_text import write_audit_markdown
 from privpipe.sanitizers.utility_summary import UtilitySummary
 from privpipe.store.access.location import join
@@ -27,6 +28,7 @@ from privpipe.store.releases.release import ReleasePlan, publish_release
 
 __all__ = [
     "count_unseen",
+    "describe_guarantee",
     "describe_run",
     "merge_utility",
     "publish_stage",
@@ -108,13 +110,22 @@ def describe_run(run: Run, trained: Trained) -> dict[str, str]:
     guarantee = trained.guarantee
     return {
         "method": f"{run.method.name} ({run.method.source})",
-        "guarantee": "; ".join(f"{key} {value}" for key, value in asdict(guarantee).items()),
+        "guarantee": describe_guarantee(guarantee),
         "run": run.run_id,
         "started": run.state.started,
         "source": run.collection.digest,
         "model": trained.model_digest,
         "versions": ", ".join(f"{name} {number}" for name, number in list_versions().items()),
     }
+
+
+def describe_guarantee(guarantee: Guarantee) -> str:
+    """A guarantee in one line: its sentence first, then all that it says."""
+    content = asdict(guarantee) | {"parameters": ""}
+    content.pop("statement")
+    numbers = "; ".join(f"{name} {number:.6g}" for name, number in guarantee.parameters)
+    plain = "; ".join(f"{key} {value}" for key, value in content.items() if value != "")
+    return "; ".join(part for part in (guarantee.statement, plain, numbers) if part)
 
 
 def _describe_records(run: Run, trained: Trained, plan: ReleasePlan) -> dict[str, Any]:
@@ -140,6 +151,7 @@ def _header(run: Run, trained: Trained, findings: Mapping[str, Any]) -> dict[str
         "options": run.method_options(),
         "options_sha256": digest_options(run.options),
         "guarantee": asdict(trained.guarantee),
+        "promise": trained.guarantee.statement or None,
         "source_digest": run.collection.digest,
         "training_digest": run.training.digest,
         **describe_proof(run),
