@@ -363,6 +363,10 @@ class Method(Generic[O_contra]):
         Options of a first configuration where only what is to be hidden is named:
         ``suggest(confidential, columns, read)``, with all variables and a function that reads
         codes of named ones from a few chunks; empty where the method does not suit.
+    trace
+        Its trade-off curve: ``trace(shards, options, n_points, kept, keep)``, where `kept` gives
+        the map of a point that an interrupted tracing had `keep` store, or None; a list of points,
+        each a mapping of numbers by name. None where there is no curve.
     """
 
     name: str
@@ -385,3 +389,4 @@ class Method(Generic[O_contra]):
     forgets_keys: bool = False
     forecast: Callable[[Any, Any], Any] | None = None
     suggest: Callable[..., Mapping[str, Any]] | None = None
+    trace: Callable[..., list[Mapping[str, float]]] | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import reduce
 from typing import Annotated, Literal
@@ -15,10 +15,17 @@ from privpipe.capabilities import Preview
 from privpipe.errors import InputError
 from privpipe.numerics.mapping.pricing.pair_pricing import PriceOracle
 from privpipe.numerics.mapping.problem.distortion import CodeDistance
+from privpipe.numerics.mapping.problem.extremes import measure_mean_distances
 from privpipe.numerics.mapping.problem.known_steps import KnownSteps
 from privpipe.protocols import FloatArray, IntArray, Method, Role, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted, say_incomplete
+from privpipe.sanitizers.mapping.alphabet import prepare_alphabet
 from privpipe.sanitizers.mapping.assurance import assure_mapping, check_wanted, forecast_needed
+from privpipe.sanitizers.mapping.exponential import (
+    MOST_SYMBOLS,
+    fit_exponential_mechanism,
+    keep_symbols,
+)
 from privpipe.sanitizers.mapping.profile_forecast import (
     ProfileForecast,
     forecast_profiles,
@@ -36,6 +43,7 @@ from privpipe.sanitizers.mapping.smoothing import (
     choose_smoothing,
     smooth_table,
 )
+from privpipe.sanitizers.mapping.solving.constrained import solve_constrained_mapping
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 from privpipe.sanitizers.options import FORBID, Options
@@ -83,6 +91,17 @@ class PrivacyMappingOptions(Options):
     gap: Annotated[
         float, Field(gt=0, allow_inf_nan=False, description="Wanted certified gap, nats.")
     ] = 1e-3
+    max_posterior_odds: Annotated[
+        Annotated[float, Field(gt=1, allow_inf_nan=False)] | None,
+        Field(
+            description="No released profile multiplies the odds of two private values by more, "
+            "under the law counted."
+        ),
+    ] = None
+    max_leakage: Annotated[
+        Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
+        Field(description="Largest maximal leakage of the mapping, nats, under the law counted."),
+    ] = None
     solver: Annotated[
         Literal["auto", "frank_wolfe"],
         Field(description="frank_wolfe is the paper's algorithm."),
@@ -248,7 +267,38 @@ def fit_privacy_mapping(
     private, _ = number_private(counts)
     joint, codes = prepare_joint(fitted, options, private)  # raises where nothing is known
     say_incomplete(counts.n_left_out, counts.n_records + counts.n_left_out, "private")
-    mapping = solve_privacy_mapping(
+    mapping = _solve(joint, codes, options, price, known)
+    assured = assure_mapping(
+        mapping, joint, private, fitted, fresh, shards.schema, confidence=options.confidence
+    )
+    check_wanted(assured, joint, fitted, options.wanted_information, options.held_out)
+    return assured
+
+
+def _solve(
+    joint: FloatArray,
+    codes: IntArray,
+    options: PrivacyMappingOptions,
+    price: PriceOracle | None,
+    known: KnownSteps | None = None,
+    start: SparseMapping | None = None,
+) -> SparseMapping:
+    """The mapping of the options; with limits on the worst case by a programme of its own."""
+    seconds = np.inf if options.max_seconds is None else options.max_seconds
+    if options.max_posterior_odds is not None or options.max_leakage is not None:
+        return solve_constrained_mapping(
+            joint,
+            codes,
+            options.distortion,
+            distortion_budget=options.distortion_budget,
+            max_posterior_odds=options.max_posterior_odds,
+            max_leakage=options.max_leakage,
+            gap=options.gap,
+            price=price,
+            max_seconds=seconds,
+            unseen=options.unseen,
+        )
+    return solve_privacy_mapping(
         joint,
         codes,
         options.distortion,
@@ -257,15 +307,75 @@ def fit_privacy_mapping(
         price=price,
         solver=options.solver,
         n_steps=options.steps,
-        max_seconds=np.inf if options.max_seconds is None else options.max_seconds,
+        max_seconds=seconds,
         unseen=options.unseen,
         known=known,
+        start=start,
     )
-    assured = assure_mapping(
-        mapping, joint, private, fitted, fresh, shards.schema, confidence=options.confidence
-    )
-    check_wanted(assured, joint, fitted, options.wanted_information, options.held_out)
-    return assured
+
+
+def trace_curve(
+    shards: Shards,
+    options: PrivacyMappingOptions,
+    n_points: int,
+    kept: Callable[[int], SparseMapping | None],
+    keep: Callable[[int, SparseMapping], None],
+) -> list[Mapping[str, float]]:
+    """Information against distortion: counted once, split once, each budget begun from the last.
+
+    Parameters
+    ----------
+    shards, options
+        As of `fit_privacy_mapping`; the budgets reach from 0 to where one profile is for all.
+    n_points
+        Budgets, at least 2.
+    kept, keep
+        See `Method.trace`.
+
+    Returns
+    -------
+    points
+        By ascending budget; every upper bound has the confidence of the options by itself. The
+        exponential mechanism and the identity are measured under the same counts; the mechanism is
+        left out where there are too many profiles.
+    """
+    check_shards(shards)
+    check_unweighted(shards.schema)
+    counts = shards.reduce(ProfileCounts.of)
+    fitted, fresh = split_counts(counts, options.held_out)
+    private, _ = number_private(counts)
+    joint, codes = prepare_joint(fitted, options, private)
+    free = prepare_alphabet(joint, codes, options.distortion, 0.0)
+    most = float(measure_mean_distances(free.problem).min()) * free.unit
+    raw = keep_symbols(joint, codes, options.distortion).information
+    points: list[Mapping[str, float]] = []
+    mapping: SparseMapping | None = None
+    for number, budget in enumerate(np.linspace(0.0, most, n_points)):
+        start = mapping
+        mapping = kept(number)
+        if mapping is None:
+            mapping = _solve(
+                joint, codes, replace(options, distortion_budget=float(budget)), None, start=start
+            )
+            mapping = assure_mapping(
+                mapping, joint, private, fitted, fresh, shards.schema, confidence=options.confidence
+            )
+            keep(number, mapping)
+        point = {
+            "distortion_budget": float(budget),
+            "distortion": mapping.distortion,
+            "plug_in": mapping.information,
+            "upper_bound": float(mapping.guarantee.number or 0.0),
+            "lower_bound": mapping.lower_bound,
+            "identity": raw,
+        }
+        if len(codes) <= MOST_SYMBOLS and budget > 0:
+            other = fit_exponential_mechanism(
+                joint, codes, options.distortion, distortion_budget=float(budget)
+            )
+            point["exponential"] = other.information
+        points.append(point)
+    return points
 
 
 def _columns(options: PrivacyMappingOptions) -> Mapping[Role, tuple[str, ...]]:
@@ -327,4 +437,5 @@ METHOD = Method(
     forecast=_forecast,
     suggest=suggest_mapping,
     resumes=True,
+    trace=trace_curve,
 )

@@ -15,8 +15,8 @@ because ``-sum p_a log p_a <= -sum p_a log s_a``, ``log p(a|i) <= 0`` in the rar
 elsewhere ``log p(a|i)`` grows when it is counted among S alone. What is left, the divergence of the
 true posteriors in S from t, is ``sum_S p log(p / m)`` less the same sum over symbols, which is at
 least ``Q_S - M_S`` (log-sum inequality). So it is at most ``sum_S m phi(p / m)`` with
-``phi(x) = x log x - x + 1``; where every ratio ``p / m`` is at least x, ``phi(x) <= c(x) (x - 1)**2``,
-c falling from 1 at x = 0 to 1/2 at x = 1.
+``phi(x) = x log x - x + 1``. Where every ratio ``p / m`` is at least x, phi is at most c(x) times
+the square of its distance from 1, c falling from 1 at x = 0 to 1/2 at x = 1.
 
 The first two terms are a mean of a known function of fresh records. The third is bounded by two
 halves: with the first half's ``w = (p1 - m) / m``, the second measures ``<w, p - m>``, whose excess
