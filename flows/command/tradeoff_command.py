@@ -53,7 +53,7 @@ def tradeoff_command(config: str, n_points: int, out: str, *, as_json: bool) -> 
 
     shards = ShardedCollection(run.training.keeping(run.split, "fit"), LocalExecutor())
     curve = run.method.trace(shards, run.options.method, n_points, kept, keep)
-    answer = {
+    answer: dict[str, Any] = {
         "method": run.method.name,
         "options": run.method_options(),
         "training_digest": run.training.digest,

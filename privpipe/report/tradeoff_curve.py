@@ -17,13 +17,14 @@ _LINES = {
     "plug_in": "on the fitted counts",
     "lower_bound": "certificate: no mapping has less",
     "exponential": "exponential mechanism, on the counts",
+    "identity": "records as they are, on the counts",
 }
 
 
 def plot_tradeoff(
     points: Sequence[Mapping[str, float]], *, title: str = "", theme: ThemeName = "light"
 ) -> Figure:
-    """The curve of a privacy mapping, with the records as they are as the baseline.
+    """The curve of a privacy mapping beside the exponential mechanism and the identity.
 
     Parameters
     ----------
@@ -42,7 +43,6 @@ def plot_tradeoff(
         lines,
         x="mean distortion",
         y="information on the private value (nats)",
-        baseline=points[0]["identity"],
         title=title,
         theme=theme,
     )

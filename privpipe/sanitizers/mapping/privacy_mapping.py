@@ -326,7 +326,8 @@ def trace_curve(
     Parameters
     ----------
     shards, options
-        As of `fit_privacy_mapping`; the budgets reach from 0 to where one profile is for all.
+        As of `fit_privacy_mapping`; the budgets reach from 0 to where one profile is for all,
+        nearer to one another where they are small and the curve is steep.
     n_points
         Budgets, at least 2.
     kept, keep
@@ -350,7 +351,7 @@ def trace_curve(
     raw = keep_symbols(joint, codes, options.distortion).information
     points: list[Mapping[str, float]] = []
     mapping: SparseMapping | None = None
-    for number, budget in enumerate(np.linspace(0.0, most, n_points)):
+    for number, budget in enumerate(most * np.linspace(0.0, 1.0, n_points) ** 2):
         start = mapping
         mapping = kept(number)
         if mapping is None:

@@ -278,25 +278,25 @@ class _Programme:
         parts.append(self._part("budget", spent, places, sizes, 1, room))
         if self.limits.odds is not None:
             a, b = np.nonzero(~np.eye(k, dtype=bool))
-            row = np.arange(n * len(a)).reshape(n, len(a))
+            ratio = np.arange(n * len(a)).reshape(n, len(a))
             parts.append(
                 self._part(
                     "odds",
-                    [row.ravel(), row.ravel()],
+                    [ratio.ravel(), ratio.ravel()],
                     [mass_at[:, a].ravel(), mass_at[:, b].ravel()],
                     [
                         np.tile(1 / problem.prior[a], n),
                         np.tile(-self.limits.odds / problem.prior[b], n),
                     ],
-                    row.size,
+                    ratio.size,
                     0.0,
                 )
             )
         if self.limits.leakage is not None:
-            row, peak = np.arange(n * k), np.repeat(self.at_peaks + np.arange(n), k)
+            cell, peak = np.arange(n * k), np.repeat(self.at_peaks + np.arange(n), k)
             sizes = [np.tile(1 / problem.prior, n), -np.ones(n * k)]
             parts.append(
-                self._part("peaks", [row, row], [mass_at.ravel(), peak], sizes, n * k, 0.0)
+                self._part("peaks", [cell, cell], [mass_at.ravel(), peak], sizes, n * k, 0.0)
             )
             top = float(np.exp(self.limits.leakage))
             places = [self.at_peaks + np.arange(n)]

@@ -102,8 +102,9 @@ def _check_limits(odds: float | None, leakage: float | None) -> Limits:
 def _keep_limits(problem: MappingProblem, found: ConstrainedPlan, limits: Limits) -> Plan:
     """The programme's masses made a mapping, then mixed until the limits hold exactly."""
     pairs = found.pairs
-    released = np.bincount(pairs.symbols, found.weights, problem.n_symbols)
-    weights = np.where(released[pairs.symbols] >= _LEAST_MASS, found.weights, 0.0)
+    traces = np.bincount(pairs.symbols, found.weights, problem.n_symbols)
+    large: FloatArray = (traces[pairs.symbols] >= _LEAST_MASS).astype(np.float64)
+    weights = np.asarray(found.weights * large, dtype=np.float64)
     kept = np.bincount(pairs.columns, weights, problem.n_columns)
     if (kept <= 0).any():
         raise ConvergenceError(
@@ -112,7 +113,7 @@ def _keep_limits(problem: MappingProblem, found: ConstrainedPlan, limits: Limits
             code="programme",
         )
     weights = weights * (problem.mass / kept)[pairs.columns]
-    released = np.bincount(pairs.symbols, weights, problem.n_symbols)
+    released = np.bincount(pairs.symbols, weights, problem.n_symbols).astype(np.float64)
     share = _find_share(problem, found, weights, released, limits)
     used = weights > 0
     plan = measure_plan(problem, pairs.symbols[used], pairs.columns[used], weights[used])
@@ -128,13 +129,13 @@ def _find_share(
 ) -> float:
     """How much of a release that does not look at the record brings the limits about."""
     pairs, prior = found.pairs, problem.prior
-    given = np.stack(
+    masses = np.stack(
         [
             np.bincount(pairs.symbols, weights * row[pairs.columns], problem.n_symbols)
             for row in problem.posterior.T
         ]
     )
-    given = given[:, released > 0] / prior[:, None]
+    given: FloatArray = masses[:, released > 0] / prior[:, None]
     common, share = released[released > 0] / released.sum(), 0.0
     if limits.odds is not None:
         beyond = given.max(axis=0) * (1 + 1e3 * _SAFETY) - limits.odds * given.min(axis=0)
@@ -157,4 +158,5 @@ def _mix(problem: MappingProblem, plan: Plan, common: FloatArray, share: float) 
     weights = np.concatenate([(1 - share) * plan.weights, extra])
     keys, place = np.unique(columns * problem.n_symbols + symbols, return_inverse=True)
     column, symbol = np.divmod(keys, problem.n_symbols)
-    return measure_plan(problem, symbol, column, np.bincount(place, weights, len(keys)))
+    joined = np.bincount(place.ravel(), weights, len(keys)).astype(np.float64)
+    return measure_plan(problem, symbol, column, joined)
