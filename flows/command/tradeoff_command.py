@@ -7,9 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from flows.runs.configuration.run_options import read_options
-from flows.runs.run import Run, digest_options
-from flows.runs.stages.check import check_stage
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.errors import OptionError
@@ -19,6 +16,9 @@ from privpipe.store.access.location import local_path, shown
 from privpipe.store.access.text import write_file
 from privpipe.store.arrays.headers import companion_url, exists
 from privpipe.store.models.artifacts import open_model, write_model
+from privpipe_flows.runs.configuration.run_options import read_options
+from privpipe_flows.runs.run import Run, digest_options
+from privpipe_flows.runs.stages.check import check_stage
 
 __all__ = ["tradeoff_command"]
 
