@@ -25,7 +25,7 @@ def fit(law: RecordLaw, n: int, **changes: object) -> float:
 
 def test_fit__says_how_many_records_the_wanted_bound_needs_and_they_do() -> None:
     law = make_laws()["random"]
-    with pytest.raises(GuaranteeError, match="wanted_information is 0.02") as error:
+    with pytest.raises(GuaranteeError, match=r"wanted_information is 0\.02") as error:
         fit(law, 4_000, wanted_information=WANTED)
     assert error.value.code == "bound-above-wanted"
     needed = int(re.findall(r"About ([\d,]+)", str(error.value.remedy))[0].replace(",", ""))

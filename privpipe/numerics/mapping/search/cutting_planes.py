@@ -96,15 +96,21 @@ def search_constrained(
     price
         Prices all columns for given potentials.
     max_seconds
-        After which no new round begins.
+        After which no new round begins; the programme under way is given up.
     """
     began, best = time.monotonic(), -np.inf
     pairs = _first_pairs(problem)
     tangents = _first_tangents(problem)
     duals, stopped = Duals(np.zeros((problem.n_symbols, problem.n_private)), 0.0), "rounds"
+    weights, excess, kept = None, 0.0, pairs
     for number in range(_ROUNDS):
         programme = _Programme(problem, limits, pairs, tangents)
-        weights, masses, excess, dual = programme.solve()
+        solved = programme.solve(max_seconds - (time.monotonic() - began))
+        if solved is None:
+            stopped = "time limit"
+            break
+        weights, masses, excess, dual = solved
+        kept = pairs
         bound, own, new = _price_all(problem, limits, dual, price)
         if bound > best:
             best, duals = bound, own
@@ -117,10 +123,16 @@ def search_constrained(
             stopped = "gap reached"
             break
         if time.monotonic() - began > max_seconds:
-            stopped = "time is up"
+            stopped = "time limit"
             break
         pairs = _join(problem, pairs, new)
-    return ConstrainedPlan(programme.pairs, weights, duals, max(best, 0.0), excess, stopped)
+    if weights is None:
+        raise ConvergenceError(
+            "max_seconds is over before any mapping within the limits was found.",
+            remedy="Allow more seconds, or fewer profiles (most_frequent).",
+            code="no-time",
+        )
+    return ConstrainedPlan(kept, weights, duals, max(best, 0.0), excess, stopped)
 
 
 def _first_pairs(problem: MappingProblem) -> Pairs:
@@ -207,8 +219,8 @@ class _Programme:
         self.at_excess = self.at_peaks + (self.n_used if limits.leakage is not None else 0)
         self.n_variables = self.at_excess + 1
 
-    def solve(self) -> tuple[FloatArray, FloatArray, float, dict[str, Any]]:
-        """Masses of pairs, masses of symbols, excess and multipliers."""
+    def solve(self, seconds: float) -> tuple[FloatArray, FloatArray, float, dict[str, Any]] | None:
+        """Masses of pairs, masses of symbols, excess and multipliers; None when time is over."""
         upper, limit, rows = self._inequalities()
         equal, right = self._equalities()
         cost = np.zeros(self.n_variables)
@@ -217,7 +229,12 @@ class _Programme:
         free = np.zeros((self.n_variables, 2))
         free[:, 1] = np.inf
         free[self.at_values : self.at_peaks, 0] = -np.inf
-        found = linprog(cost, upper, limit, equal, right, bounds=free, method="highs")
+        limits = {} if seconds == np.inf else {"time_limit": max(seconds, 0.0)}
+        found = linprog(
+            cost, upper, limit, equal, right, bounds=free, method="highs", options=limits
+        )
+        if found.status == 1:
+            return None
         if found.status != 0:
             raise ConvergenceError(
                 "the linear programme of a constrained mapping was not solved.",

@@ -18,7 +18,7 @@ from privpipe.numerics.mapping.search.cutting_planes import (
 )
 from privpipe.protocols import FloatArray
 from privpipe.sanitizers.mapping.alphabet import Distortion, prepare_alphabet
-from privpipe.sanitizers.mapping.solving.solve import store_plan
+from privpipe.sanitizers.mapping.solving.solve import check_solve_options, store_plan
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, UnseenPolicy
 
 __all__ = ["solve_constrained_mapping"]
@@ -68,6 +68,7 @@ def solve_constrained_mapping(
     arithmetic: the programme's solution is mixed with a release that does not look at the record,
     until they do.
     """
+    check_solve_options(distortion_budget, gap, "auto", 1, max_seconds)
     limits = _check_limits(max_posterior_odds, max_leakage)
     alphabet = prepare_alphabet(joint, codes, distortion, distortion_budget)
     problem = alphabet.problem

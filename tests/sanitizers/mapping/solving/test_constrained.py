@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from privpipe import solve_privacy_mapping
-from privpipe.errors import OptionError
+from privpipe.errors import ConvergenceError, OptionError
 from privpipe.numerics.mapping.confidence.worst_case import measure_worst_cases
 from privpipe.sanitizers.mapping.solving.constrained import solve_constrained_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
@@ -63,6 +63,18 @@ def test_solve_constrained_mapping__leakage_is_kept_and_loose_limits_ask_nothing
     loose = solve_constrained_mapping(joint, codes, distortion_budget=0.3, max_leakage=10.0)
     assert abs(loose.information - free.information) <= 2e-4
     assert abs(loose.lower_bound - free.lower_bound) <= 2e-4
+
+
+def test_solve_constrained_mapping__refuses_what_is_no_option_and_keeps_its_time() -> None:
+    joint, codes = draw_counts(3) / draw_counts(3).sum(), make_grid(4, 3)
+    with pytest.raises(OptionError, match="distortion_budget is nan"):
+        solve_constrained_mapping(joint, codes, distortion_budget=np.nan, max_leakage=0.1)
+    with pytest.raises(OptionError, match="max_leakage is 0"):
+        solve_constrained_mapping(joint, codes, distortion_budget=0.1, max_leakage=0.0)
+    with pytest.raises(ConvergenceError, match="max_seconds"):
+        solve_constrained_mapping(
+            joint, codes, distortion_budget=0.5, max_leakage=0.1, max_seconds=1e-6
+        )
 
 
 def test_solve_constrained_mapping__says_the_budget_that_limits_need() -> None:
