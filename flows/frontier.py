@@ -22,10 +22,6 @@ import numpy as np
 import platformdirs
 from matplotlib.figure import Figure
 
-from flows.reproduce.steps import expect_steps, step
-from flows.runs.configuration.run_options import RunOptions
-from flows.runs.run import digest_options, find_attack_options
-from flows.runs.stages.check import check_stage
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.kinds.inference import plan_attacks, run_attack
 from privpipe.attacks.kinds.verdicts.attack_report import AttackReport, summarise_outcomes
@@ -40,6 +36,10 @@ from privpipe.sanitizers.minimax.linear_filter import LinearFilter
 from privpipe.sanitizers.options import make_options
 from privpipe.store.collections.collection import Collection
 from privpipe.store.models.artifacts import write_model
+from privpipe_flows.reproduce.steps import expect_steps, step
+from privpipe_flows.runs.configuration.run_options import RunOptions
+from privpipe_flows.runs.run import digest_options, find_attack_options
+from privpipe_flows.runs.stages.check import check_stage
 
 __all__ = ["Point", "find_frontier_folder", "measure_frontier", "plan_points", "plot_frontier"]
 

@@ -7,15 +7,20 @@ import json
 from functools import partial
 from typing import Any
 
-from flows.frontier import find_frontier_folder, measure_frontier, plan_points, plot_frontier
-from flows.reproduce.steps import Steps, follow_steps
-from flows.runs.configuration.run_options import read_options
-from flows.runs.run import cluster_options
-from flows.runs.stages.check import check_stage
 from privpipe.cluster.executors.open_executor import open_executor
 from privpipe.errors import OptionError
 from privpipe.report.console import say, say_raw
 from privpipe.store.access.text import write_file
+from privpipe_flows.frontier import (
+    find_frontier_folder,
+    measure_frontier,
+    plan_points,
+    plot_frontier,
+)
+from privpipe_flows.reproduce.steps import Steps, follow_steps
+from privpipe_flows.runs.configuration.run_options import read_options
+from privpipe_flows.runs.run import cluster_options
+from privpipe_flows.runs.stages.check import check_stage
 
 __all__ = ["frontier_command"]
 

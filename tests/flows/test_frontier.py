@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.command.frontier_command import frontier_command
-from flows.frontier import plan_points
 from privpipe.errors import OptionError
+from privpipe_flows.command.frontier_command import frontier_command
+from privpipe_flows.frontier import plan_points
 from tests.motion import draw_windows, write_windows
 
 CONFIGURATION = """
@@ -44,7 +44,7 @@ def test_frontier__goes_on_and_says_what_every_filter_keeps_and_hides(
     config, out = configure(tmp_path), str(tmp_path / "out")
     given = {"out": out, "widths": "1", "tradeoffs": "10", "as_json": True}
     learned: list[str] = []
-    from flows import frontier
+    from privpipe_flows import frontier
 
     learn = frontier._learn
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flows.pipeline import run_pipeline
-from flows.runs.configuration.run_options import read_options
-from flows.runs.stages.check import check_stage
 from privpipe import open_model, open_release
 from privpipe.errors import OptionError
+from privpipe_flows.pipeline import run_pipeline
+from privpipe_flows.runs.configuration.run_options import read_options
+from privpipe_flows.runs.stages.check import check_stage
 from tests.motion import draw_windows, write_windows
 
 CONVOLUTION = Path(__file__).parents[1] / "examples" / "convolution.py"
