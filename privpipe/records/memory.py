@@ -83,6 +83,7 @@ class Records:
         confidential: npt.ArrayLike | None = None,
         attributes: npt.ArrayLike | None = None,
         weights: npt.ArrayLike | None = None,
+        public: bool = False,
         categorical: str | Sequence[str] = (),
         numeric: str | Sequence[str] = (),
         n_shards: int = 1,
@@ -111,6 +112,7 @@ class Records:
             n_features=x.shape[1],
             feature_names=names,
             weighted=bool(self._whole.weights.size),
+            public=public,
             desired=d_columns,
             confidential=c_columns,
             attributes=tuple(
