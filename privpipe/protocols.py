@@ -361,6 +361,9 @@ class Method(Generic[O_contra]):
         the answer to a question that its `write` took, a tuple of arrays and numbers.
     learns
         Whether `fit` reads records: what it makes is otherwise known before.
+    loses
+        The epsilon that each released record loses with these options; None where no
+        differential privacy is promised.
     weighs
         Whether `fit` counts records by their weights; the others refuse weights.
     forgets_keys
@@ -391,6 +394,7 @@ class Method(Generic[O_contra]):
     factored: Callable[[Any, npt.DTypeLike], RecordMap] | None = None
     may_factor: Callable[[O_contra], bool] = lambda _: True
     learns: bool = True
+    loses: Callable[[O_contra], float | None] = lambda _: None
     weighs: bool = False
     forgets_keys: bool = False
     forecast: Callable[[Any, Any], Any] | None = None

@@ -50,6 +50,8 @@ class Records:
         How often each record counts in a fit, non-negative; once when not given. Null-space
         cleaning and LEACE count so, other methods refuse weights. Measurements and audits count
         every record once.
+    public
+        Whether the records are public: what is learned from them is outside every promise.
     categorical, numeric
         Integers whose kind is known: a role ("desired", "confidential"), or one of its variables
         ("confidential_0").

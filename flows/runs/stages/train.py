@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flows.runs.run import Run, list_versions, now
+from flows.runs.stages.subjects import count_subjects, protect_subjects
 from privpipe.capabilities import MakesRecords, MixesRecords
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.pass_checkpoints import KnownSteps
@@ -133,7 +134,7 @@ def _describe(fitted: RecordMap, run: Run, executor: Executor) -> Trained:
         digest,
         fitted.n_features_in,
         fitted.n_features_out,
-        fitted.guarantee,
+        protect_subjects(fitted.guarantee, count_subjects(run)),
         fitted.reads,
         fitted.draws,
         fitted.keeps_features,

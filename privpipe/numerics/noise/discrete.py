@@ -17,6 +17,7 @@ from functools import cached_property
 
 import mpmath
 import numpy as np
+import numpy.typing as npt
 
 from privpipe.errors import OptionError
 from privpipe.numerics.random.elementary import compiled
@@ -40,9 +41,13 @@ SETTLED = 2**16
 
 _PRECISION = 400
 
+OctetArray = npt.NDArray[np.uint8]
+
 
 @compiled
-def _compare(octets: WordArray, heads: WordArray, n_octets: int, asked: int, out: IntArray) -> None:
+def _compare(
+    octets: OctetArray, heads: OctetArray, n_octets: int, asked: int, out: IntArray
+) -> None:
     """Lanes of each value below their threshold by the first bits; above them, those left open.
 
     Thirty-two lanes are compared at once, whatever the number of a value's own octets: a constant
@@ -247,10 +252,10 @@ class DiscreteLaplaceNoise:
             return math.nextafter(float(2 * self.width * worst), math.inf)
 
     @cached_property
-    def _heads(self) -> WordArray:
+    def _heads(self) -> OctetArray:
         heads = np.zeros(LANES, np.uint8)
         heads[: self.n_lanes] = [t >> TAIL_BITS for t in self.thresholds]
-        return heads  # type: ignore[return-value]
+        return heads
 
     @cached_property
     def _asked(self) -> int:

@@ -53,7 +53,7 @@ def _round(
             angle = (np.float64(np.int64(turn & np.uint64(2**61 - 1))) + 0.5) * _EIGHTH_TURN
             sine, cosine = sine_cosine_of(angle)
             swap = (turn >> np.uint64(61)) & np.uint64(1) == np.uint64(1)
-            one = length * (1.0 - 2.0 * np.float64(np.int64((turn >> np.uint64(63)))))
+            one = length * (1.0 - 2.0 * np.float64(np.int64(turn >> np.uint64(63))))
             two = length * (
                 1.0 - 2.0 * np.float64(np.int64((turn >> np.uint64(62)) & np.uint64(1)))
             )

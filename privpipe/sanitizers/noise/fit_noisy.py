@@ -127,15 +127,17 @@ def list_methods(filters: Filters) -> tuple[Method[Any], ...]:
             "or (epsilon, 2**-100)",
             statistics=NORM_STATISTICS,
             check=partial(check_noisy, filters=filters),
+            loses=lambda o: None if o.allow_data_bound else o.epsilon,
         ),
     )
 
 
 def _make_options_class(filters: Filters) -> type[NoisyOptions]:
     """The options, with those of every filter as a table of their own."""
-    kinds = functools.reduce(operator.or_, [row.options for row in filters.values()])
-    described = Annotated[
-        Annotated[kinds, Field(discriminator="name")] | None,  # type: ignore[operator]
+    kinds: Any = functools.reduce(operator.or_, [row.options for row in filters.values()])
+    told_apart: Any = Annotated[kinds, Field(discriminator="name")]
+    described: Any = Annotated[
+        told_apart | None,
         Field(
             description="A table [method.filter] with the name and options of any row-wise "
             "method. Not set: noise alone."
@@ -149,8 +151,8 @@ def _make_options_class(filters: Filters) -> type[NoisyOptions]:
         "filter": None,
     }
     made: Any = type("NoisyOptions", (NoisyOptions,), space)
-    found: type[NoisyOptions] = options_dataclass(frozen=True, kw_only=True, config=FORBID)(made)
-    return found
+    found: Any = options_dataclass(frozen=True, kw_only=True, config=FORBID)(made)
+    return found  # type: ignore[no-any-return]
 
 
 def _of(
@@ -264,15 +266,15 @@ def _fit_filter(
     return fitted
 
 
-def _bound_records(
-    shards: Shards, options: NoisyOptions, fitted: RecordMap | None
-) -> NoisyFilter:
+def _bound_records(shards: Shards, options: NoisyOptions, fitted: RecordMap | None) -> NoisyFilter:
     """Noise behind an optional filter: the mean and the threshold of what it filters."""
     n_features = shards.schema.n_features
     before: tuple[RecordMap, ...] = ()
-    projection, shift = np.empty((0, 0)), np.zeros(n_features)
-    if isinstance(fitted, Projects):
-        projection, shift = _orthonormalise(fitted.weights, fitted.offset)
+    projection: FloatArray = np.empty((0, 0))
+    shift: FloatArray = np.zeros(n_features)
+    linear: Any = fitted if isinstance(fitted, Projects) else None
+    if linear is not None:
+        projection, shift = _orthonormalise(linear.weights, linear.offset)
     elif fitted is not None:
         before, shift = (fitted,), np.zeros(fitted.n_features_out)
     mechanism = plan(options, len(shift))
@@ -337,4 +339,3 @@ def _promise(options: NoisyOptions, mechanism: Mechanism) -> Guarantee:
     return mechanism.promise(
         options.order, "Filter, mean and threshold come from records said to be public."
     )
-

@@ -26,8 +26,7 @@ DIAMETER = 2.0
 """Largest distance of two bounded records."""
 
 _SECRET = (
-    "AES-256 is pseudorandom and the release key stays secret (destroy it by `privpipe "
-    "forget-key`)"
+    "AES-256 is pseudorandom and the release key stays secret (destroy it by `privpipe forget-key`)"
 )
 _NOT_HIDDEN = (
     "Records are protected one by one, not what several records of one person tell together, nor "
