@@ -231,6 +231,10 @@ class Preview(Protocol):
         """Attributes and labels of records that the fit will see; no features."""
         ...
 
+    def read_labelled(self) -> tuple[Sequence[Shard], ShardSchema]:
+        """The same records whole, with what they look like."""
+        ...
+
     def read_attributes(self) -> IntArray:
         """Attributes of records that will be released, (n_records, n_attributes)."""
         ...

@@ -11,6 +11,7 @@ import numpy as np
 
 from flows.runs.run import Run, find_attack_options
 from flows.runs.stages.audit_masking import audit_masking
+from flows.runs.stages.audit_neighbours import audit_neighbours
 from flows.runs.stages.audit_surrogate import audit_surrogate
 from flows.runs.stages.train import Trained
 from privpipe.attacks.adversaries.attack_options import AttackOptions
@@ -102,6 +103,7 @@ def audit_stage(
         "n_groups": judged.n_groups,
         "adversaries": _attack(run, executor, records, drawn),
         "attacks": _attack_kinds(run, executor, records, drawn),
+        "neighbours": audit_neighbours(run, trained),
     }
 
 

@@ -9,6 +9,6 @@ Start reading at `mechanism`, then `noisy_filter`.
 
 from __future__ import annotations
 
-from privpipe.sanitizers.noise.fit_noisy import list_methods
+from privpipe.sanitizers.noise.rows import list_methods
 
 __all__ = ["list_methods"]

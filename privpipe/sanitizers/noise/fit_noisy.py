@@ -1,4 +1,4 @@
-"""Learning a noisy filter from public records, and its row in the table of methods.
+"""Learning a noisy filter from public records: filter, mean and threshold.
 
 Hamm 2017, Noisy Minimax Filters, sections 2.2 and 3. The filter is any row-wise method of the
 table; the table is handed in, so that this wing knows none of the others.
@@ -6,8 +6,6 @@ table; the table is handed in, so that this wing knows none of the others.
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -27,17 +25,24 @@ from privpipe.sanitizers.names import keep_names
 from privpipe.sanitizers.noise.mechanism import Law, Mechanism, Order, plan_mechanism
 from privpipe.sanitizers.noise.noisy_filter import NoisyFilter, check_filter
 from privpipe.sanitizers.noise.noisy_shards import NoisyShards
-from privpipe.sanitizers.noise.public_norms import NORM_STATISTICS, FilteredMean, NormCounts
+from privpipe.sanitizers.noise.public_norms import FilteredMean, NormCounts
 from privpipe.sanitizers.options import FORBID, Options
 
-__all__ = ["NoisyOptions", "find_learned", "fit_noisy_filter", "list_methods"]
+__all__ = [
+    "Filters",
+    "NoisyOptions",
+    "ask_filter",
+    "check_noisy",
+    "find_learned",
+    "fit_noisy_filter",
+]
 
 Filters = Mapping[str, Method[Any]]
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
 class NoisyOptions(Options):
-    """Options of ``[method] name = "noisy"``; `list_methods` adds the filters of the table."""
+    """Options of ``[method] name = "noisy"``; `rows` adds the filters of the table."""
 
     name: Literal["noisy"] = "noisy"
     epsilon: Annotated[
@@ -109,53 +114,7 @@ class NoisyOptions(Options):
     filter: Any = None
 
 
-def list_methods(filters: Filters) -> tuple[Method[Any], ...]:
-    """The row of this wing, over the other rows of the table."""
-    options = _make_options_class(filters)
-    return (
-        Method(
-            name="noisy",
-            options=options,
-            needs=lambda o: _of(filters, o, lambda row, f: row.needs(f), frozenset()),
-            columns=lambda o: _of(filters, o, lambda row, f: row.columns(f), {}),
-            files=lambda o: _of(filters, o, lambda row, f: row.files(f), {}),
-            releases="rows",
-            fit=partial(fit_noisy_filter, filters=filters),
-            source="Hamm 2017, Noisy Minimax Filters, sections 2.2 and 3",
-            maps=(NoisyFilter,),
-            promise="local differential privacy of every record, in floating point: (epsilon, 0) "
-            "or (epsilon, 2**-100)",
-            statistics=NORM_STATISTICS,
-            check=partial(check_noisy, filters=filters),
-            loses=lambda o: None if o.allow_data_bound else o.epsilon,
-        ),
-    )
-
-
-def _make_options_class(filters: Filters) -> type[NoisyOptions]:
-    """The options, with those of every filter as a table of their own."""
-    kinds: Any = functools.reduce(operator.or_, [row.options for row in filters.values()])
-    told_apart: Any = Annotated[kinds, Field(discriminator="name")]
-    described: Any = Annotated[
-        told_apart | None,
-        Field(
-            description="A table [method.filter] with the name and options of any row-wise "
-            "method. Not set: noise alone."
-        ),
-    ]
-    space: dict[str, Any] = {
-        "__annotations__": {"filter": described},
-        "__doc__": NoisyOptions.__doc__,
-        "__module__": __name__,
-        "__qualname__": "NoisyOptions",
-        "filter": None,
-    }
-    made: Any = type("NoisyOptions", (NoisyOptions,), space)
-    found: Any = options_dataclass(frozen=True, kw_only=True, config=FORBID)(made)
-    return found  # type: ignore[no-any-return]
-
-
-def _of(
+def ask_filter(
     filters: Filters, options: NoisyOptions, ask: Callable[[Method[Any], Any], Any], without: Any
 ) -> Any:
     """What the row of the filter says of its options."""
@@ -196,8 +155,8 @@ def check_noisy(options: NoisyOptions, schema: ShardSchema, *, filters: Filters)
             )
         row.check(options.filter, schema)
     _check_public(options, schema, filters)
-    if options.filter is None or options.order == "noise_then_filter":
-        plan(options, schema.n_features)
+    first = options.filter is not None and options.order == "filter_then_noise"
+    plan(options, 1 if first else schema.n_features)  # how wide a filter is, its fit will know
 
 
 def _check_public(options: NoisyOptions, schema: ShardSchema, filters: Filters) -> None:
