@@ -9,7 +9,6 @@ releases and counted on the other, so that choosing it costs nothing.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
@@ -26,7 +25,7 @@ from privpipe.protocols import BoolArray, FloatArray
 __all__ = ["EventFloor", "NeighbourReport", "attack", "distinguish_neighbours"]
 
 LEAST_RELEASES = 200
-_QUANTILES = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.995)
+_QUANTILES = (0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
 _LOW_BITS = 6
 
 
@@ -149,15 +148,10 @@ def _project(x: FloatArray, weights: FloatArray) -> FloatArray:
 
 
 def _best_cut(scores: FloatArray, others: FloatArray) -> float:
-    """Threshold of the largest log ratio, counted as a confident opponent would."""
+    """Threshold of the largest floor on the half that it is chosen on."""
     cuts = np.unique(np.quantile(np.concatenate([scores, others]), _QUANTILES))
-    n = len(scores)
-    ratios = []
-    for cut in cuts:
-        above = [(np.count_nonzero(values >= cut) + 1) / (n + 2) for values in (scores, others)]
-        pairs = (above[0] / above[1], (1 - above[1]) / (1 - above[0]))
-        ratios.append(max(abs(math.log(ratio)) for ratio in pairs))
-    return float(cuts[int(np.argmax(ratios))])
+    floors = [_measure("", scores >= cut, others >= cut, 0.9, 1).epsilon_floor for cut in cuts]
+    return float(cuts[int(np.argmax(floors))])
 
 
 def _is_fine(x: FloatArray) -> BoolArray:

@@ -53,10 +53,11 @@ def _measure(row: FloatArray, norm: int) -> tuple[float, float]:
     largest = 0.0
     for j in range(row.size):
         size = abs(row[j])
-        if not size <= largest:  # takes NaN along
-            largest = size
-    if largest == 0.0 or not largest < np.inf:
-        return largest, 0.0
+        if not size < np.inf:  # NaN is not, either
+            return np.inf, 0.0
+        largest = max(largest, size)
+    if largest == 0.0:
+        return 0.0, 0.0
     total = 0.0
     for j in range(row.size):
         part = abs(row[j]) / largest

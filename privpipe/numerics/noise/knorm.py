@@ -110,16 +110,16 @@ class KNormNoise:
 
     Notes
     -----
-    Error of the floats, u = 2**-53, to first order; the kernel's constants are at least twice it:
+    Error of the floats, u = 2**-53, to first order; the kernel's constants are well above it:
 
-    - an exponential, given its word: 6 u relative (`elementary`: 3 ulp), and at most
+    - an exponential, given its word: 7 u relative (proved, see `elementary`), and at most
       1 / (2 word) for the bits of the uniform that were not read;
-    - their sum T: (6 + width) u relative, and width / (2 least word);
-    - sqrt(E): 4 u relative, and the unread part over sqrt(E); sine and cosine: 6 u (angle 3.2 u,
-      rounding of `elementary` 1 ulp, unread bits below u / 2): a normal coordinate is off by
-      11 u sqrt(E), the vector by at most 16 u rho, with rho**2 the sum of the pairs' energies;
-    - ``scale T g / (grid |g|)``: radius times [(6 + width) u + (width + 1) u / 2 + 8 u, and
-      twice the error of the vector over its length].
+    - their sum T: (7 + width) u relative, and width / (2 least word);
+    - sqrt(E): 5 u relative, and the unread part over sqrt(E); sine and cosine: 6 u (angle 3.2 u,
+      `elementary` 2 u, unread bits below u / 2): a normal coordinate is off by 12 u sqrt(E), the
+      vector by at most 17 u rho, with rho**2 the sum of the pairs' energies (the kernel: 32 u);
+    - ``scale T g / (grid |g|)``: radius times [(7 + width) u + (width + 1) u / 2 + 8 u (the
+      kernel: (2 width + 32) u), and twice the error of the vector over its length].
 
     A record nearer to a boundary than this is decided by intervals from 64 + 1,024 bits per
     uniform. They leave it undecided with a probability below `undecided`.
