@@ -13,7 +13,7 @@ from flows.runs.stages.budget import BudgetMeaning, explain_budget
 from flows.runs.stages.check import check_stage, check_variation
 from flows.runs.stages.gate_check import plan_gate
 from flows.runs.stages.preview import forecast_run
-from flows.runs.stages.subjects import count_subjects
+from flows.runs.stages.subject_limit import count_subjects
 from privpipe.capabilities import Forecast
 from privpipe.report.console import say, tabulate
 from privpipe.store.access.location import shown

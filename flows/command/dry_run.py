@@ -13,7 +13,7 @@ from flows.runs.configuration.run_options import read_options
 from flows.runs.run import Run
 from flows.runs.stages.check import check_stage
 from flows.runs.stages.preview import forecast_run
-from flows.runs.stages.subjects import count_subjects
+from flows.runs.stages.subject_limit import count_subjects
 from privpipe.records.chunks import ChunkPlan, predict_chunk_memory
 from privpipe.report.console import say
 from privpipe.store.access.location import shown

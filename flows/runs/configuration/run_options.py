@@ -417,7 +417,8 @@ def _describe(
         return f"{where}: {shown} is missing."
     if item["type"].startswith("union_tag"):
         allowed = ", ".join(METHODS)
-        return f"{where}: [method] name is missing or not known; use one of: {allowed}."
+        table = f"[{'.'.join(names)}]"
+        return f"{where}: {table} name is missing or not known; use one of: {allowed}."
     message = str(item["msg"]).removeprefix("Value error, ")
     return f"{where}: {shown}: {message}."
 

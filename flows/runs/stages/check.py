@@ -14,7 +14,7 @@ from flows.runs.run import Run, digest_options, make_run_id, now
 from flows.runs.stages.budget import MOST_CHUNKS, find_constants
 from flows.runs.stages.gate_check import check_gate
 from flows.runs.stages.spend import check_limit
-from flows.runs.stages.subjects import check_subjects
+from flows.runs.stages.subject_limit import check_subjects
 from privpipe.cluster.workers.connection import check_address, check_dashboard
 from privpipe.errors import GuaranteeError, InputError, OptionError, StoreError
 from privpipe.protocols import Method, Role

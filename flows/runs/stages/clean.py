@@ -9,7 +9,7 @@ import numpy as np
 from flows.runs.resume import check_unchanged
 from flows.runs.run import Run
 from flows.runs.stages.spend import make_keys, reserve_loss
-from flows.runs.stages.subjects import write_withheld
+from flows.runs.stages.subject_limit import write_withheld
 from flows.runs.stages.train import Trained
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import Executor

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flows.runs.run import Run, list_versions, now
-from flows.runs.stages.subjects import count_subjects, protect_subjects
+from flows.runs.stages.subject_limit import count_subjects, protect_subjects
 from privpipe.capabilities import MakesRecords, MixesRecords
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.pass_checkpoints import KnownSteps

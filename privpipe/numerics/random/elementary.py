@@ -63,7 +63,7 @@ def exponential_of(number: float, rest: float) -> float:
 
 @compiled
 def sine_cosine_of(angle: float) -> tuple[float, float]:
-    """Sine and cosine of an angle from 0 to pi/4, each within 2**-52; proved as the logarithm is."""
+    """Sine and cosine of an angle from 0 to pi/4, each within 2**-52; proved likewise."""
     z = angle * angle
     sine = angle + angle * z * (
         -1.66666666666666324348e-01
