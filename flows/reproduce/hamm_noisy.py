@@ -16,10 +16,6 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from flows.reproduce.hamm_accuracies import Trial, draw_har_trial, read_genki_trial
-from flows.reproduce.paper_adversaries import measure_accuracy, measure_papers_accuracy
-from flows.reproduce.result import Cell, Reproduction, compare_cell
-from flows.reproduce.steps import expect_steps, step
 from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
 from privpipe.protocols import FloatArray, RecordMap
 from privpipe.records.memory import Records
@@ -28,6 +24,10 @@ from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.noise.mechanism import plan_mechanism
 from privpipe.sanitizers.noise.noisy_filter import NoisyFilter
 from privpipe.sanitizers.options import make_options
+from privpipe_flows.reproduce.hamm_accuracies import Trial, draw_har_trial, read_genki_trial
+from privpipe_flows.reproduce.paper_adversaries import measure_accuracy, measure_papers_accuracy
+from privpipe_flows.reproduce.result import Cell, Reproduction, compare_cell
+from privpipe_flows.reproduce.steps import expect_steps, step
 
 __all__ = ["reproduce_noisy"]
 

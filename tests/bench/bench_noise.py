@@ -122,6 +122,6 @@ def _make_job(folder: Path, collection: Any, fitted: Any, name: str) -> Callable
     job = CleaningJob(collection, plan, model, digest)
     if fitted.draws:
         partitions = collection.schema_of_records.partitions
-        keys = make_partition_keys(partitions, digest, "", run=name, folder=folder / "keys")
+        keys = make_partition_keys(partitions, digest, digest, run=name, folder=folder / "keys")
         job = replace(job, keys=keys)
     return lambda: clean_chunks(job, [0])

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from flows.runs.run import Run, find_attack_options
-from flows.runs.stages.train import Trained
 from privpipe.attacks.kinds.attack_table import Sample, run_kind
 from privpipe.errors import GuaranteeError
 from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
 from privpipe.protocols import FloatArray, RecordMap
 from privpipe.store.models.artifacts import open_model
+from privpipe_flows.runs.run import Run, find_attack_options
+from privpipe_flows.runs.stages.train import Trained
 
 __all__ = ["audit_neighbours"]
 

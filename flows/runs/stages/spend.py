@@ -7,8 +7,6 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from flows.runs.run import Run
-from flows.runs.stages.train import Trained
 from privpipe.errors import GuaranteeError
 from privpipe.records.partitions import Partition
 from privpipe.store.access.location import list_keys, local_path, open_store
@@ -16,6 +14,8 @@ from privpipe.store.keyring.account import Account, Charge, add_up_losses, find_
 from privpipe.store.keyring.keyfiles import check_keys_apart
 from privpipe.store.keyring.partition_keys import PartitionKeys, make_partition_keys
 from privpipe.store.releases.release import ReleasePlan
+from privpipe_flows.runs.run import Run
+from privpipe_flows.runs.stages.train import Trained
 
 __all__ = ["check_limit", "confirm_loss", "make_keys", "open_account", "reserve_loss"]
 

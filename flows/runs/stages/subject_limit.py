@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from flows.runs.run import Run
 from privpipe.errors import OptionError
 from privpipe.protocols import Guarantee, IntArray
 from privpipe.records.subjects import SubjectCounts, identify_subjects
 from privpipe.store.access.holding.workspace import workspace_url
 from privpipe.store.access.location import join, open_store, write_bytes
+from privpipe_flows.runs.run import Run
 
 __all__ = [
     "SubjectFindings",

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flows.runs.run import Run, list_versions, now
-from flows.runs.stages.subject_limit import count_subjects, protect_subjects
 from privpipe.capabilities import MakesRecords, MixesRecords
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.pass_checkpoints import KnownSteps
@@ -22,6 +20,8 @@ from privpipe.protocols import FloatArray, Guarantee, RecordMap, Shard
 from privpipe.store.arrays.headers import check_output_free, exists
 from privpipe.store.models.artifacts import digest_map, open_model, write_model
 from privpipe.store.models.predictor_files import read_predictor
+from privpipe_flows.runs.run import Run, list_versions, now
+from privpipe_flows.runs.stages.subject_limit import count_subjects, protect_subjects
 
 __all__ = ["Trained", "read_files", "train_stage"]
 
