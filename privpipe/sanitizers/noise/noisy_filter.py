@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.capabilities import BoundCounts, Projects
+from privpipe.described import described, facts_of_map
 from privpipe.errors import OptionError
 from privpipe.numerics.noise.bounding import Bound, Norm, bound_records
 from privpipe.numerics.noise.projection import project_in_order
@@ -21,6 +22,7 @@ from privpipe.sanitizers.noise.mechanism import Law, Mechanism, Order
 __all__ = ["NoisyFilter", "apply_in_order"]
 
 
+@described(facts_of_map)
 @dataclass(frozen=True, eq=False)
 class NoisyFilter:
     """Filters, bounds and adds noise to records, or bounds, adds noise and filters.
