@@ -138,6 +138,22 @@ def digest_options(options: RunOptions) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
+SHARED = (
+    "max_records",
+    "max_bytes",
+    "max_test",
+    "tune_share",
+    "test_share",
+    "min_class_records",
+    "rare_classes",
+    "decides",
+    "level",
+    "n_replicates",
+    "seed",
+)
+"""Options of attacks that ``[audit]`` has by the same name."""
+
+
 def find_attack_options(options: RunOptions) -> AttackOptions:
     """How a release is attacked, and the limits it is held against."""
     audit, gate = options.audit, options.gate
@@ -145,12 +161,10 @@ def find_attack_options(options: RunOptions) -> AttackOptions:
     named: dict[str, Any] = {"adversaries": audit.adversaries} if audit.adversaries else {}
     return AttackOptions(
         **named,
-        max_records=audit.max_records,
+        **{name: getattr(audit, name) for name in SHARED},
         max_advantage=gate.confidential_advantage_max,
         max_exposed=gate.exposed_max,
-        level=audit.level,
         must_find=gate.must_find,
-        rare_classes=audit.rare_classes,
     )
 
 

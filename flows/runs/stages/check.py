@@ -11,6 +11,7 @@ from typing import Any
 from flows.runs.configuration.run_options import RunOptions
 from flows.runs.resume import is_published
 from flows.runs.run import Run, digest_options, make_run_id, now
+from flows.runs.stages.audit_attacks import open_earlier
 from flows.runs.stages.budget import MOST_CHUNKS, find_constants
 from flows.runs.stages.gate_check import check_gate
 from privpipe.cluster.workers.connection import check_address, check_dashboard
@@ -83,7 +84,7 @@ def check_stage(options: RunOptions) -> Run:
         training.schema_of_records.variable(options.audit.group)
     check_gate(options, method, training)
     _check_outputs(options, collection)
-    return Run(
+    run = Run(
         options=options,
         method=method,
         collection=collection,
@@ -98,6 +99,8 @@ def check_stage(options: RunOptions) -> Run:
             started=now(),
         ),
     )
+    open_earlier(run)
+    return run
 
 
 def _weighing() -> list[str]:

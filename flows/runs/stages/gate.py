@@ -16,7 +16,7 @@ from typing import Any
 from flows.runs.approval import read_approval, write_case
 from flows.runs.configuration.run_options import GateSection
 from flows.runs.run import Run, find_attack_options
-from privpipe.attacks.kinds.verdicts.judgement import is_of_release
+from privpipe.attacks.kinds.verdicts.judgement import SCORE_WORDS, is_of_release
 from privpipe.errors import GateError
 from privpipe.store.releases.release import ReleasePlan, digest_receipts, read_ledger
 
@@ -33,7 +33,8 @@ class Complaint:
     Parameters
     ----------
     code
-        "leaks", "unproven", "unknown", "utility", "linkage", "required" or "regression".
+        "leaks", "unproven", "unknown", "membership", "utility", "linkage", "required" or
+        "regression".
     reason
         In a sentence: what, both numbers.
     """
@@ -153,9 +154,14 @@ def _judge_utility(findings: Mapping[str, Any], limit: float | None) -> Iterator
             if math.isfinite(value := _read_score(views.get(view)))
         ]
         loss = raw - max(kept, default=math.nan)
-        if not loss <= limit:
+        # The sample's limits count beside the figure of all judged records, where there are some.
+        sampled = (findings.get("utility") or {}).get(name, {}).get("loss")
+        most = max(loss, sampled["upper"]) if sampled else loss
+        if not most <= limit:
+            reach = f", at most {sampled['upper']:.3g}" if sampled else ""
             yield Complaint(
-                "utility", f"The wanted prediction of {name!r} loses {loss:.3g}; allowed {limit:g}."
+                "utility",
+                f"The wanted prediction of {name!r} loses {loss:.3g}{reach}; allowed {limit:g}.",
             )
 
 
@@ -178,6 +184,27 @@ def _judge_kinds(attacks: Mapping[str, Any], section: GateSection) -> Iterator[C
             )
         elif kind == "linkage" and section.linkage_max is not None:
             yield from _judge_linkage(found["report"], section.linkage_max)
+    members = attacks.get("training_membership") or {}
+    if members.get("status") == "measured":
+        yield from _judge_membership(members["report"], section)
+
+
+def _judge_membership(report: Mapping[str, Any], section: GateSection) -> Iterator[Complaint]:
+    """A published model that tells whom it learned from; the worst score, if it is beyond."""
+
+    def allow(score: str) -> float:
+        exposed = score.startswith("tpr")
+        return section.exposed_max if exposed else section.confidential_advantage_max
+
+    worst = max(report["differences"], key=lambda one: one["advantage_lower"] - allow(one["score"]))
+    if worst["advantage_lower"] > allow(worst["score"]):
+        yield Complaint(
+            "membership",
+            f"The model tells whom it learned from: {worst['adversary'].replace('_', ' ')} reaches "
+            f"{SCORE_WORDS[worst['score']]} of {worst['estimate']:.4g}, an advantage of "
+            f"{worst['advantage']:.3g} ({worst['advantage_lower']:.3g} to "
+            f"{worst['advantage_upper']:.3g}); allowed {allow(worst['score']):g}.",
+        )
 
 
 def _judge_linkage(report: Mapping[str, Any], limit: float) -> Iterator[Complaint]:

@@ -44,6 +44,13 @@ class Sample:
         Sum of the products of all records that a surrogate release was made of.
     noise : (n_records, any)
         The records with noise of equal utility.
+    learned, fresh : (n, any)
+        Records that the model of a release learned from, and records of the same population that
+        it did not: what it makes of them, and what they cost it.
+    published, judged : (n, n_features_released)
+        Records of a release, and the released records that judged it.
+    attributes
+        Names of the released attributes.
     columns
         Name and kind of each confidential column.
     groups : (n_records,)
@@ -66,6 +73,11 @@ class Sample:
     signs: FloatArray | None = None
     gram: FloatArray | None = None
     noise: FloatArray | None = None
+    learned: FloatArray | None = None
+    fresh: FloatArray | None = None
+    published: FloatArray | None = None
+    judged: FloatArray | None = None
+    attributes: Sequence[str] = ()
     columns: Sequence[Column] | None = None
     groups: IntArray | None = None
     seen: BoolArray | None = None
@@ -161,6 +173,18 @@ _ROWS = (
         "Is the farthest record read off the strongest direction of signed sums?",
         ("released", "members", "others"),
         _load("outlying_record"),
+    ),
+    AttackKind(
+        "training_membership",
+        "Can be told whether a record was among those the published model learned from?",
+        ("learned", "fresh"),
+        _load("two_samples"),
+    ),
+    AttackKind(
+        "drift",
+        "Do the records of the release differ from those that judged it?",
+        ("published", "judged"),
+        _load("two_samples"),
     ),
     AttackKind(
         "information",
