@@ -279,6 +279,14 @@ def report(
 
 
 @app.command()
+def compare(config: _Config, as_json: _Json = False) -> dict[str, Any]:
+    """Hold the methods of [[compare]] against one another; nothing is published."""
+    from flows.command.compare_command import compare_command
+
+    return compare_command(config, as_json=as_json)
+
+
+@app.command()
 def approve(
     release: Annotated[str, typer.Argument(help="Path or URL of the release.")],
     name: Annotated[str, typer.Option(help="Who approves; published with the release.")] = "",

@@ -133,7 +133,7 @@ def digest_options(options: RunOptions) -> str:
     How they are judged is no part of it: a corrected limit goes on with the run that failed.
     Which records the fit does not see is.
     """
-    content = options.model_dump(mode="json", exclude={"cluster", "gate", "audit"})
+    content = options.model_dump(mode="json", exclude={"cluster", "gate", "audit", "compare"})
     content["audit"] = options.audit.model_dump(mode="json", include={"holdout", "group"})
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

@@ -323,6 +323,15 @@ else:
         MethodOptions = Annotated[MethodOptions, Field(discriminator="name")]
 
 
+class CompareEntry(Section):
+    """``[[compare]]``: a method that `privpipe compare` holds against others."""
+
+    label: Annotated[
+        str, Field(max_length=80, description="What the table calls it; default: the method.")
+    ] = ""
+    method: MethodOptions
+
+
 class RunOptions(BaseModel):
     """One run: check, train, clean, audit, gate, publish."""
 
@@ -334,6 +343,7 @@ class RunOptions(BaseModel):
     cluster: ClusterSection = ClusterSection()
     audit: AuditOptions = AuditOptions()
     gate: GateSection = GateSection()
+    compare: tuple[CompareEntry, ...] = ()
 
     @property
     def training_path(self) -> str:

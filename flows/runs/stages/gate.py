@@ -13,11 +13,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import fsspec
+
 from flows.runs.approval import read_approval, write_case
 from flows.runs.configuration.run_options import GateSection
 from flows.runs.run import Run, find_attack_options
 from privpipe.attacks.kinds.verdicts.judgement import SCORE_WORDS, is_of_release
 from privpipe.errors import GateError
+from privpipe.store.access.location import join
+from privpipe.store.arrays.headers import companion_url
 from privpipe.store.releases.release import ReleasePlan, digest_receipts, read_ledger
 
 __all__ = ["check_gated", "gate_stage", "judge_findings"]
@@ -243,6 +247,8 @@ def _read_gain(decision: Mapping[str, Any] | None) -> float:
 def find_ways_out(findings: Mapping[str, Any], run: Run) -> str:
     """What would let this very release pass, as far as it was measured."""
     ways = ["Sanitise more strongly (another [method] or budget)"]
+    if passing := _find_compared(run):
+        ways[0] = f"Take what `privpipe compare` found to pass: {passing}"
     if measured := _find_limits(findings["adversaries"], run):
         ways.append(f"or allow what was measured: [gate] {measured}")
     ways.append(
@@ -250,6 +256,21 @@ def find_ways_out(findings: Mapping[str, Any], run: Run) -> str:
         "[gate] enforce = false publishes as not gated"
     )
     return ", ".join(ways) + "."
+
+
+def _find_compared(run: Run) -> str:
+    """Methods that a comparison of this very collection found to pass these limits."""
+    url = join(companion_url(run.release_url, "compare"), "compare.json")
+    try:
+        with fsspec.open(url, encoding="utf-8", mode="rt") as file:
+            comparison = json.load(file)
+        asked = run.options.gate.model_dump(mode="json", exclude={"previous"})
+        if comparison["source"] != run.collection.digest or comparison["limits"] != asked:
+            return ""
+        passing = [one["label"] for one in comparison["entries"] if one.get("would_pass")]
+    except (OSError, ValueError, KeyError, TypeError):  # none was made, or it is damaged
+        return ""
+    return ", ".join(map(str, passing))
 
 
 def _find_limits(found: Mapping[str, Any], run: Run) -> str:
