@@ -129,14 +129,14 @@ def compare_collection(options: RunOptions, watch: Watch) -> dict[str, Any]:
                 row, shared = _measure(entry, run, executor, shared)
                 rows.append(row)
     front = find_front(rows)
-    comparison = {
+    document = {
         "format_version": FORMAT,
         "made": now(),
         "source": checked[0].collection.digest,
         "limits": options.gate.model_dump(mode="json", exclude={"previous"}),
         "entries": [row | {"on_front": row["label"] in front} for row in rows],
     }
-    _write(url, comparison)
+    comparison = _write(url, document)
     for entry in entries:
         remove_workspace(entry.options.release.path)
     remove_workspace(at_work.release.path)
@@ -307,10 +307,14 @@ def find_front(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     return tuple(label for label, place in places.items() if not is_beaten(place))
 
 
-def _write(url: str, comparison: Mapping[str, Any]) -> None:
+def _write(url: str, document: Mapping[str, Any]) -> dict[str, Any]:
+    """Write JSON and page; what readers of the JSON find."""
     from privpipe.report.pages.comparison_page import render_comparison  # Matplotlib is slow
 
-    content = json.dumps(comparison, indent=1)
+    content = json.dumps(document, indent=1)
+    comparison: dict[str, Any] = json.loads(content)
     write_file(join(url, "compare.json"), content)
-    page = render_comparison(json.loads(content), version=version("privpipe"))
-    write_file(join(url, "compare.html"), page)
+    write_file(
+        join(url, "compare.html"), render_comparison(comparison, version=version("privpipe"))
+    )
+    return comparison
