@@ -14,7 +14,7 @@ from html import escape
 
 __all__ = ["Curve", "Reach", "draw_intervals", "draw_roc"]
 
-WIDTH, LEFT, ROW = 520, 190, 17
+WIDTH, LEFT, ROW = 540, 218, 17
 """Of a drawing, of its names, and height of a row, in pixels of the drawing."""
 
 
@@ -79,7 +79,7 @@ def draw_intervals(rows: Sequence[Reach], *, allowed: float, description: str) -
 
 
 def _draw_reach(row: Reach, y: float, place: Callable[[float], float]) -> list[str]:
-    label = row.label if len(row.label) <= 30 else f"{row.label[:29]}\u2026"
+    label = row.label if len(row.label) <= 33 else f"{row.label[:32]}\u2026"
     parts = [_text(LEFT - 8, y + 4, label, "end")]
     if not math.isfinite(row.estimate):
         return [*parts, _text(place(0) + 6, y + 4, "unknown", "start", "limit-text")]

@@ -168,18 +168,18 @@ def _decisions(found: Mapping[str, Any]) -> pd.DataFrame | None:
         {
             "variable": one["target"],
             "verdict": one["verdict"],
-            "read": one["source"],
-            "adversary": one["strongest"].replace("_", " "),
-            "score": one["score"],
+            "adversary": f"{one['strongest'].replace('_', ' ')}, {one['source']}".strip(", "),
+            "score": one["score"].replace("_", " "),
             "estimate": _number(one["estimate"]),
             "guessing": _number(one["baseline"]),
             "advantage": _number(one["advantage"]),
-            "beyond the wanted answer": _number(one["gain"]),
+            "gain": _number(one["gain"]),
             "at least": _number(one["gain_lower"]),
             "at most": _number(one["gain_upper"]),
             "allowed": _number(one["allowed"]),
-            "on raw records": _number(one["control_advantage"]),
-            "knowing the wanted answer": _number(one["wanted_advantage"]),
+            "raw records": _number(one["control_advantage"]),
+            "equal noise": _number(one["noise_advantage"]),
+            "wanted answer": _number(one["wanted_advantage"]),
         }
         for one in sorted(found["decisions"], key=lambda one: WORST.index(one["verdict"]))
     ]
@@ -220,8 +220,14 @@ def _public_predictions(findings: Mapping[str, Any], n: int) -> pd.DataFrame:
 
 
 def _say_all(found: Mapping[str, Any]) -> str:
-    sentences = " ".join(one["reason"] for one in found["decisions"][:MOST_FIGURES])
-    return f"{sentences or found['reason']} {found.get('power_sentence', '')}".strip()
+    few = found["decisions"][:MOST_FIGURES]
+    # Of one variable the banner has said it already.
+    sentences = " ".join(one["reason"] for one in few) if len(few) > 1 else ""
+    columns = (
+        "Gain is the advantage beyond knowing the wanted answer, and what limits count; the last "
+        "columns are advantages on what the release is compared with."
+    )
+    return f"{sentences} {found.get('power_sentence', '')} {columns}".strip()
 
 
 def _utility_sections(findings: Mapping[str, Any]) -> Iterator[Section]:

@@ -131,7 +131,7 @@ def _reach(row: Mapping[str, Any]) -> Reach:
 def _list_curves(
     target: str, ranked: Sequence[Mapping[str, Any]], roc: Mapping[str, Any]
 ) -> Iterator[Curve]:
-    """Of the release, the raw records and the wanted answer the strongest adversary's."""
+    """Of the release, the raw records and the noise the strongest adversary's."""
     known = {
         (one["source"], one["adversary"]): one["true_positive"]
         for one in roc.get("curves", ())
@@ -140,6 +140,8 @@ def _list_curves(
     seen = set()
     for row in ranked:
         group = row["source"] if row["source"] in COMPARED else "release"
+        if group == "wanted":  # a few answers rank next to nothing
+            continue
         curve = known.get((row["source"], row["adversary"]))
         if group in seen or curve is None:
             continue
