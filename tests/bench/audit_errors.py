@@ -13,7 +13,6 @@ from dataclasses import replace
 import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.beside import Beside
 from privpipe.attacks.adversaries.evidence import prepare_evidence
 from privpipe.attacks.kinds.inference import measure_attacks
 from privpipe.attacks.kinds.power import measure_power
