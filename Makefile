@@ -9,6 +9,11 @@ READY := $(VENV)/.ready
 IMPORTED := import flows.command.demo_command, flows.demo_pictures, flows.pipeline, \
   matplotlib.backends.backend_agg, prefect.server.api.server, privpipe.cluster.workers.preloaded, \
   uvicorn.main
+# Certificates that this machine trusts, a company's own among them: pip asks for them by itself, uv
+# only when told. Without a store of the machine, uv's own are left.
+TRUST := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt \
+  /etc/ssl/cert.pem),--system-certs)
+UV := "$(BIN)/uv" $(TRUST) pip install --quiet --python "$(BIN)/python"
 export DO_NOT_TRACK := 1
 # Tests start hundreds of processes. Where this is set, each compiles every library that it imports.
 export PYTHONDONTWRITEBYTECODE :=
@@ -42,9 +47,10 @@ bench: $(READY)
 # constraints-uv.txt), installs all else from constraints.txt. A uv on PATH is never asked.
 $(READY): constraints.txt constraints-uv.txt pyproject.toml
 	"$(PYTHON)" -m venv --clear "$(VENV)"
-	"$(BIN)/python" -m pip install --quiet --require-hashes --only-binary :all: -r constraints-uv.txt
-	"$(BIN)/uv" pip install --quiet --python "$(BIN)/python" --require-hashes -r constraints.txt
-	"$(BIN)/uv" pip install --quiet --python "$(BIN)/python" --no-deps -e .
+	"$(BIN)/python" -m pip install --quiet --disable-pip-version-check --require-hashes \
+	  --only-binary :all: -r constraints-uv.txt
+	$(UV) --require-hashes -r constraints.txt
+	$(UV) --no-deps -e .
 	@PYTHONDONTWRITEBYTECODE= "$(BIN)/python" -c "$(IMPORTED)"
 	@touch "$(READY)"
 

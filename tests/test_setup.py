@@ -70,12 +70,15 @@ def copy_repository(folder: Path) -> None:
 
 
 def make_bare(folder: Path) -> dict[str, str]:
-    """An environment whose PATH holds a handful of tools and no uv."""
+    """An environment whose PATH holds a handful of tools and no uv.
+
+    Nor is uv told where the machine keeps its certificates: that is the Makefile's to find.
+    """
     tools = folder / "tools"
     tools.mkdir()
     for name in TOOLS:
         (tools / name).symlink_to(str(shutil.which(name)))
-    kept = ("HOME", "LANG", "TMPDIR", "SSL_CERT_FILE", "UV_CACHE_DIR", "XDG_CACHE_HOME")
+    kept = ("HOME", "LANG", "TMPDIR", "UV_CACHE_DIR", "XDG_CACHE_HOME")
     passed = {
         key: value
         for key, value in os.environ.items()
