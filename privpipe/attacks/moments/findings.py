@@ -72,7 +72,7 @@ def _find_distortion(sums: AuditSums, names: Sequence[str]) -> dict[str, Any] | 
     """Root mean squared change of each feature, the most distorted first."""
     if (table := sums.added.get("distortion")) is None or not table.size:
         return None
-    changed, total, squares = table / max(sums.count, 1)
+    changed, total, squares = table[:3] / np.maximum(table[3], 1)
     spread = np.sqrt(np.maximum(squares - total**2, 0.0))
     moved = np.sqrt(changed)
     # A feature that does not vary has no deviation to be measured in.

@@ -181,14 +181,14 @@ def _add_distortion(
     """How far each feature moved, and how far it varies; nothing of a release of other columns."""
     if released.shape[1] == x.shape[1] + 1:  # a column of ones that raw records lack
         released = released[:, :-1]
-    if released.shape[1] == x.shape[1]:
-        added["distortion"] = np.vstack(
-            [
-                ((released - x) ** 2).sum(axis=0),
-                (x - mean).sum(axis=0),
-                ((x - mean) ** 2).sum(axis=0),
-            ]
-        )
+    if released.shape[1] != x.shape[1]:
+        return
+    held = find_finite_rows(x)  # what is imputed was not there to be distorted
+    away, moved = x[held] - mean, released[held] - x[held]
+    counts = np.full(x.shape[1], float(held.sum()))
+    added["distortion"] = np.vstack(
+        [(moved**2).sum(axis=0), away.sum(axis=0), (away**2).sum(axis=0), counts]
+    )
 
 
 def _only_released(shard: Shard) -> Shard:
