@@ -40,7 +40,7 @@ def test_canary__nothing_that_is_written_or_told_holds_a_value(
     )
     given: dict[str, Any] = {
         "release": {"include": ["copy"]},
-        "audit": {"group": "other", "holdout": 0.7},
+        "audit": {"holdout": 0.7},
         "method": {"name": "leace"},
     }
     options = make_leaky_options(tmp_path, **given)

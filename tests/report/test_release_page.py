@@ -21,6 +21,7 @@ from privpipe.report.pages.release_page import (
     render_release_page,
 )
 from privpipe.report.pages.suppression import LEFT_OUT, SMALL, coarsen, suppress_counts
+from privpipe.report.tables import format_limits
 from tests.report.screenshots import find_browser, list_requests
 from tests.report.test_page import read
 
@@ -159,7 +160,12 @@ def test_page__shows_what_the_audit_asks(findings: dict[str, Any]) -> None:
     }
     html = render_release_page({**findings, **more})
     read(html)
-    for text in ("0.90 (0.85 to 0.93)", "&lt;i&gt;ほ", "Drift: &lt;u&gt;.", "unknown: singular"):
+    for text in (
+        format_limits(0.9, 0.85, 0.93),
+        "&lt;i&gt;ほ",
+        "Drift: &lt;u&gt;.",
+        "unknown: singular",
+    ):
         assert text in html
     assert html.count("<svg") == 2  # intervals and ROC
     for tag in ("<b>", "<i>", "<u>"):

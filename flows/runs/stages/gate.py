@@ -127,7 +127,7 @@ def judge_findings(
     found = [
         *_judge_adversaries(findings["adversaries"]),
         *_judge_utility(findings, section.utility_loss_max),
-        *_judge_kinds(findings.get("attacks") or {}, section),
+        *_judge_kinds(_list_kinds(findings), section),
     ]
     if previous is not None:
         found += _judge_regression(findings, previous, section.regression_max)
@@ -173,6 +173,14 @@ def _read_score(view: Mapping[str, float] | None) -> float:
     """Accuracy of classes, R squared of numbers; NaN where it is not there."""
     view = view or {}
     return float(view.get("accuracy", view.get("r2", math.nan)))
+
+
+def _list_kinds(findings: Mapping[str, Any]) -> dict[str, Any]:
+    """Kinds of attack that were measured; of a surrogate release membership stands by itself."""
+    attacks = dict(findings.get("attacks") or {})
+    if (members := findings.get("membership")) is not None:
+        attacks["membership"] = {"status": "measured", "report": members}
+    return attacks
 
 
 def _judge_kinds(attacks: Mapping[str, Any], section: GateSection) -> Iterator[Complaint]:

@@ -201,7 +201,7 @@ def _describe(section: Section) -> dict[str, Any]:
             for p in section.pictures
         ],
         "drawings": list(section.drawings),
-        "columns": [] if table is None else [str(column) for column in table.columns],
+        "columns": [] if table is None else [str(c).replace("_", " ") for c in table.columns],
         "rows": [] if table is None else table.astype(str).to_numpy().tolist(),
     }
 

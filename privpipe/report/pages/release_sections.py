@@ -161,7 +161,7 @@ def list_kinds(attacks: Mapping[str, Any]) -> Iterator[Section]:
         report = found["report"]
         rows = next((v for v in report.values() if _is_table(v)), [report])
         text = ", ".join(
-            f"{name.replace('_', ' ')} {format_number(value)}"
+            f"{name.replace('_', ' ')} {_number(value)}"
             for name, value in report.items()
             if isinstance(value, int | float) and rows[0] is not report
         )
@@ -228,6 +228,10 @@ def list_distortion(findings: Mapping[str, Any]) -> Iterator[Section]:
         f"first; least, quartiles and largest: {spread}."
     )
     yield Section("Distortion", text, table=_frame(rows), folded=True)
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else format_number(value)
 
 
 def _limits(found: Mapping[str, float]) -> str:
