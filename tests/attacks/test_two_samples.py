@@ -46,6 +46,18 @@ def test_two_samples__an_overfitted_model_tells_whom_it_learned_from() -> None:
     assert report["strongest"]["advantage_lower"] > 0.3
 
 
+def test_two_samples__measuring_itself_tells_no_side() -> None:
+    """Residuals that were centred side by side told members by the other centre alone."""
+    random = np.random.default_rng(3)
+    raw = random.normal(size=(1800, 5))
+    slope = np.array([[1.0], [0.5], [0], [0], [0]])
+    labels = raw @ slope + 0.3 * random.normal(size=(1800, 1))
+    released = (raw @ slope).round(2) * np.ones(5)
+    table = np.hstack([measure_losses_of_model(raw, labels, slope, released), labels, released])
+    options = AttackOptions(adversaries=("boosting",))
+    assert compare_samples(table[:900], table[900:], options).strongest.advantage_lower < 0.05
+
+
 def test_two_samples__too_few_records_are_refused() -> None:
     with pytest.raises(InputError, match="at least 50"):
         compare_samples(np.zeros((10, 2)), np.zeros((100, 2)))

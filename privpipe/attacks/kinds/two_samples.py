@@ -175,6 +175,9 @@ def measure_losses_of_model(
 ) -> FloatArray:
     """What a record costs a published model: small where the model knows it.
 
+    Records of both sides are given together: what is measured may depend on them all, and must not
+    on the side, or the side would be told by nothing but the measuring.
+
     Parameters
     ----------
     raw, released : (n_records, any)

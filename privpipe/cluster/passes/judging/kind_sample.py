@@ -110,14 +110,15 @@ def _compare_training(sources: KindSources, options: AttackOptions) -> Sample:
     few = replace(options, max_records=min(options.max_records, MOST_RECORDS))
     fitted = open_model(sources.model_url)
     predictor = fitted.promise.predictor if isinstance(fitted, Promises) else None
-    sides = []
-    for part in (sources.learned, sources.judged):
-        shard = _draw(sources, part, few)
-        raw = np.asarray(fill_missing(shard.features), np.float64)
-        released = np.asarray(shard.released, np.float64)
-        losses = measure_losses_of_model(raw, shard.desired, predictor, released)
-        sides.append(np.hstack([losses, np.nan_to_num(shard.desired), released]))
-    return Sample(learned=sides[0], fresh=sides[1])
+    sides = [_draw(sources, part, few) for part in (sources.learned, sources.judged)]
+    features = np.concatenate([side.features for side in sides])
+    labels = np.concatenate([side.desired for side in sides])
+    released = np.concatenate([side.released for side in sides]).astype(np.float64)
+    raw = np.asarray(fill_missing(features), np.float64)
+    losses = measure_losses_of_model(raw, labels, predictor, released)
+    table = np.hstack([losses, np.nan_to_num(labels), released])
+    n_learned = len(sides[0].features)
+    return Sample(learned=table[:n_learned], fresh=table[n_learned:])
 
 
 def _compare_release(sources: KindSources, options: AttackOptions) -> Sample:
