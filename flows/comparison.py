@@ -15,14 +15,6 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
-from flows.runs.configuration.run_options import RunOptions
-from flows.runs.resume import begin_or_resume
-from flows.runs.run import Run, cluster_options, digest_options, find_attack_options, now
-from flows.runs.stages.audit_attacks import describe_published
-from flows.runs.stages.check import check_stage
-from flows.runs.stages.gate import judge_findings
-from flows.runs.stages.train import Trained, train_stage
-from flows.runs.watch import Watch
 from privpipe.attacks.kinds.verdicts.attack_report import AttackReport
 from privpipe.attacks.kinds.verdicts.judgement import is_of_release
 from privpipe.attacks.kinds.verdicts.outcomes import AttackOutcome
@@ -36,6 +28,14 @@ from privpipe.store.access.holding.workspace import hold_workspace, remove_works
 from privpipe.store.access.location import join, shown
 from privpipe.store.access.text import write_file
 from privpipe.store.arrays.headers import companion_url
+from privpipe_flows.runs.configuration.run_options import RunOptions
+from privpipe_flows.runs.resume import begin_or_resume
+from privpipe_flows.runs.run import Run, cluster_options, digest_options, find_attack_options, now
+from privpipe_flows.runs.stages.audit_attacks import describe_published
+from privpipe_flows.runs.stages.check import check_stage
+from privpipe_flows.runs.stages.gate import judge_findings
+from privpipe_flows.runs.stages.train import Trained, train_stage
+from privpipe_flows.runs.watch import Watch
 
 __all__ = ["compare_collection", "find_front", "plan_entries"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from flows.runs.prefect_home import prepare_prefect
 from privpipe.report.console import say, tabulate
 from privpipe.store.access.location import shown
 from privpipe.store.arrays.headers import companion_url
+from privpipe_flows.runs.prefect_home import prepare_prefect
 
 __all__ = ["compare_command"]
 
@@ -15,10 +15,10 @@ __all__ = ["compare_command"]
 def compare_command(config: str, *, as_json: bool) -> dict[str, Any]:
     """Compare the entries of a configuration and show one table."""
     prepare_prefect()
-    from flows.comparison import compare_collection
-    from flows.runs.configuration.run_options import read_options
-    from flows.runs.watch import Watch
     from privpipe.report.pages.comparison_page import tabulate_comparison
+    from privpipe_flows.comparison import compare_collection
+    from privpipe_flows.runs.configuration.run_options import read_options
+    from privpipe_flows.runs.watch import Watch
 
     options = read_options(config)
     comparison = compare_collection(options, Watch())

@@ -20,17 +20,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from flows.comparison import compare_collection
-from flows.runs.configuration.run_options import RunOptions
-from flows.runs.resume import begin_or_resume
-from flows.runs.run import find_attack_options
-from flows.runs.stages.audit import audit_stage
-from flows.runs.stages.check import check_stage
-from flows.runs.stages.clean import clean_stage, plan_release
-from flows.runs.stages.gate import gate_stage
-from flows.runs.stages.publish import merge_utility
-from flows.runs.stages.train import train_stage
-from flows.runs.watch import Watch
 from privpipe import Records
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import prepare_evidence
@@ -40,6 +29,17 @@ from privpipe.report.console import PlainConsole
 from privpipe.report.pages.release_page import render_release_page
 from privpipe.sanitizers.null_space.leace import fit_leace
 from privpipe.store.access.holding.workspace import hold_workspace
+from privpipe_flows.comparison import compare_collection
+from privpipe_flows.runs.configuration.run_options import RunOptions
+from privpipe_flows.runs.resume import begin_or_resume
+from privpipe_flows.runs.run import find_attack_options
+from privpipe_flows.runs.stages.audit import audit_stage
+from privpipe_flows.runs.stages.check import check_stage
+from privpipe_flows.runs.stages.clean import clean_stage, plan_release
+from privpipe_flows.runs.stages.gate import gate_stage
+from privpipe_flows.runs.stages.publish import merge_utility
+from privpipe_flows.runs.stages.train import train_stage
+from privpipe_flows.runs.watch import Watch
 from tests.bench import audit_errors
 from tests.gate.leaky_runs import make_records, write_records
 

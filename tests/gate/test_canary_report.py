@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-import flows.pipeline
-from flows.comparison import compare_collection
-from flows.runs.watch import Watch
+import privpipe_flows.pipeline
 from privpipe.errors import GateError
 from privpipe.report.console import PlainConsole
+from privpipe_flows.comparison import compare_collection
+from privpipe_flows.runs.watch import Watch
 from tests.flows.canaries import Canaries
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 from tests.store.serial_run import run_serially, serial_flows
@@ -33,10 +33,12 @@ def test_canary__nothing_that_is_written_or_told_holds_a_value(
     records = make_records(2400)
     write_records(str(tmp_path / "records.zarr"), records | {"copy": records["secret"]})
     told: list[Any] = []
-    monkeypatch.setattr(flows.pipeline, "emit_event", lambda **given: told.append(given))
-    monkeypatch.setattr(flows.pipeline, "FlowRunContext", SimpleNamespace(get=lambda: True))
+    monkeypatch.setattr(privpipe_flows.pipeline, "emit_event", lambda **given: told.append(given))
     monkeypatch.setattr(
-        flows.pipeline, "create_markdown_artifact", lambda text, **_: told.append(text)
+        privpipe_flows.pipeline, "FlowRunContext", SimpleNamespace(get=lambda: True)
+    )
+    monkeypatch.setattr(
+        privpipe_flows.pipeline, "create_markdown_artifact", lambda text, **_: told.append(text)
     )
     given: dict[str, Any] = {
         "release": {"include": ["copy"]},

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flows.runs.stages.check import check_stage
 from privpipe.errors import GateError, OptionError, StoreError
+from privpipe_flows.runs.stages.check import check_stage
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 from tests.gate.test_broken_releases import break_map
 from tests.store.serial_run import run_serially, serial_flows

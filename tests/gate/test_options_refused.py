@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flows.runs.approval import approve_release, read_approval, write_case
-from flows.runs.configuration.run_options import RunOptions, read_options
-from flows.runs.stages.check import check_stage
 from privpipe.errors import GateError, InputError, OptionError, PrivpipeError, StoreError
 from privpipe.store.access.holding.workspace import RunState, write_state
+from privpipe_flows.runs.approval import approve_release, read_approval, write_case
+from privpipe_flows.runs.configuration.run_options import RunOptions, read_options
+from privpipe_flows.runs.stages.check import check_stage
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 
 BAD = {

@@ -15,10 +15,10 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticUndefined
 
-from flows.runs.configuration.run_options import RunOptions
 from privpipe.errors import OptionError
 from privpipe.records.schema import CollectionSchema, suggest
 from privpipe.sanitizers import METHODS
+from privpipe_flows.runs.configuration.run_options import RunOptions
 
 __all__ = ["FILL_IN", "write_template"]
 

@@ -8,11 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from flows.runs.run import Run
-from flows.runs.stages.audit_attacks import attack_release
-from flows.runs.stages.audit_masking import audit_masking
-from flows.runs.stages.audit_surrogate import audit_surrogate
-from flows.runs.stages.train import Trained
 from privpipe.attacks.moments.audit_rounds import ask_pairs, ask_raw, audit_release
 from privpipe.attacks.moments.utility import UtilityLosses, measure_losses
 from privpipe.capabilities import Promises, UtilityPromise
@@ -27,6 +22,11 @@ from privpipe.records.holdout import Part, PartCount
 from privpipe.sanitizers.utility_summary import UtilitySummary
 from privpipe.store.models.artifacts import open_model
 from privpipe.store.releases.release import ReleasePlan
+from privpipe_flows.runs.run import Run
+from privpipe_flows.runs.stages.audit_attacks import attack_release
+from privpipe_flows.runs.stages.audit_masking import audit_masking
+from privpipe_flows.runs.stages.audit_surrogate import audit_surrogate
+from privpipe_flows.runs.stages.train import Trained
 
 __all__ = ["audit_stage"]
 

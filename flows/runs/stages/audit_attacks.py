@@ -12,8 +12,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from flows.runs.run import Run, find_attack_options
-from flows.runs.stages.train import Trained
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import LeftOut
 from privpipe.attacks.kinds.verdicts.attack_report import AttackReport
@@ -33,6 +31,8 @@ from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.keys import list_keys
 from privpipe.store.releases.earlier_release import EarlierRelease, open_earlier_release
 from privpipe.store.releases.release import ReleasePlan
+from privpipe_flows.runs.run import Run, find_attack_options
+from privpipe_flows.runs.stages.train import Trained
 
 __all__ = ["attack_release", "find_other_draws", "open_earlier", "tell_drift"]
 

@@ -281,8 +281,9 @@ def _check_features(
         raise InputError(
             f"{where} holds text in {_listed([c.label for c in texts])}{first}, and a feature is a "
             "number.",
-            remedy="Make it a variable with --labels or --categorical, leave it out with --drop if "
-            "it is an identifier, or name what stands for a missing value with --missing.",
+            remedy="Make it features of 0 and 1 with --one-hot, a variable with --labels or "
+            "--categorical, leave it out with --drop if it is an identifier, or name what stands "
+            "for a missing value with --missing.",
             code="text-feature",
         )
     others = [f"{c.label} ({c.type_name})" for c in features if c.kind == "other"]
