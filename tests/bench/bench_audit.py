@@ -209,7 +209,7 @@ def measure_errors(n_audits: int) -> list[Row]:
         safes = audit_errors.measure_false_safes(n_audits, grouped=grouped)
         rows += [
             _row(f"noise said to leak, {word}", noise["leaks"], "share", "1 - level", 0.05),
-            _row(f"intervals hold nothing, {word}", noise["covers"], "share", "level", 0.95),
+            _row(f"intervals hold the truth, {word}", noise["covers"], "share", "level", 0.95),
             _row(f"twice the limit said safe, {word}", safes, "share", "1 - level", 0.05),
         ]
     return rows

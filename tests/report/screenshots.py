@@ -91,7 +91,7 @@ def make_readme_picture(audit: str, picture: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder, "report.html")
         page.write_text(render_release_page(json.loads(Path(audit).read_text())))
-        take_picture(page, Path(picture), 1000, 1150, "--force-device-scale-factor=0.7")
+        take_picture(page, Path(picture), 1180, 1000, "--force-device-scale-factor=0.7")
 
 
 if __name__ == "__main__":
