@@ -51,6 +51,8 @@ def choose_readers(source: str, is_categorical: bool, options: AttackOptions) ->
     ('logistic', 'boosting')
     >>> choose_readers("alone: place", True, AttackOptions())
     ('variable_reader',)
+    >>> choose_readers("noise", True, AttackOptions())
+    ('logistic', 'naive_bayes')
     """
     if source == "bits":
         return (READS_BITS,)
@@ -62,7 +64,9 @@ def choose_readers(source: str, is_categorical: bool, options: AttackOptions) ->
     if source not in ("everything", "joined", "noise") and not source.startswith(TOGETHER):
         return suited
     weighing = [name for name in READERS[:2] if name in suited][:1]
-    dividing = [name for name in READERS[2:] if name in suited][:1]
+    # Noise fills every bin of every feature: trees take longest there, and it is a comparison.
+    order = reversed(READERS[2:]) if source == "noise" else READERS[2:]
+    dividing = [name for name in order if name in suited][:1]
     return (*weighing, *dividing) or suited[:1]
 
 
