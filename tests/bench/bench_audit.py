@@ -20,14 +20,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from privpipe import Records
+from privpipe import Records, fit_leace
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import prepare_evidence
 from privpipe.attacks.kinds.inference import measure_attacks, train_adversary
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.report.console import PlainConsole
 from privpipe.report.pages.release_page import render_release_page
-from privpipe.sanitizers.null_space.leace import fit_leace
 from privpipe.store.access.holding.workspace import hold_workspace
 from privpipe_flows.comparison import compare_collection
 from privpipe_flows.runs.configuration.run_options import RunOptions
