@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from privpipe import Records, fit_leace
+from privpipe import Records, fit_leace_eraser
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import prepare_evidence
 from privpipe.attacks.kinds.inference import measure_attacks, train_adversary
@@ -231,7 +231,7 @@ def _erase(place: Path, secret: str) -> Row:
     rows = np.random.default_rng(0).permutation(len(content["X"]))[:4000]
     x, y = np.asarray(content["X"][rows], np.float64), content[secret][rows].astype(np.int64)
     half = len(x) // 2
-    fitted = fit_leace(Records(x[:half], confidential=y[:half]))
+    fitted = fit_leace_eraser(Records(x[:half], confidential=y[:half]))
     released = fitted.apply(x[half:])
     options = AttackOptions(adversaries=("logistic", "boosting", "quadratic", "polynomial"))
     found = {}
