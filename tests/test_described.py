@@ -7,8 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xarray as xr
 
 import privpipe
+import privpipe.store.releases.release_view
+from privpipe.errors import InputError
 from privpipe.sanitizers import RECORD_MAPS
 
 SECRET = 7.654321
@@ -55,3 +58,21 @@ def test_attack_report__shows_its_verdict() -> None:
     shown = repr(privpipe.measure_attacks(x, x[:, 1] > 0, options=options))
     assert "verdict    leaks" in shown
     assert "300" in shown or "given" in shown
+
+
+def test_release__shows_promise_and_verdict_and_has_a_report() -> None:
+    promise = {"kind": "utility_bound", "number": 0.5, "unit": "u", "scope": "every record"}
+    header = {
+        "method": "null_space",
+        "guarantee": {**promise, "theorem": "T", "parameters": [["a", 1.0]]},
+        "audit": {"adversaries": {"verdict": "safe", "reason": "none gains"}, "gate": None},
+    }
+    release = xr.Dataset({"features": (("record", "feature"), np.full((2, 1), SECRET))})
+    release.attrs = {"privpipe": header}
+    view = release.privpipe
+    assert view.guarantee.parameters == (("a", 1.0),)
+    assert view.report().verdict == "safe"
+    assert "7.6" not in repr(view) + view._repr_html_()
+    assert "utility_bound 0.5 u" in repr(view)
+    with pytest.raises(InputError, match="no release"):
+        _ = xr.Dataset().privpipe
