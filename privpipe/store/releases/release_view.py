@@ -56,7 +56,7 @@ def _facts(view: ReleaseView) -> dict[str, str]:
 
 
 @described(_facts)
-@xr.register_dataset_accessor("privpipe")
+@xr.register_dataset_accessor("privpipe")  # type: ignore[no-untyped-call]  # xarray's own
 class ReleaseView:
     """Header, guarantee and report of an opened release.
 
