@@ -65,7 +65,8 @@ class ColumnChange:
         """Of each column before and after, in [-1, 1]; NaN where one of them does not vary."""
         size = np.sqrt(self.scatter[0] * self.scatter[1])
         found: FloatArray = np.full(len(size), np.nan)
-        return np.divide(self.scatter[2], size, out=found, where=size > 0)
+        np.divide(self.scatter[2], size, out=found, where=size > 0)
+        return found
 
     @property
     def spread(self) -> FloatArray:
@@ -80,7 +81,8 @@ class ColumnChange:
         deviation = np.sqrt(self.scatter[0] / max(self.n_records, 1))
         step = self.mean[1] - self.mean[0]
         found: FloatArray = np.full(len(step), np.nan)
-        return np.divide(step, deviation, out=found, where=deviation > 0)
+        np.divide(step, deviation, out=found, where=deviation > 0)
+        return found
 
     @property
     def share_same(self) -> FloatArray:
