@@ -75,9 +75,10 @@ def bounds_information(fitted: Any) -> None:
     held = together > 0
     information = float((together[held] * np.log(together[held] / product[held])).sum())
     assert fitted.guarantee.kind == "information_bound"
-    assert information == pytest.approx(fitted.guarantee.number, abs=1e-3)  # counts are smoothed
-    prior = joint.sum(axis=1)
-    assert 0 < fitted.guarantee.number < -(prior * np.log(prior)).sum()
+    said = dict(fitted.guarantee.parameters)
+    assert information == pytest.approx(said["plug_in"], abs=1e-3)
+    assert information < fitted.guarantee.number <= np.log(3)
+    assert said["distortion_at_most"] >= fitted.distortion
 
 
 def hides_means(fitted: RecordMap) -> None:
@@ -125,7 +126,13 @@ ROWS: dict[str, Row] = {
     "null_space_targeted": Row({"utility_budget": 0.1, "ridge": 1e-6}, keeps_the_budget),
     "leace": Row({}, erases),
     "privacy_mapping": Row(
-        {"attributes": PROFILES, "private": ("party",), "distortion_budget": 0.3},
+        {
+            "attributes": PROFILES,
+            "private": ("party",),
+            "distortion_budget": 0.3,
+            "held_out": 0.0,
+            "smoothing": "none",
+        },
         bounds_information,
         draws=True,
     ),

@@ -137,6 +137,7 @@ def _say_guarantee(guarantee: Guarantee) -> str:
     """A guarantee in a line, without what says nothing."""
     number = "" if guarantee.number is None else f" {guarantee.number:g}"
     parts = [
+        guarantee.statement,
         f"{guarantee.kind}{number} {guarantee.unit}".strip(),
         guarantee.scope,
         guarantee.theorem,
@@ -155,6 +156,7 @@ def _header(run: Run, trained: Trained, findings: Mapping[str, Any]) -> dict[str
         "options": run.method_options(),
         "options_sha256": digest_options(run.options),
         "guarantee": asdict(trained.guarantee),
+        "promise": trained.guarantee.statement or None,
         "source_digest": run.collection.digest,
         "training_digest": run.training.digest,
         **describe_proof(run),
