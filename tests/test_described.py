@@ -35,7 +35,9 @@ def test_records_and_models__show_shapes_roles_and_promise() -> None:
     assert "<table>" in cleaner._repr_html_()  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("kind", RECORD_MAPS)
+@pytest.mark.parametrize(
+    "kind", [kind for kind, one in RECORD_MAPS.items() if one.__module__.startswith("privpipe.")]
+)
 def test_every_fitted_map__shows_itself_without_its_arrays(kind: str) -> None:
     assert hasattr(RECORD_MAPS[kind], "_repr_html_"), "add @described(facts_of_map)"
 
