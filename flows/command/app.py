@@ -329,6 +329,18 @@ def report(
     return report_command(release, public=public, as_json=as_json)
 
 
+@app.command(rich_help_panel=LOOK)
+def diff(
+    source: Annotated[str, typer.Argument(help="The collection that was cleaned, path or URL.")],
+    release: Annotated[str, typer.Argument(help="Its release, path or URL.")],
+    as_json: _Json = False,
+) -> dict[str, Any]:
+    """Say per column how much a release changed; ratios, never values."""
+    from privpipe_flows.command.diff_command import diff_command
+
+    return diff_command(source, release, as_json=as_json)
+
+
 @app.command("open", rich_help_panel=LOOK)
 def open_(
     release: Annotated[str, typer.Argument(help="Path of the release.")],

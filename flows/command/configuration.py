@@ -80,8 +80,8 @@ def init_command(
     elif not as_json:
         say_raw(text, end="")
     if out != "-" and not as_json:
-        first = "" if answer["complete"] else f"fill in what is marked {FILL_IN}, then: "
-        say(f"{out}: method {method}; {first}privpipe check {out}, privpipe run {out}")
+        todo = "" if answer["complete"] else f"fill in what is marked {FILL_IN}, then: "
+        say(f"{out}: method {method}; {todo}privpipe check {out}, privpipe run {out}")
     return answer
 
 

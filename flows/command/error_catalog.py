@@ -121,7 +121,9 @@ def _find_situations(tree: ast.AST) -> Iterator[Situation]:
             continue
         name = node.func.id if isinstance(node.func, ast.Name) else ""
         if name == COMPLAINT and isinstance(node.args[0], ast.Constant):
-            yield Situation(node.args[0].value, 6, "GateError", _write(node.args[1]), GATE_REMEDY)
+            yield Situation(
+                str(node.args[0].value), 6, "GateError", _write(node.args[1]), GATE_REMEDY
+            )
         # A class, or a choice between two.
         kinds = [node.func.body, node.func.orelse] if isinstance(node.func, ast.IfExp) else []
         for kind in (name, *(one.id for one in kinds if isinstance(one, ast.Name))):
