@@ -174,6 +174,10 @@ def ingest(
             "names of categories become names of features, which are published."
         ),
     ] = "",
+    dates: Annotated[
+        str,
+        typer.Option(help="Columns of dates that become features, as days since 1970-01-01."),
+    ] = "",
     drop: Annotated[str, typer.Option(help="Columns to leave out, such as identifiers.")] = "",
     min_category_count: Annotated[
         int, typer.Option(help='Pool rarer categories to "(other)"; 1 pools nothing.')
@@ -199,6 +203,7 @@ def ingest(
         categorical=_names(categorical),
         numeric=_names(numeric),
         one_hot=_names(one_hot),
+        dates=_names(dates),
         drop=_names(drop),
         missing=("", *_names(missing)) if missing else MISSING_TEXT,
         delimiter="\t" if delimiter == "\\t" else delimiter,

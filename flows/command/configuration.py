@@ -19,6 +19,7 @@ from privpipe_flows.runs.configuration.template import FILL_IN, write_template
 from privpipe_flows.runs.run import Run
 from privpipe_flows.runs.stages.budget import explain_budget
 from privpipe_flows.runs.stages.check import check_stage
+from privpipe_flows.runs.stages.first_gate import suggest_gate
 from privpipe_flows.runs.stages.preview import suggest_method
 
 __all__ = ["init_command", "schema_command"]
@@ -64,6 +65,7 @@ def init_command(
     method = method or suited
     release = release or companion_url(collection, "release.zarr")
     budget, first = _suggest_budget(collection, release, method, desired, confidential)
+    gate = _suggest_gate(collection, release, method, desired, confidential, budget)
     text = write_template(
         collection,
         schema,
@@ -73,6 +75,7 @@ def init_command(
         confidential=confidential,
         budget=budget,
         values=values if method == suited and values else first,
+        gate=gate,
     )
     answer = {"path": out, "complete": FILL_IN not in _uncommented(text), "text": text}
     if out != "-":
@@ -82,6 +85,12 @@ def init_command(
     if out != "-" and not as_json:
         todo = "" if answer["complete"] else f"fill in what is marked {FILL_IN}, then: "
         say(f"{out}: method {method}; {todo}privpipe check {out}, privpipe run {out}")
+        if gate:
+            chosen = ", ".join(f"[{s}] {key} = {value}" for (s, key), value in gate.items())
+            say(
+                f"{schema.n_records:,} records can hardly show less than {chosen}: these are "
+                "written, and will stand in the release. For smaller limits, take more records."
+            )
     return answer
 
 
@@ -118,6 +127,30 @@ def _suggest_budget(
     if meaning is None or not meaning.variance > 0:
         return None, first
     return float(f"{SHARE * meaning.variance:.2g}"), first
+
+
+def _suggest_gate(
+    collection: str,
+    release: str,
+    method: str,
+    desired: Sequence[str],
+    confidential: Sequence[str],
+    budget: float | None,
+) -> dict[tuple[str, str], Any]:
+    """Limits that can be shown, where those of the gate cannot; none where that is unknown."""
+    if method not in METHODS or METHODS[method].releases == "surrogate":
+        return {}
+    first = {} if budget is None else {"utility_budget": budget}
+    try:
+        options = RunOptions(
+            collection={"path": collection, "desired": desired, "confidential": confidential},
+            method={"name": method, **first},
+            release={"path": release},
+            gate={"enforce": False},
+        )
+        return suggest_gate(options, check_stage(options).training)
+    except (PrivpipeError, ValidationError):  # `check` will say what is wrong
+        return {}
 
 
 def _depend(run: Run) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import Path
 
 import numpy as np
@@ -58,3 +59,21 @@ def test_one_hot__names_what_it_cannot_take(
     monkeypatch.setattr(one_hot, "MOST_CATEGORIES", 3)
     with pytest.raises(InputError, match="more than 3"):
         read(write(tmp_path), one_hot=("colour",))
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+def test_dates__are_days_since_1970(tmp_path: Path, ending: str) -> None:
+    days = [dt.datetime(1970, 1, 2), None, dt.datetime(2024, 7, 1, 12)]
+    frame = pd.DataFrame({"day": days, "x": [1.0, 2.0, 3.0], "wanted": [0, 1, 1]})
+    source = tmp_path / f"a{ending}"
+    if ending == ".csv":
+        frame.to_csv(source, index=False)
+    else:
+        frame.to_parquet(source)
+    found = read(source, dates=("day",))
+    np.testing.assert_array_equal(found["day"], [1.0, np.nan, 19905.5])
+    with pytest.raises(InputError, match="neither numbers nor text: day") as caught:
+        read(source, 2)
+    assert "--dates" in caught.value.remedy
+    with pytest.raises(InputError, match=r"no dates in x \(double\)"):
+        read(source, 3, dates=("x",))

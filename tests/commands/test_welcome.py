@@ -41,7 +41,7 @@ def test_help__cuts_no_sentence_and_fits_the_terminal(
     monkeypatch.setenv("COLUMNS", columns)
     code, said = call(monkeypatch, capsys, "--help")
     assert code == 0
-    assert "..." not in said
+    assert "..." not in said.replace("[ARGS]...", "")
     assert max(map(len, said.splitlines())) <= int(columns)
     flat = " ".join(said.split())
     assert "check, train, clean, audit, gate, publish" in flat
