@@ -126,7 +126,9 @@ def complete(x: FloatArray, y: FloatArray, *, rank: int | None = None) -> Comple
 def mask_completed(done: Completed, n_responses: int, n_surrogates: int, random: Any) -> Masked:
     """Problem (3) on completed records."""
     t, rows, model = n_responses, done.rows, done.model
-    solved = solve_masked_regression(done.gram, t, len(rows), n_surrogates, noise=0.0)
+    # A tenth of the noise: completed records have none left, and without any the solve is long.
+    noise = 0.1 * float(np.sqrt(model.variance))
+    solved = solve_masked_regression(done.gram, t, len(rows), n_surrogates, noise=noise)
     scores = solve_scores(rows, model.loadings, model.variance)
     signs = random.choice([-1.0, 1.0], (len(rows), n_surrogates)) / np.sqrt(n_surrogates)
     sums = model.loadings[t:] @ (scores.T @ signs)

@@ -196,7 +196,8 @@ def fit_covariance(
         new: FloatArray = root @ (scatter / n_records) @ root.T
         return (new + new.T) / 2
 
-    moments, count, converged = eye, 0, False
+    moments: FloatArray = eye
+    count, converged = 0, False
     while count < max_rounds and not converged:
         once = improve(moments)
         twice = improve(once)

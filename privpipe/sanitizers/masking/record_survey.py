@@ -183,13 +183,15 @@ def _survey_block(
     # All is finite: what else is asked follows from the moments.
     spread = np.diag(moments.scatter).copy()
     counts = np.full(rows.shape[1], float(len(rows)))
-    bounds = _bound_columns(rows.min(axis=0), rows.max(axis=0), moments.mean, spread, counts)
+    least, most = rows.min(axis=0), rows.max(axis=0)
+    bounds = _bound_columns(least, most, moments.mean, spread, counts)
     return RecordSurvey(
         n_responses=t,
         n_records=len(rows),
         n_empty=0,
         counts=counts,
-        **bounds,
+        least=bounds["least"],
+        most=bounds["most"],
         whole=_find_whole(rows, None),
         centre=moments.mean,
         spread=spread,

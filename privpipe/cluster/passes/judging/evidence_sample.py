@@ -20,11 +20,11 @@ from privpipe.attacks.adversaries.evidence import Evidence, prepare_evidence
 from privpipe.attacks.kinds.attack_table import Sample, run_kind
 from privpipe.cluster.passes.judging.cleaned_shards import release_shard
 from privpipe.numerics.finite import find_empty_rows, find_finite_rows
-from privpipe.protocols import Column, Shard, WordArray
+from privpipe.protocols import Column, FloatArray, Shard, WordArray
 from privpipe.records.holdout import hash_rows
 from privpipe.store.collections.collection import Collection
 
-__all__ = ["Published", "attack_sample", "sample_evidence"]
+__all__ = ["Published", "attack_sample", "sample_answers", "sample_evidence"]
 
 MOST_CHUNKS = 16
 """Chunks that are read, evenly spread."""
@@ -94,6 +94,39 @@ def sample_evidence(
         columns=collection.schema.confidential,
         groups=_read_groups(shard, published),
         beside=_beside(collection, shard, published),
+        wanted=Beside(shard.desired, collection.schema.desired),
+        options=options,
+    )
+
+
+def sample_answers(
+    collection: Collection, options: AttackOptions, coefficients: FloatArray
+) -> Evidence:
+    """Worker side: held-out raw records by what models fitted to surrogates answer for them.
+
+    Parameters
+    ----------
+    collection
+        Held-out raw records with their desired and confidential variables.
+    options
+        How many records, and how rare classes are treated.
+    coefficients : (n_features + 1, n_responses)
+        Learned from the surrogates, the bias last: all that they tell of a record that is in none.
+
+    Notes
+    -----
+    Answers are rounded to a thousandth of their spread: the last digits of a weighted sum would
+    tell the raw features, which who asks the model has given it.
+    """
+    shard = draw_sample(collection, options, Published(), model_url="", model_digest="").shard
+    raw = _fill(shard.features)
+    answers = np.column_stack([raw, np.ones(len(raw))]).astype(np.float64) @ coefficients
+    step = 1e-3 * np.maximum(answers.std(axis=0), 1e-300)
+    return prepare_evidence(
+        np.rint(answers / step) * step,
+        shard.confidential,
+        raw=raw,
+        columns=collection.schema.confidential,
         wanted=Beside(shard.desired, collection.schema.desired),
         options=options,
     )
