@@ -184,8 +184,8 @@ FIGURES: dict[str, PaperFigure] = {
         function="flows.reproduce.yi_synthetic:reproduce_synthetic",
         files=(),
         runs=10,
-        takes="half an hour",
-        takes_small="a minute",
+        takes="half an hour to an hour",
+        takes_small="a minute or two",
         small={"variances": (0.5,)},
     ),
 }

@@ -47,10 +47,14 @@ def _utility(found: Mapping[str, Any] | None) -> str:
         f"{share['upper']:.3f}) of the variance of `{name}`, from raw features."
         for name, share in zip(found["hidden"], found["explained"], strict=True)
     )
+    asked = ""
+    if found.get("coefficients"):
+        table = pd.DataFrame(found["coefficients"]).to_markdown(index=False, floatfmt=".6g")
+        asked = f"\n\nCoefficients, as [audit] coefficients asks:\n\n{table}"
     return (
         f"Ridge regression of the surrogates beside that of the raw records: coefficients differ "
         f"by eta = {found['eta']:.4f}; on {found['n_records']:,} raw records held out:\n\n"
-        f"{pd.DataFrame(rows).to_markdown(index=False, disable_numparse=True)}{hidden}"
+        f"{pd.DataFrame(rows).to_markdown(index=False, disable_numparse=True)}{hidden}{asked}"
     )
 
 

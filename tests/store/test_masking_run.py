@@ -110,6 +110,7 @@ def test_run__releases_surrogates_that_keep_the_model(source: Path, tmp_path: Pa
     assert set(found.data_vars) == {"features", "score", "kept"}
     report = (tmp_path / "release.report" / "audit.md").read_text()
     assert "not protected" in report
+    assert "Coefficients" not in report  # on request only
     out = tmp_path / "release.parquet"
     assert export_release(str(release), str(out)) == 150
 
@@ -148,7 +149,7 @@ def gate(hidden: str | None, **limits: float) -> dict[str, Any]:
             "must_find": 0.6,
             **limits,
         },
-        "audit": {"holdout": 0.4, "adversaries": ["logistic", "quadratic"]},
+        "audit": {"holdout": 0.4, "adversaries": ["logistic", "quadratic"], "coefficients": True},
     }
 
 
@@ -163,6 +164,11 @@ def test_run__publishes_by_itself_where_every_attack_fails(
     assert findings["adversaries"]["verdict"] == "safe"
     assert len(findings["adversaries"]["decisions"]) == 5 + (hidden is not None)
     assert set(findings["surrogate"]["controls"]) == set(findings["surrogate"]["attacks"])
+    pairs = findings["surrogate"]["utility"]["coefficients"]
+    assert [one["feature"] for one in pairs] == ["a", "b", "c", "d", "bias"]
+    for one in pairs:
+        assert one["surrogates"] == pytest.approx(one["raw"], abs=1e-3)
+    assert "| bias" in (tmp_path / "release.report" / "audit.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -188,6 +188,13 @@ class AuditOptions(Section):
             "judge the variable."
         ),
     ] = "merge"
+    coefficients: Annotated[
+        bool,
+        Field(
+            description="Print the coefficients of a surrogate release beside those of the raw "
+            "records. The first are released anyhow; the second are then published with the audit."
+        ),
+    ] = False
 
 
 Limit = Annotated[float, Field(ge=0, le=1)]
