@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from flows.reproduce.result import Cell, Reproduction, compare_cell
-from flows.reproduce.steps import expect_steps, step
-from flows.reproduce.yi_masks import (
+from privpipe.protocols import FloatArray
+from privpipe_flows.reproduce.result import Cell, Reproduction, compare_cell
+from privpipe_flows.reproduce.steps import expect_steps, step
+from privpipe_flows.reproduce.yi_masks import (
     add_noise,
     append_ones,
     complete,
@@ -23,8 +24,7 @@ from flows.reproduce.yi_masks import (
     measure_rmse,
     project,
 )
-from flows.reproduce.yi_tasks import measure_tasks
-from privpipe.protocols import FloatArray
+from privpipe_flows.reproduce.yi_tasks import measure_tasks
 
 __all__ = ["reproduce_figures", "reproduce_school"]
 

@@ -6,8 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from flows.reproduce.yi_masks import append_ones, complete, learn_ridge, mask, mask_completed
 from privpipe.protocols import FloatArray, IntArray
+from privpipe_flows.reproduce.yi_masks import (
+    append_ones,
+    complete,
+    learn_ridge,
+    mask,
+    mask_completed,
+)
 
 __all__ = ["measure_tasks"]
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flows.command.check_command import check_command
-from flows.command.configuration import init_command
-from flows.runs.configuration.run_options import read_options
-from flows.runs.stages.check import check_stage
-from flows.runs.stages.preview import forecast_run
 from privpipe.errors import OptionError
 from privpipe.sanitizers.mapping.privacy_mapping import prepare_joint
 from privpipe.sanitizers.mapping.profiles import ProfileCounts
 from privpipe.store.releases.published import open_release
+from privpipe_flows.command.check_command import check_command
+from privpipe_flows.command.configuration import init_command
+from privpipe_flows.runs.configuration.run_options import read_options
+from privpipe_flows.runs.stages.check import check_stage
+from privpipe_flows.runs.stages.preview import forecast_run
 from tests.flows.test_methods import configure_mapping, write_profiles
 from tests.standard import write_standard
 
@@ -107,7 +107,7 @@ def test_check__tells_of_profiles(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_run__by_default_counts_unseen_profiles_and_tells(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from flows.pipeline import run_pipeline
+    from privpipe_flows.pipeline import run_pipeline
 
     monkeypatch.setenv("PRIVPIPE_KEYS", str(tmp_path / "keys"))
     codes = write_profiles(str(tmp_path / "records.zarr"), 150, chunk_rows=64)

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flows.reproduce import yi_synthetic
-from flows.reproduce.registry import run_reproduction
-from flows.reproduce.result import Reproduction
+from privpipe_flows.reproduce import yi_synthetic
+from privpipe_flows.reproduce.registry import run_reproduction
+from privpipe_flows.reproduce.result import Reproduction
 
 pytestmark = pytest.mark.slow
 

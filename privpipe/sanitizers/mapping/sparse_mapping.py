@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import scipy.sparse as sp
 
+from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.mapping.problem.distortion import CodeDistance, DistanceKind
 from privpipe.numerics.random.categorical import CategoryTable, draw_categories, tabulate_categories
@@ -30,6 +31,7 @@ UnseenPolicy = Literal["refuse", "nearest"]
 _BLOCK_PAIRS = 2**22
 
 
+@described(facts_of_map)
 @dataclass(frozen=True, eq=False)
 class SparseMapping:
     """A sparse mapping from symbols to distributions over symbols.
