@@ -19,7 +19,7 @@ CLEAR = 1.5
 UNEVEN = 2.0
 """The same of noise that differs from feature to feature, as that of standardised features does."""
 
-FAR = 10.0
+FAR = 6.0
 """How far the next eigenvalue must stand above such an uneven bulk."""
 
 LEAST_UNEVEN = 8
