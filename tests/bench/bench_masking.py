@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import math
+import resource
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from statistics import median
 
@@ -125,7 +127,36 @@ def compare_records(small: bool) -> Row:
     return (name, times[1], "s", f"of {few:,}", times[0], times[1] / times[0])
 
 
+def compare_size(small: bool) -> list[Row]:
+    """Ten million records, summed chunk by chunk as a worker does: time and memory."""
+    n, m, chunk = (40_000, 64, 1_000) if small else (10_000_000, 2_000, 8_192)
+    records = make_records(20 * chunk, 30)
+    model = fit_masking(records, MaskingOptions(n_surrogates=m))
+    model = replace(model, step=model.step * 1024)  # the grid of more records
+    shard = next(iter(make_records(chunk, 30).shards()))
+
+    def draw(n_records: int) -> None:
+        total = None
+        for first in range(0, n_records, chunk):
+            stream = KeyedStream(bytes(32), partition="p", first_record=first, n_records=chunk)
+            part = model.sum_records(shard, records.schema, stream, np.arange(chunk), 0)
+            total = part if total is None else total.merge(part)
+
+    few, few_peak = spend(lambda: draw(n // 10)), measure_peak()
+    many, many_peak = spend(lambda: draw(n)), measure_peak()
+    return [
+        (f"{n:,} records x 30, {m} surrogates", many, "s", "a tenth of them", few, many / few),
+        ("peak memory", many_peak, "MiB", "of a tenth", few_peak, many_peak / few_peak),
+    ]
+
+
+def measure_peak() -> float:
+    """Largest resident memory of this process so far, MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
 def run(small: bool) -> list[Row]:
-    """The rows of ``make bench``."""
+    """The rows of ``make bench``; memory is measured first, before anything larger was held."""
+    size = compare_size(small)
     measures = (compare_solvers, compare_signs, compare_fit, compare_records)
-    return [measure(small) for measure in measures]
+    return [*size, *(measure(small) for measure in measures)]
