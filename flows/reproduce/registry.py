@@ -165,7 +165,6 @@ FIGURES: dict[str, PaperFigure] = {
         takes="half an hour",
         takes_small="two minutes",
         small={"learners": ("ridge",), "n_records": 6000},
-        small_runs=2,
     ),
     "yi-figures": PaperFigure(
         title="Masked records beside random projection, noise at equal utility, coefficients alone",

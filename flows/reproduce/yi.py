@@ -132,7 +132,8 @@ def _measure_trial(
         models = {key: _learn_svr(one.features, one.responses) for key, one in made.items()}
         found |= _judge("svr", raw, models, x[test], y[test])
     if school is not None:
-        found |= measure_tasks(x, y, school, train, test, random)
+        left, pooled = (holed, gaps), made["80 % missing"]
+        found |= measure_tasks(x, y, school, train, test, left, pooled, random)
     return found
 
 
