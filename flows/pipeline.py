@@ -209,6 +209,8 @@ def _work(run: Run, executor: Executor, watch: Watch, until: str) -> dict[str, A
     plan = plan_release(run, trained)
     n_chunks = plan.chunks.n_chunks
     run = reach_stage(run, "clean", model_digest=trained.model_digest, n_chunks=n_chunks)
+    if trained.guarantee.statement:
+        watch.say(f"promise  {trained.guarantee.statement}")
     if last == 0:
         return None
     what = f"{plan.chunks.n_records:,} records in {n_chunks} chunks"

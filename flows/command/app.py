@@ -306,6 +306,21 @@ def demo(
 
 
 @app.command(rich_help_panel=LOOK)
+def tradeoff(
+    config: _Config,
+    points: Annotated[int, typer.Option(help="Budgets, from none to all.", min=2)] = 9,
+    out: Annotated[
+        str, typer.Option(help="Folder of curve and points; default: beside the release-to-be.")
+    ] = "",
+    as_json: _Json = False,
+) -> dict[str, Any]:
+    """Draw what a method tells against what it costs, as PNG and JSON; goes on where it stopped."""
+    from privpipe_flows.command.tradeoff_command import tradeoff_command
+
+    return tradeoff_command(config, points, out, as_json=as_json)
+
+
+@app.command(rich_help_panel=LOOK)
 def report(
     release: Annotated[str, typer.Argument(help="Path or URL of the release.")],
     public: Annotated[
@@ -394,6 +409,19 @@ def purge(
     from privpipe_flows.command.status_command import purge_command
 
     return purge_command(release, as_json=as_json)
+
+
+@app.command()
+def account(
+    url: Annotated[
+        str, typer.Argument(help="Folder or URL of the account; default: PRIVPIPE_ACCOUNT.")
+    ] = "",
+    as_json: _Json = False,
+) -> dict[str, Any]:
+    """List what every partition has lost to releases with differential privacy."""
+    from privpipe_flows.command.account_command import account_command
+
+    return account_command(url, as_json=as_json)
 
 
 @app.command("forget-key")

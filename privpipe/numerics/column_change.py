@@ -64,7 +64,9 @@ class ColumnChange:
     def correlation(self) -> FloatArray:
         """Of each column before and after, in [-1, 1]; NaN where one of them does not vary."""
         size = np.sqrt(self.scatter[0] * self.scatter[1])
-        return np.divide(self.scatter[2], size, out=np.full(len(size), np.nan), where=size > 0)
+        found: FloatArray = np.full(len(size), np.nan)
+        np.divide(self.scatter[2], size, out=found, where=size > 0)
+        return found
 
     @property
     def spread(self) -> FloatArray:
@@ -78,7 +80,9 @@ class ColumnChange:
         """Change of the mean, in standard deviations before; NaN where that is 0."""
         deviation = np.sqrt(self.scatter[0] / max(self.n_records, 1))
         step = self.mean[1] - self.mean[0]
-        return np.divide(step, deviation, out=np.full(len(step), np.nan), where=deviation > 0)
+        found: FloatArray = np.full(len(step), np.nan)
+        np.divide(step, deviation, out=found, where=deviation > 0)
+        return found
 
     @property
     def share_same(self) -> FloatArray:

@@ -11,7 +11,14 @@ import pandas as pd
 from privpipe.errors import printable
 from privpipe.report.surrogate_text import write_surrogate_markdown
 
-__all__ = ["say_gate", "say_unseen", "say_verdict", "tabulate_predictions", "write_audit_markdown"]
+__all__ = [
+    "say_gate",
+    "say_neighbours",
+    "say_unseen",
+    "say_verdict",
+    "tabulate_predictions",
+    "write_audit_markdown",
+]
 
 
 def tabulate_predictions(findings: Mapping[str, Any]) -> pd.DataFrame:
@@ -47,10 +54,12 @@ def write_audit_markdown(findings: Mapping[str, Any]) -> str:
         "# Audit",
         _verdict(findings["adversaries"]),
         _gate(findings),
+        _promise(findings),
         f"{findings['basis']} {findings['n_records']:,} records judged"
         + (f" ({findings['n_groups']:,} different ones)." if findings.get("n_groups") else "."),
         say_unseen(findings.get("unseen")),
         _utility(findings["e_utility"]),
+        say_neighbours(findings.get("neighbours")),
         write_surrogate_markdown(findings.get("surrogate")),
         _privacy(findings["privacy"]),
         _predictions(findings),
@@ -82,6 +91,17 @@ def say_unseen(found: Mapping[str, int] | None) -> str:
     )
 
 
+def say_neighbours(found: Mapping[str, Any] | None) -> str:
+    """The promise of differential privacy beside what a distinguishing test reached."""
+    if found is None:
+        return ""
+    return (
+        f"Promised is a privacy loss of {found['promised']:g} for every record. A test that told "
+        f"two chosen records apart by {found['n_releases']:,} releases of each shows that it is "
+        f"at least {found['epsilon_floor']:.3g}; that it is no more rests on proof alone."
+    )
+
+
 def say_verdict(findings: Mapping[str, Any]) -> str:
     """The verdict with its reason in a sentence, for the last line of a run."""
     found = findings["adversaries"]
@@ -105,6 +125,12 @@ def _gate(findings: Mapping[str, Any]) -> str:
     if "gate" not in findings:
         return ""
     return f"**Gate** {_escape(printable(say_gate(findings)))}"
+
+
+def _promise(findings: Mapping[str, Any]) -> str:
+    """The guarantee in a line."""
+    text = (findings.get("about") or {}).get("guarantee")
+    return f"**Promise** {_escape(printable(str(text)))}" if text else ""
 
 
 def _verdict(found: Mapping[str, Any]) -> str:

@@ -94,6 +94,10 @@ def test_privacy_mapping__releases_codes_that_tell_less(tmp_path: Path, keys: Pa
     assert list_keys()[0].forgotten
     guarantee = release.attrs["privpipe"]["guarantee"]
     assert guarantee["kind"] == "information_bound"
+    promise = release.attrs["privpipe"]["promise"]
+    assert promise.startswith("at most ")
+    assert "nats with confidence .95 about the law of these records" in promise
+    assert promise in (tmp_path / "release.report" / "audit.md").read_text()
 
 
 def test_minimax__releases_filtered_coordinates(tmp_path: Path) -> None:

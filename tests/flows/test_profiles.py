@@ -11,7 +11,7 @@ import pytest
 
 from privpipe.errors import OptionError
 from privpipe.sanitizers.mapping.privacy_mapping import prepare_joint
-from privpipe.sanitizers.mapping.profiles import ProfileCounts
+from privpipe.sanitizers.mapping.profiles import ProfileCounts, split_counts
 from privpipe.store.releases.published import open_release
 from privpipe_flows.command.check_command import check_command
 from privpipe_flows.command.configuration import init_command
@@ -69,7 +69,8 @@ def test_forecast_run__counts_what_the_fit_will_know(tmp_path: Path, chunk_rows:
     found = forecast_run(run)
     assert found is not None
     counts = run.training.keeping(run.split, "fit").reduce(ProfileCounts.of)
-    known = {tuple(code) for code in prepare_joint(counts, run.options.method)[1]}
+    fitted, _ = split_counts(counts, run.options.method.held_out)
+    known = {tuple(code) for code in prepare_joint(fitted, run.options.method)[1]}
     unseen = sum(tuple(code) not in known for code in codes)
     assert unseen > 0
     assert found.exact

@@ -40,7 +40,7 @@ from privpipe.store.access.location import (
 from privpipe.store.arrays.headers import check_output_free, newest_version, read_header
 from privpipe.store.arrays.layout import ROOT_DOCUMENT, root_document
 
-LATER_FIELDS = ("delta", "protects", "parameters")
+LATER_FIELDS = ("delta", "protects", "parameters", "statement")
 """Of a guarantee, since format version 2."""
 
 __all__ = [
