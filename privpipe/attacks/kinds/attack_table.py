@@ -154,6 +154,12 @@ _ROWS = (
         _load("membership"),
     ),
     AttackKind(
+        "tracing",
+        "Can be told by second moments whether a record is among those of signed sums?",
+        ("released", "members", "others"),
+        _load("tracing"),
+    ),
+    AttackKind(
         "known_signs",
         "Are the records of signed sums solved for by whoever kept the signs?",
         ("released", "members", "others", "signs"),
