@@ -94,8 +94,8 @@ class NoisyOptions(Options):
         Law,
         Field(
             description="knorm: the paper's, density exp(-epsilon norm / 2), delta below "
-            "2**-100. discrete: per coordinate, by comparisons of whole numbers alone, delta 0; in the l2 "
-            "norm up to 1.41 times as much noise."
+            "2**-100. discrete: per coordinate, by comparisons of whole numbers alone, delta 0; in "
+            "the l2 norm up to 1.41 times as much noise."
         ),
     ] = "knorm"
     grid: Annotated[
