@@ -33,6 +33,7 @@ def make_sample(n: int = 240) -> Sample:
         fresh=raw[:, :3] + 5.0,
         published=raw[:, :3],
         judged=raw[:, :3] + 5.0,
+        neighbours=(raw[:, :3], raw[:, :3] + 1.0),
     )
 
 

@@ -25,6 +25,7 @@ from privpipe.store.releases.release import ReleasePlan
 from privpipe_flows.runs.run import Run
 from privpipe_flows.runs.stages.audit_attacks import attack_release
 from privpipe_flows.runs.stages.audit_masking import audit_masking
+from privpipe_flows.runs.stages.audit_neighbours import audit_neighbours
 from privpipe_flows.runs.stages.audit_surrogate import audit_surrogate
 from privpipe_flows.runs.stages.train import Trained
 
@@ -91,6 +92,7 @@ def audit_stage(
         "e_utility": utility,
         "n_groups": judged.n_groups,
         **attack_release(run, trained, plan, executor),
+        "neighbours": audit_neighbours(run, trained),
     }
 
 

@@ -51,6 +51,8 @@ class Sample:
         Records of a release, and the released records that judged it.
     attributes
         Names of the released attributes.
+    neighbours : two arrays (n_releases, n_features_released)
+        Independent releases of one record, and of another.
     columns
         Name and kind of each confidential column.
     groups : (n_records,)
@@ -78,6 +80,7 @@ class Sample:
     published: FloatArray | None = None
     judged: FloatArray | None = None
     attributes: Sequence[str] = ()
+    neighbours: tuple[FloatArray, FloatArray] | None = None
     columns: Sequence[Column] | None = None
     groups: IntArray | None = None
     seen: BoolArray | None = None
@@ -185,6 +188,12 @@ _ROWS = (
         "Do the records of the release differ from those that judged it?",
         ("published", "judged"),
         _load("two_samples"),
+    ),
+    AttackKind(
+        "neighbours",
+        "Are the releases of one record told from those of another beyond the promised epsilon?",
+        ("neighbours",),
+        _load("neighbours"),
     ),
     AttackKind(
         "information",
