@@ -134,8 +134,8 @@ def digest_options(options: RunOptions) -> str:
     How they are judged is no part of it: a corrected limit goes on with the run that failed.
     Which records the fit does not see is.
     """
-    judged = {"cluster", "gate", "audit", "privacy", "compare"}
-    content = options.model_dump(mode="json", exclude=judged)
+    excluded = {"cluster", "gate", "audit", "privacy", "compare"}
+    content = options.model_dump(mode="json", exclude=excluded)
     counted = {"subject", "records_per_subject"}
     content["privacy"] = options.privacy.model_dump(mode="json", include=counted)
     content["audit"] = options.audit.model_dump(mode="json", include={"holdout", "group"})

@@ -29,11 +29,11 @@ def make_sample(n: int = 240) -> Sample:
         others=random.normal(size=(n, 3)),
         signs=random.choice([-1.0, 1.0], (n, n)),
         gram=raw[:, :3].T @ raw[:, :3],
+        neighbours=(raw[:, :3], raw[:, :3] + 1.0),
         learned=raw[:, :3],
         fresh=raw[:, :3] + 5.0,
         published=raw[:, :3],
         judged=raw[:, :3] + 5.0,
-        neighbours=(raw[:, :3], raw[:, :3] + 1.0),
     )
 
 

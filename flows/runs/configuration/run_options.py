@@ -232,6 +232,13 @@ class AuditOptions(Section):
             "them with this one record by record, and the verdict counts what that tells."
         ),
     ] = ()
+    coefficients: Annotated[
+        bool,
+        Field(
+            description="Print the coefficients of a surrogate release beside those of the raw "
+            "records. The first are released anyhow; the second are then published with the audit."
+        ),
+    ] = False
 
     @field_validator("decides", "earlier", "adversaries")
     @classmethod

@@ -107,9 +107,9 @@ def check_stage(options: RunOptions) -> Run:
             started=now(),
         ),
     )
-    open_earlier(run)
     check_limit(run)
     check_subjects(run)
+    open_earlier(run)
     return run
 
 

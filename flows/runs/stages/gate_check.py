@@ -81,9 +81,9 @@ def check_gate(options: RunOptions, method: Method[Any], training: Collection) -
     read_previous(options, training)
     _check_required(options, method, training)
     why = ""
-    if method.releases == "surrogate":
+    if method.releases == "surrogate" and not _mixes_records(method):
         why = "what a surrogate release tells of confidential variables is not judged"
-    elif not training.confidential:
+    elif not training.confidential and method.releases != "surrogate":
         why = "no variable is named as confidential, so that nothing would be shown"
     elif not options.audit.adversaries:
         why = "[audit] adversaries is empty, so that nothing would be attacked"
@@ -93,6 +93,8 @@ def check_gate(options: RunOptions, method: Method[Any], training: Collection) -
             remedy=f"Name what is to be attacked, {UNGATED}.",
             code="gate-cannot-pass",
         )
+    if not training.confidential:
+        return  # single records are attacked; how many are needed, the audit says
     needs = plan_gate(options, training)
     if not needs.can_pass:
         raise OptionError(
@@ -125,6 +127,11 @@ def _check_required(options: RunOptions, method: Method[Any], training: Collecti
                 remedy="Leave it out; unknown never passes.",
                 code="gate-cannot-pass",
             )
+
+
+def _mixes_records(method: Method[Any]) -> bool:
+    """Whether the surrogates are sums of records, which the audit judges."""
+    return any(hasattr(one, "sum_records") for one in method.maps)
 
 
 def plan_gate(options: RunOptions, training: Collection) -> GateNeeds:

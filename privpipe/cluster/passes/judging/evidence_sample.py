@@ -30,6 +30,7 @@ __all__ = [
     "draw_sample",
     "fill_missing",
     "read_groups",
+    "sample_answers",
     "sample_evidence",
     "take_records",
 ]
@@ -114,6 +115,39 @@ def sample_evidence(
         columns=collection.schema.confidential,
         groups=read_groups(shard, published),
         beside=_beside(collection, shard, published),
+        wanted=Beside(shard.desired, collection.schema.desired),
+        options=options,
+    )
+
+
+def sample_answers(
+    collection: Collection, options: AttackOptions, coefficients: FloatArray
+) -> Evidence:
+    """Worker side: held-out raw records by what models fitted to surrogates answer for them.
+
+    Parameters
+    ----------
+    collection
+        Held-out raw records with their desired and confidential variables.
+    options
+        How many records, and how rare classes are treated.
+    coefficients : (n_features + 1, n_responses)
+        Learned from the surrogates, the bias last: all that they tell of a record that is in none.
+
+    Notes
+    -----
+    Answers are rounded to a thousandth of their spread: the last digits of a weighted sum would
+    tell the raw features, which who asks the model has given it.
+    """
+    shard = draw_sample(collection, options, Published(), model_url="", model_digest="").shard
+    raw = fill_missing(shard.features)
+    answers = np.column_stack([raw, np.ones(len(raw))]).astype(np.float64) @ coefficients
+    step = 1e-3 * np.maximum(answers.std(axis=0), 1e-300)
+    return prepare_evidence(
+        np.rint(answers / step) * step,
+        shard.confidential,
+        raw=raw,
+        columns=collection.schema.confidential,
         wanted=Beside(shard.desired, collection.schema.desired),
         options=options,
     )
