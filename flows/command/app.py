@@ -411,6 +411,19 @@ def purge(
     return purge_command(release, as_json=as_json)
 
 
+@app.command()
+def account(
+    url: Annotated[
+        str, typer.Argument(help="Folder or URL of the account; default: PRIVPIPE_ACCOUNT.")
+    ] = "",
+    as_json: _Json = False,
+) -> dict[str, Any]:
+    """List what every partition has lost to releases with differential privacy."""
+    from privpipe_flows.command.account_command import account_command
+
+    return account_command(url, as_json=as_json)
+
+
 @app.command("forget-key")
 def forget_key(
     release: Annotated[

@@ -127,6 +127,16 @@ FIGURES: dict[str, PaperFigure] = {
         takes_small="one to two minutes",
         small={"small": True},
     ),
+    "hamm-noisy": PaperFigure(
+        title="Noisy filters: accuracy over the privacy loss",
+        paper="Hamm 2017, Noisy Minimax Filters, figure 4 (JMLR, figures 7 and 8)",
+        function="privpipe_flows.reproduce.hamm_noisy:reproduce_noisy",
+        files=("genki.npz", "har.npz"),
+        runs=3,
+        takes="some hours",
+        takes_small="two to five minutes",
+        small={"draws": 2, "widths": (20,), "har": False, "inverse": (0.0, 1e-3, 1e-2, 1e-1)},
+    ),
     "sppm-census": PaperFigure(
         title="Sparse privacy mappings of census records: information, attackers, features",
         paper="Salamatian et al., SPPM, figures 2 (middle) and 3, table 1",

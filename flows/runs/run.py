@@ -72,6 +72,7 @@ class Run:
         method = self.options.method
         return (
             self.options.release.nonfinite == "withhold"
+            or self.options.privacy.records_per_subject is not None
             or getattr(method, "on_unrepresentable", "fail") == "withhold"
         )
 
@@ -133,7 +134,9 @@ def digest_options(options: RunOptions) -> str:
     How they are judged is no part of it: a corrected limit goes on with the run that failed.
     Which records the fit does not see is.
     """
-    content = options.model_dump(mode="json", exclude={"cluster", "gate", "audit"})
+    content = options.model_dump(mode="json", exclude={"cluster", "gate", "audit", "privacy"})
+    counted = {"subject", "records_per_subject"}
+    content["privacy"] = options.privacy.model_dump(mode="json", include=counted)
     content["audit"] = options.audit.model_dump(mode="json", include={"holdout", "group"})
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from privpipe.protocols import BoolArray, FloatArray, WordArray
 
-__all__ = ["choose_mask", "choose_share"]
+__all__ = ["choose_mask", "choose_share", "digest_records"]
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 FIRST = np.uint64(0xBF58476D1CE4E5B9)
@@ -38,7 +38,7 @@ def choose_share(x: FloatArray, share: float, *, seed: int = 0) -> BoolArray:
     >>> abs(float(choose_share(x, 0.2).mean()) - 0.2) < 0.02
     True
     """
-    return np.asarray(_mix(_digest(x) + np.uint64(2 * seed + 1)) < _threshold(share))
+    return np.asarray(_mix(digest_records(x) + np.uint64(2 * seed + 1)) < _threshold(share))
 
 
 def choose_mask(x: FloatArray, n_columns: int, share: float, *, seed: int = 0) -> BoolArray:
@@ -56,11 +56,11 @@ def choose_mask(x: FloatArray, n_columns: int, share: float, *, seed: int = 0) -
     chosen : (n_records, n_columns)
     """
     columns = np.arange(n_columns, dtype=np.uint64) * GOLDEN
-    words = _mix(_digest(x)[:, None] + columns + np.uint64(2 * seed + 1))
+    words = _mix(digest_records(x)[:, None] + columns + np.uint64(2 * seed + 1))
     return np.asarray(words < _threshold(share))
 
 
-def _digest(x: FloatArray) -> WordArray:
+def digest_records(x: FloatArray) -> WordArray:
     """One word per record, of some of its features. -0.0 and 0.0 get the same word."""
     x = x[:, :: max(1, x.shape[1] // DIGESTED)]
     bits = np.ascontiguousarray(x + 0.0, np.float64).view(np.uint64)

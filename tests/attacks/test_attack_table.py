@@ -29,6 +29,7 @@ def make_sample(n: int = 240) -> Sample:
         others=random.normal(size=(n, 3)),
         signs=random.choice([-1.0, 1.0], (n, n)),
         gram=raw[:, :3].T @ raw[:, :3],
+        neighbours=(raw[:, :3], raw[:, :3] + 1.0),
     )
 
 

@@ -75,6 +75,13 @@ class TrainingOptions(Section):
     """``[training]``: labelled records to learn from; the collection itself by default."""
 
     path: Annotated[str, Field(description="URL or local path of the training collection.")]
+    public: Annotated[
+        bool,
+        Field(
+            description="true says that these records are public, so that what is learned from "
+            "them is outside every promise of privacy. Local differential privacy needs it."
+        ),
+    ] = False
 
 
 class ReleaseOptions(Section):
@@ -190,6 +197,41 @@ class AuditOptions(Section):
     ] = "merge"
 
 
+class PrivacySection(Section):
+    """``[privacy]``: what every promise of differential privacy is charged to."""
+
+    subject: Annotated[
+        str | None,
+        Field(
+            description="Variable that names a record's subject: a person with several records "
+            "loses epsilon once for each. Not set: the promise is about single records."
+        ),
+    ] = None
+    records_per_subject: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            description="Records of one subject that are released at most; further ones are "
+            "withheld, in the order of the collection. Not set: as many as there are.",
+        ),
+    ] = None
+    account: Annotated[
+        str | None,
+        Field(
+            description="Folder or URL of the account of losses, by content of the partitions. "
+            "Not set: PRIVPIPE_ACCOUNT, or a folder in the user's data folder."
+        ),
+    ] = None
+    limit: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            allow_inf_nan=False,
+            description="Largest sum of epsilons that any partition may lose. Not set: no limit.",
+        ),
+    ] = None
+
+
 Limit = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -275,6 +317,7 @@ class RunOptions(BaseModel):
     training: TrainingOptions | None = None
     method: MethodOptions
     release: ReleaseOptions
+    privacy: PrivacySection = PrivacySection()
     cluster: ClusterSection = ClusterSection()
     audit: AuditOptions = AuditOptions()
     gate: GateSection = GateSection()
@@ -374,7 +417,8 @@ def _describe(
         return f"{where}: {shown} is missing."
     if item["type"].startswith("union_tag"):
         allowed = ", ".join(METHODS)
-        return f"{where}: [method] name is missing or not known; use one of: {allowed}."
+        table = f"[{'.'.join(names)}]"
+        return f"{where}: {table} name is missing or not known; use one of: {allowed}."
     message = str(item["msg"]).removeprefix("Value error, ")
     return f"{where}: {shown}: {message}."
 

@@ -36,6 +36,7 @@ from privpipe.store.models.artifacts import open_model
 from privpipe.store.releases.release import ReleasePlan
 from privpipe_flows.runs.run import Run, find_attack_options
 from privpipe_flows.runs.stages.audit_masking import audit_masking
+from privpipe_flows.runs.stages.audit_neighbours import audit_neighbours
 from privpipe_flows.runs.stages.audit_surrogate import audit_surrogate
 from privpipe_flows.runs.stages.train import Trained
 
@@ -102,6 +103,7 @@ def audit_stage(
         "n_groups": judged.n_groups,
         "adversaries": _attack(run, executor, records, drawn),
         "attacks": _attack_kinds(run, executor, records, drawn),
+        "neighbours": audit_neighbours(run, trained),
     }
 
 

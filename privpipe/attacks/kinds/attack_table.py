@@ -44,6 +44,8 @@ class Sample:
         Sum of the products of all records that a surrogate release was made of.
     noise : (n_records, any)
         The records with noise of equal utility.
+    neighbours : two arrays (n_releases, n_features_released)
+        Independent releases of one record, and of another.
     columns
         Name and kind of each confidential column.
     groups : (n_records,)
@@ -66,6 +68,7 @@ class Sample:
     signs: FloatArray | None = None
     gram: FloatArray | None = None
     noise: FloatArray | None = None
+    neighbours: tuple[FloatArray, FloatArray] | None = None
     columns: Sequence[Column] | None = None
     groups: IntArray | None = None
     seen: BoolArray | None = None
@@ -161,6 +164,12 @@ _ROWS = (
         "Is the farthest record read off the strongest direction of signed sums?",
         ("released", "members", "others"),
         _load("outlying_record"),
+    ),
+    AttackKind(
+        "neighbours",
+        "Are the releases of one record told from those of another beyond the promised epsilon?",
+        ("neighbours",),
+        _load("neighbours"),
     ),
     AttackKind(
         "information",

@@ -12,7 +12,12 @@ from collections.abc import Iterator, Mapping
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from privpipe.report.audit_text import say_gate, say_unseen, tabulate_predictions
+from privpipe.report.audit_text import (
+    say_gate,
+    say_neighbours,
+    say_unseen,
+    tabulate_predictions,
+)
 from privpipe.report.pages.page import Section, draw_attacks, render_page
 from privpipe.report.pages.suppression import coarsen, suppress_counts
 from privpipe.report.tables import format_number, summarise_attack_table
@@ -127,6 +132,8 @@ def _facts(findings: Mapping[str, Any]) -> dict[str, str]:
     if "n_records" in found:
         facts["Records attacked"] = f"{found['n_records']:,} of {found['n_given']:,}"
         facts["Withheld by the release"] = f"{found['n_withheld']:,}"
+    if neighbours := say_neighbours(findings.get("neighbours")):
+        facts["Neighbours told apart"] = neighbours
     if unseen := say_unseen(findings.get("unseen")):
         facts["Unseen profiles"] = unseen
     return facts
