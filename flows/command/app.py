@@ -360,6 +360,14 @@ def open_(
     return open_command(release, public=public, as_json=as_json)
 
 
+@app.command(rich_help_panel=RUN)
+def compare(config: _Config, as_json: _Json = False) -> dict[str, Any]:
+    """Hold the methods of [[compare]] against one another; nothing is published."""
+    from privpipe_flows.command.compare_command import compare_command
+
+    return compare_command(config, as_json=as_json)
+
+
 @app.command()
 def explain(
     code: Annotated[

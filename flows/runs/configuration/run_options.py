@@ -24,7 +24,7 @@ from pydantic import (
     field_validator,
 )
 
-from privpipe.attacks.adversaries.attack_options import AdversaryName, AttackOptions
+from privpipe.attacks.adversaries.attack_options import AdversaryName, AttackOptions, ScoreName
 from privpipe.cluster.passes.cleaning_pass import Nonfinite
 from privpipe.errors import OptionError
 from privpipe.records.schema import suggest
@@ -195,6 +195,70 @@ class AuditOptions(Section):
             "judge the variable."
         ),
     ] = "merge"
+    min_class_records: Annotated[
+        int, Field(ge=4, description="Audited records below which a class is rare.")
+    ] = AttackOptions().min_class_records
+    decides: Annotated[
+        tuple[ScoreName, ...],
+        Field(
+            min_length=1,
+            description="Scores of classes that are held against the limits of [gate]; of a number "
+            "R squared always is, and of these the true-positive rates.",
+        ),
+    ] = AttackOptions().decides
+    max_test: Annotated[
+        int, Field(ge=20, description="Records that each adversary is judged by, at most.")
+    ] = AttackOptions().max_test
+    max_bytes: Annotated[
+        int,
+        Field(ge=1 << 20, description="Bytes of one attacked matrix; the sample shrinks to fit."),
+    ] = AttackOptions().max_bytes
+    tune_share: Annotated[
+        float, Field(gt=0, lt=0.8, description="Share of the sample that chooses settings.")
+    ] = AttackOptions().tune_share
+    test_share: Annotated[
+        float, Field(gt=0, lt=0.8, description="Share of the sample that judges.")
+    ] = AttackOptions().test_share
+    n_replicates: Annotated[
+        int, Field(ge=50, description="Replicates of every bootstrap interval.")
+    ] = AttackOptions().n_replicates
+    seed: Annotated[
+        int, Field(ge=0, description="Seed of sample, splits and adversaries; no secret.")
+    ] = 0
+    earlier: Annotated[
+        tuple[str, ...],
+        Field(
+            description="Earlier releases of this collection, paths or URLs: who holds them joins "
+            "them with this one record by record, and the verdict counts what that tells."
+        ),
+    ] = ()
+    coefficients: Annotated[
+        bool,
+        Field(
+            description="Print the coefficients of a surrogate release beside those of the raw "
+            "records. The first are released anyhow; the second are then published with the audit."
+        ),
+    ] = False
+
+    @field_validator("decides", "earlier", "adversaries")
+    @classmethod
+    def _are_distinct(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(names)) < len(names):
+            raise ValueError("name each once")
+        return names
+
+    @field_validator("test_share")
+    @classmethod
+    def _leaves_training(cls, share: float, info: ValidationInfo) -> float:
+        if share + info.data.get("tune_share", 0.0) > 0.9:
+            raise ValueError("tune_share and test_share leave less than a tenth to train on")
+        return share
+
+
+AttackKindName = Literal[
+    "linkage", "reconstruction", "training_membership", "membership", "information", "drift"
+]
+"""Kinds of attack beside inference that a run measures, where the release allows it."""
 
 
 class PrivacySection(Section):
@@ -275,7 +339,7 @@ class GateSection(Section):
         ),
     ] = None
     require: Annotated[
-        tuple[Literal["linkage", "reconstruction"], ...],
+        tuple[AttackKindName, ...],
         Field(description="Kinds of attack that must have been measured beside inference."),
     ] = ()
     must_find: Annotated[
@@ -309,6 +373,15 @@ else:
         MethodOptions = Annotated[MethodOptions, Field(discriminator="name")]
 
 
+class CompareEntry(Section):
+    """``[[compare]]``: a method that `privpipe compare` holds against others."""
+
+    label: Annotated[
+        str, Field(max_length=80, description="What the table calls it; default: the method.")
+    ] = ""
+    method: MethodOptions
+
+
 class RunOptions(BaseModel):
     """One run: check, train, clean, audit, gate, publish."""
 
@@ -321,6 +394,7 @@ class RunOptions(BaseModel):
     cluster: ClusterSection = ClusterSection()
     audit: AuditOptions = AuditOptions()
     gate: GateSection = GateSection()
+    compare: tuple[CompareEntry, ...] = ()
 
     @property
     def training_path(self) -> str:

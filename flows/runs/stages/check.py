@@ -25,6 +25,7 @@ from privpipe.store.releases.release import RECEIPTS
 from privpipe_flows.runs.configuration.run_options import RunOptions
 from privpipe_flows.runs.resume import is_published
 from privpipe_flows.runs.run import Run, digest_options, make_run_id, now
+from privpipe_flows.runs.stages.audit_attacks import open_earlier
 from privpipe_flows.runs.stages.budget import MOST_CHUNKS, find_constants
 from privpipe_flows.runs.stages.gate_check import check_gate
 from privpipe_flows.runs.stages.spend import check_limit
@@ -108,6 +109,7 @@ def check_stage(options: RunOptions) -> Run:
     )
     check_limit(run)
     check_subjects(run)
+    open_earlier(run)
     return run
 
 
