@@ -18,7 +18,7 @@ TABLE_SCHEMA = {
     "kind": ("str", "classes or numbers"),
     "source": (
         "str",
-        "what was read: released (features), everything, bits, joined, alone: NAME (an included "
+        "what was read: released (features), everything, bits, joined, groups, alone: NAME (an included "
         "variable), together: NAME (an earlier release), wanted, raw, noise",
     ),
     "adversary": ("str", "who guessed"),
