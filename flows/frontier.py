@@ -190,7 +190,13 @@ def _judge(
     collection: Collection, options: AttackOptions, named: Mapping[str, str], group: str | None
 ) -> dict[str, Any]:
     """Of each variable the strongest adversary by accuracy or R squared, and by group."""
-    found = sample_evidence(collection, options, published=Published(group=group), **named)
+    found = sample_evidence(
+        collection,
+        options,
+        published=Published(group=group),
+        model_url=named["model_url"],
+        model_digest=named["model_digest"],
+    )
     # What is released alone: no control, no bits, no wanted answer.
     evidence = replace(found, sources={"released": found.sources["released"]})
     plan = plan_attacks(evidence, options)
