@@ -193,9 +193,9 @@ def _judge(
     found = sample_evidence(
         collection,
         options,
+        published=Published(group=group),
         model_url=named["model_url"],
         model_digest=named["model_digest"],
-        published=Published(group=group),
     )
     # What is released alone: no control, no bits, no wanted answer.
     evidence = replace(found, sources={"released": found.sources["released"]})

@@ -268,8 +268,7 @@ def _make_noise(shard: Shard, raw: npt.NDArray[Any], collection: Collection) -> 
     """The records with noise of the release's utility; None where no utility is asked for."""
     held = ~find_empty_rows(shard.released)
     columns = [] if collection.indicators else collection.schema.desired
-    noisy = make_equal_noise(raw, shard.released, shard.desired, columns, rows=held)
-    return noisy
+    return make_equal_noise(raw, shard.released, shard.desired, columns, rows=held)
 
 
 def read_groups(shard: Shard, published: Published) -> npt.NDArray[np.int64] | None:
