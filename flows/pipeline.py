@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import datetime
 from typing import Any, ParamSpec, TypeVar
 
 from distributed import span
@@ -21,6 +22,7 @@ from flows.runs.configuration.run_options import RunOptions, read_options
 from flows.runs.results import write_failure, write_results
 from flows.runs.resume import begin_or_resume, is_published, reach_stage
 from flows.runs.run import Run, cluster_options
+from flows.runs.scheduling.telling import tell_prefect
 from flows.runs.stages.audit import audit_stage
 from flows.runs.stages.check import check_stage
 from flows.runs.stages.clean import clean_stage, plan_release
@@ -113,7 +115,8 @@ def pass_gate(
 def tell_gate(run_id: str, gate: Mapping[str, Any]) -> None:
     """The event that automations wait for; nothing outside a flow."""
     if FlowRunContext.get() is not None or TaskRunContext.get() is not None:
-        emit_event(
+        tell_prefect(
+            emit_event,
             event="privpipe.gate",
             resource={"prefect.resource.id": f"privpipe.run.{run_id}"},
             payload={"state": gate["state"], "sentence": gate["sentence"]},
@@ -128,7 +131,9 @@ STAGES = ("train", "clean", "audit", "publish")
 
 
 @flow(name="privpipe", log_prints=False, persist_result=False, validate_parameters=False)
-def run_pipeline(config_path: str, until: str = "publish") -> str:
+def run_pipeline(
+    config_path: str, until: str = "publish", logical_time: datetime | None = None
+) -> str:
     """Sanitise the collection of a configuration file; returns the path of the release.
 
     Parameters
@@ -137,8 +142,11 @@ def run_pipeline(config_path: str, until: str = "publish") -> str:
         The configuration.
     until
         Last stage to do; the work so far is kept, and the next run goes on with it.
+    logical_time
+        What ``{logical_time}`` in ``[release] path`` stands for.
     """
-    return run_sealed(release_collection, read_options(config_path), Watch(), until)
+    options = read_options(config_path, logical_time)
+    return run_sealed(release_collection, options, Watch(), until)
 
 
 def release_collection(options: RunOptions, watch: Watch, until: str = "publish") -> str:
@@ -183,7 +191,8 @@ def _release(options: RunOptions, watch: Watch, until: str) -> str:
             return "stopped"
         remove_workspace(url)
     link = f"Report: {shown(run.report_url)}/report.html\n\n"
-    create_markdown_artifact(link + write_audit_markdown(findings), key="privpipe-summary")
+    summary = link + write_audit_markdown(findings)
+    tell_prefect(create_markdown_artifact, summary, key="privpipe-summary")
     watch.say(f"done     release {shown(run.release_url)}")
     watch.say(f"         model   {shown(run.model_url)}")
     watch.say(f"         report  {shown(run.report_url)}/report.html")

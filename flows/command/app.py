@@ -38,6 +38,9 @@ def _as_bytes(mebibytes: float) -> int:
 
 
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+_Time = Annotated[
+    str, typer.Option("--time", help="What {logical_time} in [release] path stands for (ISO 8601).")
+]
 _Config = Annotated[str, typer.Argument(help="TOML file; see README.md for its keys.")]
 
 
@@ -59,6 +62,7 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be read, needed and written.")
     ] = False,
+    time: _Time = "",
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Run the main job: check, train, clean, audit, publish; goes on where it was stopped."""
@@ -66,7 +70,7 @@ def run(
         from flows.command.dry_run import dry_run_command
 
         return dry_run_command(config, as_json=as_json)
-    return _run_until(config, "publish")
+    return _run_until(config, "publish", time)
 
 
 @app.command()
@@ -101,10 +105,10 @@ def resume(config: _Config, as_json: _Json = False) -> dict[str, Any]:
     return resume_command(config)
 
 
-def _run_until(config: str, stage: str) -> dict[str, Any]:
+def _run_until(config: str, stage: str, time: str = "") -> dict[str, Any]:
     from flows.command.run_command import run_command
 
-    return run_command(config, until=stage)
+    return run_command(config, until=stage, time=time)
 
 
 @app.command()
@@ -311,6 +315,49 @@ def purge(
     from flows.command.status_command import purge_command
 
     return purge_command(release, as_json=as_json)
+
+
+@app.command()
+def deploy(
+    path: Annotated[str, typer.Argument(help="File of deployments.")] = "deploy/prefect.yaml",
+    as_json: _Json = False,
+) -> dict[str, Any]:
+    """Check a file of deployments and give it to the server that PREFECT_API_URL names."""
+    from flows.command.deploy_command import deploy_command
+
+    return deploy_command(path)
+
+
+@app.command()
+def doctor(
+    config: _Config,
+    deployments: Annotated[
+        str, typer.Option(help="File of deployments to compare the server with.")
+    ] = "deploy/prefect.yaml",
+    as_json: _Json = False,
+) -> dict[str, Any]:
+    """Look at all that a scheduled run needs: server, schedules, certificates, workers, places."""
+    from flows.command.doctor_command import doctor_command
+
+    return doctor_command(config, deployments)
+
+
+@app.command()
+def certs(
+    folder: Annotated[str, typer.Argument(help="Where keys and certificates go; made 0700.")],
+    hosts: Annotated[
+        str, typer.Option(help="Names and addresses of scheduler and workers, by comma.")
+    ] = "",
+    days: Annotated[int, typer.Option(help="How long the certificates hold.")] = 90,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Make new ones of the same authority.")
+    ] = False,
+    as_json: _Json = False,
+) -> dict[str, Any]:
+    """Make authority and certificates of a Dask cluster, and the configuration that uses them."""
+    from flows.command.certs_command import certs_command
+
+    return certs_command(folder, _names(hosts), days, renew=renew)
 
 
 @app.command("forget-key")

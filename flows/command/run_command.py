@@ -9,7 +9,7 @@ from flows.runs.prefect_home import blaming_prefect, prepare_prefect
 __all__ = ["resume_command", "run_command"]
 
 
-def run_command(config: str, until: str = "publish") -> dict[str, Any]:
+def run_command(config: str, until: str = "publish", time: str = "") -> dict[str, Any]:
     """Check the file, then run the flow with an in-process Prefect unless a server is set.
 
     Returns
@@ -21,9 +21,11 @@ def run_command(config: str, until: str = "publish") -> dict[str, Any]:
     # Whatever the metadata says is reported in a moment, before Prefect and a cluster start.
     from flows.runs.configuration.run_options import read_options
     from flows.runs.results import read_results, write_failure
+    from flows.runs.scheduling.logical_time import read_time
     from flows.runs.stages.check import check_stage
 
-    options = read_options(config)
+    logical_time = read_time(time) if time else None
+    options = read_options(config, logical_time)
     try:
         check_stage(options)
     except Exception as error:
@@ -33,7 +35,7 @@ def run_command(config: str, until: str = "publish") -> dict[str, Any]:
     from flows.runs.prefect_server import own_server
 
     with blaming_prefect(), own_server():
-        run_pipeline(config, until)
+        run_pipeline(config, until, logical_time)
     return read_results(options.release.path)
 
 

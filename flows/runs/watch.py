@@ -21,6 +21,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from flows.runs.scheduling.telling import tell_prefect
 from privpipe.cluster.events import Event
 from privpipe.errors import printable
 from privpipe.report.console import PlainConsole
@@ -122,7 +123,8 @@ class Watch:
         self._bar.add_task(label, total=event.amount or None)
         self._bar.start()
         if known and FlowRunContext.get() is not None:
-            found = create_progress_artifact(0.0, description=f"{label}: {event.unit} done")
+            about = f"{label}: {event.unit} done"
+            found = tell_prefect(create_progress_artifact, 0.0, description=about)
             self._artifact = found if isinstance(found, UUID) else None
 
     def _advance(self, amount: float) -> None:
@@ -146,4 +148,5 @@ class Watch:
     def _update_artifact(self) -> None:
         self._updated = time.monotonic()
         if self._artifact is not None:
-            update_progress_artifact(self._artifact, 100.0 * self._done / max(self._total, 1.0))
+            share = 100.0 * self._done / max(self._total, 1.0)
+            tell_prefect(update_progress_artifact, self._artifact, share)

@@ -12,6 +12,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from dask.utils import parse_bytes
@@ -26,6 +27,7 @@ from pydantic import (
 
 from flows.runs.configuration.environment import name_variable, read_environment
 from flows.runs.configuration.toml_places import find_place
+from flows.runs.scheduling.logical_time import fill_time
 from privpipe.attacks.adversaries.attack_options import AdversaryName, AttackOptions
 from privpipe.cluster.passes.cleaning_pass import Nonfinite
 from privpipe.errors import OptionError
@@ -80,7 +82,13 @@ class TrainingOptions(Section):
 class ReleaseOptions(Section):
     """``[release]``: where the release goes and what it holds beside the features."""
 
-    path: Annotated[str, Field(description="URL or local path of the release; must not exist.")]
+    path: Annotated[
+        str,
+        Field(
+            description="URL or local path of the release; must not exist. {logical_time} stands "
+            "for the time that a scheduled run is for, or that of --time."
+        ),
+    ]
     include: Annotated[
         tuple[str, ...],
         Field(description="Further variables to release by name; a confidential one is refused."),
@@ -285,8 +293,15 @@ class RunOptions(BaseModel):
         return self.collection.path if self.training is None else self.training.path
 
 
-def read_options(path: str) -> RunOptions:
+def read_options(path: str, logical_time: datetime | None = None) -> RunOptions:
     """Read a configuration file.
+
+    Parameters
+    ----------
+    path
+        A TOML file.
+    logical_time
+        What ``{logical_time}`` in ``[release] path`` stands for.
 
     Raises
     ------
@@ -305,11 +320,19 @@ def read_options(path: str) -> RunOptions:
         ) from None
     content, given = _parse(text, path), read_environment(_find_annotation)
     try:
-        return RunOptions(**_override(content, given))
+        options = RunOptions(**_override(content, given))
     except ValidationError as error:
         found = error.errors(include_input=False)
+    else:
+        return _at_time(options, logical_time)
     problems = [_describe(item, text, path, given) for item in found]
     raise OptionError("\n".join(problems), remedy="\nSee README.md for all keys.", code="config")
+
+
+def _at_time(options: RunOptions, logical_time: datetime | None) -> RunOptions:
+    release = options.release
+    place = fill_time(release.path, logical_time)
+    return options.model_copy(update={"release": release.model_copy(update={"path": place})})
 
 
 def _parse(text: str, path: str) -> dict[str, Any]:

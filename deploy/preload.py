@@ -1,0 +1,12 @@
+"""Given to `dask scheduler --preload` and `dask worker --preload`: private files, no core dumps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from privpipe.cluster.workers.deployed import prepare_process
+
+
+def dask_setup(server: Any) -> None:
+    """Called by Dask before the scheduler or worker serves."""
+    prepare_process(is_worker=hasattr(server, "nthreads") or type(server).__name__ == "Worker")

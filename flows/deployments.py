@@ -1,0 +1,60 @@
+"""The flows that are deployed: a whole run and its parts, each for a logical time.
+
+``deploy/prefect.yaml`` names them. Parameters are paths, names and times; the server refuses others
+by their types. Runs of one deployment never overlap (CANCEL_NEW): one that finds another at
+work is cancelled, and what it would have released the next one does, since the place of a release
+comes from its logical time and what is published is never made again.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from prefect import flow
+from prefect.runtime import flow_run
+
+from flows.pipeline import release_collection
+from flows.runs.configuration.run_options import read_options
+from flows.runs.scheduling.logical_time import read_time
+from flows.runs.scheduling.retrying import retry_passing
+from flows.runs.scheduling.server_address import check_server
+from flows.runs.watch import Watch
+from privpipe.cluster.workers.boundary import run_sealed
+
+__all__ = ["find_logical_time", "release"]
+
+Stage = Literal["train", "clean", "audit", "publish"]
+
+
+def find_logical_time(given: datetime | None) -> datetime:
+    """The time given, or that for which the run was scheduled."""
+    if given is not None:
+        return read_time(given)
+    scheduled = flow_run.scheduled_start_time
+    return read_time(scheduled)
+
+
+@flow(name="privpipe-release", log_prints=False, persist_result=False)
+def release(
+    config_path: str, until: Stage = "publish", logical_time: datetime | None = None
+) -> str:
+    """Sanitise the collection of a configuration file; returns the path of the release.
+
+    Parameters
+    ----------
+    config_path
+        The configuration, in the folder that the worker works in.
+    until
+        Last stage to do; the work so far is kept, and the next run goes on with it.
+    logical_time
+        What ``{logical_time}`` in ``[release] path`` stands for; that of the schedule by default.
+    """
+    watch = Watch()
+
+    def work() -> str:
+        options = read_options(config_path, find_logical_time(logical_time))
+        return run_sealed(release_collection, options, watch, until)
+
+    run_sealed(check_server)
+    return retry_passing(work, watch.say)
