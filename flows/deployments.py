@@ -16,13 +16,14 @@ from prefect.runtime import flow_run
 
 from flows.pipeline import release_collection
 from flows.runs.configuration.run_options import read_options
+from flows.runs.increments.scope import Scope
 from flows.runs.scheduling.logical_time import read_time
 from flows.runs.scheduling.retrying import retry_passing
 from flows.runs.scheduling.server_address import check_server
 from flows.runs.watch import Watch
 from privpipe.cluster.workers.boundary import run_sealed
 
-__all__ = ["find_logical_time", "release"]
+__all__ = ["backfill", "find_logical_time", "increment", "release"]
 
 Stage = Literal["train", "clean", "audit", "publish"]
 
@@ -55,6 +56,45 @@ def release(
     def work() -> str:
         options = read_options(config_path, find_logical_time(logical_time))
         return run_sealed(release_collection, options, watch, until)
+
+    run_sealed(check_server)
+    return retry_passing(work, watch.say)
+
+
+@flow(name="privpipe-increment", log_prints=False, persist_result=False)
+def increment(config_path: str, logical_time: datetime | None = None) -> str:
+    """Release the partitions that came until a logical time, as the next generation.
+
+    Parameters
+    ----------
+    config_path
+        A configuration with ``[release] incremental = true``.
+    logical_time
+        That of the schedule by default. The same time twice: nothing to do.
+    """
+    return _release_span(config_path, None, find_logical_time(logical_time))
+
+
+@flow(name="privpipe-backfill", log_prints=False, persist_result=False)
+def backfill(config_path: str, since: datetime, until: datetime) -> str:
+    """Release the partitions of a span of logical times that are not released yet.
+
+    Parameters
+    ----------
+    config_path
+        A configuration with ``[release] incremental = true``.
+    since, until
+        Both included. Another run of the same release at work refuses this one.
+    """
+    return _release_span(config_path, read_time(since), read_time(until))
+
+
+def _release_span(config_path: str, since: datetime | None, until: datetime) -> str:
+    watch = Watch()
+
+    def work() -> str:
+        options, scope = read_options(config_path, until), Scope(since, until)
+        return run_sealed(release_collection, options, watch, "publish", scope)
 
     run_sealed(check_server)
     return retry_passing(work, watch.say)

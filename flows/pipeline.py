@@ -7,7 +7,7 @@ futures, never Prefect tasks. Parameters are paths, results are receipts, except
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from typing import Any, ParamSpec, TypeVar
 
@@ -19,6 +19,8 @@ from prefect.context import FlowRunContext, TaskRunContext
 from prefect.events import emit_event
 
 from flows.runs.configuration.run_options import RunOptions, read_options
+from flows.runs.increments.increment import Stages, release_increment
+from flows.runs.increments.scope import Scope
 from flows.runs.results import write_failure, write_results
 from flows.runs.resume import begin_or_resume, is_published, reach_stage
 from flows.runs.run import Run, cluster_options
@@ -126,13 +128,18 @@ def tell_gate(run_id: str, gate: Mapping[str, Any]) -> None:
 gate_task = _as_task(pass_gate, "gate")
 
 
+EVERYTHING = Scope()
+
 STAGES = ("train", "clean", "audit", "publish")
 """What a run does after its check, in order."""
 
 
 @flow(name="privpipe", log_prints=False, persist_result=False, validate_parameters=False)
 def run_pipeline(
-    config_path: str, until: str = "publish", logical_time: datetime | None = None
+    config_path: str,
+    until: str = "publish",
+    logical_time: datetime | None = None,
+    since: datetime | None = None,
 ) -> str:
     """Sanitise the collection of a configuration file; returns the path of the release.
 
@@ -143,16 +150,33 @@ def run_pipeline(
     until
         Last stage to do; the work so far is kept, and the next run goes on with it.
     logical_time
-        What ``{logical_time}`` in ``[release] path`` stands for.
+        What ``{logical_time}`` in ``[release] path`` stands for; an incremental release takes
+        partitions up to it.
+    since
+        First logical time of a backfill.
     """
-    options = read_options(config_path, logical_time)
-    return run_sealed(release_collection, options, Watch(), until)
+    options, scope = read_options(config_path, logical_time), Scope(since, logical_time)
+    return run_sealed(release_collection, options, Watch(), until, scope)
 
 
-def release_collection(options: RunOptions, watch: Watch, until: str = "publish") -> str:
-    """Run, and record how it ended beside the release."""
+def release_collection(
+    options: RunOptions, watch: Watch, until: str = "publish", scope: Scope = EVERYTHING
+) -> str:
+    """Run, and record how it ended beside the release.
+
+    Parameters
+    ----------
+    options, watch
+    until
+        Last stage to do.
+    scope
+        Partitions that an incremental release is made of; a whole one is made of all.
+    """
     try:
-        outcome = _release(options, watch, until)
+        if options.release.incremental:
+            outcome = release_increment(options, watch, scope, _find_stages(options, watch))
+        else:
+            outcome = _release(options, watch, until)
     except Exception as error:
         write_failure(options.release.path, watch, error)
         raise
@@ -162,6 +186,15 @@ def release_collection(options: RunOptions, watch: Watch, until: str = "publish"
         raise
     write_results(options.release.path, watch, outcome)
     return options.release.path
+
+
+def _find_stages(options: RunOptions, watch: Watch) -> Stages:
+    """The stages of an incremental run, as tasks."""
+
+    def open_for(run_id: str) -> AbstractContextManager[Executor]:
+        return open_executor(cluster_options(options), run_id, watch.hear)
+
+    return Stages(train_task, clean_task, audit_task, open_for)
 
 
 def _release(options: RunOptions, watch: Watch, until: str) -> str:

@@ -329,6 +329,71 @@ def deploy(
 
 
 @app.command()
+def append(
+    source: Annotated[str, typer.Argument(help="As `ingest` takes it.")],
+    collection: Annotated[str, typer.Argument(help="The growing collection; made when missing.")],
+    partition: Annotated[
+        str, typer.Option(help="Name of the partition; default: the source's.")
+    ] = "",
+    time: Annotated[
+        str, typer.Option("--time", help="Its logical time (ISO 8601); default: now.")
+    ] = "",
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Take other records under a name that is there.")
+    ] = False,
+    features: Annotated[str, typer.Option(help="As for `ingest`.")] = "",
+    labels: Annotated[str, typer.Option(help="As for `ingest`.")] = "",
+    categorical: Annotated[str, typer.Option(help="As for `ingest`.")] = "",
+    numeric: Annotated[str, typer.Option(help="As for `ingest`.")] = "",
+    drop: Annotated[str, typer.Option(help="As for `ingest`.")] = "",
+    chunk_mib: Annotated[float, typer.Option(help="MiB of features per chunk.")] = 8.0,
+    as_json: _Json = False,
+) -> dict[str, Any]:
+    """Add a partition to a growing collection, on chunks of its own."""
+    from flows.command.append_command import append_command
+    from privpipe.store.collections.ingestion.ingest import IngestOptions
+    from privpipe.store.sources.reading.source import SourceLayout
+
+    layout = SourceLayout(
+        features=_names(features),
+        labels=_names(labels) or None,
+        categorical=_names(categorical),
+        numeric=_names(numeric),
+        drop=_names(drop),
+    )
+    options = IngestOptions(layout=layout, chunk_bytes=_as_bytes(chunk_mib))
+    return append_command(source, collection, partition, time, options, replacing=replace)
+
+
+@app.command()
+def backfill(
+    config: _Config,
+    since: Annotated[str, typer.Option("--from", help="First logical time (ISO 8601).")],
+    until: Annotated[str, typer.Option("--to", help="Last logical time, included.")],
+    as_json: _Json = False,
+) -> dict[str, Any]:
+    """Release the partitions of a span that an incremental release does not have yet."""
+    from flows.command.run_command import run_command
+
+    return run_command(config, time=until, since=since)
+
+
+@app.command()
+def withdraw(
+    partition: Annotated[str, typer.Argument(help="Its name in the collection.")],
+    config: _Config,
+    grace: Annotated[
+        float, typer.Option(help="Hours until the records of its part are deleted; 0: now.")
+    ] = 24.0,
+    as_json: _Json = False,
+) -> dict[str, Any]:
+    """Take a partition out of an incremental release, for ever."""
+    from flows.command.append_command import withdraw_command
+
+    return withdraw_command(partition, config, grace)
+
+
+@app.command()
 def doctor(
     config: _Config,
     deployments: Annotated[

@@ -9,8 +9,19 @@ from flows.runs.prefect_home import blaming_prefect, prepare_prefect
 __all__ = ["resume_command", "run_command"]
 
 
-def run_command(config: str, until: str = "publish", time: str = "") -> dict[str, Any]:
+def run_command(
+    config: str, until: str = "publish", time: str = "", since: str = ""
+) -> dict[str, Any]:
     """Check the file, then run the flow with an in-process Prefect unless a server is set.
+
+    Parameters
+    ----------
+    config
+        TOML file.
+    until
+        Last stage.
+    time, since
+        Logical time of the run, and with `since` the begin of the span that it fills; ISO 8601.
 
     Returns
     -------
@@ -20,14 +31,18 @@ def run_command(config: str, until: str = "publish", time: str = "") -> dict[str
     prepare_prefect()
     # Whatever the metadata says is reported in a moment, before Prefect and a cluster start.
     from flows.runs.configuration.run_options import read_options
+    from flows.runs.increments.line import check_growing
+    from flows.runs.increments.scope import Scope
     from flows.runs.results import read_results, write_failure
     from flows.runs.scheduling.logical_time import read_time
     from flows.runs.stages.check import check_stage
 
     logical_time = read_time(time) if time else None
+    begin = read_time(since) if since else None
+    scope = Scope(begin, logical_time)
     options = read_options(config, logical_time)
     try:
-        check_stage(options)
+        (check_growing if options.release.incremental else check_stage)(options)
     except Exception as error:
         write_failure(options.release.path, None, error)
         raise
@@ -35,7 +50,7 @@ def run_command(config: str, until: str = "publish", time: str = "") -> dict[str
     from flows.runs.prefect_server import own_server
 
     with blaming_prefect(), own_server():
-        run_pipeline(config, until, logical_time)
+        run_pipeline(config, until, scope.until, scope.since)
     return read_results(options.release.path)
 
 

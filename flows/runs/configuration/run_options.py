@@ -108,6 +108,13 @@ class ReleaseOptions(Section):
             "basis, from which readers make the same records (null-space cleaning only)."
         ),
     ] = "dense"
+    incremental: Annotated[
+        bool,
+        Field(
+            description="The release grows with its collection (`privpipe append`): generations of "
+            "parts, one per partition, made by one model that is trained and judged once."
+        ),
+    ] = False
     nonfinite: Annotated[
         Nonfinite,
         Field(
@@ -253,6 +260,15 @@ class GateSection(Section):
             'without that power no verdict is "safe".',
         ),
     ] = AttackOptions().must_find
+    drift_max: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            description="Largest difference of any feature's mean between a new partition of an "
+            "incremental release and the training records, in standard deviations; the upper "
+            "limit counts. Not set: no limit.",
+        ),
+    ] = 0.5
     previous: Annotated[
         str | None,
         Field(description="An earlier release of these variables to compare with, path or URL."),

@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import dask
 
@@ -59,15 +59,17 @@ def check_certificates() -> Iterator[Finding]:
             problem = f"expires in {left:.0f} days"
         renewal = f"privpipe certs {folder} --renew, then restart scheduler and workers"
         yield Finding(
-            "ok"
-            if not problem
-            else "warns"
-            if 0 <= left and state.ours and state.private
-            else "fails",
+            _weigh(problem, only_soon=left >= 0 and state.ours and state.private),
             "certificate",
             f"{part} {problem or f'until {state.expires:%Y-%m-%d}'}",
             renewal if problem else "",
         )
+
+
+def _weigh(problem: str, *, only_soon: bool) -> Literal["ok", "warns", "fails"]:
+    if not problem:
+        return "ok"
+    return "warns" if only_soon else "fails"
 
 
 def check_cluster(options: Any) -> Iterator[Finding]:

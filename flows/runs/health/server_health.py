@@ -107,5 +107,5 @@ def _ask(url: str, path: str, method: str, *, password: bool = False) -> httpx.R
     """An answer of the server; a lost connection is Prefect's to explain."""
     user, _, secret = os.environ.get("PREFECT_API_AUTH_STRING", "").partition(":")
     given: dict[str, Any] = {"auth": (user, secret)} if password and user else {}
-    body = {"json": {}} if method == "POST" else {}
+    body: dict[str, Any] = {"json": {}} if method == "POST" else {}
     return httpx.request(method, f"{url}{path}", timeout=PATIENCE, **given, **body)

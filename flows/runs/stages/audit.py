@@ -39,7 +39,7 @@ from privpipe.store.collections.collection import Collection
 from privpipe.store.models.artifacts import open_model
 from privpipe.store.releases.release import ReleasePlan
 
-__all__ = ["audit_stage"]
+__all__ = ["audit_losses", "audit_stage"]
 
 WIDEST_GAP = 1 / 40
 """Of the budget's root, between what the audit finds and what the receipts say."""
@@ -103,6 +103,23 @@ def audit_stage(
         "adversaries": _attack(run, executor, records, drawn),
         "attacks": _attack_kinds(run, executor, records, drawn),
     }
+
+
+def audit_losses(
+    run: Run, plan: ReleasePlan, cost: UtilitySummary | None, executor: Executor
+) -> dict[str, Any] | None:
+    """What every released record lost, where the map promises that; see `audit_stage`.
+
+    Raises
+    ------
+    GuaranteeError
+        As `audit_stage`.
+    """
+    promise = _read_promise(run)
+    if promise is None:
+        return None
+    [losses] = ask_together([_ask_utility(run, plan, promise, executor)], "audit")
+    return _audit_utility(losses, promise, plan, cost)
 
 
 def _ask_utility(

@@ -75,6 +75,6 @@ def prepare_process(*, is_worker: bool) -> None:
     if is_worker and missing:
         raise ClusterError(
             f"The worker was started without {', '.join(missing)}.",
-            remedy="Start it with a nanny, and DASK_CONFIG naming the dask.yaml of `privpipe certs`.",
+            remedy="Start it with a nanny, and DASK_CONFIG naming `privpipe certs`'s dask.yaml.",
             code="worker-environment",
         )
