@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from privpipe.cluster.monitoring.progress_page import add_page
 from privpipe.cluster.workers.deployed import prepare_process
+
+add_page()  # before the scheduler serves its pages
 
 
 def dask_setup(server: Any) -> None:

@@ -97,7 +97,7 @@ publish_task = _as_task(publish_stage, "publish")
 
 
 def pass_gate(
-    run: Run, plan: ReleasePlan, findings: Mapping[str, Any], enforced: bool
+    run: Run, plan: ReleasePlan, findings: Mapping[str, Any], enforced: bool, watch: Watch
 ) -> dict[str, Any]:
     """Judge the findings, report them, and stop a run whose gate stays closed.
 
@@ -109,6 +109,7 @@ def pass_gate(
     judged = gate_stage(run, plan, findings, read_previous(run.options, run.training))
     write_report(run, judged)
     tell_gate(run.run_id, judged["gate"])
+    watch.judge(str(judged["gate"]["state"]))
     if enforced:
         check_gated(judged)
     return judged
@@ -214,6 +215,7 @@ def _release(options: RunOptions, watch: Watch, until: str) -> str:
         if resumed:
             watch.say(f"resume   run {run.run_id} of {run.state.started}, stage {run.state.stage}")
         with open_executor(cluster_options(options), run.run_id, watch.hear) as executor:
+            watch.executor = executor
             watch.say(f"cluster  {executor.describe()}")
             findings = _work(run, executor, watch, until)
         if until != "publish" or findings is None:
@@ -271,7 +273,7 @@ def _work(run: Run, executor: Executor, watch: Watch, until: str) -> dict[str, A
     if last > 2:
         run = reach_stage(run, "gate")
     with watch.stage("gate", "limits of [gate]"):
-        findings = gate_task(run, plan, findings, last > 2)
+        findings = gate_task(run, plan, findings, last > 2, watch)
     if last == 2:
         return findings
     run = reach_stage(run, "publish")

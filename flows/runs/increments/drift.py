@@ -112,7 +112,7 @@ def check_drift(drift: Drift, limit: float | None, name: str) -> None:
     new = f"; {drift.n_new} features vary that were constant there" if drift.n_new else ""
     raise GateError(
         f"The partition {name!r} ({drift.n_records:,} records) may have drifted: a feature's mean "
-        f"is {drift.estimate:.3g}, and at most {drift.upper:.3g}, standard deviations away from the "
+        f"is {drift.estimate:.3g}, and at most {drift.upper:.3g}, standard deviations from the "
         f"training records; allowed are {limit:g}{new}.",
         remedy="Nothing was published. Train on records like these (a new line of generations), "
         "append more records of the partition, or set [gate] drift_max.",

@@ -232,6 +232,7 @@ def _make_part(
         run, _ = begin_or_resume(run)
         watch.run_id = run.run_id
         with stages.open_executor(run.run_id) as executor:
+            watch.executor = executor
             if state is None:
                 watch.say(f"cluster  {executor.describe()}")
             with watch.stage("train", f"{run.training.n_records:,} records, once per line"):
@@ -250,6 +251,7 @@ def _make_part(
                 with watch.stage("audit", "held-out records, once per line"):
                     findings = stages.audit(run, trained, plan, cost, executor)
                 header = _pass_gate(options, run, trained, plan, dict(findings))
+                watch.judge(str(header["audit"]["gate"]["state"]))
                 state = _begin(before.line, header, plan)
             else:
                 with watch.stage("audit", "what each new record lost"):

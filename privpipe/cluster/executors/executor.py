@@ -12,6 +12,7 @@ from functools import reduce as fold
 from typing import Any, Protocol, TypeVar
 
 from privpipe.cluster.events import Event, Listener, ignore
+from privpipe.cluster.monitoring.progress import Progress
 from privpipe.cluster.workers.boundary import run_sealed, seal
 from privpipe.cluster.workers.connection import WorkerMemory
 from privpipe.protocols import Oracle, Shard, Statistics, Sums
@@ -41,6 +42,10 @@ class Executor(Protocol):
 
     def measure(self) -> WorkerMemory:
         """Workers, threads and memory as they are now."""
+        ...
+
+    def show(self, progress: Progress) -> None:
+        """Let whoever watches the cluster see how far the run is; never a reason to fail."""
         ...
 
     def send(self, value: Any) -> Any:
@@ -142,6 +147,9 @@ class LocalExecutor:
         """One worker of one thread, with the memory of the machine."""
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return WorkerMemory(1, 1, total, total, 1)
+
+    def show(self, progress: Progress) -> None:
+        """Nobody watches this process but its console."""
 
     def send(self, value: Any) -> Any:
         """The value itself."""

@@ -18,6 +18,7 @@ import dask
 import distributed
 from distributed import Client, WorkerPlugin
 
+from privpipe.cluster.monitoring.scheduler_side import ShowProgress
 from privpipe.cluster.workers.guarded import check_dashboard, start_cluster
 from privpipe.cluster.workers.versions import check_versions
 from privpipe.errors import ClusterError, OptionError
@@ -212,6 +213,7 @@ def _prepare(client: Client, wait_seconds: float) -> None:
     if problem:
         raise ClusterError(problem, remedy="Start workers, or raise the limit.", code="no-workers")
     client.register_plugin(PrepareWorker())
+    client.register_plugin(ShowProgress())
 
 
 @contextmanager

@@ -20,6 +20,7 @@ import dask
 from distributed import Nanny, Scheduler, Security, SpecCluster, Worker
 from tornado.routing import Matcher, Rule, RuleRouter
 
+from privpipe.cluster.monitoring.progress_page import add_page
 from privpipe.cluster.workers.forking import prepare_forking
 from privpipe.errors import ClusterError, OptionError
 
@@ -82,6 +83,7 @@ def start_cluster(
         Folder for spilled records.
     """
     check_dashboard(dashboard)
+    add_page()
     prefix = f"/{secrets.token_urlsafe(24)}"
     security = Security.temporary()
     common = {"host": _HOST, "protocol": "tls://", "security": security}

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import zarr
+from xarray.backends import BackendArray
+from xarray.core import indexing
 
 from privpipe.errors import StoreError
-from privpipe.store.access.location import shown
+from privpipe.store.access.location import open_store, shown
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.releases.incremental_release import (
     IncrementalState,
@@ -38,12 +42,12 @@ def open_generation(url: str, *, verify: bool = False) -> xr.Dataset:
     variables = {
         str(array["name"]): (
             ("record", "feature")[: 1 + bool(array["columns"])],
-            _join(url, state, str(array["name"])),
+            indexing.LazilyIndexedArray(JoinedArray(url, state, array)),
             dict(array["attributes"]),
         )
         for array in state.arrays
     }
-    dataset = xr.Dataset(variables)
+    dataset = xr.Dataset(variables).chunk({"record": _cut(state) or (0,)})
     names = list(header.get("feature_names") or ())
     if names and FEATURES in dataset:
         dataset = dataset.assign_coords(feature=names)
@@ -78,37 +82,62 @@ def check_generation(url: str, *, verify: bool = False) -> tuple[dict[str, Any],
     return header, state
 
 
-def _join(url: str, state: IncrementalState, name: str) -> Any:
-    """One array over all parts, in chunks of their own."""
-    import dask.array as da
+class JoinedArray(BackendArray):
+    """One array over all parts; a part is opened when one of its records is read.
 
-    (about,) = (array for array in state.arrays if array["name"] == name)
-    columns = int(about["columns"])
-    sizes: list[int] = []
-    graph: dict[Any, Any] = {}
-    label = f"{name}-{state.line[:8]}-{hash(tuple(part.id for part in state.parts)):x}"
-    for part in state.parts:
-        for start in range(0, part.n_records, state.chunk_rows):
-            stop = min(start + state.chunk_rows, part.n_records)
-            key = (label, len(sizes), 0) if columns else (label, len(sizes))
-            graph[key] = (_read, url, part, name, start, stop)
-            sizes.append(stop - start)
-    chunks = ((*sizes,), (columns,)) if columns else ((*sizes,),)
-    return da.Array(graph, label, chunks, dtype=np.dtype(about["dtype"]))
+    Parameters
+    ----------
+    url, state
+        The release and its generation.
+    about
+        The array, as the generation describes it.
+    """
+
+    def __init__(self, url: str, state: IncrementalState, about: Mapping[str, Any]) -> None:
+        self.url, self.parts, self.name = url, state.parts, str(about["name"])
+        self.ends = np.cumsum([part.n_records for part in state.parts], dtype=np.int64)
+        self.dtype = np.dtype(about["dtype"])
+        n = int(self.ends[-1]) if len(self.ends) else 0
+        columns = int(about["columns"])
+        self.shape = (n, columns) if columns else (n,)
+
+    def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
+        return indexing.explicit_indexing_adapter(
+            key, self.shape, indexing.IndexingSupport.BASIC, self._read
+        )
+
+    def _read(self, key: tuple[Any, ...]) -> npt.NDArray[Any]:
+        """Rows of a slice or one number, from the parts that hold them."""
+        rows, rest = key[0], key[1:]
+        if not isinstance(rows, slice):
+            return self._read((slice(rows, rows + 1), *rest))[0]
+        start, stop, step = rows.indices(self.shape[0])
+        found = [np.empty((0, *self.shape[1:]), self.dtype)]
+        first = int(np.searchsorted(self.ends, start, side="right"))
+        at = start
+        while at < stop:
+            begin = int(self.ends[first - 1]) if first else 0
+            end = min(stop, int(self.ends[first]))
+            part = self.parts[first]
+            arrays = _open_part(self.url, part.id, part.root_sha256)
+            found.append(np.asarray(arrays[self.name][at - begin : end - begin]))
+            at, first = end, first + 1
+        joined: npt.NDArray[Any] = np.concatenate(found)[::step]
+        cut: npt.NDArray[Any] = joined[(slice(None), *rest)]
+        return cut
 
 
-def _read(url: str, part: Part, name: str, start: int, stop: int) -> npt.NDArray[Any]:
-    arrays = _open_part(url, part.id, part.root_sha256)
-    found: npt.NDArray[Any] = np.asarray(arrays[name][start:stop])
-    return found
+def _cut(state: IncrementalState) -> tuple[int, ...]:
+    """Rows of the chunks of all parts, each cut for itself."""
+    return tuple(
+        min(state.chunk_rows, part.n_records - start)
+        for part in state.parts
+        for start in range(0, part.n_records, state.chunk_rows)
+    )
 
 
 @lru_cache(maxsize=64)
 def _open_part(url: str, part: str, root_sha256: str) -> Any:
-    import zarr
-
-    from privpipe.store.access.location import open_store
-
     check_part(url, Part(part, "", 0, 0, root_sha256))
     check_release(part_url(url, part))
     return zarr.open_group(open_store(part_url(url, part), read_only=True), mode="r")
