@@ -21,11 +21,12 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from flows.runs.progress_keeper import ProgressKeeper
 from flows.runs.scheduling.structured_log import Telling
 from flows.runs.scheduling.telling import tell_prefect
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import Executor
-from privpipe.cluster.monitoring.progress import ProgressKeeper, find_stage
+from privpipe.cluster.workers.monitoring.progress import find_stage
 from privpipe.errors import printable
 from privpipe.report.console import PlainConsole
 

@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from privpipe.cluster.monitoring.progress import Progress
+from privpipe.cluster.workers.monitoring.progress import Progress
 
 __all__ = ["Telling"]
 
@@ -48,7 +48,7 @@ class Telling:
         if not (path or gateway) or moment - self._exported < EXPORT_EVERY:
             return
         self._exported = moment
-        from privpipe.cluster.monitoring.metrics import push_progress, write_progress
+        from privpipe.cluster.workers.monitoring.metrics import push_progress, write_progress
 
         with suppress(Exception):
             if path:

@@ -17,11 +17,11 @@ from distributed import TimeoutError as DaskTimeoutError
 from privpipe.cluster.events import Event, Listener, ignore
 from privpipe.cluster.executors.executor import fold_in_tree, merge_all
 from privpipe.cluster.executors.oracles import ResidentOracle
-from privpipe.cluster.monitoring.progress import Progress
-from privpipe.cluster.monitoring.scheduler_side import TOPIC
 from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.cluster.workers.broadcast import send
 from privpipe.cluster.workers.connection import WorkerMemory, measure_workers
+from privpipe.cluster.workers.monitoring.progress import Progress
+from privpipe.cluster.workers.monitoring.scheduler_side import TOPIC
 from privpipe.errors import ClusterError, PrivpipeError
 from privpipe.protocols import Oracle, Shard, Statistics, Sums
 

@@ -12,9 +12,9 @@ from functools import reduce as fold
 from typing import Any, Protocol, TypeVar
 
 from privpipe.cluster.events import Event, Listener, ignore
-from privpipe.cluster.monitoring.progress import Progress
 from privpipe.cluster.workers.boundary import run_sealed, seal
 from privpipe.cluster.workers.connection import WorkerMemory
+from privpipe.cluster.workers.monitoring.progress import Progress
 from privpipe.protocols import Oracle, Shard, Statistics, Sums
 from privpipe.records.memory import add_sums
 

@@ -18,8 +18,8 @@ import dask
 import distributed
 from distributed import Client, WorkerPlugin
 
-from privpipe.cluster.monitoring.scheduler_side import ShowProgress
 from privpipe.cluster.workers.guarded import check_dashboard, start_cluster
+from privpipe.cluster.workers.monitoring.scheduler_side import ShowProgress
 from privpipe.cluster.workers.versions import check_versions
 from privpipe.errors import ClusterError, OptionError
 

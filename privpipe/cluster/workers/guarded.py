@@ -20,8 +20,8 @@ import dask
 from distributed import Nanny, Scheduler, Security, SpecCluster, Worker
 from tornado.routing import Matcher, Rule, RuleRouter
 
-from privpipe.cluster.monitoring.progress_page import add_page
 from privpipe.cluster.workers.forking import prepare_forking
+from privpipe.cluster.workers.monitoring.progress_page import add_page
 from privpipe.errors import ClusterError, OptionError
 
 __all__ = ["GuardedScheduler", "PagelessWorker", "check_dashboard", "start_cluster"]

@@ -110,7 +110,8 @@ class JoinedArray(BackendArray):
         """Rows of a slice or one number, from the parts that hold them."""
         rows, rest = key[0], key[1:]
         if not isinstance(rows, slice):
-            return self._read((slice(rows, rows + 1), *rest))[0]
+            one: npt.NDArray[Any] = self._read((slice(rows, rows + 1), *rest))[0]
+            return one
         start, stop, step = rows.indices(self.shape[0])
         found = [np.empty((0, *self.shape[1:]), self.dtype)]
         first = int(np.searchsorted(self.ends, start, side="right"))

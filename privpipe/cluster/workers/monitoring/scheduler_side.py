@@ -12,8 +12,8 @@ from typing import Any
 
 from distributed import SchedulerPlugin
 
-from privpipe.cluster.monitoring.metrics import serve_progress
-from privpipe.cluster.monitoring.progress import Progress
+from privpipe.cluster.workers.monitoring.metrics import serve_progress
+from privpipe.cluster.workers.monitoring.progress import Progress
 
 __all__ = ["TOPIC", "ShowProgress", "find_runs"]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from distributed.http.utils import RequestHandler
 
-from privpipe.cluster.monitoring.progress import Progress
-from privpipe.cluster.monitoring.scheduler_side import find_runs
+from privpipe.cluster.workers.monitoring.progress import Progress
+from privpipe.cluster.workers.monitoring.scheduler_side import find_runs
 
 __all__ = ["add_page", "routes"]
 

@@ -13,7 +13,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, push_to_gateway, writ
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from privpipe.cluster.monitoring.progress import GATES, STAGES, Progress
+from privpipe.cluster.workers.monitoring.progress import GATES, STAGES, Progress
 
 __all__ = ["GAUGES", "RunCollector", "push_progress", "serve_progress", "write_progress"]
 
