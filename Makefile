@@ -6,20 +6,26 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # What the processes of a run import. Compiled once: uv does not, and where Python is told to write
 # no bytecode (as in many containers) each of them would compile it again, in every run.
-IMPORTED := import flows.command.demo_command, flows.demo_pictures, flows.pipeline, \
-  matplotlib.backends.backend_agg, prefect.server.api.server, privpipe.cluster.workers.preloaded, \
-  uvicorn.main
+IMPORTED := import privpipe_flows.command.demo_command, privpipe_flows.demo_pictures, \
+  privpipe_flows.pipeline, matplotlib.backends.backend_agg, prefect.server.api.server, \
+  privpipe.cluster.workers.preloaded, uvicorn.main
+# Certificates that this machine trusts, a company's own among them: pip asks for them by itself, uv
+# only when told. Without a store of the machine, uv's own are left.
+TRUST := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt \
+  /etc/ssl/cert.pem),--system-certs)
+UV := "$(BIN)/uv" $(TRUST) pip install --quiet --python "$(BIN)/python"
 export DO_NOT_TRACK := 1
 # Tests start hundreds of processes. Where this is set, each compiles every library that it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-kernels test-setup lint bench clean constraints
+.PHONY: demo test test-kernels test-setup lint bench docs dist release clean constraints
 
 demo: $(READY)
 	$(BIN)/privpipe demo
 
+# A third of what tests do is waiting: for a lock, a deadline, a process that is to die.
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # The numerical tests once more, with the inner loops of other processors.
 test-kernels: $(READY)
@@ -38,20 +44,36 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python -m tests.bench
 
+# The site, in docs/_build/html/index.html; works from there, without a network. Warnings are errors.
+docs: $(READY)
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	$(BIN)/python -m docs.making.links docs/_build/html
+
+# Wheel and sdist in dist-wheels/, with their contents checked.
+dist: $(READY)
+	rm -rf dist-wheels build
+	$(BIN)/uv build --quiet --out-dir dist-wheels .
+	$(BIN)/python -m tests.dist_contents dist-wheels
+
+# What a version would be: bumped, built and checked in a copy; tags nothing. VERSION=0.2.0
+release: $(READY)
+	BIN="$(BIN)" .ci/release "$(VERSION)"
+
 # One way for everybody: a pinned uv, by the pip that every Python brings (one wheel, checked against
 # constraints-uv.txt), installs all else from constraints.txt. A uv on PATH is never asked.
 $(READY): constraints.txt constraints-uv.txt pyproject.toml
 	"$(PYTHON)" -m venv --clear "$(VENV)"
-	"$(BIN)/python" -m pip install --quiet --require-hashes --only-binary :all: -r constraints-uv.txt
-	"$(BIN)/uv" pip install --quiet --python "$(BIN)/python" --require-hashes -r constraints.txt
-	"$(BIN)/uv" pip install --quiet --python "$(BIN)/python" --no-deps -e .
+	"$(BIN)/python" -m pip install --quiet --disable-pip-version-check --require-hashes \
+	  --only-binary :all: -r constraints-uv.txt
+	$(UV) --require-hashes -r constraints.txt
+	$(UV) --no-deps -e .
 	@PYTHONDONTWRITEBYTECODE= "$(BIN)/python" -c "$(IMPORTED)"
 	@touch "$(READY)"
 
 # Newest versions that the requirements of pyproject.toml admit; run now and then, then run the tests.
 constraints: $(READY)
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
-	  --extra dev --extra s3 --upgrade pyproject.toml -o constraints.txt
+	  --extra dev --extra docs --extra s3 --upgrade pyproject.toml -o constraints.txt
 
 clean:
-	rm -rf "$(VENV)" .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
+	rm -rf "$(VENV)" .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist-wheels docs/_build *.egg-info

@@ -45,7 +45,7 @@ FIRST = ("papers", "flows", "cluster", "store", "bench")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first, so that two workers end together; a room's files together.
+    """Long files first, so that the workers end together; a room's files together.
 
     What a room shares, such as a cluster, then ends when its last file has: idle, it would go on
     taking a share of the processor.

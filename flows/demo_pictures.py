@@ -6,7 +6,6 @@ import os
 
 import numpy as np
 
-from flows.demo import N_ORIGINALS, load_scans
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 from privpipe.records.holdout import make_split
 from privpipe.records.memory import Records
@@ -14,6 +13,7 @@ from privpipe.report.record_pictures import Row, draw_rows
 from privpipe.sanitizers.null_space.algorithm_1 import NullSpaceCleaner, fit_null_space_cleaner
 from privpipe.store.models.artifacts import open_model
 from privpipe.store.releases.published import open_release
+from privpipe_flows.demo import N_ORIGINALS, load_scans
 
 __all__ = ["draw_portrait"]
 

@@ -14,14 +14,14 @@ from typing import Literal
 from prefect import flow
 from prefect.runtime import flow_run
 
-from flows.pipeline import release_collection
-from flows.runs.configuration.run_options import read_options
-from flows.runs.increments.scope import Scope
-from flows.runs.scheduling.logical_time import read_time
-from flows.runs.scheduling.retrying import retry_passing
-from flows.runs.scheduling.server_address import check_server
-from flows.runs.watch import Watch
 from privpipe.cluster.workers.boundary import run_sealed
+from privpipe_flows.pipeline import release_collection
+from privpipe_flows.runs.configuration.run_options import read_options
+from privpipe_flows.runs.increments.scope import Scope
+from privpipe_flows.runs.scheduling.logical_time import read_time
+from privpipe_flows.runs.scheduling.retrying import retry_passing
+from privpipe_flows.runs.scheduling.server_address import check_server
+from privpipe_flows.runs.watch import Watch
 
 __all__ = ["backfill", "find_logical_time", "increment", "release"]
 

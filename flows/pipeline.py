@@ -18,29 +18,6 @@ from prefect.cache_policies import NO_CACHE
 from prefect.context import FlowRunContext, TaskRunContext
 from prefect.events import emit_event
 
-from flows.runs.configuration.run_options import RunOptions, read_options
-from flows.runs.increments.increment import Stages, release_increment
-from flows.runs.increments.scope import Scope
-from flows.runs.results import write_failure, write_results
-from flows.runs.resume import begin_or_resume, is_published, reach_stage
-from flows.runs.run import Run, cluster_options
-from flows.runs.scheduling.telling import tell_prefect
-from flows.runs.stages.audit import audit_stage
-from flows.runs.stages.check import check_stage
-from flows.runs.stages.clean import clean_stage, plan_release
-from flows.runs.stages.draw import draw_stage, forget_drawing
-from flows.runs.stages.gate import check_gated, gate_stage
-from flows.runs.stages.gate_check import read_previous
-from flows.runs.stages.prove import has_receipts, prove_sources
-from flows.runs.stages.publish import (
-    count_unseen,
-    describe_run,
-    merge_utility,
-    publish_stage,
-    write_report,
-)
-from flows.runs.stages.train import train_stage
-from flows.runs.watch import Watch
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.executors.open_executor import open_executor
 from privpipe.cluster.workers.boundary import run_sealed
@@ -55,6 +32,30 @@ from privpipe.store.access.holding.workspace import (
 from privpipe.store.access.location import shown
 from privpipe.store.arrays.blocks import Receipt
 from privpipe.store.releases.release import ReleasePlan
+from privpipe_flows.runs.configuration.run_options import RunOptions, read_options
+from privpipe_flows.runs.ending import say_end
+from privpipe_flows.runs.increments.increment import Stages, release_increment
+from privpipe_flows.runs.increments.scope import Scope
+from privpipe_flows.runs.results import write_failure, write_results
+from privpipe_flows.runs.resume import begin_or_resume, is_published, reach_stage
+from privpipe_flows.runs.run import Run, cluster_options
+from privpipe_flows.runs.scheduling.telling import tell_prefect
+from privpipe_flows.runs.stages.audit import audit_stage
+from privpipe_flows.runs.stages.check import check_stage
+from privpipe_flows.runs.stages.clean import clean_stage, plan_release
+from privpipe_flows.runs.stages.draw import draw_stage, forget_drawing
+from privpipe_flows.runs.stages.gate import check_gated, gate_stage
+from privpipe_flows.runs.stages.gate_check import read_previous
+from privpipe_flows.runs.stages.prove import has_receipts, prove_sources
+from privpipe_flows.runs.stages.publish import (
+    count_unseen,
+    describe_run,
+    merge_utility,
+    publish_stage,
+    write_report,
+)
+from privpipe_flows.runs.stages.train import train_stage
+from privpipe_flows.runs.watch import Watch
 
 __all__ = ["release_collection", "run_pipeline"]
 
@@ -228,11 +229,8 @@ def _release(options: RunOptions, watch: Watch, until: str) -> str:
     link = f"Report: {shown(run.report_url)}/report.html\n\n"
     summary = link + write_audit_markdown(findings)
     tell_prefect(create_markdown_artifact, summary, key="privpipe-summary")
-    watch.say(f"done     release {shown(run.release_url)}")
-    watch.say(f"         model   {shown(run.model_url)}")
-    watch.say(f"         report  {shown(run.report_url)}/report.html")
-    watch.say(f"gate     {say_gate(findings)}")
-    watch.say(f"verdict  {say_verdict(findings)}")
+    for line in say_end(run, findings):
+        watch.say(line)
     return "published"
 
 
@@ -255,6 +253,8 @@ def _work(run: Run, executor: Executor, watch: Watch, until: str) -> dict[str, A
     plan = plan_release(run, trained)
     n_chunks = plan.chunks.n_chunks
     run = reach_stage(run, "clean", model_digest=trained.model_digest, n_chunks=n_chunks)
+    if trained.guarantee.statement:
+        watch.say(f"promise  {trained.guarantee.statement}")
     if last == 0:
         return None
     what = f"{plan.chunks.n_records:,} records in {n_chunks} chunks"

@@ -238,6 +238,8 @@ class Guarantee:
     parameters
         Further numbers that a reader needs to check the promise, by name, in order: what it was
         composed of, a norm, a slack.
+    statement
+        The promise in a sentence to be quoted, where number and unit do not say it all.
     """
 
     kind: str
@@ -249,6 +251,7 @@ class Guarantee:
     delta: float = 0.0
     protects: str = "record"
     parameters: tuple[tuple[str, float], ...] = ()
+    statement: str = ""
 
     def __post_init__(self) -> None:
         pairs = tuple((str(name), float(number)) for name, number in self.parameters)
@@ -360,6 +363,10 @@ class Method(Generic[O_contra]):
         Options of a first configuration where only what is to be hidden is named:
         ``suggest(confidential, columns, read)``, with all variables and a function that reads
         codes of named ones from a few chunks; empty where the method does not suit.
+    trace
+        Its trade-off curve: ``trace(shards, options, n_points, kept, keep)``, where `kept` gives
+        the map of a point that an interrupted tracing had `keep` store, or None; a list of points,
+        each a mapping of numbers by name. None where there is no curve.
     """
 
     name: str
@@ -382,3 +389,4 @@ class Method(Generic[O_contra]):
     forgets_keys: bool = False
     forecast: Callable[[Any, Any], Any] | None = None
     suggest: Callable[..., Mapping[str, Any]] | None = None
+    trace: Callable[..., list[Mapping[str, float]]] | None = None

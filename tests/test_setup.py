@@ -1,5 +1,7 @@
 """The first minute on a bare machine: every Python found, no uv, `make`, and something that works.
 
+So does what is installed from the wheel by pip alone.
+
 Downloads what constraints.txt names, so it has a target of its own: `make test-setup`.
 """
 
@@ -40,7 +42,7 @@ records = privpipe.Records(x, desired=x[:, :1] - x[:, 1:2], confidential=x[:, 2:
 cleaner = privpipe.fit_null_space_cleaner(records, utility_budget=0.01)
 lost = ((cleaner.apply(x) - x) @ cleaner.predictor) ** 2
 assert lost.sum(axis=1).max() <= 0.01
-from flows.command import main
+from privpipe_flows.command import main
 sys.argv = ["privpipe", "schema"]
 main()
 """
@@ -63,19 +65,22 @@ def copy_repository(folder: Path) -> None:
     """What a clone holds of what the set-up needs."""
     for name in (*NEEDED, "LICENSE"):
         shutil.copy(REPOSITORY / name, folder / name)
-    for package in ("privpipe", "flows"):
+    for package in ("privpipe", "privpipe_flows"):
         shutil.copytree(
             REPOSITORY / package, folder / package, ignore=shutil.ignore_patterns("__pycache__")
         )
 
 
 def make_bare(folder: Path) -> dict[str, str]:
-    """An environment whose PATH holds a handful of tools and no uv."""
+    """An environment whose PATH holds a handful of tools and no uv.
+
+    Nor is uv told where the machine keeps its certificates: that is the Makefile's to find.
+    """
     tools = folder / "tools"
     tools.mkdir()
     for name in TOOLS:
         (tools / name).symlink_to(str(shutil.which(name)))
-    kept = ("HOME", "LANG", "TMPDIR", "SSL_CERT_FILE", "UV_CACHE_DIR", "XDG_CACHE_HOME")
+    kept = ("HOME", "LANG", "TMPDIR", "UV_CACHE_DIR", "XDG_CACHE_HOME")
     passed = {
         key: value
         for key, value in os.environ.items()
@@ -119,6 +124,37 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, SetUp 
         if setup.making.stdout and not setup.making.stdout.closed:  # nobody waited for it
             setup.making.kill()
             setup.making.communicate()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_wheel__works_by_pip_alone_beside_a_folder_flows(version: str, tmp_path: Path) -> None:
+    """Installed from another folder, where the user's own `flows` comes first on the path."""
+    python, uv = find_python(version), REPOSITORY / ".venv/bin/uv"
+    if python is None or not uv.exists():
+        pytest.skip(f"no Python {version}, or no uv to build with, here")
+    build = [str(uv), "build", "--quiet", "--wheel", "--out-dir", str(tmp_path), str(REPOSITORY)]
+    subprocess.run(build, check=True)
+    [wheel] = tmp_path.glob("*.whl")
+    subprocess.run([python, "-m", "venv", str(tmp_path / "venv")], check=True)
+    run = tmp_path / "venv" / "bin"
+    subprocess.run([str(run / "pip"), "install", "--quiet", str(wheel)], check=True)
+    (tmp_path / "work" / "flows").mkdir(parents=True)
+    (tmp_path / "work" / "flows" / "__init__.py").write_text("raise RuntimeError('mine')\n")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PREFECT_"))}
+    environment = {**kept, "PYTHONPATH": str(tmp_path / "work"), "HOME": str(tmp_path)}
+    for command in (
+        [str(run / "python"), "-W", "error", "-c", TINY],
+        [str(run / "privpipe"), "demo", "--records", "1797", "--workers", "1", "--out", "demo"],
+    ):
+        ran = subprocess.run(
+            command,
+            cwd=tmp_path / "work",
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
 
 
 @pytest.mark.parametrize("version", VERSIONS)

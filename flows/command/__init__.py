@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from flows.command.app import app
+from privpipe_flows.command.app import app
 
 __all__ = ["main"]
 
@@ -30,7 +30,7 @@ def main() -> None:
     if debug:
         sys.argv.remove("--debug")
     if "--json" in sys.argv and "--help" not in sys.argv:
-        from flows.command.output import print_document, printing_to_stderr
+        from privpipe_flows.command.output import print_document, printing_to_stderr
 
         with printing_to_stderr():
             code, answer = _run(debug)
@@ -43,7 +43,7 @@ def main() -> None:
 def _run(debug: bool) -> tuple[int, Any]:
     """Exit code, and what the command answers to a machine."""
     if not debug:
-        from flows.command.failure import report_warnings
+        from privpipe_flows.command.failure import report_warnings
 
         report_warnings()
     try:
@@ -57,7 +57,7 @@ def _run(debug: bool) -> tuple[int, Any]:
     except Exception as error:
         if debug:
             raise
-        from flows.command.failure import as_ours, describe_failure, show_failure
+        from privpipe_flows.command.failure import as_ours, describe_failure, show_failure
 
         ours = as_ours(error)
         show_failure(ours)

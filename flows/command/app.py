@@ -7,11 +7,13 @@ from typing import Annotated, Any
 import typer
 
 from privpipe.store.sources.formats import describe_formats
+from privpipe_flows.command.help import LOOK, RUN, START, HeadedCommands
 
 __all__ = ["app"]
 
 app = typer.Typer(
     name="privpipe",
+    cls=HeadedCommands,
     help="Sanitise very large record collections: the wanted prediction still works, the "
     "confidential one does not.",
     no_args_is_help=True,
@@ -23,6 +25,26 @@ app = typer.Typer(
     'JSON document, also on failure: {"error": {code, exit_code, message, remedy}}. '
     "--debug anywhere on the line shows tracebacks, which may hold values of records.",
 )
+
+
+def _say_version(asked: bool) -> None:
+    """Print the version and end."""
+    if asked:
+        from privpipe import __version__
+        from privpipe.report.console import say
+
+        say(f"privpipe {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _all_commands(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_say_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Options of the command itself; its help is the application's."""
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -41,7 +63,7 @@ _Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on 
 _Time = Annotated[
     str, typer.Option("--time", help="What {logical_time} in [release] path stands for (ISO 8601).")
 ]
-_Config = Annotated[str, typer.Argument(help="TOML file; see README.md for its keys.")]
+_Config = Annotated[str, typer.Argument(help="TOML file, as privpipe init writes it.")]
 
 
 def _complete_method(incomplete: str) -> list[str]:
@@ -51,12 +73,18 @@ def _complete_method(incomplete: str) -> list[str]:
 
 
 def _complete_figure(incomplete: str) -> list[str]:
-    from flows.reproduce.registry import FIGURES
+    from privpipe_flows.reproduce.registry import FIGURES
 
     return [name for name in FIGURES if name.startswith(incomplete)]
 
 
-@app.command()
+def _complete_code(incomplete: str) -> list[str]:
+    from privpipe_flows.command.error_catalog import read_catalog
+
+    return [code for code in read_catalog() if code.startswith(incomplete)]
+
+
+@app.command(rich_help_panel=RUN)
 def run(
     config: _Config,
     dry_run: Annotated[
@@ -65,64 +93,64 @@ def run(
     time: _Time = "",
     as_json: _Json = False,
 ) -> dict[str, Any]:
-    """Run the main job: check, train, clean, audit, publish; goes on where it was stopped."""
+    """Run the main job: check, train, clean, audit, gate, publish; goes on where it was stopped."""
     if dry_run:
-        from flows.command.dry_run import dry_run_command
+        from privpipe_flows.command.dry_run import dry_run_command
 
         return dry_run_command(config, as_json=as_json)
     return _run_until(config, "publish", time)
 
 
-@app.command()
+@app.command(rich_help_panel=RUN)
 def train(config: _Config, as_json: _Json = False) -> dict[str, Any]:
     """Run up to the fitted model, which waits in the private workspace."""
     return _run_until(config, "train")
 
 
-@app.command()
+@app.command(rich_help_panel=RUN)
 def clean(config: _Config, as_json: _Json = False) -> dict[str, Any]:
     """Run up to the cleaned records, proven complete; nothing is published."""
     return _run_until(config, "clean")
 
 
-@app.command()
+@app.command(rich_help_panel=RUN)
 def audit(config: _Config, as_json: _Json = False) -> dict[str, Any]:
     """Run up to the audit of what would be released; nothing is published."""
     return _run_until(config, "audit")
 
 
-@app.command()
+@app.command(rich_help_panel=RUN)
 def publish(config: _Config, as_json: _Json = False) -> dict[str, Any]:
     """Do what is missing and publish; the same as run."""
     return _run_until(config, "publish")
 
 
-@app.command()
+@app.command(rich_help_panel=RUN)
 def resume(config: _Config, as_json: _Json = False) -> dict[str, Any]:
     """Go on with an interrupted run; an error when there is none."""
-    from flows.command.run_command import resume_command
+    from privpipe_flows.command.run_command import resume_command
 
     return resume_command(config)
 
 
 def _run_until(config: str, stage: str, time: str = "") -> dict[str, Any]:
-    from flows.command.run_command import run_command
+    from privpipe_flows.command.run_command import run_command
 
     return run_command(config, until=stage, time=time)
 
 
-@app.command()
+@app.command(rich_help_panel=START)
 def check(
     config: Annotated[str, typer.Argument(help="TOML file.")],
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Check a configuration without a cluster, and say what its budget means."""
-    from flows.command.check_command import check_command
+    from privpipe_flows.command.check_command import check_command
 
     return check_command(config, as_json=as_json)
 
 
-@app.command()
+@app.command(rich_help_panel=START)
 def ingest(
     source: Annotated[
         str,
@@ -143,6 +171,17 @@ def ingest(
     ] = "",
     categorical: Annotated[str, typer.Option(help="Variables that are categorical.")] = "",
     numeric: Annotated[str, typer.Option(help="Variables that are numeric.")] = "",
+    one_hot: Annotated[
+        str,
+        typer.Option(
+            help="Columns of text that become features of 0 and 1, one per category, by comma; "
+            "names of categories become names of features, which are published."
+        ),
+    ] = "",
+    dates: Annotated[
+        str,
+        typer.Option(help="Columns of dates that become features, as days since 1970-01-01."),
+    ] = "",
     drop: Annotated[str, typer.Option(help="Columns to leave out, such as identifiers.")] = "",
     min_category_count: Annotated[
         int, typer.Option(help='Pool rarer categories to "(other)"; 1 pools nothing.')
@@ -156,9 +195,9 @@ def ingest(
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Make a collection from a foreign source, streaming; values are withheld."""
-    from flows.command.ingest_command import ingest_command
     from privpipe.store.collections.ingestion.ingest import IngestOptions
     from privpipe.store.sources.reading.source import MISSING_TEXT, SourceLayout
+    from privpipe_flows.command.ingest_command import ingest_command
 
     layout = SourceLayout(
         features=_names(features),
@@ -167,6 +206,8 @@ def ingest(
         label_file=label_file or None,
         categorical=_names(categorical),
         numeric=_names(numeric),
+        one_hot=_names(one_hot),
+        dates=_names(dates),
         drop=_names(drop),
         missing=("", *_names(missing)) if missing else MISSING_TEXT,
         delimiter="\t" if delimiter == "\\t" else delimiter,
@@ -180,7 +221,7 @@ def ingest(
     return ingest_command(source, dest, options, as_json=as_json)
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def export(
     release: Annotated[str, typer.Argument(help="A published release, path or URL.")],
     out: Annotated[
@@ -196,7 +237,7 @@ def export(
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Write a release as Parquet, streaming."""
-    from flows.command.export_command import export_command
+    from privpipe_flows.command.export_command import export_command
 
     return export_command(release, out, verify=verify, as_json=as_json)
 
@@ -204,12 +245,12 @@ def export(
 @app.command()
 def schema(as_json: _Json = False) -> dict[str, Any]:
     """Print the JSON schema of the configuration, for editors."""
-    from flows.command.configuration import schema_command
+    from privpipe_flows.command.configuration import schema_command
 
     return schema_command(as_json=as_json)
 
 
-@app.command()
+@app.command(rich_help_panel=START)
 def init(
     collection: Annotated[str, typer.Argument(help="The collection to sanitise, path or URL.")],
     out: Annotated[str, typer.Argument(help="TOML file to write; - prints it.")] = "privpipe.toml",
@@ -226,7 +267,7 @@ def init(
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Write a commented configuration for a collection."""
-    from flows.command.configuration import init_command
+    from privpipe_flows.command.configuration import init_command
 
     return init_command(
         collection,
@@ -239,7 +280,7 @@ def init(
     )
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
 def inspect(
     path: Annotated[str, typer.Argument(help="Collection, model or release, path or URL.")],
     verify: Annotated[
@@ -248,12 +289,12 @@ def inspect(
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Describe a collection, a model or a release; values are withheld."""
-    from flows.command.inspect_command import inspect_command
+    from privpipe_flows.command.inspect_command import inspect_command
 
     return inspect_command(path, verify=verify, as_json=as_json)
 
 
-@app.command()
+@app.command(rich_help_panel=START)
 def demo(
     records: Annotated[
         int, typer.Option(help="Records: whole repeats of 1,797 scans.")
@@ -263,12 +304,27 @@ def demo(
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Run the main job on real records that come with the installation."""
-    from flows.command.demo_command import demo_command
+    from privpipe_flows.command.demo_command import demo_command
 
     return demo_command(out, records, workers, as_json=as_json)
 
 
-@app.command()
+@app.command(rich_help_panel=LOOK)
+def tradeoff(
+    config: _Config,
+    points: Annotated[int, typer.Option(help="Budgets, from none to all.", min=2)] = 9,
+    out: Annotated[
+        str, typer.Option(help="Folder of curve and points; default: beside the release-to-be.")
+    ] = "",
+    as_json: _Json = False,
+) -> dict[str, Any]:
+    """Draw what a method tells against what it costs, as PNG and JSON; goes on where it stopped."""
+    from privpipe_flows.command.tradeoff_command import tradeoff_command
+
+    return tradeoff_command(config, points, out, as_json=as_json)
+
+
+@app.command(rich_help_panel=LOOK)
 def report(
     release: Annotated[str, typer.Argument(help="Path or URL of the release.")],
     public: Annotated[
@@ -277,12 +333,54 @@ def report(
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Render the pages of a release's audit again, from its JSON, and say where they are."""
-    from flows.command.report_command import report_command
+    from privpipe_flows.command.report_command import report_command
 
     return report_command(release, public=public, as_json=as_json)
 
 
+@app.command(rich_help_panel=LOOK)
+def diff(
+    source: Annotated[str, typer.Argument(help="The collection that was cleaned, path or URL.")],
+    release: Annotated[str, typer.Argument(help="Its release, path or URL.")],
+    as_json: _Json = False,
+) -> dict[str, Any]:
+    """Say per column how much a release changed; ratios, never values."""
+    from privpipe_flows.command.diff_command import diff_command
+
+    return diff_command(source, release, as_json=as_json)
+
+
+@app.command("open", rich_help_panel=LOOK)
+def open_(
+    release: Annotated[str, typer.Argument(help="Path of the release.")],
+    public: Annotated[
+        bool, typer.Option("--public", help="The page for everybody, without small counts.")
+    ] = False,
+    as_json: _Json = False,
+) -> dict[str, Any]:
+    """Open the report of a release in a browser, or say where it is."""
+    from privpipe_flows.command.open_command import open_command
+
+    return open_command(release, public=public, as_json=as_json)
+
+
 @app.command()
+def explain(
+    code: Annotated[
+        str,
+        typer.Argument(
+            help="What stands in error[CODE]; none lists all.", autocompletion=_complete_code
+        ),
+    ] = "",
+    as_json: _Json = False,
+) -> dict[str, Any]:
+    """Say when an error is raised, and what to do."""
+    from privpipe_flows.command.explain_command import explain_command
+
+    return explain_command(code, as_json=as_json)
+
+
+@app.command(rich_help_panel=RUN)
 def approve(
     release: Annotated[str, typer.Argument(help="Path or URL of the release.")],
     name: Annotated[str, typer.Option(help="Who approves; published with the release.")] = "",
@@ -290,29 +388,29 @@ def approve(
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Override a failed gate once, for exactly what it refused; `run` then publishes."""
-    from flows.command.status_command import approve_command
+    from privpipe_flows.command.status_command import approve_command
 
     return approve_command(release, name, reason, as_json=as_json)
 
 
-@app.command()
+@app.command(rich_help_panel=RUN)
 def status(
     release: Annotated[str, typer.Argument(help="Path or URL of the release.")],
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Say how far the run of a release is."""
-    from flows.command.status_command import status_command
+    from privpipe_flows.command.status_command import status_command
 
     return status_command(release, as_json=as_json)
 
 
-@app.command()
+@app.command(rich_help_panel=RUN)
 def purge(
     release: Annotated[str, typer.Argument(help="Path or URL of the release.")],
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Remove what an interrupted run left behind."""
-    from flows.command.status_command import purge_command
+    from privpipe_flows.command.status_command import purge_command
 
     return purge_command(release, as_json=as_json)
 
@@ -323,7 +421,7 @@ def deploy(
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Check a file of deployments and give it to the server that PREFECT_API_URL names."""
-    from flows.command.deploy_command import deploy_command
+    from privpipe_flows.command.deploy_command import deploy_command
 
     return deploy_command(path)
 
@@ -350,9 +448,9 @@ def append(
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Add a partition to a growing collection, on chunks of its own."""
-    from flows.command.append_command import append_command
     from privpipe.store.collections.ingestion.ingest import IngestOptions
     from privpipe.store.sources.reading.source import SourceLayout
+    from privpipe_flows.command.append_command import append_command
 
     layout = SourceLayout(
         features=_names(features),
@@ -373,7 +471,7 @@ def backfill(
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Release the partitions of a span that an incremental release does not have yet."""
-    from flows.command.run_command import run_command
+    from privpipe_flows.command.run_command import run_command
 
     return run_command(config, time=until, since=since)
 
@@ -388,7 +486,7 @@ def withdraw(
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Take a partition out of an incremental release, for ever."""
-    from flows.command.append_command import withdraw_command
+    from privpipe_flows.command.append_command import withdraw_command
 
     return withdraw_command(partition, config, grace)
 
@@ -402,7 +500,7 @@ def doctor(
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Look at all that a scheduled run needs: server, schedules, certificates, workers, places."""
-    from flows.command.doctor_command import doctor_command
+    from privpipe_flows.command.doctor_command import doctor_command
 
     return doctor_command(config, deployments)
 
@@ -420,7 +518,7 @@ def certs(
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Make authority and certificates of a Dask cluster, and the configuration that uses them."""
-    from flows.command.certs_command import certs_command
+    from privpipe_flows.command.certs_command import certs_command
 
     return certs_command(folder, _names(hosts), days, renew=renew)
 
@@ -433,7 +531,7 @@ def forget_key(
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Destroy the keys of a release's random draws, or list the keys there are."""
-    from flows.command.keys_command import forget_key_command
+    from privpipe_flows.command.keys_command import forget_key_command
 
     return forget_key_command(release, as_json=as_json)
 
@@ -458,6 +556,6 @@ def reproduce(
 
     Interrupted, it goes on where it was when it is called again.
     """
-    from flows.command.reproduce_command import reproduce_command
+    from privpipe_flows.command.reproduce_command import reproduce_command
 
     return reproduce_command(name, data=data, runs=runs, out=out, as_json=as_json, small=small)

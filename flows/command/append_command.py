@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from flows.runs.scheduling.logical_time import read_time
 from privpipe.errors import OptionError
 from privpipe.report.console import say
 from privpipe.store.access.location import shown
+from privpipe_flows.runs.scheduling.logical_time import read_time
 
 if TYPE_CHECKING:
     from privpipe.store.collections.ingestion.ingest import IngestOptions
@@ -51,8 +51,8 @@ def append_command(
 
 def withdraw_command(partition: str, config: str, grace: float) -> dict[str, Any]:
     """Withdraw, and say what is left to do."""
-    from flows.runs.configuration.run_options import read_options
-    from flows.runs.increments.withdraw import withdraw_partition
+    from privpipe_flows.runs.configuration.run_options import read_options
+    from privpipe_flows.runs.increments.withdraw import withdraw_partition
 
     options = read_options(config)
     if not options.release.incremental:

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
-from flows.command.ingest_command import describe
-from flows.runs.configuration.run_options import read_options
-from flows.runs.run import Run
-from flows.runs.stages.budget import BudgetMeaning, explain_budget
-from flows.runs.stages.check import check_stage, check_variation
-from flows.runs.stages.gate_check import plan_gate
-from flows.runs.stages.preview import forecast_run
 from privpipe.capabilities import Forecast
 from privpipe.report.console import say, tabulate
 from privpipe.store.access.location import shown
 from privpipe.store.collections.collection import Collection
+from privpipe_flows.command.ingest_command import describe
+from privpipe_flows.runs.configuration.run_options import read_options
+from privpipe_flows.runs.run import Run
+from privpipe_flows.runs.stages.budget import BudgetMeaning, explain_budget
+from privpipe_flows.runs.stages.check import check_stage, check_variation
+from privpipe_flows.runs.stages.gate_check import plan_gate
+from privpipe_flows.runs.stages.preview import forecast_run
 
 __all__ = ["check_command"]
 

@@ -8,19 +8,24 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from flows.command.output import print_document
-from flows.runs.configuration.run_options import RunOptions
-from flows.runs.configuration.template import FILL_IN, write_template
-from flows.runs.stages.budget import explain_budget
-from flows.runs.stages.check import check_stage
-from flows.runs.stages.preview import suggest_method
-from privpipe.errors import PrivpipeError, StoreError
+from privpipe.errors import PrivpipeError, RankError, StoreError
 from privpipe.report.console import say, say_raw
 from privpipe.sanitizers import METHODS
 from privpipe.store.arrays.headers import companion_url
 from privpipe.store.collections.collection import open_collection
+from privpipe_flows.command.output import print_document
+from privpipe_flows.runs.configuration.run_options import RunOptions
+from privpipe_flows.runs.configuration.template import FILL_IN, write_template
+from privpipe_flows.runs.run import Run
+from privpipe_flows.runs.stages.budget import explain_budget
+from privpipe_flows.runs.stages.check import check_stage
+from privpipe_flows.runs.stages.first_gate import suggest_gate
+from privpipe_flows.runs.stages.preview import suggest_method
 
 __all__ = ["init_command", "schema_command"]
+
+RIDGE = 1e-6
+"""Added where features depend on one another; see `NullSpaceOptions`."""
 
 SHARE = 0.01
 """Share of the variance of the desired prediction that a first configuration gives away."""
@@ -59,6 +64,8 @@ def init_command(
     suited, values = suggest_method(opened, () if desired else confidential)
     method = method or suited
     release = release or companion_url(collection, "release.zarr")
+    budget, first = _suggest_budget(collection, release, method, desired, confidential)
+    gate = _suggest_gate(collection, release, method, desired, confidential, budget)
     text = write_template(
         collection,
         schema,
@@ -66,8 +73,9 @@ def init_command(
         method=method,
         desired=desired,
         confidential=confidential,
-        budget=_suggest_budget(collection, release, method, desired, confidential),
-        values=values if method == suited else None,
+        budget=budget,
+        values=values if method == suited and values else first,
+        gate=gate,
     )
     answer = {"path": out, "complete": FILL_IN not in _uncommented(text), "text": text}
     if out != "-":
@@ -75,8 +83,14 @@ def init_command(
     elif not as_json:
         say_raw(text, end="")
     if out != "-" and not as_json:
-        first = "" if answer["complete"] else f"fill in what is marked {FILL_IN}, then: "
-        say(f"{out}: method {method}; {first}privpipe check {out}, privpipe run {out}")
+        todo = "" if answer["complete"] else f"fill in what is marked {FILL_IN}, then: "
+        say(f"{out}: method {method}; {todo}privpipe check {out}, privpipe run {out}")
+        if gate:
+            chosen = ", ".join(f"[{s}] {key} = {value}" for (s, key), value in gate.items())
+            say(
+                f"{schema.n_records:,} records can hardly show less than {chosen}: these are "
+                "written, and will stand in the release. For smaller limits, take more records."
+            )
     return answer
 
 
@@ -90,10 +104,14 @@ def _suggest_budget(
     method: str,
     desired: Sequence[str],
     confidential: Sequence[str],
-) -> float | None:
-    """1 % of the variance of the desired prediction, to two digits; None where that is unknown."""
+) -> tuple[float | None, dict[str, Any]]:
+    """1 % of the variance of the desired prediction, to two digits, and what else the fit needs.
+
+    A small ridge where the features of a few chunks depend on one another, as columns of 0 and 1
+    made of one column do, or do not vary. Nothing where that is unknown.
+    """
     if method not in METHODS or "utility_budget" not in _options_of(method) or not desired:
-        return None
+        return None, {}
     try:
         options = RunOptions(
             collection={"path": collection, "desired": desired, "confidential": confidential},
@@ -101,12 +119,47 @@ def _suggest_budget(
             release={"path": release},
             gate={"enforce": False},  # nothing is released
         )
-        meaning = explain_budget(check_stage(options))
+        run = check_stage(options)
+        meaning = explain_budget(run)
     except (PrivpipeError, ValidationError):  # `check` will say what is wrong
-        return None
+        return None, {}
+    first = {"ridge": RIDGE} if _depend(run) else {}
     if meaning is None or not meaning.variance > 0:
-        return None
-    return float(f"{SHARE * meaning.variance:.2g}")
+        return None, first
+    return float(f"{SHARE * meaning.variance:.2g}"), first
+
+
+def _suggest_gate(
+    collection: str,
+    release: str,
+    method: str,
+    desired: Sequence[str],
+    confidential: Sequence[str],
+    budget: float | None,
+) -> dict[tuple[str, str], Any]:
+    """Limits that can be shown, where those of the gate cannot; none where that is unknown."""
+    if method not in METHODS or METHODS[method].releases == "surrogate":
+        return {}
+    first = {} if budget is None else {"utility_budget": budget}
+    try:
+        options = RunOptions(
+            collection={"path": collection, "desired": desired, "confidential": confidential},
+            method={"name": method, **first},
+            release={"path": release},
+            gate={"enforce": False},
+        )
+        return suggest_gate(options, check_stage(options).training)
+    except (PrivpipeError, ValidationError):  # `check` will say what is wrong
+        return {}
+
+
+def _depend(run: Run) -> bool:
+    """Whether the fit refuses the features of a few chunks."""
+    try:
+        explain_budget(run, strict=True)
+    except RankError:
+        return True
+    return False
 
 
 def _options_of(method: str) -> set[str]:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from rich.table import Table
 
-from flows.demo import N_ORIGINALS, prepare_demo
-from flows.runs.prefect_home import blaming_prefect, prepare_prefect
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.report.audit_text import say_gate, say_verdict
 from privpipe.report.console import say, tabulate
+from privpipe_flows.demo import N_ORIGINALS, prepare_demo
+from privpipe_flows.runs.prefect_home import blaming_prefect, prepare_prefect
 
 __all__ = ["demo_command"]
 
@@ -38,9 +40,9 @@ def demo_command(folder: str, n_records: int, workers: int, *, as_json: bool) ->
     )
     config = prepare_demo(folder, n_records, workers)
     prepare_prefect()
-    from flows.demo_pictures import draw_portrait
-    from flows.pipeline import run_pipeline
-    from flows.runs.prefect_server import own_server
+    from privpipe_flows.demo_pictures import draw_portrait
+    from privpipe_flows.pipeline import run_pipeline
+    from privpipe_flows.runs.prefect_server import own_server
 
     with blaming_prefect(), own_server():
         run_pipeline(config)
@@ -97,8 +99,16 @@ def _say_where(base: str, picture: str, seconds: float) -> None:
     say(
         f"release  {base}/release.zarr\nmodel    {base}/release.model.zarr\n"
         f"report   {base}/release.report/report.html\npicture  {picture}\n"
-        f"Took {seconds:.0f} s. Next, on your own records:\n"
-        "  privpipe ingest records.npz records.zarr\n"
-        f"  privpipe run my.toml        (start from {base}/demo.toml)\n"
-        f"  privpipe inspect {base}/release.zarr",
+        f"Took {seconds:.0f} s. Look at it, then take records of your own:",
+        f"  {_call()} open {base}/release.zarr",
+        f"  {_call()} ingest people.csv people.zarr --labels WANTED,HIDDEN",
+        f"  {_call()} init people.zarr my.toml --desired WANTED --confidential HIDDEN",
+        f"  {_call()} run my.toml",
     )
+
+
+def _call() -> str:
+    """How this command is called from here: by its path where the shell does not know it."""
+    if shutil.which("privpipe"):
+        return "privpipe"
+    return os.path.relpath(sys.argv[0])

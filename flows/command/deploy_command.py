@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from flows.runs.prefect_home import blaming_prefect, prepare_prefect
 from privpipe.errors import ClusterError
 from privpipe.report.console import say
+from privpipe_flows.runs.prefect_home import blaming_prefect, prepare_prefect
 
 __all__ = ["deploy_command"]
 
@@ -29,8 +29,8 @@ def deploy_command(path: str) -> dict[str, Any]:
         If the server does not take them.
     """
     prepare_prefect()
-    from flows.runs.scheduling.deployment_file import read_automations, read_deployments
-    from flows.runs.scheduling.server_address import check_server
+    from privpipe_flows.runs.scheduling.deployment_file import read_automations, read_deployments
+    from privpipe_flows.runs.scheduling.server_address import check_server
 
     url = check_server()
     deployments = read_deployments(path)

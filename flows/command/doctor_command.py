@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from flows.runs.prefect_home import prepare_prefect
 from privpipe.errors import ClusterError
 from privpipe.report.console import say
+from privpipe_flows.runs.prefect_home import prepare_prefect
 
 __all__ = ["doctor_command"]
 
@@ -26,12 +26,12 @@ def doctor_command(config: str, deployments: str) -> dict[str, Any]:
         If a check fails; the message names all that did.
     """
     prepare_prefect()
-    from flows.runs.configuration.run_options import read_options
-    from flows.runs.health.cluster_health import check_certificates, check_cluster
-    from flows.runs.health.finding import Finding, run_checks
-    from flows.runs.health.place_health import check_keys, check_places
-    from flows.runs.health.server_health import check_deployed, check_server_health
-    from flows.runs.stages.check import check_stage
+    from privpipe_flows.runs.configuration.run_options import read_options
+    from privpipe_flows.runs.health.cluster_health import check_certificates, check_cluster
+    from privpipe_flows.runs.health.finding import Finding, run_checks
+    from privpipe_flows.runs.health.place_health import check_keys, check_places
+    from privpipe_flows.runs.health.server_health import check_deployed, check_server_health
+    from privpipe_flows.runs.stages.check import check_stage
 
     options = read_options(config, datetime.now(UTC))
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from flows.runs.configuration.run_options import read_options
-from flows.runs.run import Run
-from flows.runs.stages.check import check_stage
 from privpipe.records.chunks import ChunkPlan, predict_chunk_memory
 from privpipe.report.console import say
 from privpipe.store.access.location import shown
+from privpipe_flows.runs.configuration.run_options import read_options
+from privpipe_flows.runs.run import Run
+from privpipe_flows.runs.stages.check import check_stage
 
 __all__ = ["dry_run_command"]
 

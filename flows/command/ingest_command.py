@@ -25,8 +25,16 @@ def ingest_command(
         say(f"{shown(dest)}: {describe(schema)}")
         if warning := describe_gaps(statistics):
             say(warning)
+        say(f"features: {_list_features(schema)}")
         say(tabulate_schema(schema, statistics))
     return list_counts(schema, statistics)
+
+
+def _list_features(schema: CollectionSchema, most: int = 12) -> str:
+    """Names of the first features, which a release will name too."""
+    names = schema.feature_names
+    more = f" and {schema.n_features - most} more" if schema.n_features > most else ""
+    return ", ".join(names[:most]) + more if names else f"{schema.n_features} without names"
 
 
 def describe(schema: CollectionSchema) -> str:

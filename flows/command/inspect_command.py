@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from flows.command.ingest_command import describe, describe_gaps, list_counts, tabulate_schema
 from privpipe.errors import FormatError
 from privpipe.report.console import say, say_raw, tabulate
 from privpipe.store.access.generation_log import FORMAT as GENERATIONS
@@ -21,6 +20,12 @@ from privpipe.store.collections.trust.proof import Origin
 from privpipe.store.models.artifacts import open_model, read_model_header
 from privpipe.store.releases.joined_parts import check_generation
 from privpipe.store.releases.published import check_release
+from privpipe_flows.command.ingest_command import (
+    describe,
+    describe_gaps,
+    list_counts,
+    tabulate_schema,
+)
 
 __all__ = ["inspect_command"]
 

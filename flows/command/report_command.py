@@ -7,12 +7,12 @@ from typing import Any
 
 import fsspec
 
-from flows.runs.stages.publish import write_pages
 from privpipe.errors import FormatError, StoreError
 from privpipe.report.console import say
 from privpipe.report.pages.release_page import FORMAT
 from privpipe.store.access.location import join, shown
 from privpipe.store.arrays.headers import companion_url
+from privpipe_flows.runs.stages.publish import write_pages
 
 __all__ = ["report_command"]
 

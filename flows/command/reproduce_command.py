@@ -10,11 +10,11 @@ from typing import Any
 
 from rich.table import Table
 
-from flows.reproduce.registry import FIGURES, run_reproduction
-from flows.reproduce.result import Reproduction
 from privpipe.errors import OptionError
 from privpipe.report.console import say, say_raw, tabulate
 from privpipe.store.access.text import write_file
+from privpipe_flows.reproduce.registry import FIGURES, run_reproduction
+from privpipe_flows.reproduce.result import Reproduction
 
 __all__ = ["list_figures", "reproduce_command"]
 

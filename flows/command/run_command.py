@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from flows.runs.prefect_home import blaming_prefect, prepare_prefect
+from privpipe.errors import GateError
+from privpipe.report.console import say
+from privpipe.store.access.location import shown
+from privpipe.store.arrays.headers import companion_url
+from privpipe_flows.runs.prefect_home import blaming_prefect, prepare_prefect
 
 __all__ = ["resume_command", "run_command"]
 
@@ -30,12 +34,12 @@ def run_command(
     """
     prepare_prefect()
     # Whatever the metadata says is reported in a moment, before Prefect and a cluster start.
-    from flows.runs.configuration.run_options import read_options
-    from flows.runs.increments.line import check_growing
-    from flows.runs.increments.scope import Scope
-    from flows.runs.results import read_results, write_failure
-    from flows.runs.scheduling.logical_time import read_time
-    from flows.runs.stages.check import check_stage
+    from privpipe_flows.runs.configuration.run_options import read_options
+    from privpipe_flows.runs.increments.line import check_growing
+    from privpipe_flows.runs.increments.scope import Scope
+    from privpipe_flows.runs.results import read_results, write_failure
+    from privpipe_flows.runs.scheduling.logical_time import read_time
+    from privpipe_flows.runs.stages.check import check_stage
 
     logical_time = read_time(time) if time else None
     begin = read_time(since) if since else None
@@ -46,11 +50,16 @@ def run_command(
     except Exception as error:
         write_failure(options.release.path, None, error)
         raise
-    from flows.pipeline import run_pipeline
-    from flows.runs.prefect_server import own_server
+    from privpipe_flows.pipeline import run_pipeline
+    from privpipe_flows.runs.prefect_server import own_server
 
-    with blaming_prefect(), own_server():
-        run_pipeline(config, until, scope.until, scope.since)
+    try:
+        with blaming_prefect(), own_server():
+            run_pipeline(config, until, scope.until, scope.since)
+    except GateError:
+        page = f"{shown(companion_url(options.release.path, 'report'))}/report.html"
+        say(f"report   {page}  shows what decided", stderr=True)
+        raise
     return read_results(options.release.path)
 
 
@@ -62,10 +71,10 @@ def resume_command(config: str) -> dict[str, Any]:
     OptionError
         If there is none.
     """
-    from flows.runs.configuration.run_options import read_options
     from privpipe.errors import OptionError
     from privpipe.store.access.holding.workspace import read_state
     from privpipe.store.access.location import shown
+    from privpipe_flows.runs.configuration.run_options import read_options
 
     release = read_options(config).release.path
     if read_state(release) is None:

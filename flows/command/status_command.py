@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from flows.runs.approval import approve_release
-from flows.runs.stages.clean import read_progress
 from privpipe.report.console import say
 from privpipe.store.access.holding.workspace import is_held, purge_workspace, read_state
 from privpipe.store.access.location import shown
 from privpipe.store.arrays.headers import exists, read_header
+from privpipe_flows.runs.approval import approve_release
+from privpipe_flows.runs.stages.clean import read_progress
 
 __all__ = ["approve_command", "purge_command", "status_command"]
 

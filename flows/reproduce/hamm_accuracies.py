@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from flows.reproduce.paper_adversaries import measure_accuracy, measure_papers_accuracy
-from flows.reproduce.steps import expect_steps, step
 from privpipe.errors import FormatError, OptionError, StoreError
 from privpipe.protocols import BoolArray, FloatArray, IntArray, RecordMap
 from privpipe.records.memory import Records
@@ -38,6 +36,8 @@ from privpipe.sanitizers.minimax.neural_minimax import (
     fit_minimax_neural_filter,
 )
 from privpipe.sanitizers.minimax.ppls import PplsOptions, fit_ppls_filter
+from privpipe_flows.reproduce.paper_adversaries import measure_accuracy, measure_papers_accuracy
+from privpipe_flows.reproduce.steps import expect_steps, step
 
 __all__ = [
     "Accuracies",

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from flows.reproduce.result import Reproduction
-from flows.reproduce.steps import Steps, find_folder, follow_steps
 from privpipe.errors import InputError, OptionError
+from privpipe_flows.reproduce.result import Reproduction
+from privpipe_flows.reproduce.steps import Steps, find_folder, follow_steps
 
 __all__ = ["FIGURES", "PaperFigure", "run_reproduction"]
 
@@ -65,7 +65,7 @@ FIGURES: dict[str, PaperFigure] = {
     "xu-fig4": PaperFigure(
         title="Null-space cleaning without attack",
         paper="Xu et al. 2017, figure 4",
-        function="flows.reproduce.xu:reproduce_xu_fig4",
+        function="privpipe_flows.reproduce.xu:reproduce_xu_fig4",
         files=("scene.npz", "wq.npz", "oes97.npz"),
         runs=10,
         takes="2 to 5 minutes",
@@ -74,7 +74,7 @@ FIGURES: dict[str, PaperFigure] = {
     "xu-fig6": PaperFigure(
         title="Null-space cleaning, attack retrained",
         paper="Xu et al. 2017, figure 6",
-        function="flows.reproduce.xu:reproduce_xu_fig6",
+        function="privpipe_flows.reproduce.xu:reproduce_xu_fig6",
         files=("scene.npz", "wq.npz", "oes97.npz"),
         runs=10,
         takes="2 to 5 minutes",
@@ -83,7 +83,7 @@ FIGURES: dict[str, PaperFigure] = {
     "xu-fig7": PaperFigure(
         title="Null-space cleaning beside Laplace noise at equal utility",
         paper="Xu et al. 2017, figure 7",
-        function="flows.reproduce.xu:reproduce_xu_fig7",
+        function="privpipe_flows.reproduce.xu:reproduce_xu_fig7",
         files=("scene.npz", "oes97.npz"),
         runs=10,
         takes="10 minutes",
@@ -92,7 +92,7 @@ FIGURES: dict[str, PaperFigure] = {
     "xu-own": PaperFigure(
         title="The figures of Xu et al. for every .arff of a folder of your own",
         paper="Xu et al. 2017, figures 4 and 6, other data",
-        function="flows.reproduce.xu_own:measure_own",
+        function="privpipe_flows.reproduce.xu_own:measure_own",
         files=(),
         runs=10,
         takes="seconds to minutes a table",
@@ -101,7 +101,7 @@ FIGURES: dict[str, PaperFigure] = {
     "hamm2017-raw": PaperFigure(
         title="Accuracy on raw records, before any filter",
         paper="Hamm, JMLR 2017, section 6.3",
-        function="flows.reproduce.raw_records:reproduce_raw",
+        function="privpipe_flows.reproduce.raw_records:reproduce_raw",
         files=("genki.npz", "har.npz"),
         runs=5,
         takes="2 minutes",
@@ -110,7 +110,7 @@ FIGURES: dict[str, PaperFigure] = {
     "hamm-genki": PaperFigure(
         title="Filters on faces: expression kept, gender hidden",
         paper="Hamm, JMLR 2017, figure 4",
-        function="flows.reproduce.hamm:reproduce_genki",
+        function="privpipe_flows.reproduce.hamm:reproduce_genki",
         files=("genki.npz",),
         runs=4,
         takes="an hour or more",
@@ -120,7 +120,7 @@ FIGURES: dict[str, PaperFigure] = {
     "hamm-har": PaperFigure(
         title="Filters on motion: activity kept, subject hidden",
         paper="Hamm, JMLR 2017, figure 6",
-        function="flows.reproduce.hamm:reproduce_har",
+        function="privpipe_flows.reproduce.hamm:reproduce_har",
         files=("har.npz",),
         runs=4,
         takes="hours",
@@ -130,7 +130,7 @@ FIGURES: dict[str, PaperFigure] = {
     "sppm-census": PaperFigure(
         title="Sparse privacy mappings of census records: information, attackers, features",
         paper="Salamatian et al., SPPM, figures 2 (middle) and 3, table 1",
-        function="flows.reproduce.sppm_census:reproduce_census",
+        function="privpipe_flows.reproduce.sppm_census:reproduce_census",
         files=("adult.csv.gz",),
         runs=3,
         takes="a minute",
@@ -139,7 +139,7 @@ FIGURES: dict[str, PaperFigure] = {
     "sppm-synthetic": PaperFigure(
         title="Sparse privacy mappings of synthetic symbols: pictures, steps, times, supports",
         paper="Salamatian et al., SPPM, figures 1, 2 (left), 5, 6 and 7",
-        function="flows.reproduce.sppm_synthetic:reproduce_synthetic",
+        function="privpipe_flows.reproduce.sppm_synthetic:reproduce_synthetic",
         files=(),
         runs=3,
         takes="3 minutes",
@@ -148,7 +148,7 @@ FIGURES: dict[str, PaperFigure] = {
     "sppm-movie": PaperFigure(
         title="Sparse privacy mappings of film ratings: information, attacker, supports",
         paper="Salamatian et al., SPPM, figures 2 (right), 4 and 7",
-        function="flows.reproduce.sppm_movie:reproduce_movie",
+        function="privpipe_flows.reproduce.sppm_movie:reproduce_movie",
         files=("ml-1m/users.dat", "ml-1m/movies.dat", "ml-1m/ratings.dat"),
         runs=1,
         takes="a minute",
@@ -159,7 +159,7 @@ FIGURES: dict[str, PaperFigure] = {
     "yi-school": PaperFigure(
         title="Regression of examination scores from masked records, beside other releases",
         paper="Yi et al. 2014, figures 1 and 2 (School)",
-        function="flows.reproduce.yi:reproduce_school",
+        function="privpipe_flows.reproduce.yi:reproduce_school",
         files=("school.npz",),
         runs=10,
         takes="some minutes",

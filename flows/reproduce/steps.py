@@ -21,7 +21,7 @@ from typing import TypeVar
 
 import platformdirs
 
-import flows.reproduce
+import privpipe_flows.reproduce
 from privpipe.store.access.text import write_file
 
 __all__ = ["Steps", "expect_steps", "find_folder", "follow_steps", "step"]
@@ -155,7 +155,7 @@ def find_folder(name: str, data: Path, files: tuple[str, ...]) -> Path:
     Below PRIVPIPE_CACHE, or the user's cache folder.
     """
     identity = hashlib.sha256(metadata.version("privpipe").encode())
-    for source in sorted(Path(flows.reproduce.__path__[0]).glob("*.py")):
+    for source in sorted(Path(privpipe_flows.reproduce.__path__[0]).glob("*.py")):
         identity.update(source.read_bytes())
     for file in files:
         about = (data / file).stat()

@@ -6,9 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from flows.reproduce.result import Cell, Reproduction, compare_cell
-from flows.reproduce.steps import expect_steps, step
-from flows.reproduce.xu import (
+from privpipe.errors import InputError
+from privpipe_flows.reproduce.result import Cell, Reproduction, compare_cell
+from privpipe_flows.reproduce.steps import expect_steps, step
+from privpipe_flows.reproduce.xu import (
     LabelTable,
     Reading,
     Trial,
@@ -18,7 +19,6 @@ from flows.reproduce.xu import (
     read_direct,
     read_table,
 )
-from privpipe.errors import InputError
 
 __all__ = ["measure_own"]
 

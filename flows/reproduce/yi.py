@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from flows.reproduce.result import Reproduction, compare_cell
-from flows.reproduce.steps import expect_steps, step
-from flows.reproduce.yi_masks import (
+from privpipe.protocols import FloatArray
+from privpipe_flows.reproduce.result import Reproduction, compare_cell
+from privpipe_flows.reproduce.steps import expect_steps, step
+from privpipe_flows.reproduce.yi_masks import (
     add_noise,
     append_ones,
     draw_gaussian,
@@ -22,7 +23,6 @@ from flows.reproduce.yi_masks import (
     measure_rmse,
     project,
 )
-from privpipe.protocols import FloatArray
 
 __all__ = ["reproduce_school"]
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 
-from flows.runs.run import now
 from privpipe.errors import FormatError, GateError, OptionError, printable
 from privpipe.store.access.holding.workspace import hold_workspace, read_state, workspace_url
 from privpipe.store.access.location import open_store, read_bytes, shown, write_bytes
+from privpipe_flows.runs.run import now
 
 __all__ = ["approve_release", "read_approval", "write_case"]
 

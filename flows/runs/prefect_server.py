@@ -20,8 +20,8 @@ from types import FrameType
 
 import psutil
 
-from flows.runs.prefect_home import is_server, own_home, servers_in
-from flows.runs.server_process import serve
+from privpipe_flows.runs.prefect_home import is_server, own_home, servers_in
+from privpipe_flows.runs.server_process import serve
 
 __all__ = ["KEPT_RUNS", "Terminated", "own_server", "prune_database"]
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import fsspec
 
-from flows.runs.run import now
 from privpipe.cluster.workers.boundary import seal
 from privpipe.errors import PrivpipeError
 from privpipe.store.access.location import join
 from privpipe.store.access.text import write_file
 from privpipe.store.arrays.headers import companion_url
+from privpipe_flows.runs.run import now
 
 if TYPE_CHECKING:  # it imports Prefect, and a failed check should not have to wait for that
-    from flows.runs.watch import Watch
+    from privpipe_flows.runs.watch import Watch
 
 __all__ = ["read_results", "write_failure", "write_results"]
 

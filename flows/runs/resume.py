@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flows.runs.configuration.run_options import RunOptions
-from flows.runs.run import Run, digest_options
 from privpipe.errors import OptionError, StoreError
 from privpipe.store.access.holding.workspace import RunState, read_state, write_state
 from privpipe.store.access.location import shown
 from privpipe.store.arrays.headers import exists, read_header, read_kind
 from privpipe.store.collections.collection import Collection
 from privpipe.store.collections.source_version import read_source_version
+from privpipe_flows.runs.configuration.run_options import RunOptions
+from privpipe_flows.runs.run import Run, digest_options
 
 __all__ = ["begin_or_resume", "check_unchanged", "is_published", "reach_stage"]
 

@@ -14,7 +14,6 @@ from typing import Any
 from platformdirs import user_cache_path
 from pydantic import TypeAdapter
 
-from flows.runs.configuration.run_options import RunOptions
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.cluster.passes.pass_checkpoints import Checkpoints
 from privpipe.cluster.workers.connection import ClusterOptions
@@ -24,6 +23,7 @@ from privpipe.store.access.holding.workspace import RunState, workspace_url
 from privpipe.store.access.location import join, local_path, shown
 from privpipe.store.arrays.headers import companion_url, exists
 from privpipe.store.collections.collection import Collection
+from privpipe_flows.runs.configuration.run_options import RunOptions
 
 __all__ = [
     "Run",

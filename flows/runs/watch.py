@@ -21,14 +21,14 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from flows.runs.progress_keeper import ProgressKeeper
-from flows.runs.scheduling.structured_log import Telling
-from flows.runs.scheduling.telling import tell_prefect
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.workers.monitoring.progress import find_stage
 from privpipe.errors import printable
 from privpipe.report.console import PlainConsole
+from privpipe_flows.runs.progress_keeper import ProgressKeeper
+from privpipe_flows.runs.scheduling.structured_log import Telling
+from privpipe_flows.runs.scheduling.telling import tell_prefect
 
 __all__ = ["Watch"]
 

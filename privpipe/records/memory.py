@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from privpipe.described import described
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.kinds import code_classes, guess_classes
 from privpipe.protocols import (
@@ -25,11 +26,28 @@ from privpipe.protocols import (
 from privpipe.records.schema import as_names
 from privpipe.sanitizers.arrays import as_reals
 
-__all__ = ["Records", "add_sums"]
+__all__ = ["Records", "add_sums", "facts_of_shards"]
 
 S = TypeVar("S", bound=Statistics)
 
 
+def facts_of_shards(shards: Any) -> dict[str, str]:
+    """Shapes and roles of records."""
+    schema = shards.schema
+    roles = {
+        role: ", ".join(_write_column(column) for column in getattr(schema, role))
+        for role in ("desired", "confidential", "attributes")
+    }
+    size = {"records": f"{shards.n_records:,}", "features": f"{schema.n_features:,}"}
+    return size | {role: told for role, told in roles.items() if told}
+
+
+def _write_column(column: Column) -> str:
+    n = column.n_categories
+    return f"{column.name} ({n} classes)" if n else f"{column.name} (numeric)"
+
+
+@described(facts_of_shards)
 class Records:
     """Records in memory, cut into shards of consecutive rows.
 

@@ -47,6 +47,7 @@ def write_audit_markdown(findings: Mapping[str, Any]) -> str:
         "# Audit",
         _verdict(findings["adversaries"]),
         _gate(findings),
+        _promise(findings),
         f"{findings['basis']} {findings['n_records']:,} records judged"
         + (f" ({findings['n_groups']:,} different ones)." if findings.get("n_groups") else "."),
         say_unseen(findings.get("unseen")),
@@ -105,6 +106,12 @@ def _gate(findings: Mapping[str, Any]) -> str:
     if "gate" not in findings:
         return ""
     return f"**Gate** {_escape(printable(say_gate(findings)))}"
+
+
+def _promise(findings: Mapping[str, Any]) -> str:
+    """The guarantee in a line."""
+    text = (findings.get("about") or {}).get("guarantee")
+    return f"**Promise** {_escape(printable(str(text)))}" if text else ""
 
 
 def _verdict(found: Mapping[str, Any]) -> str:

@@ -1,37 +1,23 @@
 """What is learned and what it promises: options, fits, frozen maps; a wing per family of methods.
 
-`METHODS` is the one table that flows, stores, contract tests and documentation read. It collects
-the rows of the wings; a new method is a module with a row in its wing (see CONTRIBUTING.md).
+`METHODS` is the one table that flows, stores, contract tests and documentation read; it is loaded
+when first asked for, so that one method is used without loading the others.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from privpipe.protocols import Method, RecordMap
-from privpipe.sanitizers import mapping, masking, minimax, null_space
-from privpipe.sanitizers.chain import Chain
-from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
+if TYPE_CHECKING:
+    from privpipe.sanitizers.table import METHODS as METHODS
+    from privpipe.sanitizers.table import RECORD_MAPS as RECORD_MAPS
+    from privpipe.sanitizers.table import STATISTICS as STATISTICS
 
 __all__ = ["METHODS", "RECORD_MAPS", "STATISTICS"]
 
-METHODS: dict[str, Method[Any]] = {
-    method.name: method
-    for wing in (null_space, mapping, minimax, masking)
-    for method in wing.METHODS
-}
-"""Every method by its name in a configuration."""
 
-_MAPS: tuple[type[RecordMap], ...] = (
-    *(each for method in METHODS.values() for each in method.maps),
-    Chain,
-    LaplaceMechanism,  # what null-space cleaning is compared with, no method of its own
-)
-
-RECORD_MAPS: dict[str, type[RecordMap]] = {each.kind: each for each in _MAPS}
-"""Every fitted map by the kind that artifacts store."""
-
-STATISTICS: tuple[type[Any], ...] = tuple(
-    dict.fromkeys(each for method in METHODS.values() for each in method.statistics)
-)
-"""Every class of sums that a fit may checkpoint."""
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.table"), name)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy.typing as npt
 
+from privpipe.described import described, facts_of_map
 from privpipe.errors import OptionError
 from privpipe.numerics.random.streams import ScopedStream
 from privpipe.protocols import Guarantee, RecordMap, RecordStream, Role
@@ -15,6 +16,7 @@ from privpipe.protocols import Guarantee, RecordMap, RecordStream, Role
 __all__ = ["Chain"]
 
 
+@described(facts_of_map)
 @dataclass(frozen=True, eq=False)
 class Chain:
     """Applies maps in order, each to what the one before released.

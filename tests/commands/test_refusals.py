@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from flows.runs.configuration.run_options import read_options
 from privpipe import AttackOptions, Records, fit_null_space_cleaner, fit_targeted_cleaner
 from privpipe.errors import OptionError
 from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.null_space.algorithm_1 import NullSpaceOptions
 from privpipe.sanitizers.options import make_options
 from privpipe.sklearn import RecordSanitizer
+from privpipe_flows.runs.configuration.run_options import read_options
 from tests.store.releases.test_export import make_release
 
 X = np.random.default_rng(1).normal(size=(50, 3))

@@ -20,7 +20,7 @@ from urllib.parse import urljoin, urlsplit
 
 import cloudpickle
 
-from flows.runs.prefect_home import prepare_prefect
+from privpipe_flows.runs.prefect_home import prepare_prefect
 
 CONTROL = "CONTROLcanary5550123"
 """Told on purpose by a task without a boundary, to show that pages and logs are really read."""
@@ -127,9 +127,9 @@ def main(folder: Path) -> None:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     os.umask(0o077)
     prepare_prefect()  # before Prefect is imported, as the command does
-    from flows.command.failure import as_ours, describe_failure, show_failure
-    from flows.command.inspect_command import inspect_command
-    from flows.command.run_command import run_command
+    from privpipe_flows.command.failure import as_ours, describe_failure, show_failure
+    from privpipe_flows.command.inspect_command import inspect_command
+    from privpipe_flows.command.run_command import run_command
 
     codes = {}
     for config in sorted(folder.glob("*.toml")):

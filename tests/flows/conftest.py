@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from distributed import Client
 
-from flows.runs.prefect_home import SETTINGS
 from privpipe.cluster.workers.connection import ClusterOptions, connect
+from privpipe_flows.runs.prefect_home import SETTINGS
 from tests.flows.digits_runs import copy_database, release_undisturbed, write_source
 
 

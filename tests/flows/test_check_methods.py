@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.runs.configuration.run_options import read_options
-from flows.runs.stages.check import check_stage
 from privpipe.errors import InputError, OptionError
 from privpipe.sanitizers import METHODS
+from privpipe_flows.runs.configuration.run_options import read_options
+from privpipe_flows.runs.stages.check import check_stage
 from tests.flows.test_pipeline import configure
 from tests.standard import write_standard
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flows.command.keys_command import forget_key_command
-from flows.pipeline import run_pipeline
 from privpipe import list_keys
 from privpipe.protocols import IntArray
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.store.collections.ingestion.writing import write_collection
 from privpipe.store.releases.published import open_release
+from privpipe_flows.command.keys_command import forget_key_command
+from privpipe_flows.pipeline import run_pipeline
 from tests.flows.test_pipeline import WORKERS, configure, read_findings
 from tests.standard import write_standard
 
@@ -94,6 +94,10 @@ def test_privacy_mapping__releases_codes_that_tell_less(tmp_path: Path, keys: Pa
     assert list_keys()[0].forgotten
     guarantee = release.attrs["privpipe"]["guarantee"]
     assert guarantee["kind"] == "information_bound"
+    promise = release.attrs["privpipe"]["promise"]
+    assert promise.startswith("at most ")
+    assert "nats with confidence .95 about the law of these records" in promise
+    assert promise in (tmp_path / "release.report" / "audit.md").read_text()
 
 
 def test_minimax__releases_filtered_coordinates(tmp_path: Path) -> None:

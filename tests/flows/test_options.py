@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.runs.configuration.run_options import RunOptions, read_options
-from flows.runs.run import digest_options
 from privpipe.errors import OptionError
+from privpipe_flows.runs.configuration.run_options import RunOptions, read_options
+from privpipe_flows.runs.run import digest_options
 
 GOOD = """\
 [collection]

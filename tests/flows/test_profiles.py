@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flows.command.check_command import check_command
-from flows.command.configuration import init_command
-from flows.runs.configuration.run_options import read_options
-from flows.runs.stages.check import check_stage
-from flows.runs.stages.preview import forecast_run
 from privpipe.errors import OptionError
 from privpipe.sanitizers.mapping.privacy_mapping import prepare_joint
-from privpipe.sanitizers.mapping.profiles import ProfileCounts
+from privpipe.sanitizers.mapping.profiles import ProfileCounts, split_counts
 from privpipe.store.releases.published import open_release
+from privpipe_flows.command.check_command import check_command
+from privpipe_flows.command.configuration import init_command
+from privpipe_flows.runs.configuration.run_options import read_options
+from privpipe_flows.runs.stages.check import check_stage
+from privpipe_flows.runs.stages.preview import forecast_run
 from tests.flows.test_methods import configure_mapping, write_profiles
 from tests.standard import write_standard
 
@@ -69,7 +69,8 @@ def test_forecast_run__counts_what_the_fit_will_know(tmp_path: Path, chunk_rows:
     found = forecast_run(run)
     assert found is not None
     counts = run.training.keeping(run.split, "fit").reduce(ProfileCounts.of)
-    known = {tuple(code) for code in prepare_joint(counts, run.options.method)[1]}
+    fitted, _ = split_counts(counts, run.options.method.held_out)
+    known = {tuple(code) for code in prepare_joint(fitted, run.options.method)[1]}
     unseen = sum(tuple(code) not in known for code in codes)
     assert unseen > 0
     assert found.exact
@@ -107,7 +108,7 @@ def test_check__tells_of_profiles(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_run__by_default_counts_unseen_profiles_and_tells(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from flows.pipeline import run_pipeline
+    from privpipe_flows.pipeline import run_pipeline
 
     monkeypatch.setenv("PRIVPIPE_KEYS", str(tmp_path / "keys"))
     codes = write_profiles(str(tmp_path / "records.zarr"), 150, chunk_rows=64)

@@ -11,13 +11,13 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from flows.runs.configuration.run_options import RunOptions
-from flows.runs.stages.check import check_stage
 from privpipe.errors import FormatError, OptionError
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
 from privpipe.store.releases.export import export_release
 from privpipe.store.releases.published import check_release, open_release
 from privpipe.store.sources.reading.source import SourceLayout
+from privpipe_flows.runs.configuration.run_options import RunOptions
+from privpipe_flows.runs.stages.check import check_stage
 from tests.store.serial_run import make_options, run_serially, serial_flows
 
 NAMES = ("age", "weight", "dose", "temperature")

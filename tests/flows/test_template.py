@@ -8,11 +8,11 @@ import tomllib
 
 import pytest
 
-from flows.runs.configuration.run_options import RunOptions, read_options
-from flows.runs.configuration.template import known_sections, write_template
 from privpipe.errors import InputError, OptionError
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.sanitizers import METHODS
+from privpipe_flows.runs.configuration.run_options import RunOptions, read_options
+from privpipe_flows.runs.configuration.template import known_sections, write_template
 
 SCHEMA = CollectionSchema(
     100,

@@ -124,7 +124,7 @@ METHOD = Method(
 
 IN_TURN = """
 import contextlib, io, json, sys
-from flows.command import main
+from privpipe_flows.command import main
 answers = []
 for arguments in json.loads(sys.argv[1]):
     sys.argv = ["privpipe", *arguments]
@@ -151,7 +151,7 @@ class House:
 
     def __init__(self, folder: Path, database: Path) -> None:
         self.folder = folder
-        for package in ("privpipe", "flows"):
+        for package in ("privpipe", "privpipe_flows"):
             ignore = shutil.ignore_patterns("__pycache__")
             shutil.copytree(ROOT / package, folder / "house" / package, ignore=ignore)
         (folder / "house" / WING / "toy.py").write_text(TOY.lstrip())
@@ -159,7 +159,7 @@ class House:
         row = "\nfrom privpipe.sanitizers.null_space import toy\nMETHODS += (toy.METHOD,)\n"
         rows.write_text(rows.read_text() + row)
         command = folder / "privpipe"
-        command.write_text("from flows.command import main\n\nmain()\n")
+        command.write_text("from privpipe_flows.command import main\n\nmain()\n")
         self.command = (sys.executable, str(command))
         (folder / "in_turn").write_text(IN_TURN)
         self.in_turn = (sys.executable, str(folder / "in_turn"))

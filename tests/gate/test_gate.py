@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-import flows.pipeline
-from flows.runs.approval import approve_release
-from flows.runs.configuration.run_options import GateSection, RunOptions
-from flows.runs.resume import is_published
-from flows.runs.stages.gate import check_gated, judge_findings
+import privpipe_flows.pipeline
 from privpipe.attacks.kinds import inference
 from privpipe.errors import GateError, OptionError, PrivpipeError, StoreError
 from privpipe.store.access.holding.workspace import has_workspace, read_state
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.releases.published import open_release
+from privpipe_flows.runs.approval import approve_release
+from privpipe_flows.runs.configuration.run_options import GateSection, RunOptions
+from privpipe_flows.runs.resume import is_published
+from privpipe_flows.runs.stages.gate import check_gated, judge_findings
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 from tests.store.serial_run import run_serially, serial_flows
 
@@ -173,9 +173,9 @@ def test_check__refuses_a_gate_that_cannot_be_passed(
     folder: Path, changes: dict[str, Any], kind: type[PrivpipeError], expected: str
 ) -> None:
     with pytest.raises(kind, match=expected):
-        flows.pipeline.check_stage(make_leaky_options(folder, **changes))
+        privpipe_flows.pipeline.check_stage(make_leaky_options(folder, **changes))
     ungated = {**changes, "gate": {"enforce": False}}
-    flows.pipeline.check_stage(make_leaky_options(folder, **ungated))
+    privpipe_flows.pipeline.check_stage(make_leaky_options(folder, **ungated))
 
 
 def findings(**changes: Any) -> dict[str, Any]:

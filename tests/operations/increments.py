@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from flows.runs.configuration.run_options import RunOptions, read_options
-from flows.runs.increments.increment import Stages, release_increment
-from flows.runs.increments.scope import Scope
-from flows.runs.stages.audit import audit_stage
-from flows.runs.stages.clean import clean_stage
-from flows.runs.stages.train import train_stage
-from flows.runs.watch import Watch
 from privpipe.cluster.executors.executor import Executor, LocalExecutor
 from privpipe.store.collections.growing_collection import append_partition
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
 from privpipe.store.sources.reading.source import SourceLayout
+from privpipe_flows.runs.configuration.run_options import RunOptions, read_options
+from privpipe_flows.runs.increments.increment import Stages, release_increment
+from privpipe_flows.runs.increments.scope import Scope
+from privpipe_flows.runs.stages.audit import audit_stage
+from privpipe_flows.runs.stages.clean import clean_stage
+from privpipe_flows.runs.stages.train import train_stage
+from privpipe_flows.runs.watch import Watch
 
 CONFIGURATION = """
 [collection]

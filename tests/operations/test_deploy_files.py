@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.runs.scheduling.deployment_file import read_automations, read_deployments
 from privpipe.cluster.workers.deployed import describe_configuration
 from privpipe.cluster.workers.monitoring.metrics import GAUGES
 from privpipe.cluster.workers.monitoring.progress import GATES, STAGES
 from privpipe.errors import OptionError
+from privpipe_flows.runs.scheduling.deployment_file import read_automations, read_deployments
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
@@ -36,7 +36,11 @@ def test_deployments__of_the_repository_are_taken() -> None:
         ("Europe/Berlin, active: true", "CEST, active: true", "unknown"),
         ("config_path: run.toml }", "config_paht: run.toml }", "did you mean 'config_path'"),
         ("strategy: CANCEL_NEW", "strategy: ENQUEUE", "finds another at work"),
-        ("flows.deployments.release", "flows.deployments.releases", "not installed"),
+        (
+            "privpipe_flows.deployments.release",
+            "privpipe_flows.deployments.releases",
+            "not installed",
+        ),
         ("enforce_parameter_schema: true", "enforce_parameter_schema: false", "check parameters"),
         ("deployments:", "deployments: [", "cannot be read"),
     ],

@@ -21,11 +21,11 @@ from hypothesis.stateful import (
 )
 
 import privpipe
-from flows.runs.increments import increment
-from flows.runs.increments.withdraw import withdraw_partition
 from privpipe.errors import OptionError, StoreError
 from privpipe.store.access.holding.workspace import hold_workspace
 from privpipe.store.models.artifacts import open_model
+from privpipe_flows.runs.increments import increment
+from privpipe_flows.runs.increments.withdraw import withdraw_partition
 from tests.operations.increments import append, configure, release
 
 SMALL = "PRIVPIPE_TEST_LONG" not in os.environ

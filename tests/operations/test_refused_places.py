@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from flows.runs.health.cluster_health import check_certificates
-from flows.runs.increments.scope import Scope
-from flows.runs.scheduling.logical_time import fill_time, read_time
-from flows.runs.scheduling.retrying import retry_passing
-from flows.runs.scheduling.server_address import check_server
 from privpipe.cluster.workers.certificates import PARTS, make_certificates, read_certificate
 from privpipe.cluster.workers.deployed import write_configuration
 from privpipe.cluster.workers.versions import describe_difference, list_shaping_versions
 from privpipe.errors import ClusterError, GateError, OptionError, PrivpipeError, StoreError
+from privpipe_flows.runs.health.cluster_health import check_certificates
+from privpipe_flows.runs.increments.scope import Scope
+from privpipe_flows.runs.scheduling.logical_time import fill_time, read_time
+from privpipe_flows.runs.scheduling.retrying import retry_passing
+from privpipe_flows.runs.scheduling.server_address import check_server
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.reproduce.registry import run_reproduction
-from flows.reproduce.result import Reproduction
+from privpipe_flows.reproduce.registry import run_reproduction
+from privpipe_flows.reproduce.result import Reproduction
 
 pytestmark = pytest.mark.slow
 

@@ -87,21 +87,22 @@ def test_make_joint__several_private_variables_become_one() -> None:
 
 def test_prepare_joint__frequent_profiles_and_smoothing() -> None:
     counts = make_records().reduce(ProfileCounts.of)
-    full, codes = prepare_joint(counts, options())
-    nearest, kept = prepare_joint(counts, options(most_frequent=10, unseen="nearest"))
-    dropped, same = prepare_joint(counts, options(most_frequent=10, unseen="refuse"))
+    raw = {"smoothing": "none"}
+    full, codes = prepare_joint(counts, options(**raw))
+    nearest, kept = prepare_joint(counts, options(most_frequent=10, unseen="nearest", **raw))
+    dropped, same = prepare_joint(counts, options(most_frequent=10, unseen="refuse", **raw))
     np.testing.assert_array_equal(kept, same)
     frequent = codes[np.sort(np.argsort(-full.sum(axis=0), kind="stable")[:10])]
     np.testing.assert_array_equal(kept, frequent)
     np.testing.assert_allclose(nearest.sum(axis=1), full.sum(axis=1))  # nobody is lost
     assert dropped.sum() == pytest.approx(1.0)
-    smooth, _ = prepare_joint(counts, options(smoothing=1e9))
+    smooth, _ = prepare_joint(counts, options(smoothing="dirichlet", pseudo_records=1e9))
     posterior = smooth / smooth.sum(axis=0)
     np.testing.assert_allclose(posterior, posterior[:, :1] * np.ones(len(codes)), atol=1e-5)
 
 
 def test_fit_privacy_mapping__is_certified_for_two_private_variables() -> None:
-    mapping = fit_privacy_mapping(make_records(n_shards=3), options())
+    mapping = fit_privacy_mapping(make_records(n_shards=3), options(held_out=0))
     assert mapping.gap <= 1e-6
     assert mapping.potentials.shape[1] == 6
     joint, codes = prepare_joint(make_records().reduce(ProfileCounts.of), options())

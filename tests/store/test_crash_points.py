@@ -20,10 +20,10 @@ from typing import Any, Literal
 import pytest
 import zarr.storage._local
 
-from flows.runs.configuration.run_options import RunOptions
-from flows.runs.stages import publish
 from privpipe.errors import OptionError, StoreError
 from privpipe.store.releases.published import check_release, open_release
+from privpipe_flows.runs.configuration.run_options import RunOptions
+from privpipe_flows.runs.stages import publish
 from tests.store.serial_run import (
     make_options,
     read_tree,

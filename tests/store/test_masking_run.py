@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import flows.pipeline
-import flows.runs.stages.draw
-import flows.runs.stages.publish
-from flows.runs.configuration.run_options import RunOptions
+import privpipe_flows.pipeline
+import privpipe_flows.runs.stages.draw
+import privpipe_flows.runs.stages.publish
 from privpipe.errors import InputError, OptionError, StoreError
 from privpipe.numerics.random.streams import KEY_BYTES
 from privpipe.store.access.holding.workspace import has_workspace
@@ -24,6 +23,7 @@ from privpipe.store.keyring.partition_keys import find_keys
 from privpipe.store.releases.export import export_release
 from privpipe.store.releases.published import check_release, open_release
 from privpipe.store.sources.reading.source import SourceLayout
+from privpipe_flows.runs.configuration.run_options import RunOptions
 from tests.flows.canaries import Canaries, search_tree
 from tests.store.serial_run import read_tree, run_serially, serial_flows
 from tests.store.test_crash_points import CrashingStorage, KilledError
@@ -133,7 +133,7 @@ def test_run__dead_between_publishing_and_forgetting_is_ended_by_the_next(
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr(flows.runs.stages.publish, "forget_drawing", die)
+        patch.setattr(privpipe_flows.runs.stages.publish, "forget_drawing", die)
         with pytest.raises(KilledError):
             run(source, tmp_path)
     release = str(tmp_path / "release.zarr")
@@ -153,7 +153,7 @@ def test_run__a_key_lost_before_it_is_complete_publishes_nothing(
         raise KilledError
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(flows.runs.stages.draw, "prove_receipts", stop)
+        patch.setattr(privpipe_flows.runs.stages.draw, "prove_receipts", stop)
         with pytest.raises(KilledError):
             run(source, tmp_path)
     for path in keys.glob("*.key"):
@@ -170,12 +170,12 @@ def test_draw__of_one_model_gives_the_same_bytes_in_any_chunks(
     """Model, keys and run identifier given: chunks, tiles and workers must not matter."""
     from dataclasses import replace
 
-    from flows.runs.resume import begin_or_resume
-    from flows.runs.stages.check import check_stage
-    from flows.runs.stages.clean import plan_release
-    from flows.runs.stages.train import train_stage
     from privpipe.cluster.executors.executor import LocalExecutor
     from privpipe.store.models.artifacts import digest_map, open_model, write_model
+    from privpipe_flows.runs.resume import begin_or_resume
+    from privpipe_flows.runs.stages.check import check_stage
+    from privpipe_flows.runs.stages.clean import plan_release
+    from privpipe_flows.runs.stages.train import train_stage
 
     found: list[dict[str, bytes]] = []
     model = None
@@ -193,7 +193,7 @@ def test_draw__of_one_model_gives_the_same_bytes_in_any_chunks(
             write_model(model, going.work_model_url)
         assert digest_map(model) == trained.model_digest
         plan = plan_release(going, trained)
-        flows.runs.stages.draw.draw_stage(going, trained, plan, LocalExecutor())
+        privpipe_flows.runs.stages.draw.draw_stage(going, trained, plan, LocalExecutor())
         found.append(read_chunks(Path(plan.data_url)))
     assert found[0]
     assert all(one == found[0] for one in found)
@@ -208,14 +208,14 @@ def test_run__every_crash_point_publishes_nothing_mixed_and_resumes(
     source = ingest_table(table, 350)
     counted = tmp_path / "counted"
     counted.mkdir()
-    storage, first, draw = CrashingStorage(counted), [], flows.pipeline.draw_stage
+    storage, first, draw = CrashingStorage(counted), [], privpipe_flows.pipeline.draw_stage
 
     def note(*arguments: Any) -> Any:
         first.append(storage.changes)
         return draw(*arguments)
 
     with monkeypatch.context() as patch, storage():
-        patch.setattr(flows.pipeline, "draw_stage", note)
+        patch.setattr(privpipe_flows.pipeline, "draw_stage", note)
         run(source, counted, holdout=0.0)
     n_changes = storage.changes
     assert n_changes > first[0] + 15
@@ -289,7 +289,7 @@ def test_run__leaves_neither_signs_nor_key_nor_records_anywhere(
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr(flows.runs.stages.draw, "prove_receipts", stop)
+        patch.setattr(privpipe_flows.runs.stages.draw, "prove_receipts", stop)
         with pytest.raises(KilledError):
             run(source, tmp_path)
     patterns = [*secrets, *(secret.hex().encode() for secret in secrets)]

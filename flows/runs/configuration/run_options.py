@@ -25,15 +25,15 @@ from pydantic import (
     field_validator,
 )
 
-from flows.runs.configuration.environment import name_variable, read_environment
-from flows.runs.configuration.toml_places import find_place
-from flows.runs.scheduling.logical_time import fill_time
 from privpipe.attacks.adversaries.attack_options import AdversaryName, AttackOptions
 from privpipe.cluster.passes.cleaning_pass import Nonfinite
 from privpipe.errors import OptionError
 from privpipe.records.schema import suggest
 from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.options import take_plain
+from privpipe_flows.runs.configuration.environment import name_variable, read_environment
+from privpipe_flows.runs.configuration.toml_places import find_place
+from privpipe_flows.runs.scheduling.logical_time import fill_time
 
 __all__ = ["RunOptions", "read_options"]
 

@@ -15,10 +15,10 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticUndefined
 
-from flows.runs.configuration.run_options import RunOptions
 from privpipe.errors import OptionError
 from privpipe.records.schema import CollectionSchema, suggest
 from privpipe.sanitizers import METHODS
+from privpipe_flows.runs.configuration.run_options import RunOptions
 
 __all__ = ["FILL_IN", "write_template"]
 
@@ -38,6 +38,7 @@ def write_template(
     confidential: Sequence[str] = (),
     budget: float | None = None,
     values: Mapping[str, Any] | None = None,
+    gate: Mapping[tuple[str, str], Any] | None = None,
 ) -> str:
     """Write a configuration for a collection.
 
@@ -57,6 +58,9 @@ def write_template(
         A first ``utility_budget``, for methods that have one.
     values
         First values of other options of the method.
+    gate
+        What the audit must hold out and the gate allow, by section and key, where the defaults
+        ask for more records than there are.
 
     Returns
     -------
@@ -85,6 +89,7 @@ def write_template(
         ("method", "name"): method,
         ("method", "utility_budget"): budget,
         **{("method", name): value for name, value in (values or {}).items()},
+        **(gate or {}),
     }
     lines = [
         "# Configuration of privpipe; run it with: privpipe run THIS_FILE",
@@ -125,6 +130,8 @@ def _write_section(
         if open_ and name in ("desired", "confidential"):
             default = [PydanticUndefined]
         lines += _comment(description)
+        if given.get((section, name)) is not None and section in ("audit", "gate"):
+            lines += _comment(f"So many records can hardly show less; the default is {default}.")
         lines.append(_write_key(name, given.get((section, name)), default, optional))
     return lines
 

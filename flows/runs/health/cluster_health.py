@@ -13,13 +13,13 @@ from typing import Any, Literal
 
 import dask
 
-from flows.runs.health.finding import Finding
-from flows.runs.run import cluster_options
 from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.cluster.workers.certificates import PARTS, read_certificate
 from privpipe.cluster.workers.connection import connect
 from privpipe.store.access.location import join, open_store, read_bytes, write_bytes
 from privpipe.store.arrays.layout import ROOT_DOCUMENT
+from privpipe_flows.runs.health.finding import Finding
+from privpipe_flows.runs.run import cluster_options
 
 __all__ = ["check_certificates", "check_cluster"]
 

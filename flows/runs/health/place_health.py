@@ -10,9 +10,9 @@ from typing import Any
 
 import fsspec
 
-from flows.runs.health.finding import Finding
 from privpipe.store.access.location import create_bytes, join, local_path, shown
 from privpipe.store.keyring.keyfiles import KeyFolder, key_folder
+from privpipe_flows.runs.health.finding import Finding
 
 __all__ = ["check_keys", "check_places", "tries_conditions"]
 

@@ -9,9 +9,13 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from flows.runs.health.finding import Finding
-from flows.runs.scheduling.deployment_file import Deployment, read_automations, read_deployments
-from flows.runs.scheduling.server_address import check_server, is_loopback
+from privpipe_flows.runs.health.finding import Finding
+from privpipe_flows.runs.scheduling.deployment_file import (
+    Deployment,
+    read_automations,
+    read_deployments,
+)
+from privpipe_flows.runs.scheduling.server_address import check_server, is_loopback
 
 __all__ = ["check_deployed", "check_server_health"]
 

@@ -12,26 +12,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from flows.runs.configuration.run_options import RunOptions
-from flows.runs.increments.drift import Reference, check_drift, measure_drift
-from flows.runs.increments.line import (
-    Line,
-    check_incremental,
-    check_part_of,
-    describe_line,
-    find_line,
-    fresh_state,
-)
-from flows.runs.increments.scope import Scope
-from flows.runs.resume import begin_or_resume, reach_stage
-from flows.runs.run import Run, digest_options, list_versions, now
-from flows.runs.stages.audit import audit_losses
-from flows.runs.stages.clean import plan_release
-from flows.runs.stages.gate import check_gated, gate_stage, judge_findings
-from flows.runs.stages.gate_check import read_previous
-from flows.runs.stages.publish import merge_utility, write_report
-from flows.runs.stages.train import Trained, summarise_features
-from flows.runs.watch import Watch
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.errors import GateError
@@ -57,6 +37,26 @@ from privpipe.store.releases.incremental_release import (
     sweep_parts,
 )
 from privpipe.store.releases.release import ReleasePlan, publish_release
+from privpipe_flows.runs.configuration.run_options import RunOptions
+from privpipe_flows.runs.increments.drift import Reference, check_drift, measure_drift
+from privpipe_flows.runs.increments.line import (
+    Line,
+    check_incremental,
+    check_part_of,
+    describe_line,
+    find_line,
+    fresh_state,
+)
+from privpipe_flows.runs.increments.scope import Scope
+from privpipe_flows.runs.resume import begin_or_resume, reach_stage
+from privpipe_flows.runs.run import Run, digest_options, list_versions, now
+from privpipe_flows.runs.stages.audit import audit_losses
+from privpipe_flows.runs.stages.clean import plan_release
+from privpipe_flows.runs.stages.gate import check_gated, gate_stage, judge_findings
+from privpipe_flows.runs.stages.gate_check import read_previous
+from privpipe_flows.runs.stages.publish import merge_utility, write_report
+from privpipe_flows.runs.stages.train import Trained, summarise_features
+from privpipe_flows.runs.watch import Watch
 
 __all__ = ["Stages", "release_increment"]
 

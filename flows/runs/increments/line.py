@@ -7,9 +7,6 @@ import json
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from flows.runs.configuration.run_options import RunOptions
-from flows.runs.run import Run, make_run_id, now
-from flows.runs.stages.check import check_stage
 from privpipe.errors import OptionError
 from privpipe.sanitizers import METHODS
 from privpipe.store.access.holding.workspace import RunState
@@ -17,6 +14,9 @@ from privpipe.store.arrays.headers import companion_url
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.growing_collection import StoredPartition, read_partitions
 from privpipe.store.releases.incremental_release import part_url
+from privpipe_flows.runs.configuration.run_options import RunOptions
+from privpipe_flows.runs.run import Run, make_run_id, now
+from privpipe_flows.runs.stages.check import check_stage
 
 __all__ = [
     "Line",

@@ -114,7 +114,7 @@ def _load_flow(path: str, name: str, entrypoint: str) -> Any:
             path,
             name,
             f"names the entrypoint {entrypoint!r}, which is not installed",
-            "Use flows.deployments.release, or another flow of that module.",
+            "Use privpipe_flows.deployments.release, or another flow of that module.",
         ) from None
 
 

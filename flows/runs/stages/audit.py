@@ -9,10 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from flows.runs.run import Run, find_attack_options
-from flows.runs.stages.audit_masking import audit_masking
-from flows.runs.stages.audit_surrogate import audit_surrogate
-from flows.runs.stages.train import Trained
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import LeftOut
 from privpipe.attacks.kinds.verdicts.attack_report import AttackReport
@@ -38,6 +34,10 @@ from privpipe.sanitizers.utility_summary import UtilitySummary
 from privpipe.store.collections.collection import Collection
 from privpipe.store.models.artifacts import open_model
 from privpipe.store.releases.release import ReleasePlan
+from privpipe_flows.runs.run import Run, find_attack_options
+from privpipe_flows.runs.stages.audit_masking import audit_masking
+from privpipe_flows.runs.stages.audit_surrogate import audit_surrogate
+from privpipe_flows.runs.stages.train import Trained
 
 __all__ = ["audit_losses", "audit_stage"]
 

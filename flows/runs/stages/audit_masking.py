@@ -14,9 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from flows.runs.run import Run, find_attack_options
-from flows.runs.stages.audit_surrogate import MOST_RECORDS, read_some_features
-from flows.runs.stages.train import Trained
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.kinds.attack_table import Sample, list_possible, run_kind
 from privpipe.attacks.moments.surrogate_utility import (
@@ -36,6 +33,9 @@ from privpipe.store.arrays.blocks import read_block
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.collections.collection import Collection
 from privpipe.store.releases.release import ReleasePlan
+from privpipe_flows.runs.run import Run, find_attack_options
+from privpipe_flows.runs.stages.audit_surrogate import MOST_RECORDS, read_some_features
+from privpipe_flows.runs.stages.train import Trained
 
 __all__ = ["NOT_PROTECTED", "audit_masking"]
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from flows.runs.run import Run
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.kinds.attack_table import Sample, run_kind
 from privpipe.cluster.executors.executor import Executor
@@ -22,6 +21,7 @@ from privpipe.store.arrays.blocks import read_block
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.collections.collection import Collection
 from privpipe.store.releases.release import ReleasePlan
+from privpipe_flows.runs.run import Run
 
 __all__ = ["MOST_RECORDS", "audit_surrogate", "read_some_features"]
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from flows.runs.run import Run
-from flows.runs.stages.train import read_files
 from privpipe.errors import RankError
 from privpipe.numerics.regression.moments import CoMoments
 from privpipe.protocols import FloatArray, Shard
 from privpipe.records.memory import Records
 from privpipe.store.collections.collection import Collection
+from privpipe_flows.runs.run import Run
+from privpipe_flows.runs.stages.train import read_files
 
 __all__ = ["BudgetMeaning", "explain_budget", "find_constants", "read_sample"]
 

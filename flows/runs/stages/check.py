@@ -8,11 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from flows.runs.configuration.run_options import RunOptions
-from flows.runs.resume import is_published
-from flows.runs.run import Run, digest_options, make_run_id, now
-from flows.runs.stages.budget import MOST_CHUNKS, find_constants
-from flows.runs.stages.gate_check import check_gate
 from privpipe.cluster.workers.connection import check_address, check_dashboard
 from privpipe.errors import InputError, OptionError, StoreError
 from privpipe.protocols import Method, Role
@@ -27,6 +22,11 @@ from privpipe.store.arrays.layout import FEATURES, RELEASED
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.collections.source_version import read_source_version
 from privpipe.store.releases.release import RECEIPTS
+from privpipe_flows.runs.configuration.run_options import RunOptions
+from privpipe_flows.runs.resume import is_published
+from privpipe_flows.runs.run import Run, digest_options, make_run_id, now
+from privpipe_flows.runs.stages.budget import MOST_CHUNKS, find_constants
+from privpipe_flows.runs.stages.gate_check import check_gate
 
 __all__ = ["check_stage", "check_variation"]
 

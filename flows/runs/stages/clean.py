@@ -8,9 +8,6 @@ from functools import partial
 
 import numpy as np
 
-from flows.runs.resume import check_unchanged
-from flows.runs.run import Run
-from flows.runs.stages.train import Trained
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.cleaning_pass import CleaningJob, clean_collection
@@ -33,6 +30,9 @@ from privpipe.store.releases.release import (
     read_ledger,
     record_receipts,
 )
+from privpipe_flows.runs.resume import check_unchanged
+from privpipe_flows.runs.run import Run
+from privpipe_flows.runs.stages.train import Trained
 
 __all__ = ["clean_stage", "find_done", "plan_release", "prove_receipts", "read_progress"]
 

@@ -6,10 +6,6 @@ import hashlib
 from dataclasses import replace
 from functools import partial
 
-from flows.runs.resume import check_unchanged
-from flows.runs.run import Run
-from flows.runs.stages.clean import find_done, prove_receipts
-from flows.runs.stages.train import Trained
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.drawing_pass import DrawingJob, draw_surrogates
@@ -20,6 +16,10 @@ from privpipe.store.arrays.blocks import Receipt
 from privpipe.store.keyring.keyfiles import check_keys_apart
 from privpipe.store.keyring.partition_keys import PartitionKeys, forget_keys, make_partition_keys
 from privpipe.store.releases.release import ReleasePlan, prepare_release, record_receipts
+from privpipe_flows.runs.resume import check_unchanged
+from privpipe_flows.runs.run import Run
+from privpipe_flows.runs.stages.clean import find_done, prove_receipts
+from privpipe_flows.runs.stages.train import Trained
 
 __all__ = ["draw_stage", "forget_drawing"]
 

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flows.runs.approval import read_approval, write_case
-from flows.runs.configuration.run_options import GateSection
-from flows.runs.run import Run, find_attack_options
 from privpipe.attacks.kinds.verdicts.judgement import is_of_release
 from privpipe.errors import GateError
 from privpipe.store.releases.release import ReleasePlan, digest_receipts, read_ledger
+from privpipe_flows.runs.approval import read_approval, write_case
+from privpipe_flows.runs.configuration.run_options import GateSection
+from privpipe_flows.runs.run import Run, find_attack_options
 
 __all__ = ["check_gated", "gate_stage", "judge_findings"]
 

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flows.runs.configuration.run_options import RunOptions
-from flows.runs.run import find_attack_options
 from privpipe.attacks.adversaries.readers import choose_readers
 from privpipe.attacks.kinds.verdicts.needed import plan_needed_records, plan_reach
 from privpipe.errors import OptionError, StoreError
@@ -15,6 +13,8 @@ from privpipe.protocols import Column, Method
 from privpipe.store.access.location import shown
 from privpipe.store.arrays.headers import exists, read_header
 from privpipe.store.collections.collection import Collection
+from privpipe_flows.runs.configuration.run_options import RunOptions
+from privpipe_flows.runs.run import find_attack_options
 
 __all__ = ["GateNeeds", "check_gate", "plan_gate", "read_previous"]
 

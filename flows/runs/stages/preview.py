@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from flows.runs.run import Run
 from privpipe.capabilities import Forecast
 from privpipe.protocols import Column, IntArray, Shard
 from privpipe.sanitizers import METHODS
 from privpipe.store.collections.collection import Collection
+from privpipe_flows.runs.run import Run
 
 __all__ = ["FewChunks", "forecast_run", "suggest_method"]
 

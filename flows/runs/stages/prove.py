@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from flows.runs.run import Run
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.proof_pass import prove_collection
 from privpipe.store.access.holding.workspace import workspace_url
 from privpipe.store.access.location import join
 from privpipe.store.collections.collection import Collection
+from privpipe_flows.runs.run import Run
 
 __all__ = ["describe_proof", "has_receipts", "prove_sources"]
 

@@ -9,13 +9,8 @@ from functools import reduce
 from importlib.metadata import version
 from typing import Any
 
-from flows.runs.resume import check_unchanged
-from flows.runs.run import Run, digest_options, list_versions, now
-from flows.runs.stages.draw import forget_drawing
-from flows.runs.stages.gate import check_gated
-from flows.runs.stages.prove import describe_proof
-from flows.runs.stages.train import Trained
 from privpipe.cluster.events import Event, Listener, ignore
+from privpipe.protocols import Guarantee
 from privpipe.report.audit_text import write_audit_markdown
 from privpipe.sanitizers.utility_summary import UtilitySummary
 from privpipe.store.access.location import join
@@ -24,6 +19,12 @@ from privpipe.store.arrays.blocks import Receipt
 from privpipe.store.arrays.headers import exists
 from privpipe.store.models.artifacts import publish_model
 from privpipe.store.releases.release import ReleasePlan, publish_release
+from privpipe_flows.runs.resume import check_unchanged
+from privpipe_flows.runs.run import Run, digest_options, list_versions, now
+from privpipe_flows.runs.stages.draw import forget_drawing
+from privpipe_flows.runs.stages.gate import check_gated
+from privpipe_flows.runs.stages.prove import describe_proof
+from privpipe_flows.runs.stages.train import Trained
 
 __all__ = [
     "count_unseen",
@@ -105,10 +106,9 @@ def write_pages(report_url: str, findings: Mapping[str, Any]) -> None:
 
 def describe_run(run: Run, trained: Trained) -> dict[str, str]:
     """What an audit is of, for its report: no path, no value of a record."""
-    guarantee = trained.guarantee
     return {
         "method": f"{run.method.name} ({run.method.source})",
-        "guarantee": "; ".join(f"{key} {value}" for key, value in asdict(guarantee).items()),
+        "guarantee": _say_guarantee(trained.guarantee),
         "run": run.run_id,
         "started": run.state.started,
         "source": run.collection.digest,
@@ -133,6 +133,22 @@ def _describe_records(run: Run, trained: Trained, plan: ReleasePlan) -> dict[str
     }
 
 
+def _say_guarantee(guarantee: Guarantee) -> str:
+    """A guarantee in a line, without what says nothing."""
+    number = "" if guarantee.number is None else f" {guarantee.number:g}"
+    parts = [
+        guarantee.statement,
+        f"{guarantee.kind}{number} {guarantee.unit}".strip(),
+        guarantee.scope,
+        guarantee.theorem,
+        guarantee.assumptions,
+        f"delta {guarantee.delta:g}" if guarantee.delta else "",
+        f"protects {guarantee.protects}",
+        ", ".join(f"{name} {value:g}" for name, value in guarantee.parameters),
+    ]
+    return "; ".join(filter(None, parts))
+
+
 def _header(run: Run, trained: Trained, findings: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "method": run.method.name,
@@ -140,6 +156,7 @@ def _header(run: Run, trained: Trained, findings: Mapping[str, Any]) -> dict[str
         "options": run.method_options(),
         "options_sha256": digest_options(run.options),
         "guarantee": asdict(trained.guarantee),
+        "promise": trained.guarantee.statement or None,
         "source_digest": run.collection.digest,
         "training_digest": run.training.digest,
         **describe_proof(run),

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flows.runs.run import Run, list_versions, now
 from privpipe.capabilities import MakesRecords, MixesRecords
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.pass_checkpoints import KnownSteps
@@ -21,6 +20,7 @@ from privpipe.protocols import FloatArray, Guarantee, RecordMap, Shard
 from privpipe.store.arrays.headers import check_output_free, exists
 from privpipe.store.models.artifacts import digest_map, open_model, write_model
 from privpipe.store.models.predictor_files import read_predictor
+from privpipe_flows.runs.run import Run, list_versions, now
 
 __all__ = ["Trained", "read_files", "train_stage"]
 

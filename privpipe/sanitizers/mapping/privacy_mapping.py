@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import reduce
 from typing import Annotated, Literal
 
@@ -14,15 +15,35 @@ from privpipe.capabilities import Preview
 from privpipe.errors import InputError
 from privpipe.numerics.mapping.pricing.pair_pricing import PriceOracle
 from privpipe.numerics.mapping.problem.distortion import CodeDistance
+from privpipe.numerics.mapping.problem.extremes import measure_mean_distances
 from privpipe.numerics.mapping.problem.known_steps import KnownSteps
 from privpipe.protocols import FloatArray, IntArray, Method, Role, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted, say_incomplete
+from privpipe.sanitizers.mapping.alphabet import prepare_alphabet
+from privpipe.sanitizers.mapping.assurance import assure_mapping, check_wanted, forecast_needed
+from privpipe.sanitizers.mapping.exponential import (
+    MOST_SYMBOLS,
+    fit_exponential_mechanism,
+    keep_symbols,
+)
 from privpipe.sanitizers.mapping.profile_forecast import (
     ProfileForecast,
     forecast_profiles,
     suggest_mapping,
 )
-from privpipe.sanitizers.mapping.profiles import ProfileCounts, make_joint
+from privpipe.sanitizers.mapping.profiles import (
+    ProfileCounts,
+    make_joint,
+    number_private,
+    split_counts,
+)
+from privpipe.sanitizers.mapping.smoothing import (
+    PSEUDO_RECORDS,
+    SmoothingKind,
+    choose_smoothing,
+    smooth_table,
+)
+from privpipe.sanitizers.mapping.solving.constrained import solve_constrained_mapping
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 from privpipe.sanitizers.options import FORBID, Options
@@ -30,6 +51,9 @@ from privpipe.sanitizers.options import FORBID, Options
 __all__ = ["METHOD", "PrivacyMappingOptions", "fit_privacy_mapping", "prepare_joint"]
 
 _BLOCK_PAIRS = 2**22
+_FORECAST_SECONDS = 20.0
+SMOOTHINGS: tuple[SmoothingKind, ...] = ("none", "dirichlet", "hierarchical")
+"""What "best" chooses among."""
 
 
 @dataclass(frozen=True, config=FORBID)
@@ -67,20 +91,53 @@ class PrivacyMappingOptions(Options):
     gap: Annotated[
         float, Field(gt=0, allow_inf_nan=False, description="Wanted certified gap, nats.")
     ] = 1e-3
+    max_posterior_odds: Annotated[
+        Annotated[float, Field(gt=1, allow_inf_nan=False)] | None,
+        Field(
+            description="No released profile multiplies the odds of two private values by more, "
+            "under the law counted."
+        ),
+    ] = None
+    max_leakage: Annotated[
+        Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
+        Field(description="Largest maximal leakage of the mapping, nats, under the law counted."),
+    ] = None
     solver: Annotated[
         Literal["auto", "frank_wolfe"],
         Field(description="frank_wolfe is the paper's algorithm."),
     ] = "auto"
     steps: Annotated[int, Field(ge=1, description="L of the paper's algorithm.")] = 100
     smoothing: Annotated[
+        Literal["best", "none", "dirichlet", "hierarchical"],
+        Field(
+            description="Pseudo-records per profile: dirichlet with the private values of all "
+            "records, hierarchical with those of profiles that differ in one attribute; best takes "
+            "the one under which counts left aside are likeliest."
+        ),
+    ] = "best"
+    pseudo_records: Annotated[
+        Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
+        Field(description="How many per profile; chosen as well when not given."),
+    ] = None
+    confidence: Annotated[
+        float, Field(gt=0, lt=1, description="Of the bounds on information and distortion.")
+    ] = 0.95
+    held_out: Annotated[
         float,
         Field(
             ge=0,
-            allow_inf_nan=False,
-            description="Pseudo-records per profile, spread over the private values as in all "
-            "records.",
+            lt=1,
+            description="Share of the training records that the mapping is not fitted on, which "
+            "bound what it tells; 0 leaves the bound over a ball around all counts.",
         ),
-    ] = 0.0
+    ] = 0.5
+    wanted_information: Annotated[
+        Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
+        Field(
+            description="Nats that the bound must not exceed: `check` says how many records that "
+            "needs, and a run whose bound is above stops."
+        ),
+    ] = None
     most_frequent: Annotated[
         Annotated[int, Field(ge=1)] | None,
         Field(description="Keep only so many profiles, the most frequent."),
@@ -102,7 +159,7 @@ class PrivacyMappingOptions(Options):
 
 
 def prepare_joint(
-    counts: ProfileCounts, options: PrivacyMappingOptions
+    counts: ProfileCounts, options: PrivacyMappingOptions, private: IntArray | None = None
 ) -> tuple[FloatArray, IntArray]:
     """Joint distribution and codes from counts: most frequent profiles, smoothing.
 
@@ -110,6 +167,8 @@ def prepare_joint(
     ----------
     counts
     options
+    private : (n_private, n_private_variables), optional
+        The private values, in sorted order; those that occur when not given.
 
     Returns
     -------
@@ -127,11 +186,12 @@ def prepare_joint(
             "no record has a known private value.",
             remedy="Name private variables that are known for some records.",
         )
-    table, codes, _ = make_joint(counts)
+    table, codes, _ = make_joint(counts, private)
     if options.most_frequent is not None and options.most_frequent < len(codes):
         table, codes = _keep_frequent(table, codes, options)
-    prior = table.sum(axis=1, keepdims=True) / table.sum()
-    table = table + options.smoothing * prior
+    kinds = SMOOTHINGS if options.smoothing == "best" else (options.smoothing,)
+    sizes = PSEUDO_RECORDS if options.pseudo_records is None else (options.pseudo_records,)
+    table = smooth_table(table, codes, choose_smoothing(table, codes, kinds, sizes))
     return table / table.sum(), codes
 
 
@@ -182,6 +242,8 @@ def fit_privacy_mapping(
     ------
     InputError
         If there is nothing to count, or a variable is not categorical.
+    GuaranteeError
+        If the bound is above the wanted one; how many records it needs is said.
 
     Warns
     -----
@@ -190,9 +252,9 @@ def fit_privacy_mapping(
 
     Notes
     -----
-    Guarantee: mutual information of private values and released profile, for the distribution
-    counted (after smoothing); the estimate from n records is itself off by about
-    ``(n_private - 1)(n_symbols - 1) / (2 n)`` nats.
+    Guarantee: with the confidence asked for, the mutual information of private values and released
+    profile is at most ``guarantee.number`` under the law that the records are independent draws of,
+    and the mean distortion at most its parameter ``distortion_at_most``; see `assurance`.
 
     References
     ----------
@@ -201,8 +263,41 @@ def fit_privacy_mapping(
     check_shards(shards)
     check_unweighted(shards.schema)
     counts = shards.reduce(ProfileCounts.of)
-    joint, codes = prepare_joint(counts, options)  # raises where nothing is known
+    fitted, fresh = split_counts(counts, options.held_out)
+    private, _ = number_private(counts)
+    joint, codes = prepare_joint(fitted, options, private)  # raises where nothing is known
     say_incomplete(counts.n_left_out, counts.n_records + counts.n_left_out, "private")
+    mapping = _solve(joint, codes, options, price, known)
+    assured = assure_mapping(
+        mapping, joint, private, fitted, fresh, shards.schema, confidence=options.confidence
+    )
+    check_wanted(assured, joint, fitted, options.wanted_information, options.held_out)
+    return assured
+
+
+def _solve(
+    joint: FloatArray,
+    codes: IntArray,
+    options: PrivacyMappingOptions,
+    price: PriceOracle | None,
+    known: KnownSteps | None = None,
+    start: SparseMapping | None = None,
+) -> SparseMapping:
+    """The mapping of the options; with limits on the worst case by a programme of its own."""
+    seconds = np.inf if options.max_seconds is None else options.max_seconds
+    if options.max_posterior_odds is not None or options.max_leakage is not None:
+        return solve_constrained_mapping(
+            joint,
+            codes,
+            options.distortion,
+            distortion_budget=options.distortion_budget,
+            max_posterior_odds=options.max_posterior_odds,
+            max_leakage=options.max_leakage,
+            gap=options.gap,
+            price=price,
+            max_seconds=seconds,
+            unseen=options.unseen,
+        )
     return solve_privacy_mapping(
         joint,
         codes,
@@ -212,10 +307,76 @@ def fit_privacy_mapping(
         price=price,
         solver=options.solver,
         n_steps=options.steps,
-        max_seconds=np.inf if options.max_seconds is None else options.max_seconds,
+        max_seconds=seconds,
         unseen=options.unseen,
         known=known,
+        start=start,
     )
+
+
+def trace_curve(
+    shards: Shards,
+    options: PrivacyMappingOptions,
+    n_points: int,
+    kept: Callable[[int], SparseMapping | None],
+    keep: Callable[[int, SparseMapping], None],
+) -> list[Mapping[str, float]]:
+    """Information against distortion: counted once, split once, each budget begun from the last.
+
+    Parameters
+    ----------
+    shards, options
+        As of `fit_privacy_mapping`; the budgets reach from 0 to where one profile is for all,
+        nearer to one another where they are small and the curve is steep.
+    n_points
+        Budgets, at least 2.
+    kept, keep
+        See `Method.trace`.
+
+    Returns
+    -------
+    points
+        By ascending budget; every upper bound has the confidence of the options by itself. The
+        exponential mechanism and the identity are measured under the same counts; the mechanism is
+        left out where there are too many profiles.
+    """
+    check_shards(shards)
+    check_unweighted(shards.schema)
+    counts = shards.reduce(ProfileCounts.of)
+    fitted, fresh = split_counts(counts, options.held_out)
+    private, _ = number_private(counts)
+    joint, codes = prepare_joint(fitted, options, private)
+    free = prepare_alphabet(joint, codes, options.distortion, 0.0)
+    most = float(measure_mean_distances(free.problem).min()) * free.unit
+    raw = keep_symbols(joint, codes, options.distortion).information
+    points: list[Mapping[str, float]] = []
+    mapping: SparseMapping | None = None
+    for number, budget in enumerate(most * np.linspace(0.0, 1.0, n_points) ** 2):
+        start = mapping
+        mapping = kept(number)
+        if mapping is None:
+            mapping = _solve(
+                joint, codes, replace(options, distortion_budget=float(budget)), None, start=start
+            )
+            mapping = assure_mapping(
+                mapping, joint, private, fitted, fresh, shards.schema, confidence=options.confidence
+            )
+            keep(number, mapping)
+        point = {
+            "distortion_budget": float(budget),
+            "distortion": mapping.distortion,
+            "plug_in": mapping.information,
+            "upper_bound": float(mapping.guarantee.number or 0.0),
+            "lower_bound": mapping.lower_bound,
+            "identity": raw,
+        }
+        if len(codes) <= MOST_SYMBOLS and budget > 0:
+            other = fit_exponential_mechanism(
+                joint, codes, options.distortion, distortion_budget=float(budget)
+            )
+            point["exponential"] = other.information
+        points.append(point)
+    return points
 
 
 def _columns(options: PrivacyMappingOptions) -> Mapping[Role, tuple[str, ...]]:
@@ -225,15 +386,29 @@ def _columns(options: PrivacyMappingOptions) -> Mapping[Role, tuple[str, ...]]:
 def _forecast(preview: Preview, options: PrivacyMappingOptions) -> ProfileForecast | None:
     """Count profiles in a few chunks as the fit will."""
     counts = reduce(ProfileCounts.merge, map(ProfileCounts.of, preview.read_training()))
-    if counts.n_records == 0:
+    fitted, _ = split_counts(counts, options.held_out)
+    if fitted.n_records == 0:
         return None
-    return forecast_profiles(
-        prepare_joint(counts, options)[1],
-        counts.n_records,
+    joint, codes = prepare_joint(fitted, options)
+    known = forecast_profiles(
+        codes,
+        fitted.n_records,
         preview.read_attributes(),
         exact=preview.is_whole,
         policy=options.unseen,
     )
+    if options.wanted_information is None:
+        return known
+    mapping = solve_privacy_mapping(
+        joint,
+        codes,
+        options.distortion,
+        distortion_budget=options.distortion_budget,
+        gap=max(options.gap, 0.1 * options.wanted_information),
+        max_seconds=_FORECAST_SECONDS,
+    )
+    needed = forecast_needed(mapping, joint, options.wanted_information, options.held_out)
+    return replace(known, wanted_information=options.wanted_information, n_needed=needed)
 
 
 def check_mapping(options: PrivacyMappingOptions, schema: ShardSchema) -> None:
@@ -256,11 +431,12 @@ METHOD = Method(
     source="Salamatian et al., SPPM, Algorithms 1 and 2; certified search",
     maps=(SparseMapping,),
     check=check_mapping,
-    promise="mutual information, with a certified distance from the optimum",
+    promise="mutual information under the law of the records, with confidence",
     statistics=(ProfileCounts,),
     columns=_columns,
     prices=True,
     forecast=_forecast,
     suggest=suggest_mapping,
     resumes=True,
+    trace=trace_curve,
 )

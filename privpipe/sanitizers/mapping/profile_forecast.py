@@ -39,6 +39,10 @@ class ProfileForecast:
         more profiles.
     policy
         What the configuration says becomes of them.
+    wanted_information
+        Nats that the bound must not exceed; None where nothing is wanted.
+    n_needed
+        Training records that bring the bound down to it; None where no number does.
     """
 
     about: ClassVar[str] = "profiles"
@@ -49,9 +53,25 @@ class ProfileForecast:
     n_unseen: int
     exact: bool
     policy: str
+    wanted_information: float | None = None
+    n_needed: float | None = None
 
     def describe(self) -> str:
         """In words, counts alone."""
+        return " ".join(filter(None, [self._describe_profiles(), self._describe_wanted()]))
+
+    def _describe_wanted(self) -> str:
+        if self.wanted_information is None:
+            return ""
+        wanted = f"A bound of {self.wanted_information:g} nats"
+        if self.n_needed is None:
+            return (
+                f"{wanted} is out of reach of any number of records at this distortion_budget: "
+                "raise it, or wanted_information."
+            )
+        return f"{wanted} needs about {self.n_needed:,.0f} training records."
+
+    def _describe_profiles(self) -> str:
         share = self.n_unseen / max(1, self.n_records)
         how = "" if self.exact else "at most about "
         basis = "all records" if self.exact else f"{self.n_records:,} records looked at"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray, IntArray, Shard
 
-__all__ = ["ProfileCounts", "make_joint"]
+__all__ = ["ProfileCounts", "make_joint", "number_private", "split_counts"]
+
+_SPLIT_KEYS = {"held_out": 0x5BB9, "halves": 0x5BBA}
+"""The same for all records: a split hides nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +73,36 @@ class ProfileCounts:
         return int(self.counts.sum())
 
 
-def make_joint(counts: ProfileCounts) -> tuple[FloatArray, IntArray, IntArray]:
+def split_counts(
+    counts: ProfileCounts, share: float, purpose: Literal["held_out", "halves"] = "held_out"
+) -> tuple[ProfileCounts, ProfileCounts]:
+    """Counts of records to fit on, and of records held out, independent of one another.
+
+    Each record is held out by a draw of its own, which does not depend on what it is: a cell loses
+    a binomial number. So the split needs no second pass, and is the same for every order and
+    every cut of the records into shards.
+
+    Parameters
+    ----------
+    counts
+    share
+        Of the records that are held out; none at 0.
+    purpose
+        Two splits after one another draw apart, or the second would know the first.
+    """
+    rng = np.random.Generator(np.random.Philox(key=_SPLIT_KEYS[purpose]))
+    out = rng.binomial(counts.counts, share).astype(np.int64)
+    return _keep_cells(counts, counts.counts - out), _keep_cells(counts, out)
+
+
+def _keep_cells(counts: ProfileCounts, kept: IntArray) -> ProfileCounts:
+    used = kept > 0
+    return replace(counts, keys=counts.keys[used], counts=kept[used])
+
+
+def make_joint(
+    counts: ProfileCounts, private: IntArray | None = None
+) -> tuple[FloatArray, IntArray, IntArray]:
     """Dense counts of private values by symbols.
 
     Several private variables become one: their combinations that occur, in sorted order.
@@ -77,6 +110,8 @@ def make_joint(counts: ProfileCounts) -> tuple[FloatArray, IntArray, IntArray]:
     Parameters
     ----------
     counts
+    private : (n_private, n_private_variables), optional
+        The private values to count, in sorted order, those that occur among them.
 
     Returns
     -------
@@ -88,7 +123,17 @@ def make_joint(counts: ProfileCounts) -> tuple[FloatArray, IntArray, IntArray]:
         Codes of the private variables of each private value.
     """
     codes, symbol = np.unique(counts.keys[:, : counts.n_attributes], axis=0, return_inverse=True)
-    private, value = np.unique(counts.keys[:, counts.n_attributes :], axis=0, return_inverse=True)
+    private, value = number_private(counts, private)
     table = np.zeros((len(private), len(codes)))
-    np.add.at(table, (value.ravel(), symbol.ravel()), counts.counts)
+    np.add.at(table, (value, symbol.ravel()), counts.counts)
     return table, codes, private
+
+
+def number_private(
+    counts: ProfileCounts, private: IntArray | None = None
+) -> tuple[IntArray, IntArray]:
+    """The private values that occur, or those given, and which of them each cell has."""
+    own = counts.keys[:, counts.n_attributes :]
+    given = own[:0] if private is None else private
+    values, place = np.unique(np.concatenate([given, own]), axis=0, return_inverse=True)
+    return values, place.ravel()[len(given) :]

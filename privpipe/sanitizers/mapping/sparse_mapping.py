@@ -12,10 +12,12 @@ from typing import ClassVar, Literal
 import numpy as np
 import scipy.sparse as sp
 
+from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.mapping.problem.distortion import CodeDistance, DistanceKind
 from privpipe.numerics.random.categorical import CategoryTable, draw_categories, tabulate_categories
 from privpipe.protocols import (
+    BoolArray,
     FloatArray,
     Guarantee,
     IntArray,
@@ -30,6 +32,7 @@ UnseenPolicy = Literal["refuse", "nearest"]
 _BLOCK_PAIRS = 2**22
 
 
+@described(facts_of_map)
 @dataclass(frozen=True, eq=False)
 class SparseMapping:
     """A sparse mapping from symbols to distributions over symbols.
@@ -136,6 +139,12 @@ class SparseMapping:
             and `unseen` is "refuse".
         """
         return self._find(x)[0]
+
+    def find_known(self, x: IntArray) -> BoolArray:
+        """Which records' own symbol is in the alphabet, (n_records,); see `find_symbols`."""
+        order, rows = self._sorted
+        place = np.minimum(np.searchsorted(rows, _as_rows(x)), len(rows) - 1)
+        return np.asarray((self.codes[order[place]] == x).all(axis=1))
 
     def _find(self, x: IntArray) -> tuple[IntArray, int]:
         """Symbols, and how many records' own symbol is not in the alphabet."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from privpipe.described import described
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray, Guarantee, IntArray, RecordStream, Shard, Shards
 from privpipe.sanitizers.masking.masking_model import MaskingModel, SignedSums
@@ -13,6 +14,16 @@ from privpipe.sanitizers.masking.masking_model import MaskingModel, SignedSums
 __all__ = ["MaskedRecords", "draw_masked_records"]
 
 
+def _facts(made: MaskedRecords) -> dict[str, str]:
+    return {
+        "surrogates": f"{len(made.features):,}",
+        "features": f"{made.features.shape[1]:,}",
+        "responses": ", ".join(made.response_names),
+        "promise": f"{made.guarantee.kind}, {made.guarantee.scope}",
+    }
+
+
+@described(_facts)
 @dataclass(frozen=True, eq=False)
 class MaskedRecords:
     """Surrogate records: their number is their own, and none of them is anybody's.

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.masking.missing import solve_scores
 from privpipe.numerics.masking.sign_sums import round_to_grid, sum_with_signs
@@ -58,6 +59,7 @@ class SignedSums:
         )
 
 
+@described(facts_of_map)
 @dataclass(frozen=True, eq=False)
 class MaskingModel:
     """Makes surrogates of signed sums of standardised records.

@@ -15,6 +15,7 @@ import scipy.optimize as so
 from pydantic import Field
 from pydantic.dataclasses import dataclass as options_dataclass
 
+from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError
 from privpipe.protocols import (
     FloatArray,
@@ -58,6 +59,7 @@ class DddOptions(TaskOptions):
     max_iterations: Annotated[int, Field(ge=1, description="Most iterations of L-BFGS-B.")] = 200
 
 
+@described(facts_of_map)
 @dataclass(frozen=True, eq=False)
 class MaskFilter:
     """Multiplies every feature by a number between 0 and 1.

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray, Guarantee, RecordStream, Role
 from privpipe.sanitizers.arrays import as_reals, check_finite_records, check_not_lazy
@@ -57,6 +58,7 @@ def promise_nothing(method: str) -> Guarantee:
     return Guarantee("none", None, "nats", "in expectation", theorem, assumptions)
 
 
+@described(facts_of_map)
 @dataclass(frozen=True, eq=False)
 class LinearFilter:
     """Maps records to ``x U + offset``, in float64 to rounding.
@@ -124,6 +126,7 @@ class LinearFilter:
         return released
 
 
+@described(facts_of_map)
 @dataclass(frozen=True, eq=False)
 class MinimaxFilter(LinearFilter):
     """A linear filter learned in rounds, and how learning went.

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from pydantic import Field
 from pydantic.dataclasses import dataclass as options_dataclass
 
+from privpipe.described import described, facts_of_map
 from privpipe.errors import OptionError
 from privpipe.numerics.minimax.filters import InputScaling
 from privpipe.numerics.minimax.network import SigmoidFamily, draw_layers
@@ -87,6 +88,7 @@ class MinimaxNeuralOptions(FamilyOptions):
     seed: Annotated[int, Field(ge=0, description="Of starting weights and erasures.")] = 0
 
 
+@described(facts_of_map)
 @dataclass(frozen=True, eq=False)
 class NeuralFilter:
     """Maps records through a trained sigmoid network.

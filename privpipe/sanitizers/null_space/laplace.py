@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.null_space.knapsack import check_budget
 from privpipe.numerics.random.draws import draw_laplace
@@ -22,6 +23,7 @@ from privpipe.sanitizers.names import by_name
 __all__ = ["LaplaceMechanism"]
 
 
+@described(facts_of_map)
 @dataclass(frozen=True, eq=False)
 class LaplaceMechanism:
     """Adds Laplace noise of mean 0 and one scale to every feature.

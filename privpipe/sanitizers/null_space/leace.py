@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic.dataclasses import dataclass as options_dataclass
 
+from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError
 from privpipe.numerics.null_space.erasure import solve_erasure
 from privpipe.protocols import FloatArray, Guarantee, Method, RecordStream, Role, Shards
@@ -32,6 +33,7 @@ class LeaceOptions(Options):
     name: Literal["leace"]
 
 
+@described(facts_of_map)
 @dataclass(frozen=True, eq=False)
 class LeaceEraser:
     """Projects each record obliquely: ``x~ = x - left (right^T (x - mean))``.

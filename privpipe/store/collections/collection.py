@@ -15,13 +15,14 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import TypeAdapter, ValidationError
 
+from privpipe.described import described
 from privpipe.errors import FormatError, InputError
 from privpipe.numerics.finite import find_finite_rows, keep_rows
 from privpipe.protocols import FloatArray, IntArray, Oracle, Shard, ShardSchema, Statistics, Sums
 from privpipe.records.chunks import ChunkPlan
 from privpipe.records.holdout import Part, PartCount, Split
 from privpipe.records.indicators import expand_indicators, name_indicators
-from privpipe.records.memory import add_sums
+from privpipe.records.memory import add_sums, facts_of_shards
 from privpipe.records.partitions import Partition
 from privpipe.records.schema import MISSING, CollectionSchema, as_names
 from privpipe.store.access.location import Place, as_url, shown
@@ -37,6 +38,24 @@ __all__ = ["Collection", "open_collection"]
 S = TypeVar("S", bound=Statistics)
 
 
+def _facts(collection: Collection) -> dict[str, str]:
+    """Where it is and what it holds; names of categories are withheld."""
+    whole = collection.schema_of_records
+    variables = ", ".join(
+        f"{v.name} ({len(v.categories)} categories)" if v.categories else f"{v.name} (numeric)"
+        for v in whole.variables
+    )
+    n_chunks = collection.plan.n_chunks
+    return {
+        "place": shown(collection.url),
+        **facts_of_shards(collection),
+        "variables": variables or "none",
+        "chunks": f"{n_chunks:,} of {whole.chunk_rows:,} records, {whole.dtype}",
+        "digest": collection.digest[:16],
+    }
+
+
+@described(_facts)
 @dataclass(frozen=True)
 class Collection:
     """A collection opened for training, cleaning or audit; small and picklable.

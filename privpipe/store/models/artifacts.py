@@ -21,9 +21,9 @@ import zarr
 from zarr.codecs import Crc32cCodec
 from zarr.storage import MemoryStore
 
+from privpipe import sanitizers
 from privpipe.errors import FormatError, OptionError
 from privpipe.protocols import Guarantee, RecordMap
-from privpipe.sanitizers import RECORD_MAPS
 from privpipe.sanitizers.names import names_of, with_names
 from privpipe.store.access.location import (
     Place,
@@ -40,7 +40,7 @@ from privpipe.store.access.location import (
 from privpipe.store.arrays.headers import check_output_free, newest_version, read_header
 from privpipe.store.arrays.layout import ROOT_DOCUMENT, root_document
 
-LATER_FIELDS = ("delta", "protects", "parameters")
+LATER_FIELDS = ("delta", "protects", "parameters", "statement")
 """Of a guarantee, since format version 2."""
 
 __all__ = [
@@ -127,10 +127,10 @@ def open_model(url: Place) -> RecordMap:
     header = read_model_header(url)
     arrays = read_arrays(url, header["arrays"])
     kind = str(header["kind"])
-    if kind not in RECORD_MAPS:
+    if kind not in sanitizers.RECORD_MAPS:
         raise FormatError(
             f"{shown(url)} holds a map of the unknown kind {kind!r}.",
-            remedy=f"This privpipe knows: {', '.join(sorted(RECORD_MAPS))}.",
+            remedy=f"This privpipe knows: {', '.join(sorted(sanitizers.RECORD_MAPS))}.",
         )
     try:
         fitted = _make_map(kind, header["fields"], arrays, "")
@@ -249,7 +249,7 @@ def _make_map(
         if name.startswith(place) and "." not in name.removeprefix(place)
     }
     made = {name: _from_json(value, arrays, place + name) for name, value in plain.items()}
-    return RECORD_MAPS[kind](**mine, **made)
+    return sanitizers.RECORD_MAPS[kind](**mine, **made)
 
 
 def _from_json(value: Any, arrays: Mapping[str, npt.NDArray[Any]], place: str) -> Any:

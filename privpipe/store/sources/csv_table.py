@@ -125,6 +125,8 @@ class CsvTable:
 def _type(form: Form, column: TableColumn) -> Any:
     if form == "text":
         return pa.string()
+    if column.is_date:
+        return pa.timestamp("us")
     return pa.bool_() if column.kind == "boolean" else pa.float64()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from privpipe.errors import InputError
 from privpipe.store.access.location import local_path, shown
 from privpipe.store.sources.formats import (
@@ -11,12 +13,13 @@ from privpipe.store.sources.formats import (
     find_format,
 )
 from privpipe.store.sources.reading.files import list_files
+from privpipe.store.sources.reading.one_hot import OneHotSource
 from privpipe.store.sources.reading.source import RecordSource, SourceLayout
 
 __all__ = ["open_source"]
 
 
-def open_source(url: str, layout: SourceLayout) -> RecordSource:
+def open_source(url: str, layout: SourceLayout, *, min_category_count: int = 1) -> RecordSource:
     """Open a file, folder or Zarr group as a source of records.
 
     Parameters
@@ -25,6 +28,8 @@ def open_source(url: str, layout: SourceLayout) -> RecordSource:
         Local path or fsspec URL, of one of the `FORMATS`.
     layout
         Which array or column is what.
+    min_category_count
+        Rarer categories of columns that become features are pooled.
 
     Raises
     ------
@@ -36,6 +41,14 @@ def open_source(url: str, layout: SourceLayout) -> RecordSource:
         If it cannot be read.
     """
     local_path(url)  # refuses a path that cannot be one
+    if layout.one_hot:
+        as_text = (*layout.categorical, *layout.one_hot)
+        source = _open(url, replace(layout, categorical=as_text, one_hot=()))
+        return OneHotSource(source, layout.one_hot, min_category_count)
+    return _open(url, layout)
+
+
+def _open(url: str, layout: SourceLayout) -> RecordSource:
     row = find_format(url)
     if row is not None and not row.of_files:
         return row.open(url, layout)

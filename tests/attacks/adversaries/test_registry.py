@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from flows.runs.configuration.run_options import AuditOptions, RunOptions
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.problem import Fitted, Problem
 from privpipe.attacks.adversaries.table import ADVERSARIES, Adversary
 from privpipe.attacks.kinds.inference import measure_attacks
+from privpipe_flows.runs.configuration.run_options import AuditOptions, RunOptions
 
 
 def fit_first_column(problem: Problem) -> Fitted:
@@ -55,7 +55,9 @@ def test_registry__a_name_outside_the_table_is_refused_by_the_configuration() ->
 
 
 def test_registry__no_list_of_names_stands_elsewhere() -> None:
-    rooms = [Path(import_module(name).__path__[0]) for name in ("privpipe.attacks", "flows")]
+    rooms = [
+        Path(import_module(name).__path__[0]) for name in ("privpipe.attacks", "privpipe_flows")
+    ]
     modules = [path for room in rooms for path in room.rglob("*.py")]
     for path in [path for path in modules if "reproduce" not in path.parts]:
         if path.name not in ("table.py", "readers.py"):

@@ -23,6 +23,7 @@ from privpipe.attacks.kinds.verdicts.judgement import (
 )
 from privpipe.attacks.kinds.verdicts.outcomes import TABLE_SCHEMA, Attack, AttackOutcome
 from privpipe.attacks.statistics.measures import Score
+from privpipe.described import described
 from privpipe.errors import GateError, InputError
 
 if TYPE_CHECKING:
@@ -42,6 +43,19 @@ FORMAT = 3
 """Version of the JSON form of a report."""
 
 
+def _facts(report: AttackReport) -> dict[str, str]:
+    """Verdict and reason, and the verdict on each variable."""
+    each = ", ".join(f"{one.target} {one.verdict}" for one in report.decide())
+    return {
+        "verdict": report.verdict,
+        "because": report.reason,
+        "variables": each or "none",
+        "records": f"{report.n_records:,} judged, {report.n_given:,} given",
+        "attacks": f"{len(report.outcomes):,}",
+    }
+
+
+@described(_facts)
 @dataclass(frozen=True)
 class AttackReport:
     """All outcomes of an audit by attack, and what they decide.

@@ -8,6 +8,7 @@ from contextlib import suppress
 import numpy as np
 
 from privpipe.numerics.mapping.pricing.line_pricing import bin_posteriors, is_line
+from privpipe.numerics.mapping.pricing.mask_pricing import MaskPricing, suits_masks
 from privpipe.numerics.mapping.pricing.pair_pricing import PriceOracle, Question, measure_bound
 from privpipe.numerics.mapping.pricing.patience import OutOfTime, TimedPricing
 from privpipe.numerics.mapping.problem.incumbent import Progress
@@ -23,6 +24,8 @@ __all__ = ["search_mapping"]
 
 _START_TEMPERATURE = 0.05
 _POLISH_FROM = 2e-3
+_MANY_PAIRS = 2**31
+"""From where envelopes outweigh a search over all pairs, whatever the attributes."""
 _BREAKDOWNS = (np.linalg.LinAlgError, ArithmeticError)
 
 
@@ -85,7 +88,7 @@ def _search(
     start: tuple[Plan, Duals] | None,
 ) -> None:
     """From the start, if there is one, and anew where that did not lead to the gap."""
-    timed = TimedPricing(progress, price)
+    timed = TimedPricing(progress, _choose_pricing(progress.problem, price))
     if start is not None and not progress.stop:
         plan, duals = start
         _offer_start(progress, plan, duals, timed)
@@ -93,6 +96,12 @@ def _search(
             _take_route(progress, price, timed, duals)
     if not progress.stop:  # a start may mislead
         _take_route(progress, price, timed, None)
+
+
+def _choose_pricing(problem: MappingProblem, price: PriceOracle | None) -> PriceOracle | None:
+    """Of many pairs the oracle of near linear time, whoever else could price: the same bits."""
+    many = problem.n_symbols * problem.n_columns >= _MANY_PAIRS
+    return MaskPricing() if many and suits_masks(problem) else price
 
 
 def _take_route(

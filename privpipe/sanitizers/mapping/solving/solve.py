@@ -29,7 +29,7 @@ from privpipe.sanitizers.mapping.alphabet import Alphabet, Distortion, prepare_a
 from privpipe.sanitizers.mapping.solving.start import read_start
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, UnseenPolicy
 
-__all__ = ["Solver", "solve_privacy_mapping", "store_plan"]
+__all__ = ["Solver", "check_solve_options", "solve_privacy_mapping", "store_plan"]
 
 Solver = Literal["auto", "frank_wolfe"]
 
@@ -135,7 +135,7 @@ def solve_privacy_mapping(
     >>> round(mapping.distortion, 6), mapping.gap <= 1e-6
     (0.25, True)
     """
-    _check_options(distortion_budget, gap, solver, n_steps, max_seconds)
+    check_solve_options(distortion_budget, gap, solver, n_steps, max_seconds)
     alphabet = prepare_alphabet(joint, codes, distortion, distortion_budget)
     problem = replace(alphabet.problem, budget=_searchable_budget(alphabet))
     beginning = None if start is None else read_start(alphabet, start)
@@ -186,9 +186,10 @@ def _searchable_budget(alphabet: Alphabet) -> float:
     return max(problem.budget, _LEAST_BUDGET * least)
 
 
-def _check_options(
+def check_solve_options(
     budget: float, gap: float, solver: str, n_steps: int, max_seconds: float
 ) -> None:
+    """Raise OptionError for what no solve can be asked."""
     if not np.isfinite(budget) or budget < 0:
         raise OptionError(
             f"distortion_budget is {budget}.", remedy="Use a finite number, 0 or more."

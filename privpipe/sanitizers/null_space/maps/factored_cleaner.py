@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
+from privpipe.described import described, facts_of_map
 from privpipe.errors import OptionError
 from privpipe.numerics.null_space.cleaning import Cleaned, clean_block, reconstruct_records
 from privpipe.protocols import FloatArray, Guarantee
@@ -20,6 +21,7 @@ from privpipe.sanitizers.null_space.maps.linear_cleaner import LinearCleaner
 __all__ = ["FactoredCleaner"]
 
 
+@described(facts_of_map)
 @dataclass(frozen=True, eq=False)
 class FactoredCleaner(LinearCleaner):
     """Releases the kept coordinates instead of the cleaned record.

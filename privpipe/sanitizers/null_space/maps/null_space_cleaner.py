@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 import numpy.typing as npt
 
+from privpipe.described import described, facts_of_map
 from privpipe.sanitizers.arrays import as_finite, as_predictor
 from privpipe.sanitizers.null_space.maps.linear_cleaner import (
     BudgetScope,
@@ -20,6 +21,7 @@ from privpipe.sanitizers.null_space.maps.linear_cleaner import (
 __all__ = ["NullSpaceCleaner"]
 
 
+@described(facts_of_map)
 @dataclass(frozen=True, eq=False)
 class NullSpaceCleaner(LinearCleaner):
     """Algorithm 1: keeps of each record only what its desired prediction needs.

@@ -13,6 +13,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
+from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError, OptionError, PrivacyWarning
 from privpipe.numerics.null_space.pencil import order_by_gain, tilt_lift
 from privpipe.protocols import FloatArray
@@ -31,6 +32,7 @@ __all__ = ["TargetedCleaner", "Variant"]
 Variant = Literal["null_first", "simultaneous"]
 
 
+@described(facts_of_map)
 @dataclass(frozen=True, eq=False)
 class TargetedCleaner(LinearCleaner):
     """Algorithm 2: spends the budget where it hurts the confidential predictor most.
@@ -101,8 +103,9 @@ class TargetedCleaner(LinearCleaner):
             coordinates by gain (reproduces the paper's tables). "simultaneous": the released
             record keeps as little of the confidential prediction as its coordinates allow;
             exact for Theorem 4, and e_privacy is largest within that basis.
-        intercept, centre, representative, covariance, augmented, budget, on_unrepresentable,
-        condition, solver
+        intercept, centre, representative, covariance, augmented, budget
+            See `NullSpaceCleaner.from_predictor`.
+        on_unrepresentable, condition, solver
             See `NullSpaceCleaner.from_predictor`.
 
         Raises

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from privpipe.described import described, facts_of_map
 from privpipe.errors import PrivacyWarning
 from privpipe.numerics.null_space.cleaning import Cleaned
 from privpipe.numerics.null_space.knapsack import solve_augmented_knapsack
@@ -33,6 +34,7 @@ from privpipe.sanitizers.null_space.maps.targeted_cleaner import check_confident
 __all__ = ["PrintedCleaner"]
 
 
+@described(facts_of_map)
 @dataclass(frozen=True, eq=False)
 class PrintedCleaner(LinearCleaner):
     """Figure 3 verbatim: ``x~ = x - V (alpha a)`` with ``a = V^T x``.

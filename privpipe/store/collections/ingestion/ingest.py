@@ -129,7 +129,9 @@ def ingest(
     options = options or IngestOptions()
     source_url, dest_url = as_url(source_url), as_url(dest_url)
     _check_options(options)
-    source = open_source(source_url, options.whole_layout)
+    source = open_source(
+        source_url, options.whole_layout, min_category_count=options.min_category_count
+    )
     with hold_destination(dest_url) as work:
         _ingest_into(dest_url, work, source, shown(source_url), options, like)
     return open_collection(dest_url).schema_of_records

@@ -17,6 +17,10 @@ from privpipe.store.sources.reading.source import Block, Coded, SourceLayout, So
 __all__ = ["Table", "TableSource"]
 
 
+MICROSECONDS = 86_400e6
+"""Of a day."""
+
+
 class Table(Protocol):
     """A table in some format: its columns, and batches of some of them."""
 
@@ -159,11 +163,13 @@ def as_matrix(batch: pa.RecordBatch, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
 
 
 def as_numbers(column: pa.Array) -> npt.NDArray[Any]:
-    """A numeric column as an array, NaN where missing."""
+    """A numeric column as an array, NaN where missing; dates as days since 1970-01-01."""
     if pa.types.is_boolean(column.type) or pa.types.is_null(column.type):
         column = column.cast(pa.float32())
     elif pa.types.is_decimal(column.type):
         column = column.cast(pa.float64())
+    elif pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
+        column = pc.divide(column.cast(pa.timestamp("us")).cast(pa.int64()), MICROSECONDS)
     found: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
     return found
 

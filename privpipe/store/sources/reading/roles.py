@@ -35,6 +35,9 @@ TRUTH_VALUES = "nominal of true and false"
 RESERVED = ("features", "zarr.json")
 """Names within a collection that are no variable's."""
 
+_DATES = ("date", "timestamp")
+"""How Arrow begins the names of types of dates and of times of a day."""
+
 _NESTED = ("list", "large_list", "fixed_size_list", "struct", "map", "dense_union", "sparse_union")
 """How Arrow begins the names of types that hold more than one value."""
 
@@ -70,6 +73,11 @@ class TableColumn:
     def is_boolean(self) -> bool:
         """Whether it holds truth values, however they are written."""
         return self.kind == "boolean" or self.type_name == TRUTH_VALUES
+
+    @property
+    def is_date(self) -> bool:
+        """Whether it holds dates or times."""
+        return self.type_name.startswith(_DATES)
 
     @property
     def label(self) -> str:
@@ -130,9 +138,10 @@ def assign_roles(
     """
     known = {column.name: column for column in columns}
     named = (*(layout.labels or ()), *labels, *layout.categorical, *layout.numeric)
-    _check_known((*named, *layout.features, *layout.drop), known, where)
+    _check_known((*named, *layout.features, *layout.dates, *layout.drop), known, where)
     _check_apart(layout, named)
-    chosen = set(layout.features)
+    _check_dates([known[name] for name in layout.dates], where)
+    chosen = {*layout.features, *layout.dates}
     variables = set(named)
     asked = chosen | variables | set(layout.drop)
     for name, column in known.items():
@@ -143,7 +152,7 @@ def assign_roles(
         elif layout.labels is None and not labels:
             variables.add(name)
     features = [known[name] for name in known if name in chosen]
-    _check_features(features, where, locate)
+    _check_features([c for c in features if c.name not in layout.dates], where, locate)
     variables -= set(layout.drop)
     kept = [known[name] for name in known if name in variables]
     _check_variables(kept, layout, where)
@@ -262,7 +271,8 @@ def _check_known(names: Iterable[str], known: Mapping[str, TableColumn], where: 
 def _check_apart(layout: SourceLayout, named: Sequence[str]) -> None:
     pairs = {
         "a feature and a variable": set(layout.features) & set(named),
-        "a feature and dropped": set(layout.features) & set(layout.drop),
+        "a feature and dropped": {*layout.features, *layout.dates} & set(layout.drop),
+        "a date and a variable": set(layout.dates) & set(named),
         "categorical and numeric": set(layout.categorical) & set(layout.numeric),
     }
     for what, both in pairs.items():
@@ -270,6 +280,17 @@ def _check_apart(layout: SourceLayout, named: Sequence[str]) -> None:
             raise OptionError(
                 f"{_listed(sorted(both))} cannot be both {what}.", remedy="Name it once."
             )
+
+
+def _check_dates(columns: Sequence[TableColumn], where: str) -> None:
+    wrong = [f"{c.label} ({c.type_name})" for c in columns if not c.is_date]
+    if wrong:
+        raise InputError(
+            f"{where} holds no dates in {_listed(wrong)}.",
+            remedy="Write dates as 2024-07-01, times as 2024-07-01T09:30:00, and leave others out "
+            "of --dates.",
+            code="column-type",
+        )
 
 
 def _check_features(
@@ -281,15 +302,17 @@ def _check_features(
         raise InputError(
             f"{where} holds text in {_listed([c.label for c in texts])}{first}, and a feature is a "
             "number.",
-            remedy="Make it a variable with --labels or --categorical, leave it out with --drop if "
-            "it is an identifier, or name what stands for a missing value with --missing.",
+            remedy="Make it features of 0 and 1 with --one-hot, a variable with --labels or "
+            "--categorical, leave it out with --drop if it is an identifier, or name what stands "
+            "for a missing value with --missing.",
             code="text-feature",
         )
     others = [f"{c.label} ({c.type_name})" for c in features if c.kind == "other"]
     if others:
         raise InputError(
             f"{where} holds columns that are neither numbers nor text: {_listed(others)}.",
-            remedy="Leave them out with --drop, or store numbers instead.",
+            remedy="Name dates with --dates, which makes days of them; leave others out with "
+            "--drop, or store numbers instead.",
             code="column-type",
         )
 

@@ -114,6 +114,11 @@ class SourceLayout:
         name beside it, where there is one.
     categorical, numeric
         Variables whose kind is forced; a table's columns named here are variables.
+    one_hot
+        Tables: columns of text that become features, one of 0 and 1 per category. Names of
+        categories become names of features, which are published.
+    dates
+        Tables: columns of dates or times that become features, as days since 1970-01-01.
     drop
         Columns and arrays to leave out, such as identifiers.
     missing
@@ -128,13 +133,16 @@ class SourceLayout:
     label_file: str | None = None
     categorical: tuple[str, ...] = ()
     numeric: tuple[str, ...] = ()
+    one_hot: tuple[str, ...] = ()
+    dates: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
     missing: tuple[str, ...] = MISSING_TEXT
     delimiter: str = ","
 
     def __post_init__(self) -> None:
         """Take a single name, or a list, for a tuple of names."""
-        for name in ("features", "labels", "label_names", "categorical", "numeric", "drop"):
+        kinds = ("categorical", "numeric", "one_hot", "dates")
+        for name in ("features", "labels", "label_names", *kinds, "drop"):
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, as_names(value))

@@ -11,8 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flows.command.inspect_command import inspect_command
-from flows.runs.stages.prove import has_receipts
 from privpipe.errors import StoreError
 from privpipe.store.arrays.layout import SEAL, root_document
 from privpipe.store.collections.collection import Collection, open_collection
@@ -24,6 +22,8 @@ from privpipe.store.collections.proving import (
 )
 from privpipe.store.collections.trust import proof as proofs
 from privpipe.store.collections.trust.proof import Proof, ReceiptBook, digest_collection
+from privpipe_flows.command.inspect_command import inspect_command
+from privpipe_flows.runs.stages.prove import has_receipts
 from tests.standard import write_standard
 
 

@@ -1,0 +1,165 @@
+"""Figures made in the build by the code that they are about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+
+import privpipe
+from privpipe.numerics.random.streams import KeyedStream
+from privpipe.sanitizers import METHODS
+from privpipe.sanitizers.options import make_options
+
+__all__ = ["DRAWN", "draw_figures"]
+
+WANTED, HIDDEN = "#0b6e4f", "#b3261e"
+N_RECORDS = 1_500
+
+GIVEN: dict[str, dict[str, Any]] = {
+    "null_space": {"utility_budget": 0.01},
+    "null_space_targeted": {"utility_budget": 0.05},
+    "leace": {},
+    "minimax": {"max_iterations": 10},
+    "minimax_neural": {"n_hidden": (6, 2), "max_iterations": 10},
+    "minimax_least_squares": {},
+    "privacy_lds": {},
+    "pca": {"n_filtered": 2},
+    "rand": {"n_filtered": 2},
+    "ppls": {"n_filtered": 2},
+    "ddd": {},
+}
+"""Options of the methods whose figure shows what a classifier still reads."""
+
+DRAWN = {
+    name: "Made in the build of this page: 1,500 records of six features, a wanted and a hidden "
+    "answer that are correlated. A logistic regression is trained on raw or released records and "
+    "tried on others; the line is guessing. `"
+    + ", ".join(f"{key} = {value}" for key, value in given.items())
+    + "`"
+    for name, given in GIVEN.items()
+} | {
+    "privacy_mapping": "Made in the build of this page: what a mapping of eight profiles does; "
+    "more distortion, less information about the hidden answer (nats).",
+    "masking": "Made in the build of this page: coefficients of a regression on surrogates, "
+    "against those on the raw records.",
+}
+DRAWN = {name: text.removesuffix(" ``") for name, text in DRAWN.items()}
+
+
+def draw_figures(folder: Path) -> None:
+    """Draw the figure of each method; an old one is replaced."""
+    folder.mkdir(parents=True, exist_ok=True)
+    own: dict[str, Callable[[Path], None]] = {
+        "privacy_mapping": _draw_mapping,
+        "masking": _draw_masking,
+    }
+    plt.rcParams.update({"svg.hashsalt": "privpipe", "font.size": 10, "figure.dpi": 100})
+    for name in METHODS:
+        if name in own:
+            own[name](folder / f"{name}.svg")
+        elif name in GIVEN:
+            _draw_reading(name, folder / f"{name}.svg")
+    _draw_verdicts(folder / "verdicts.svg")
+
+
+def _make_records(seed: int) -> tuple[Any, Any, Any]:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(N_RECORDS, 6))
+    wanted = x[:, 0] + 0.5 * x[:, 1] > 0
+    hidden = 0.6 * x[:, 0] + x[:, 2] + x[:, 3] + 0.3 * rng.normal(size=N_RECORDS) > 0
+    return x, wanted, hidden
+
+
+def _fit(name: str, records: Any) -> Any:
+    method = METHODS[name]
+    return method.fit(records, make_options(method.options, {"name": name, **GIVEN[name]}, name))
+
+
+def _draw_reading(name: str, path: Path) -> None:
+    """Accuracy of both answers, from raw and from released records."""
+    x, wanted, hidden = _make_records(0)
+    fitted = _fit(name, privpipe.Records(x, desired=wanted, confidential=hidden))
+    fresh, *answers = _make_records(1)
+    released = fitted.apply(fresh, _make_stream(N_RECORDS))
+    half = N_RECORDS // 2
+    scores = [
+        [
+            LogisticRegression(max_iter=1000).fit(z[:half], y[:half]).score(z[half:], y[half:])
+            for z in (fresh, released)
+        ]
+        for y in answers
+    ]
+    figure, axes = plt.subplots(figsize=(6, 2.2), layout="constrained")
+    for i, colour in enumerate((WANTED, HIDDEN)):
+        axes.barh([i + 0.18, i - 0.18], scores[i], height=0.32, color=[f"{colour}66", colour])
+        for offset, score, kind in zip((0.18, -0.18), scores[i], ("raw", "released"), strict=True):
+            axes.text(score + 0.01, i + offset, f"{kind} {score:.2f}", va="center", fontsize=9)
+        guess = max(answers[i][half:].mean(), 1 - answers[i][half:].mean())
+        axes.plot([guess, guess], [i - 0.4, i + 0.4], color="#57606a", linewidth=1)
+    axes.set(yticks=[0, 1], yticklabels=["wanted", "hidden"], xlim=(0, 1.15), xlabel="accuracy")
+    axes.spines[["top", "right"]].set_visible(False)
+    _save(figure, path)
+
+
+def _make_stream(n_records: int) -> KeyedStream:
+    return KeyedStream(bytes(32), partition="figure", first_record=0, n_records=n_records)
+
+
+def _draw_mapping(path: Path) -> None:
+    """Information left, for budgets of distortion."""
+    rng = np.random.default_rng(2)
+    joint = rng.dirichlet(np.ones(8), size=2) * np.array([[0.6], [0.4]])
+    budgets = [0.05 * k for k in range(1, 9)]
+    found = privpipe.solve_tradeoff(joint, np.arange(8)[:, None], distortion_budgets=budgets)
+    figure, axes = plt.subplots(figsize=(6, 2.6), layout="constrained")
+    axes.plot(budgets, [each.guarantee.number for each in found], "o-", color=HIDDEN)
+    axes.set(
+        xlabel="share of records changed (budget)", ylabel="information (nats)", ylim=(0, None)
+    )
+    axes.spines[["top", "right"]].set_visible(False)
+    _save(figure, path)
+
+
+def _draw_masking(path: Path) -> None:
+    """Coefficients on surrogates against those on raw records."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(400, 5))
+    truth = rng.normal(size=(5, 2))
+    y = x @ truth + 0.1 * rng.normal(size=(400, 2))
+    records = privpipe.Records(x, desired=y)
+    model = privpipe.fit_masking(records, privpipe.MaskingOptions(n_surrogates=60))
+    masked = privpipe.draw_masked_records(model, records, _make_stream(400))
+    raw = np.linalg.lstsq(np.c_[x, np.ones(400)], y, rcond=None)[0]
+    ours = np.linalg.lstsq(masked.features, masked.responses, rcond=None)[0]
+    figure, axes = plt.subplots(figsize=(4, 3), layout="constrained")
+    axes.axline((0, 0), slope=1, color="#57606a", linewidth=1)
+    axes.plot(raw[: len(ours)].ravel(), ours[: len(raw)].ravel(), "o", color=WANTED)
+    axes.set(xlabel="from raw records", ylabel="from surrogates")
+    axes.spines[["top", "right"]].set_visible(False)
+    _save(figure, path)
+
+
+def _draw_verdicts(path: Path) -> None:
+    """What makes a verdict: intervals of an adversary's gain beside what is allowed."""
+    figure, axes = plt.subplots(figsize=(6, 1.9), layout="constrained")
+    rows = [("safe", 0.01, 0.07, WANTED), ("unproven", 0.04, 0.17, "#8a5a00")]
+    rows += [("leaks", 0.14, 0.24, HIDDEN)]
+    for i, (_, lower, upper, colour) in enumerate(reversed(rows)):
+        axes.plot([lower, upper], [i, i], color=colour, linewidth=5, solid_capstyle="butt")
+    axes.axvline(0.1, color="#57606a", linestyle="--")
+    axes.text(0.102, 2.45, "allowed", fontsize=9)
+    labels = [row[0] for row in reversed(rows)]
+    axes.set(yticks=range(3), yticklabels=labels, xlim=(0, 0.3), ylim=(-0.5, 2.8))
+    axes.set_xlabel("what an adversary gains beyond knowing the wanted answer")
+    axes.spines[["top", "right"]].set_visible(False)
+    _save(figure, path)
+
+
+def _save(figure: Any, path: Path) -> None:
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)

@@ -1,0 +1,330 @@
+"""What a fitted mapping promises about the law of its records, not about their counts.
+
+The chance to fail is shared among three bounds, which hold together: on the information from
+records held out, on the information over a ball around the counts (the smaller of the two is the
+promise), and on the mean distortion. What the fitted counts say stays beside them as `plug_in`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from privpipe.errors import GuaranteeError
+from privpipe.numerics.mapping.confidence.held_out_information import (
+    bound_held_out_information,
+    find_needed_records,
+    make_reference,
+)
+from privpipe.numerics.mapping.confidence.likelihood_ball import bound_over_ball, find_radius
+from privpipe.numerics.mapping.confidence.mean_bounds import bound_mean
+from privpipe.numerics.mapping.confidence.worst_case import measure_worst_cases
+from privpipe.protocols import FloatArray, Guarantee, IntArray, ShardSchema
+from privpipe.sanitizers.mapping.profiles import ProfileCounts, number_private, split_counts
+from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
+
+__all__ = ["assure_mapping", "check_wanted", "find_prior", "forecast_needed"]
+
+_SHARES = {"held_out": 0.6, "ball": 0.2, "distortion": 0.2}
+_PRIOR_RECORDS = 0.5
+_IF_NONE = 0.5
+"""Share held out that a forecast assumes where none is."""
+_UNIT = "nats of mutual information between private value and released symbol"
+
+
+@dataclass(frozen=True, eq=False)
+class _Law:
+    """What is known of the law: private values, counts by symbol, and how many cells it may have.
+
+    Parameters
+    ----------
+    values : (n_seen, n_private_variables)
+        Those that occur.
+    prior : (n_seen,) or (n_seen + 1,)
+        Positive, of sum at most 1, from the fitted records; the last stands for a value that nobody
+        has, where the schema has room for one.
+    n_private
+        Values that the law may have.
+    """
+
+    values: IntArray
+    prior: FloatArray
+    n_private: int
+
+    def table(self, mapping: SparseMapping, counts: ProfileCounts) -> FloatArray:
+        """Records of each private value and symbol, unseen profiles as their nearest."""
+        table = np.zeros((len(self.prior), mapping.n_symbols))
+        if counts.n_records:
+            _, value = number_private(counts, self.values)
+            symbols = mapping.find_symbols(counts.keys[:, : counts.n_attributes])
+            np.add.at(table, (value, symbols), counts.counts)
+        return table
+
+    def with_room(self, joint: FloatArray) -> FloatArray:
+        """A row of nothing for a private value that nobody has."""
+        rows = np.zeros((len(self.prior) - len(joint), joint.shape[1]))
+        return np.concatenate([joint, rows])
+
+
+def assure_mapping(
+    mapping: SparseMapping,
+    joint: FloatArray,
+    private: IntArray,
+    fitted: ProfileCounts,
+    fresh: ProfileCounts,
+    schema: ShardSchema,
+    *,
+    confidence: float,
+) -> SparseMapping:
+    """The mapping with a promise about the law of its records.
+
+    Parameters
+    ----------
+    mapping
+        Fitted on `joint`.
+    joint : (n_private, n_symbols)
+        From `fitted`, smoothed or not.
+    private : (n_private, n_private_variables)
+        Its private values: all that occur among `fitted` and `fresh`, sorted.
+    fitted, fresh
+        Counts of independent records; the mapping is no function of `fresh`.
+    schema
+        Of the records: it says how many profiles and private values there may be.
+    confidence
+        Of all bounds together.
+
+    Returns
+    -------
+    mapping
+        Its guarantee's number is the bound on the information, nats; the parameters say the rest.
+    """
+    miss = 1 - confidence
+    fresh = _keep_known(mapping, fresh)
+    law = _find_law(fitted, private, schema)
+    held_out = _bound_held_out(mapping, joint, fitted, fresh, law, _SHARES["held_out"] * miss)
+    ball = _bound_over_ball(mapping, fitted, fresh, law, schema, _SHARES["ball"] * miss)
+    numbers = {
+        "confidence": confidence,
+        "plug_in": mapping.information,
+        "held_out": held_out,
+        "ball": ball,
+        "plug_in_distortion": mapping.distortion,
+        "distortion_at_most": _bound_distortion(
+            mapping, fresh, schema, _SHARES["distortion"] * miss
+        ),
+        "n_fitted": fitted.n_records,
+        "n_held_out": fresh.n_records,
+        **_read_worst_cases(mapping, joint),
+    }
+    return replace(mapping, guarantee=_promise(min(held_out, ball), confidence, numbers))
+
+
+def forecast_needed(
+    mapping: SparseMapping, joint: FloatArray, wanted: float, held_out: float
+) -> float | None:
+    """About how many training records bring the bound of such a mapping down to `wanted`.
+
+    Parameters
+    ----------
+    mapping
+        Solved for `joint`.
+    joint : (n_private, n_symbols)
+    wanted
+        Nats.
+    held_out
+        Share of the records that is held out.
+
+    Returns
+    -------
+    n_records
+        None where no number of records suffices: the mapping itself tells more.
+    """
+    used = joint[joint.sum(axis=1) > 0]
+    needed = find_needed_records(
+        used, mapping.mapping, used.sum(axis=1), wanted, held_out or _IF_NONE
+    )
+    return needed if math.isfinite(needed) else None
+
+
+def check_wanted(
+    mapping: SparseMapping,
+    joint: FloatArray,
+    fitted: ProfileCounts,
+    wanted: float | None,
+    held_out: float,
+) -> None:
+    """Refuse a mapping whose bound is above the wanted one, and say what would do.
+
+    Raises
+    ------
+    GuaranteeError
+    """
+    found = mapping.guarantee.number
+    if wanted is None or found is None or found <= wanted:
+        return
+    needed = forecast_needed(mapping, joint, wanted, held_out)
+    remedy = (
+        f"No number of records suffices: at this distortion_budget about {mapping.lower_bound:.3g} "
+        "nats remain. Raise distortion_budget or wanted_information."
+        if needed is None
+        else f"About {needed:,.0f} training records would do, or fewer profiles (most_frequent)."
+    )
+    raise GuaranteeError(
+        f"the information is at most {found:.3g} nats, and wanted_information is {wanted:g}; "
+        f"{fitted.n_records:,} records were fitted.",
+        remedy=remedy,
+        code="bound-above-wanted",
+    )
+
+
+def find_prior(counts: FloatArray, n_private: int) -> FloatArray:
+    """A positive prior of the private values, with one that nobody has where there is room.
+
+    Parameters
+    ----------
+    counts : (n_known,)
+        Fitted records of each private value that occurs anywhere.
+    n_private
+        Values that there may be.
+    """
+    given = np.append(counts, 0.0) if n_private > len(counts) else counts
+    total = counts.sum() + _PRIOR_RECORDS * max(n_private, len(counts))
+    return np.asarray((given + _PRIOR_RECORDS) / total)
+
+
+def _find_law(fitted: ProfileCounts, private: IntArray, schema: ShardSchema) -> _Law:
+    sizes = [column.n_categories for column in schema.confidential]
+    declared = math.prod(size for size in sizes if size is not None)
+    n_private = max(len(private), declared) if None not in sizes else len(private)
+    _, place = number_private(fitted, private)
+    counts = np.bincount(place, fitted.counts, len(private)).astype(np.float64)
+    return _Law(private, find_prior(counts, n_private), n_private)
+
+
+def _keep_known(mapping: SparseMapping, fresh: ProfileCounts) -> ProfileCounts:
+    """Records that the mapping would release; those it refuses end a run."""
+    if mapping.unseen == "nearest" or not fresh.n_records:
+        return fresh
+    known = mapping.find_known(fresh.keys[:, : fresh.n_attributes])
+    return replace(fresh, keys=fresh.keys[known], counts=fresh.counts[known])
+
+
+def _bound_held_out(
+    mapping: SparseMapping,
+    joint: FloatArray,
+    fitted: ProfileCounts,
+    fresh: ProfileCounts,
+    law: _Law,
+    miss: float,
+) -> float:
+    most = math.log(law.n_private)
+    if fresh.n_records < 4:
+        return most
+    first, second = (law.table(mapping, half) for half in split_counts(fresh, 0.5, "halves"))
+    given = law.with_room(joint)
+    reference = make_reference(given, mapping.mapping, law.prior, fitted.n_records, fresh.n_records)
+    return min(most, bound_held_out_information(reference, first, second, miss))
+
+
+def _bound_over_ball(
+    mapping: SparseMapping,
+    fitted: ProfileCounts,
+    fresh: ProfileCounts,
+    law: _Law,
+    schema: ShardSchema,
+    miss: float,
+) -> float:
+    """Around all counts where the schema's cells are few; else around those held out.
+
+    All counts chose the mapping and its symbols: the ball must then hold every law on the cells
+    that the schema allows. Which of the two is decided by the schema alone.
+    """
+    both, most = fitted.merge(fresh), math.log(law.n_private)
+    sizes = [(column.n_categories or 0) + 1 for column in schema.attributes]  # -1 is missing
+    n_cells = law.n_private * math.prod(sizes)
+    whole = n_cells <= both.n_records and all(size > 1 for size in sizes)
+    if not whole:
+        both, n_cells = fresh, law.n_private * mapping.n_symbols
+    if not both.n_records:
+        return most
+    table = law.table(mapping, both)
+    masses = np.asarray((mapping.mapping @ (table / table.sum()).T).T)
+    radius = find_radius(n_cells, both.n_records, miss)
+    return min(most, bound_over_ball(masses, law.prior, radius))
+
+
+def _bound_distortion(
+    mapping: SparseMapping, fresh: ProfileCounts, schema: ShardSchema, miss: float
+) -> float:
+    """Upper bound on the mean distortion of records as they are, unseen profiles included."""
+    most = _largest_distance(mapping, schema)
+    if not fresh.n_records or not math.isfinite(most):
+        return most
+    original = fresh.keys[:, : fresh.n_attributes]
+    symbols = mapping.find_symbols(original)
+    spent = np.array(
+        [_mean_distance(mapping, int(s), row) for s, row in zip(symbols, original, strict=True)]
+    )
+    guess = most * mapping.distortion
+    return bound_mean(spent, fresh.counts.astype(np.float64), most, guess, miss)
+
+
+def _mean_distance(mapping: SparseMapping, symbol: int, original: IntArray) -> float:
+    pairs = slice(mapping.pointers[symbol], mapping.pointers[symbol + 1])
+    away = np.abs(mapping.codes[mapping.released[pairs]] - original).astype(np.float64)
+    power = {"hamming": 0, "absolute": 1, "squared": 2}[mapping.distortion_kind]
+    distances = ((away > 0) * away**power).sum(axis=1)
+    return float(mapping.probabilities[pairs] @ distances)
+
+
+def _largest_distance(mapping: SparseMapping, schema: ShardSchema) -> float:
+    sizes = [column.n_categories for column in schema.attributes]
+    if mapping.distortion_kind == "hamming":
+        return float(mapping.n_features_in)
+    power = 2 if mapping.distortion_kind == "squared" else 1
+    if None in sizes:
+        return math.inf
+    return float(sum((size or 0) ** power for size in sizes))  # codes from -1 on
+
+
+def _read_worst_cases(mapping: SparseMapping, joint: FloatArray) -> dict[str, float]:
+    """Readings that are finite; what is left out is unbounded."""
+    found = measure_worst_cases(joint, mapping.mapping)
+    numbers = {
+        "posterior_odds": float(found.odds.max()),
+        "pointwise_leakage": float(found.leakage.max()),
+        "maximal_leakage": found.maximal_leakage,
+        "local_dp_epsilon": found.epsilon,
+    }
+    return {name: number for name, number in numbers.items() if math.isfinite(number)}
+
+
+def _promise(number: float, confidence: float, numbers: dict[str, float]) -> Guarantee:
+    level = f"{confidence:.4g}".removeprefix("0")
+    return Guarantee(
+        kind="information_bound",
+        number=number,
+        unit=_UNIT,
+        scope="in expectation",
+        theorem="held-out bound by betting (Waudby-Smith and Ramdas 2024) on a variational form of "
+        "the information, or the worst law of a likelihood ball (Agrawal 2020, Theorem 1.2)",
+        assumptions="Records, those fitted, held out and released, are independent draws of one "
+        "law.",
+        parameters=tuple(numbers.items()),
+        statement=f"at most {_round_up(number)} nats with confidence {level} about the law of "
+        f"these records (the fitted counts alone would say {numbers['plug_in']:.3g})",
+    )
+
+
+def _round_up(number: float) -> str:
+    """Three digits, never less than the number.
+
+    >>> _round_up(0.012341), _round_up(0.0)
+    ('0.0124', '0')
+    """
+    if number <= 0:
+        return "0"
+    step = 10.0 ** (math.floor(math.log10(number)) - 2)
+    return f"{math.ceil(number / step) * step:.3g}"

@@ -1,0 +1,163 @@
+"""solve_constrained_mapping: the least information within a budget and limits on the worst case."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from privpipe.errors import ConvergenceError, OptionError
+from privpipe.numerics.mapping.pricing.pair_pricing import PriceOracle, price_in_memory
+from privpipe.numerics.mapping.problem.incumbent import Progress
+from privpipe.numerics.mapping.problem.programme import MappingProblem, Plan, measure_plan
+from privpipe.numerics.mapping.search.cutting_planes import (
+    ConstrainedPlan,
+    Limits,
+    search_constrained,
+)
+from privpipe.protocols import FloatArray
+from privpipe.sanitizers.mapping.alphabet import Distortion, prepare_alphabet
+from privpipe.sanitizers.mapping.solving.solve import check_solve_options, store_plan
+from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, UnseenPolicy
+
+__all__ = ["solve_constrained_mapping"]
+
+_LEAST_MASS = 1e-9
+"""Released symbols of less probability are left out: their limits are rounding alone."""
+_SAFETY = 1e-12
+
+
+def solve_constrained_mapping(
+    joint: npt.ArrayLike,
+    codes: npt.ArrayLike,
+    distortion: Distortion = "hamming",
+    *,
+    distortion_budget: float,
+    max_posterior_odds: float | None = None,
+    max_leakage: float | None = None,
+    gap: float = 1e-4,
+    price: PriceOracle | None = None,
+    max_seconds: float = np.inf,
+    unseen: UnseenPolicy = "nearest",
+) -> SparseMapping:
+    """Find the mapping of least information within a budget and limits on the worst case.
+
+    Parameters
+    ----------
+    joint, codes, distortion, distortion_budget, gap, price, max_seconds, unseen
+        As of `solve_privacy_mapping`.
+    max_posterior_odds
+        No released symbol multiplies the odds of two private values by more; above 1.
+    max_leakage
+        Largest maximal leakage of the whole mapping, nats, positive (Issa, Wagner, Kamath 2020).
+
+    Returns
+    -------
+    mapping
+        Its `lower_bound` is over all mappings within budget and limits.
+
+    Raises
+    ------
+    OptionError
+        If no mapping within the budget keeps the limits; the budget that is needed is said.
+
+    Notes
+    -----
+    Guarantee: for the joint given, the limits hold for the probabilities as stored, in rational
+    arithmetic: the programme's solution is mixed with a release that does not look at the record,
+    until they do.
+    """
+    check_solve_options(distortion_budget, gap, "auto", 1, max_seconds)
+    limits = _check_limits(max_posterior_odds, max_leakage)
+    alphabet = prepare_alphabet(joint, codes, distortion, distortion_budget)
+    problem = alphabet.problem
+    found = search_constrained(
+        problem, limits, gap=gap / 2, price=price or price_in_memory, max_seconds=max_seconds
+    )
+    plan = _keep_limits(problem, found, limits)
+    spent = plan.distortion
+    if spent > problem.budget:
+        raise OptionError(
+            f"no mapping of mean distortion {distortion_budget:g} keeps the limits on the worst "
+            "case.",
+            remedy=f"Set distortion_budget to {1.001 * spent * alphabet.unit:.4g} or more, or "
+            "loosen max_posterior_odds or max_leakage.",
+            code="limits-need-budget",
+        )
+    progress = Progress(problem, gap)
+    progress.plan, progress.duals = plan, found.duals
+    stored = store_plan(alphabet, progress, found.stopped, unseen)
+    bound = min(max(found.bound, stored.lower_bound), stored.information)
+    return replace(stored, lower_bound=bound)
+
+
+def _check_limits(odds: float | None, leakage: float | None) -> Limits:
+    if odds is not None and not 1 < odds < np.inf:
+        raise OptionError(f"max_posterior_odds is {odds}.", remedy="Use a number above 1.")
+    if leakage is not None and not 0 < leakage < np.inf:
+        raise OptionError(f"max_leakage is {leakage} nats.", remedy="Use a positive number.")
+    return Limits(odds, leakage)
+
+
+def _keep_limits(problem: MappingProblem, found: ConstrainedPlan, limits: Limits) -> Plan:
+    """The programme's masses made a mapping, then mixed until the limits hold exactly."""
+    pairs = found.pairs
+    traces = np.bincount(pairs.symbols, found.weights, problem.n_symbols)
+    large: FloatArray = (traces[pairs.symbols] >= _LEAST_MASS).astype(np.float64)
+    weights = np.asarray(found.weights * large, dtype=np.float64)
+    kept = np.bincount(pairs.columns, weights, problem.n_columns)
+    if (kept <= 0).any():
+        raise ConvergenceError(
+            "the linear programme left a symbol without a release.",
+            remedy="Loosen max_posterior_odds, max_leakage or distortion_budget.",
+            code="programme",
+        )
+    weights = weights * (problem.mass / kept)[pairs.columns]
+    released = np.bincount(pairs.symbols, weights, problem.n_symbols).astype(np.float64)
+    share = _find_share(problem, found, weights, released, limits)
+    used = weights > 0
+    plan = measure_plan(problem, pairs.symbols[used], pairs.columns[used], weights[used])
+    return plan if share == 0 else _mix(problem, plan, released / released.sum(), share)
+
+
+def _find_share(
+    problem: MappingProblem,
+    found: ConstrainedPlan,
+    weights: FloatArray,
+    released: FloatArray,
+    limits: Limits,
+) -> float:
+    """How much of a release that does not look at the record brings the limits about."""
+    pairs, prior = found.pairs, problem.prior
+    masses = np.stack(
+        [
+            np.bincount(pairs.symbols, weights * row[pairs.columns], problem.n_symbols)
+            for row in problem.posterior.T
+        ]
+    )
+    given: FloatArray = masses[:, released > 0] / prior[:, None]
+    common, share = released[released > 0] / released.sum(), 0.0
+    if limits.odds is not None:
+        beyond = given.max(axis=0) * (1 + 1e3 * _SAFETY) - limits.odds * given.min(axis=0)
+        ratio = beyond / (common * (limits.odds - 1))
+        share = float(np.max(ratio / (1 + ratio), initial=0.0, where=ratio > 0))
+    if limits.leakage is not None:
+        total = float(given.max(axis=0).sum()) * (1 + 1e3 * _SAFETY)
+        top = float(np.exp(limits.leakage))
+        if total > top:
+            share = max(share, (total - top) / (total - 1))
+    return min(1.0, share * (1 + 1e-6) + _SAFETY) if share > 0 else 0.0
+
+
+def _mix(problem: MappingProblem, plan: Plan, common: FloatArray, share: float) -> Plan:
+    """Every column releases `common` with this probability, and else what it did."""
+    used, n = np.flatnonzero(common > 0), problem.n_columns
+    symbols = np.concatenate([plan.symbols, np.tile(used, n)])
+    columns = np.concatenate([plan.columns, np.repeat(np.arange(n), len(used))])
+    extra = np.outer(problem.mass, share * common[used]).ravel()
+    weights = np.concatenate([(1 - share) * plan.weights, extra])
+    keys, place = np.unique(columns * problem.n_symbols + symbols, return_inverse=True)
+    column, symbol = np.divmod(keys, problem.n_symbols)
+    joined = np.bincount(place.ravel(), weights, len(keys)).astype(np.float64)
+    return measure_plan(problem, symbol, column, joined)

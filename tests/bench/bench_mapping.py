@@ -1,0 +1,99 @@
+"""Privacy mappings: pricing by sets of attributes, bounds about the law, limits on the worst case.
+
+``python -m tests.bench mapping``. Times are processor seconds. Pricing over all pairs is measured
+on 2,000 columns and scaled.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from privpipe import PrivacyMappingOptions, fit_privacy_mapping
+from privpipe.numerics.mapping.pricing.mask_pricing import MaskPricing
+from privpipe.numerics.mapping.pricing.pair_pricing import Question, column_groups, price_block
+from privpipe.numerics.mapping.problem.mutual_information import normalise_potentials
+from privpipe.numerics.mapping.problem.programme import Duals
+from privpipe.sanitizers.mapping.alphabet import prepare_alphabet
+from privpipe.sanitizers.mapping.solving.constrained import solve_constrained_mapping
+from tests.laws_of_records import make_grid, make_laws
+
+Row = tuple[Any, ...]
+
+
+def _seconds(action: Callable[[], object]) -> float:
+    begun = time.process_time()
+    action()
+    return time.process_time() - begun
+
+
+def price_by_masks(n: int) -> Row:
+    """A round of pricing with partners on n profiles of six attributes."""
+    rng = np.random.default_rng(1)
+    sizes = (64, 8, 16, 7, 15, 24)
+    codes = np.unique(np.column_stack([rng.integers(0, k, n) for k in sizes]), axis=0)
+    joint = rng.dirichlet([0.3, 0.3], len(codes)).T * rng.random(len(codes))
+    problem = prepare_alphabet(joint / joint.sum(), codes, "hamming", 0.5).problem
+    posterior = rng.dirichlet([0.5, 0.5], len(codes))
+    potentials = normalise_potentials(np.log(posterior / problem.prior), problem.prior)
+    question = Question(Duals(potentials, 0.3), top=4, partners=True)
+    price, groups, width = MaskPricing(), column_groups(problem), min(2000, len(codes))
+    price(problem, question)  # compiles, and groups once
+    price_block(problem, question, 0, 10, groups)
+    ours = _seconds(lambda: price(problem, question))
+    theirs = _seconds(lambda: price_block(problem, question, 0, width, groups))
+    theirs *= len(codes) / width
+    name = f"a round of pricing, {len(codes):,} profiles"
+    return name, ours, "s", "search over all pairs", theirs, theirs / ours
+
+
+def bound_the_law(name: str, n: int) -> Row:
+    """The promise of a fit beside what the mapping tells."""
+    law = make_laws()[name]
+    options = PrivacyMappingOptions(
+        name="privacy_mapping",
+        attributes=tuple(f"a{k}" for k in range(law.codes.shape[1])),
+        private=("private",),
+        distortion=law.distortion,  # type: ignore[arg-type]
+        distortion_budget=law.budget,
+    )
+    mapping = fit_privacy_mapping(law.draw(n, np.random.default_rng(0)), options)  # type: ignore[arg-type]
+    told, number = law.tell(mapping)[0], float(mapping.guarantee.number or 0.0)
+    return f"promise, {name}, {n:,} records", number, "nats", "the truth", told, number / told
+
+
+def limit_odds(sizes: tuple[int, ...]) -> Row:
+    """A mapping of bounded posterior odds, by cutting planes."""
+    rng, codes = np.random.default_rng(2), make_grid(*sizes)
+    joint = rng.dirichlet([1.0, 1.0], len(codes)).T / len(codes)
+    found: list[Any] = []
+
+    def solve() -> None:
+        found.append(
+            solve_constrained_mapping(joint, codes, distortion_budget=0.5, max_posterior_odds=3.0)
+        )
+
+    seconds = _seconds(solve)
+    gap = found[0].gap
+    return (
+        f"odds at most 3, {len(codes)} profiles",
+        seconds,
+        "s",
+        "gap by its target",
+        gap,
+        gap / 1e-4,
+    )
+
+
+def run(small: bool = False) -> list[Row]:
+    """All rows."""
+    sizes = (2_000,) if small else (32_000, 131_000)
+    return [
+        *(price_by_masks(n) for n in sizes),
+        bound_the_law("random", 5_000 if small else 200_000),
+        bound_the_law("issue: 288 profiles", 5_000 if small else 200_000),
+        limit_odds((4, 3) if small else (6, 5, 4)),
+    ]

@@ -1,0 +1,118 @@
+"""Bounds fail as rarely as they say, and are near enough to be worth saying."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from scipy import stats
+
+from privpipe.numerics.mapping.confidence.held_out_information import (
+    bound_held_out_information,
+    find_needed_records,
+    make_reference,
+)
+from privpipe.numerics.mapping.confidence.likelihood_ball import bound_over_ball, find_radius
+from privpipe.numerics.mapping.confidence.mean_bounds import bound_mean, bound_shares
+from privpipe.numerics.mapping.confidence.worst_case import measure_worst_cases
+
+DRAWS = 400
+
+
+def measure(masses: np.ndarray) -> float:
+    product = masses.sum(axis=0) * masses.sum(axis=1, keepdims=True)
+    used = masses > 0
+    return float((masses[used] * np.log(masses[used] / product[used])).sum())
+
+
+@pytest.mark.parametrize("share", [0.002, 0.2, 0.98])
+@pytest.mark.parametrize("n", [40, 4000])
+def test_bound_mean__misses_as_rarely_as_it_says(share: float, n: int) -> None:
+    rng, miss = np.random.default_rng(1), 0.1
+    values = np.array([-1.0, 3.0])
+    mean, variance = float(values @ [1 - share, share]), 16 * share * (1 - share)
+    found = [
+        bound_mean(values, np.array([n - ones, ones]), 3.0, variance, miss)
+        for ones in rng.binomial(n, share, DRAWS)
+    ]
+    misses = int((np.array(found) < mean).sum())
+    assert misses <= stats.binom.ppf(0.9999, DRAWS, miss)
+    if n == 4000:  # no more than twice as far as the normal approximation, and the range
+        assert np.mean(found) - mean <= 2 * 1.65 * np.sqrt(variance / n) + 4 * 5 / n
+
+
+def test_bound_mean__a_wrong_guess_of_the_variance_costs_width_alone() -> None:
+    rng, values = np.random.default_rng(2), np.array([0.0, 1.0])
+    for guess in (1e-6, 1e3):
+        found = [
+            bound_mean(values, np.array([500 - k, k]), 1.0, guess, 0.1)
+            for k in rng.binomial(500, 0.3, DRAWS)
+        ]
+        assert (np.array(found) < 0.3).sum() <= stats.binom.ppf(0.9999, DRAWS, 0.1)
+
+
+def test_bound_shares__both_sides() -> None:
+    seen = np.random.default_rng(3).binomial(300, 0.1, DRAWS) / 300
+    allowed = stats.binom.ppf(0.9999, DRAWS, 0.1)
+    assert (bound_shares(seen, 300, 0.1, upper=True) < 0.1).sum() <= allowed
+    assert (bound_shares(seen, 300, 0.1, upper=False) > 0.1).sum() <= allowed
+    assert (bound_shares(np.zeros(1), 300, 0.1, upper=True) < 0.01).all()
+
+
+@pytest.mark.parametrize("n_cells", [2, 20, 200])
+def test_find_radius__the_law_is_in_the_ball(n_cells: int) -> None:
+    rng, n, miss = np.random.default_rng(4), 500, 0.1
+    law = rng.dirichlet(np.ones(n_cells))
+    counts = rng.multinomial(n, law, DRAWS) / n
+    with np.errstate(divide="ignore", invalid="ignore"):
+        terms = np.where(counts > 0, counts * np.log(counts / law), 0.0)
+    outside = int((terms.sum(axis=1) > find_radius(n_cells, n, miss)).sum())
+    assert outside <= stats.binom.ppf(0.9999, DRAWS, miss)
+
+
+def test_bound_over_ball__is_above_every_law_of_the_ball() -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(30):
+        centre = rng.dirichlet(np.full(12, 0.7)).reshape(2, 6)
+        radius = float(rng.choice([1e-3, 1e-2, 0.1]))
+        prior = 0.9 * centre.sum(axis=1) + 0.05
+        bound = bound_over_ball(centre, prior / prior.sum(), radius)
+        assert bound >= min(measure(centre), np.log(2)) - 1e-12
+        for _ in range(200):  # laws on the way to random ones, as far as the ball reaches
+            other, low, high = rng.dirichlet(np.full(12, 0.2)).reshape(2, 6), 0.0, 1.0
+            for _ in range(30):
+                step = 0.5 * (low + high)
+                law = (1 - step) * centre + step * other
+                inside = (centre * np.log(centre / law)).sum() <= radius
+                low, high = (step, high) if inside else (low, step)
+            assert measure((1 - low) * centre + low * other) <= bound + 1e-12
+
+
+def test_bound_held_out__is_tight_with_many_records_and_says_how_many_it_needs() -> None:
+    rng = np.random.default_rng(6)
+    law = rng.dirichlet(np.ones(40)).reshape(2, 20)
+    mapping = sp.csc_array(0.5 * np.eye(20) + 0.5 / 20)
+    truth = measure(np.asarray((mapping @ law.T).T))
+    found = {}
+    for n in (2_000, 200_000):
+        fitted, first, second = (rng.multinomial(n, law.ravel()).reshape(2, 20) for _ in range(3))
+        joint = (fitted + 0.5) / (fitted + 0.5).sum()
+        reference = make_reference(joint, mapping, joint.sum(axis=1), n, 2 * n)
+        found[n] = bound_held_out_information(reference, first, second, 0.05)
+        assert found[n] >= truth
+    assert found[200_000] < 1.1 * truth + 1e-3
+    needed = find_needed_records(law, mapping, law.sum(axis=1), 1.2 * truth, 0.5)
+    assert 2_000 < needed < 400_000
+    assert find_needed_records(law, mapping, law.sum(axis=1), 0.9 * truth, 0.5) == np.inf
+
+
+def test_measure_worst_cases__by_hand() -> None:
+    joint = np.array([[0.3, 0.1, 0.1], [0.1, 0.2, 0.2]])
+    found = measure_worst_cases(joint, sp.csc_array(0.7 * np.eye(3) + 0.1))
+    given = joint / joint.sum(axis=1, keepdims=True) @ (0.7 * np.eye(3) + 0.1)
+    np.testing.assert_allclose(found.odds, given.max(axis=0) / given.min(axis=0))
+    assert found.maximal_leakage == pytest.approx(np.log(given.max(axis=0).sum()))
+    assert found.epsilon == pytest.approx(np.log(8))
+    posterior = given * 0.5 / (given * 0.5).sum(axis=0)
+    np.testing.assert_allclose(found.leakage, np.log((posterior / 0.5).max(axis=0)))
+    assert measure_worst_cases(joint, sp.csc_array(np.eye(3))).epsilon == np.inf

@@ -1,0 +1,57 @@
+"""A promise about the law is kept as often as it says: error rates, in simulation."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from privpipe import PrivacyMappingOptions, fit_privacy_mapping
+from tests.laws_of_records import RecordLaw, make_laws
+
+DRAWS = int(os.environ.get("PRIVPIPE_COVERAGE_DRAWS", "3"))
+SIZES = (500, 20_000) if DRAWS < 100 else (500, 2_000, 20_000, 200_000)
+CONFIDENCE = 0.95
+
+
+def options(law: RecordLaw, **changes: object) -> PrivacyMappingOptions:
+    names = tuple(f"a{k}" for k in range(law.codes.shape[1]))
+    given = {
+        "name": "privacy_mapping",
+        "attributes": names,
+        "private": ("private",),
+        "distortion": law.distortion,
+        "distortion_budget": law.budget,
+        "gap": 1e-2,
+        "confidence": CONFIDENCE,
+        **changes,
+    }
+    return PrivacyMappingOptions(**given)  # type: ignore[arg-type]
+
+
+def count_misses(law: RecordLaw, n: int, draws: int, seed: int, **changes: object) -> np.ndarray:
+    """How often a bound is below the truth: promise, held-out, ball, distortion."""
+    rng, misses = np.random.default_rng(seed), np.zeros(4, int)
+    for _ in range(draws):
+        mapping = fit_privacy_mapping(law.draw(n, rng), options(law, **changes))
+        told, spent = law.tell(mapping)
+        said = dict(mapping.guarantee.parameters)
+        misses += [
+            mapping.guarantee.number < told - 1e-9,
+            said["held_out"] < told - 1e-9,
+            said["ball"] < told - 1e-9,
+            said["distortion_at_most"] < spent - 1e-9,
+        ]
+    return misses
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_assure_mapping__promises_hold_about_the_law(n: int) -> None:
+    most = stats.binom.ppf(0.9999, DRAWS, 1 - CONFIDENCE)
+    for k, (name, law) in enumerate(make_laws().items()):
+        misses = count_misses(law, n, DRAWS, 1000 * k + n)
+        assert (misses <= most).all(), (name, misses)
+        if DRAWS >= 100:
+            print(f"{name:30s} n = {n:7,}  misses of {DRAWS}: {misses.tolist()}")
