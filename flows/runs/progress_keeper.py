@@ -65,7 +65,7 @@ class ProgressKeeper:
             total=event.amount,
             unit=event.unit if event.unit in UNITS else "records",
             chunks_done=0,
-            chunks_total=int(numbers.get("chunks", 0)),
+            chunks_total=int(numbers.get("chunks", event.amount if event.unit == "chunks" else 0)),
             per_second=0.0,
             seconds_left=0.0,
         )

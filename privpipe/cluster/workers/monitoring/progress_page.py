@@ -29,7 +29,7 @@ def describe(now: Progress) -> dict[str, str]:
         "stage": now.stage,
         "done": f"{now.done:,.0f}{whole} {now.unit}",
         "chunks": chunks,
-        "speed": f"{now.per_second:,.0f} {now.unit}/s",
+        "speed": f"{now.per_second:,.{0 if now.per_second >= 10 else 2}f} {now.unit}/s",
         "left": f"{minutes:d} min {seconds:02d} s" if now.seconds_left else "",
         "retried": f"{now.retried:,}",
         "failed": f"{now.failed:,}",
