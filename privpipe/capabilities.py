@@ -15,6 +15,8 @@ import numpy.typing as npt
 from privpipe.protocols import FloatArray, IntArray, RecordStream, Shard, ShardSchema
 
 __all__ = [
+    "BoundCounts",
+    "Bounds",
     "Coordinates",
     "Counts",
     "Forecast",
@@ -22,6 +24,7 @@ __all__ = [
     "Measures",
     "MixesRecords",
     "Preview",
+    "Projects",
     "Promises",
     "Reconstructs",
     "Spends",
@@ -53,6 +56,59 @@ class Counts(Protocol):
         self, x: Any, stream: RecordStream | None = None
     ) -> tuple[npt.NDArray[Any], int]:
         """Released records as `apply` gives them, and how many were unseen by the fit."""
+        ...
+
+
+@dataclass(frozen=True)
+class BoundCounts:
+    """How many records a bound changed; counts alone.
+
+    Parameters
+    ----------
+    n_records
+        Records bounded.
+    n_clipped
+        Records beyond the threshold.
+    n_overflowing
+        Records whose filtered values are too large for floating point, bounded to 0.
+    """
+
+    n_records: int
+    n_clipped: int
+    n_overflowing: int
+
+    def merge(self, other: BoundCounts) -> BoundCounts:
+        """Counts of both."""
+        return BoundCounts(
+            self.n_records + other.n_records,
+            self.n_clipped + other.n_clipped,
+            self.n_overflowing + other.n_overflowing,
+        )
+
+
+@runtime_checkable
+class Bounds(Protocol):
+    """Bounds records before it adds noise, and says how many it changed."""
+
+    def apply_bounded(
+        self, x: Any, stream: RecordStream | None = None
+    ) -> tuple[FloatArray, BoundCounts]:
+        """Released records as `apply` gives them, and what bounding did to them."""
+        ...
+
+
+@runtime_checkable
+class Projects(Protocol):
+    """Is linear: a record becomes ``x @ weights + offset``, and nothing else happens to it."""
+
+    @property
+    def weights(self) -> FloatArray:
+        """(n_features_in, n_features_out)."""
+        ...
+
+    @property
+    def offset(self) -> FloatArray:
+        """(n_features_out,)."""
         ...
 
 
@@ -173,6 +229,10 @@ class Preview(Protocol):
 
     def read_training(self) -> Sequence[Shard]:
         """Attributes and labels of records that the fit will see; no features."""
+        ...
+
+    def read_labelled(self) -> tuple[Sequence[Shard], ShardSchema]:
+        """The same records whole, with what they look like."""
         ...
 
     def read_attributes(self) -> IntArray:

@@ -73,6 +73,8 @@ class ShardSchema:
         Names of the features, for messages; empty when the collection has none.
     weighted
         Whether records count by weights.
+    public
+        Whether the records are said to be public, so that what is learned from them tells nothing.
     """
 
     n_features: int
@@ -81,6 +83,7 @@ class ShardSchema:
     attributes: tuple[Column, ...] = ()
     feature_names: tuple[str, ...] = ()
     weighted: bool = False
+    public: bool = False
 
 
 def _no_columns() -> FloatArray:
@@ -202,10 +205,17 @@ class RecordStream(Protocol):
         """
         ...
 
-    def words_at(self, purpose: str, words_per_record: int, records: IntArray) -> WordArray:
+    def words_at(
+        self,
+        purpose: str,
+        words_per_record: int,
+        records: IntArray,
+        places: IntArray | None = None,
+    ) -> WordArray:
         """Words of some records, shape (len(records), words_per_record).
 
-        `records` are numbers within this run, 0 the first, in any order.
+        `records` are numbers within this run, 0 the first, in any order; `places`, of shape
+        (len(records), n), are words of each, where not all of them are wanted.
         """
         ...
 
@@ -352,6 +362,11 @@ class Method(Generic[O_contra]):
     resumes
         Whether `fit` takes a place, `known`, where it leaves the steps that it took: `read` gives
         the answer to a question that its `write` took, a tuple of arrays and numbers.
+    learns
+        Whether `fit` reads records: what it makes is otherwise known before.
+    loses
+        The epsilon that each released record loses with these options; None where no
+        differential privacy is promised.
     weighs
         Whether `fit` counts records by their weights; the others refuse weights.
     forgets_keys
@@ -385,6 +400,8 @@ class Method(Generic[O_contra]):
     resumes: bool = False
     factored: Callable[[Any, npt.DTypeLike], RecordMap] | None = None
     may_factor: Callable[[O_contra], bool] = lambda _: True
+    learns: bool = True
+    loses: Callable[[O_contra], float | None] = lambda _: None
     weighs: bool = False
     forgets_keys: bool = False
     forecast: Callable[[Any, Any], Any] | None = None

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xarray as xr
 
 import privpipe
+import privpipe.store.releases.release_view
+from privpipe.errors import InputError
 from privpipe.sanitizers import RECORD_MAPS
 
 SECRET = 7.654321
@@ -32,7 +35,9 @@ def test_records_and_models__show_shapes_roles_and_promise() -> None:
     assert "<table>" in cleaner._repr_html_()  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("kind", RECORD_MAPS)
+@pytest.mark.parametrize(
+    "kind", [kind for kind, one in RECORD_MAPS.items() if one.__module__.startswith("privpipe.")]
+)
 def test_every_fitted_map__shows_itself_without_its_arrays(kind: str) -> None:
     assert hasattr(RECORD_MAPS[kind], "_repr_html_"), "add @described(facts_of_map)"
 
@@ -55,3 +60,21 @@ def test_attack_report__shows_its_verdict() -> None:
     shown = repr(privpipe.measure_attacks(x, x[:, 1] > 0, options=options))
     assert "verdict    leaks" in shown
     assert "300" in shown or "given" in shown
+
+
+def test_release__shows_promise_and_verdict_and_has_a_report() -> None:
+    promise = {"kind": "utility_bound", "number": 0.5, "unit": "u", "scope": "every record"}
+    header = {
+        "method": "null_space",
+        "guarantee": {**promise, "theorem": "T", "parameters": [["a", 1.0]]},
+        "audit": {"adversaries": {"verdict": "safe", "reason": "none gains"}, "gate": None},
+    }
+    release = xr.Dataset({"features": (("record", "feature"), np.full((2, 1), SECRET))})
+    release.attrs = {"privpipe": header}
+    view = release.privpipe
+    assert view.guarantee.parameters == (("a", 1.0),)
+    assert view.report().verdict == "safe"
+    assert "7.6" not in repr(view) + view._repr_html_()
+    assert "utility_bound 0.5 u" in repr(view)
+    with pytest.raises(InputError, match="no release"):
+        _ = xr.Dataset().privpipe

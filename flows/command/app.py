@@ -364,6 +364,14 @@ def open_(
     return open_command(release, public=public, as_json=as_json)
 
 
+@app.command(rich_help_panel=RUN)
+def compare(config: _Config, as_json: _Json = False) -> dict[str, Any]:
+    """Hold the methods of [[compare]] against one another; nothing is published."""
+    from privpipe_flows.command.compare_command import compare_command
+
+    return compare_command(config, as_json=as_json)
+
+
 @app.command()
 def explain(
     code: Annotated[
@@ -521,6 +529,19 @@ def certs(
     from privpipe_flows.command.certs_command import certs_command
 
     return certs_command(folder, _names(hosts), days, renew=renew)
+
+
+@app.command()
+def account(
+    url: Annotated[
+        str, typer.Argument(help="Folder or URL of the account; default: PRIVPIPE_ACCOUNT.")
+    ] = "",
+    as_json: _Json = False,
+) -> dict[str, Any]:
+    """List what every partition has lost to releases with differential privacy."""
+    from privpipe_flows.command.account_command import account_command
+
+    return account_command(url, as_json=as_json)
 
 
 @app.command("forget-key")

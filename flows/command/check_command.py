@@ -17,6 +17,7 @@ from privpipe_flows.runs.stages.budget import BudgetMeaning, explain_budget
 from privpipe_flows.runs.stages.check import check_stage, check_variation
 from privpipe_flows.runs.stages.gate_check import plan_gate
 from privpipe_flows.runs.stages.preview import forecast_run
+from privpipe_flows.runs.stages.subject_limit import count_subjects
 
 __all__ = ["check_command"]
 
@@ -26,8 +27,12 @@ def check_command(config: str, *, as_json: bool) -> dict[str, Any]:
     run = check_stage(read_options(config))
     features, _ = check_variation(run)
     meaning, forecast = explain_budget(run, strict=True), forecast_run(run)
+    subjects = count_subjects(run)
     if not as_json:
         _show(run, meaning, forecast, features)
+        if subjects is not None:
+            say(f"subjects   {subjects.describe()}")
+        say("Everything that can be known without reading all records is in order.")
     return {
         "collection": _summarise(run.collection),
         "training": None if run.trains_on_itself else _summarise(run.training),
@@ -38,6 +43,7 @@ def check_command(config: str, *, as_json: bool) -> dict[str, Any]:
         "gate": _describe_gate(run),
         "profiles": None,  # what readers of other methods' answers find
         **_tell(forecast),
+        "subjects": None if subjects is None else asdict(subjects),
         "budget": None
         if meaning is None
         else {
@@ -100,7 +106,6 @@ def _show(
     left_out = list_left_out(run)
     if left_out:
         say(f"left out   {', '.join(left_out)}: variables are released where include names them.")
-    say("Everything that can be known without reading all records is in order.")
 
 
 def _describe_gate(run: Run) -> dict[str, Any] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import asdict, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from privpipe.store.access.location import shown
 from privpipe_flows.runs.configuration.run_options import read_options
 from privpipe_flows.runs.run import Run
 from privpipe_flows.runs.stages.check import check_stage
+from privpipe_flows.runs.stages.preview import forecast_run
+from privpipe_flows.runs.stages.subject_limit import count_subjects
 
 __all__ = ["dry_run_command"]
 
@@ -30,9 +33,10 @@ ATTACK_SECONDS = 3e-7
 def dry_run_command(config: str, *, as_json: bool) -> dict[str, Any]:
     """Print the plan of a run."""
     run = check_stage(read_options(config))
-    plan = _plan(run)
+    plan, forecast, subjects = _plan(run), forecast_run(run), count_subjects(run)
+    told: dict[str, Any] = {forecast.about: asdict(forecast)} if is_dataclass(forecast) else {}
     if as_json:
-        return plan
+        return plan | told
     parts = plan["seconds_by_part"]
     say(
         f"would clean {plan['records']:,} records in {plan['chunks']:,} chunks ({plan['tasks']:,} "
@@ -48,9 +52,13 @@ def dry_run_command(config: str, *, as_json: bool) -> dict[str, Any]:
         f"{parts['adversaries']:.0f} s (from reading one chunk now; on a busy machine twice as "
         "long, and training of iterative methods comes on top)"
     )
+    if forecast is not None:
+        say(f"would mean  {forecast.describe()}")
+    if subjects is not None:
+        say(f"would count {subjects.describe()}")
     for what, where in plan["writes"].items():
         say(f"would write {what:8s} {where}")
-    return plan
+    return plan | told
 
 
 def _say_where(workers: int) -> str:

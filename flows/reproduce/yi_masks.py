@@ -12,19 +12,26 @@ from typing import Any
 
 import numpy as np
 
-from privpipe.numerics.masking.factor_model import expect_rows, fit_factors
+from privpipe.numerics.masking.factor_model import (
+    FactorModel,
+    expect_rows,
+    fit_covariance,
+    fit_factors,
+)
 from privpipe.numerics.masking.masked_regression import Solver, solve_masked_regression
 from privpipe.numerics.masking.missing import solve_scores
 from privpipe.protocols import FloatArray
 
 __all__ = [
+    "Completed",
     "Masked",
     "add_noise",
     "append_ones",
+    "complete",
     "draw_gaussian",
     "learn_ridge",
     "mask",
-    "mask_missing",
+    "mask_completed",
     "measure_eta",
     "measure_rmse",
     "project",
@@ -77,25 +84,61 @@ def mask(
     )
 
 
-def mask_missing(
-    x: FloatArray, y: FloatArray, n_surrogates: int, random: Any, *, rank: int
-) -> Masked:
-    """Problem (5), refitted by a factor model, then problem (3); NaN where an entry is missing."""
-    mean, scale = _measure(x)
-    centre, spread = _measure(y)
-    t = y.shape[1]
-    rows = np.column_stack([(y - centre) / spread, append_ones((x - mean) / scale)])
-    start = 0.5 * random.normal(size=(rows.shape[1], rank))
-    found = fit_factors(partial(expect_rows, rows), start, 0.5, len(rows), tolerance=1e-4)
-    solved = solve_masked_regression(found.gram, t, len(rows), n_surrogates, noise=0.0)
-    scores = solve_scores(rows, found.loadings, found.variance)
+@dataclass(frozen=True, eq=False)
+class Completed:
+    """Records whose missing entries are completed, in standardised units with ones as last column.
+
+    Parameters
+    ----------
+    rows : (n_records, n_responses + n_features + 1)
+        NaN where an entry is missing.
+    model
+        Of the rows.
+    gram
+        Expected sum of their products.
+    shift, size : (n_responses + n_features,)
+        By which they were standardised.
+    """
+
+    rows: FloatArray
+    model: FactorModel
+    gram: FloatArray
+    shift: FloatArray
+    size: FloatArray
+
+
+def complete(x: FloatArray, y: FloatArray, *, rank: int | None = None) -> Completed:
+    """Problem (5), refitted: by a factor model of a rank, or by a covariance; NaN is missing."""
+    both = np.column_stack([y, x])
+    shift, size = _measure(both)
+    rows = append_ones((both - shift) / size)
+    if rank is None:
+        model = fit_covariance(partial(expect_rows, rows), rows.shape[1], len(rows))
+        return Completed(rows, model, model.gram, shift, size)
+    known = np.isfinite(rows)
+    filled = np.where(known, rows, 0.0) / known.mean(axis=0)
+    _, values, directions = np.linalg.svd(filled, full_matrices=False)
+    start = directions[:rank].T * values[:rank] / np.sqrt(len(rows))
+    model = fit_factors(partial(expect_rows, rows), start, 0.5, len(rows), tolerance=1e-4)
+    return Completed(rows, model, model.gram, shift, size)
+
+
+def mask_completed(done: Completed, n_responses: int, n_surrogates: int, random: Any) -> Masked:
+    """Problem (3) on completed records."""
+    t, rows, model = n_responses, done.rows, done.model
+    # A tenth of the noise: completed records have none left, and without any the solve is long.
+    noise = 0.1 * float(np.sqrt(model.variance))
+    solved = solve_masked_regression(done.gram, t, len(rows), n_surrogates, noise=noise)
+    scores = solve_scores(rows, model.loadings, model.variance)
     signs = random.choice([-1.0, 1.0], (len(rows), n_surrogates)) / np.sqrt(n_surrogates)
-    sums = found.loadings[t:] @ (scores.T @ signs)
+    sums = model.loadings[t:] @ (scores.T @ signs)
     a = (solved.mixing @ sums).T
     b = a @ solved.coefficients.T
-    noise = float(np.sqrt(found.variance))
     return Masked(
-        _restore(a, mean, scale), _restore_responses(a, b, centre, spread), solved.rank, noise
+        _restore(a, done.shift[t:], done.size[t:]),
+        _restore_responses(a, b, done.shift[:t], done.size[:t]),
+        solved.rank,
+        float(np.sqrt(model.variance)),
     )
 
 

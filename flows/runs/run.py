@@ -76,6 +76,7 @@ class Run:
         method = self.options.method
         return (
             self.options.release.nonfinite == "withhold"
+            or self.options.privacy.records_per_subject is not None
             or getattr(method, "on_unrepresentable", "fail") == "withhold"
         )
 
@@ -137,9 +138,28 @@ def digest_options(options: RunOptions) -> str:
     How they are judged is no part of it: a corrected limit goes on with the run that failed.
     Which records the fit does not see is.
     """
-    content = options.model_dump(mode="json", exclude={"cluster", "gate", "audit"})
+    excluded = {"cluster", "gate", "audit", "privacy", "compare"}
+    content = options.model_dump(mode="json", exclude=excluded)
+    counted = {"subject", "records_per_subject"}
+    content["privacy"] = options.privacy.model_dump(mode="json", include=counted)
     content["audit"] = options.audit.model_dump(mode="json", include={"holdout", "group"})
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+SHARED = (
+    "max_records",
+    "max_bytes",
+    "max_test",
+    "tune_share",
+    "test_share",
+    "min_class_records",
+    "rare_classes",
+    "decides",
+    "level",
+    "n_replicates",
+    "seed",
+)
+"""Options of attacks that ``[audit]`` has by the same name."""
 
 
 def find_attack_options(options: RunOptions) -> AttackOptions:
@@ -149,12 +169,10 @@ def find_attack_options(options: RunOptions) -> AttackOptions:
     named: dict[str, Any] = {"adversaries": audit.adversaries} if audit.adversaries else {}
     return AttackOptions(
         **named,
-        max_records=audit.max_records,
+        **{name: getattr(audit, name) for name in SHARED},
         max_advantage=gate.confidential_advantage_max,
         max_exposed=gate.exposed_max,
-        level=audit.level,
         must_find=gate.must_find,
-        rare_classes=audit.rare_classes,
     )
 
 

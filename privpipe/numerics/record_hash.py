@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from privpipe.protocols import BoolArray, FloatArray, WordArray
+from privpipe.protocols import BoolArray, FloatArray, IntArray, WordArray
 
-__all__ = ["choose_mask", "choose_share"]
+__all__ = ["choose_mask", "choose_share", "cut_in_parts", "digest_records"]
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 FIRST = np.uint64(0xBF58476D1CE4E5B9)
@@ -38,7 +38,18 @@ def choose_share(x: FloatArray, share: float, *, seed: int = 0) -> BoolArray:
     >>> abs(float(choose_share(x, 0.2).mean()) - 0.2) < 0.02
     True
     """
-    return np.asarray(_mix(_digest(x) + np.uint64(2 * seed + 1)) < _threshold(share))
+    return np.asarray(_mix(digest_records(x) + np.uint64(2 * seed + 1)) < _threshold(share))
+
+
+def cut_in_parts(x: FloatArray, n_parts: int) -> IntArray:
+    """Part of each record, 0 .. n_parts - 1, drawn by what it holds; equal ones are together.
+
+    >>> x = np.arange(20_000.0).reshape(-1, 2)
+    >>> bool(np.bincount(cut_in_parts(x, 4)).min() > 2300)
+    True
+    """
+    mixed = _mix(digest_records(np.asarray(x, np.float64) + 0.0) + np.uint64(1))
+    return np.asarray((mixed >> np.uint64(33)) % np.uint64(n_parts), np.int64)
 
 
 def choose_mask(x: FloatArray, n_columns: int, share: float, *, seed: int = 0) -> BoolArray:
@@ -56,11 +67,11 @@ def choose_mask(x: FloatArray, n_columns: int, share: float, *, seed: int = 0) -
     chosen : (n_records, n_columns)
     """
     columns = np.arange(n_columns, dtype=np.uint64) * GOLDEN
-    words = _mix(_digest(x)[:, None] + columns + np.uint64(2 * seed + 1))
+    words = _mix(digest_records(x)[:, None] + columns + np.uint64(2 * seed + 1))
     return np.asarray(words < _threshold(share))
 
 
-def _digest(x: FloatArray) -> WordArray:
+def digest_records(x: FloatArray) -> WordArray:
     """One word per record, of some of its features. -0.0 and 0.0 get the same word."""
     x = x[:, :: max(1, x.shape[1] // DIGESTED)]
     bits = np.ascontiguousarray(x + 0.0, np.float64).view(np.uint64)

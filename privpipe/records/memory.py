@@ -68,6 +68,8 @@ class Records:
         How often each record counts in a fit, non-negative; once when not given. Null-space
         cleaning and LEACE count so, other methods refuse weights. Measurements and audits count
         every record once.
+    public
+        Whether the records are public: what is learned from them is outside every promise.
     categorical, numeric
         Integers whose kind is known: a role ("desired", "confidential"), or one of its variables
         ("confidential_0").
@@ -101,6 +103,7 @@ class Records:
         confidential: npt.ArrayLike | None = None,
         attributes: npt.ArrayLike | None = None,
         weights: npt.ArrayLike | None = None,
+        public: bool = False,
         categorical: str | Sequence[str] = (),
         numeric: str | Sequence[str] = (),
         n_shards: int = 1,
@@ -129,6 +132,7 @@ class Records:
             n_features=x.shape[1],
             feature_names=names,
             weighted=bool(self._whole.weights.size),
+            public=public,
             desired=d_columns,
             confidential=c_columns,
             attributes=tuple(

@@ -11,7 +11,14 @@ import pandas as pd
 from privpipe.errors import printable
 from privpipe.report.surrogate_text import write_surrogate_markdown
 
-__all__ = ["say_gate", "say_unseen", "say_verdict", "tabulate_predictions", "write_audit_markdown"]
+__all__ = [
+    "say_gate",
+    "say_neighbours",
+    "say_unseen",
+    "say_verdict",
+    "tabulate_predictions",
+    "write_audit_markdown",
+]
 
 
 def tabulate_predictions(findings: Mapping[str, Any]) -> pd.DataFrame:
@@ -52,6 +59,7 @@ def write_audit_markdown(findings: Mapping[str, Any]) -> str:
         + (f" ({findings['n_groups']:,} different ones)." if findings.get("n_groups") else "."),
         say_unseen(findings.get("unseen")),
         _utility(findings["e_utility"]),
+        say_neighbours(findings.get("neighbours")),
         write_surrogate_markdown(findings.get("surrogate")),
         _privacy(findings["privacy"]),
         _predictions(findings),
@@ -80,6 +88,17 @@ def say_unseen(found: Mapping[str, int] | None) -> str:
     return (
         f"{found['n_records']:,} of {found['n_released']:,} released records ({share:.1%}) have a "
         "profile that the mapping does not know; each was treated as the nearest one it knows."
+    )
+
+
+def say_neighbours(found: Mapping[str, Any] | None) -> str:
+    """The promise of differential privacy beside what a distinguishing test reached."""
+    if found is None:
+        return ""
+    return (
+        f"Promised is a privacy loss of {found['promised']:g} for every record. A test that told "
+        f"two chosen records apart by {found['n_releases']:,} releases of each shows that it is "
+        f"at least {found['epsilon_floor']:.3g}; that it is no more rests on proof alone."
     )
 
 

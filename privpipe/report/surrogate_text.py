@@ -17,7 +17,7 @@ def write_surrogate_markdown(found: Mapping[str, Any] | None) -> str:
     listed = "\n".join(f"- {line}" for line in found["not_protected"])
     parts = [
         _utility(found["utility"]),
-        _attacks(found["attacks"]),
+        _attacks(found["attacks"], found.get("controls") or {}),
         f"What is **not protected**:\n\n{listed}",
     ]
     return "\n\n".join(part for part in parts if part)
@@ -47,19 +47,31 @@ def _utility(found: Mapping[str, Any] | None) -> str:
         f"{share['upper']:.3f}) of the variance of `{name}`, from raw features."
         for name, share in zip(found["hidden"], found["explained"], strict=True)
     )
+    asked = ""
+    if found.get("coefficients"):
+        table = pd.DataFrame(found["coefficients"]).to_markdown(index=False, floatfmt=".6g")
+        asked = f"\n\nCoefficients, as [audit] coefficients asks:\n\n{table}"
     return (
         f"Ridge regression of the surrogates beside that of the raw records: coefficients differ "
         f"by eta = {found['eta']:.4f}; on {found['n_records']:,} raw records held out:\n\n"
-        f"{pd.DataFrame(rows).to_markdown(index=False, disable_numparse=True)}{hidden}"
+        f"{pd.DataFrame(rows).to_markdown(index=False, disable_numparse=True)}{hidden}{asked}"
     )
 
 
-def _attacks(found: Mapping[str, Any]) -> str:
-    rows = [{"attack": name, "found": _say(one)} for name, one in sorted(found.items())]
+def _attacks(found: Mapping[str, Any], controls: Mapping[str, Any]) -> str:
+    rows = [
+        {
+            "attack": name,
+            "on the release": _say(one),
+            "on an unsafe control": _say(controls[name]) if name in controls else "-",
+        }
+        for name, one in sorted(found.items())
+    ]
     if not rows:
         return "No attack was run: no record was held out."
     return (
-        "Attacks; one that finds nothing says nothing of others:\n\n"
+        "Attacks on single records, and the same on an unsafe control made of the same records, "
+        "where they must succeed. That these find nothing says nothing of others:\n\n"
         f"{pd.DataFrame(rows).to_markdown(index=False, disable_numparse=True)}"
     )
 

@@ -10,9 +10,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from privpipe.sanitizers.table import METHODS as METHODS
-    from privpipe.sanitizers.table import RECORD_MAPS as RECORD_MAPS
-    from privpipe.sanitizers.table import STATISTICS as STATISTICS
+    from privpipe.sanitizers.method_table import METHODS as METHODS
+    from privpipe.sanitizers.method_table import RECORD_MAPS as RECORD_MAPS
+    from privpipe.sanitizers.method_table import STATISTICS as STATISTICS
 
 __all__ = ["METHODS", "RECORD_MAPS", "STATISTICS"]
 
@@ -20,4 +20,4 @@ __all__ = ["METHODS", "RECORD_MAPS", "STATISTICS"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.table"), name)
+    return getattr(importlib.import_module(f"{__name__}.method_table"), name)

@@ -29,6 +29,11 @@ def make_sample(n: int = 240) -> Sample:
         others=random.normal(size=(n, 3)),
         signs=random.choice([-1.0, 1.0], (n, n)),
         gram=raw[:, :3].T @ raw[:, :3],
+        neighbours=(raw[:, :3], raw[:, :3] + 1.0),
+        learned=raw[:, :3],
+        fresh=raw[:, :3] + 5.0,
+        published=raw[:, :3],
+        judged=raw[:, :3] + 5.0,
     )
 
 
@@ -61,6 +66,8 @@ def test_attacks__find_what_this_release_leaks() -> None:
     assert found["linkage"].strongest.top_1.estimate == 1  # type: ignore[attr-defined]
     assert found["reconstruction"].strongest.column_r2[0] > 0.99  # type: ignore[attr-defined]
     assert found["membership"].area.lower > 0.9  # type: ignore[attr-defined]
+    assert found["training_membership"].strongest.advantage_lower > 0.5  # type: ignore[attr-defined]
+    assert found["drift"].strongest.advantage_lower > 0.5  # type: ignore[attr-defined]
     assert found["information"].rows[0].lower > 0.5  # type: ignore[attr-defined]
 
 

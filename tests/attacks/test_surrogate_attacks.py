@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.kinds.attack_table import Sample, run_kind
+from privpipe.attacks.kinds.membership import MembershipReport
 from privpipe.attacks.kinds.recovery import RecoveryReport, find_frame
+from privpipe.attacks.kinds.unsafe_control import run_control
+from privpipe.attacks.kinds.verdicts.record_decisions import (
+    RECORD_ATTACKS,
+    share_level,
+    succeeds,
+)
 from privpipe.errors import InputError
 
 D = 6
@@ -67,3 +75,39 @@ def test_find_frame__centres_and_standardises_in_expectation() -> None:
 def test_find_frame__refuses_what_cannot_be_attacked() -> None:
     with pytest.raises(InputError, match="3 surrogates of 7 features"):
         find_frame(np.ones((3, 7)))
+
+
+def test_tracing__finds_nothing_of_many_records() -> None:
+    found = run_kind("tracing", make_sample(5000, 1000), AttackOptions())
+    assert isinstance(found, MembershipReport)
+    assert found.true_positive.upper - found.false_positive.lower < 0.1
+
+
+def test_tracing__needs_others_to_compare_with() -> None:
+    sample = make_sample(60, 90)
+    assert sample.others is not None
+    with pytest.raises(InputError, match="too few to trace by"):
+        run_kind("tracing", replace(sample, others=sample.others[:12]))
+
+
+@pytest.mark.parametrize("kind", RECORD_ATTACKS)
+def test_run_control__succeeds_on_records_that_the_attack_finds_nothing_of(kind: str) -> None:
+    options = share_level(AttackOptions())
+    sample = make_sample(3000, 200)
+    control = json.loads(run_control(kind, sample, options).to_json())
+    release = json.loads(run_kind(kind, sample, options).to_json())
+    assert succeeds(control, options)
+    assert not succeeds(release, options)
+
+
+def test_run_control__of_records_of_classes_finds_no_copies() -> None:
+    """Others are copies by nature there: membership by copies is unproven, never safe."""
+    random = np.random.default_rng(3)
+    rows = np.column_stack([random.random((4000, 8)) < 0.3, np.ones(4000)]).astype(float)
+    sample = Sample(members=rows[:2000], others=rows[2000:])
+    options = share_level(AttackOptions())
+    shown = {
+        kind: succeeds(json.loads(run_control(kind, sample, options).to_json()), options)
+        for kind in ("tracing", "outlying_record", "membership")
+    }
+    assert shown == {"tracing": True, "outlying_record": True, "membership": False}

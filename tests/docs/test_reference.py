@@ -100,3 +100,38 @@ def test_links__what_leads_nowhere_is_found(tmp_path: Path, page: str, problem: 
     found = find_problems(tmp_path)
     assert bool(found) == bool(problem)
     assert not found or problem in found[0]
+
+
+PROSE = [
+    ROOT / "SECURITY.md",
+    ROOT / "CONTRIBUTING.md",
+    *DOCS.glob("*.md"),
+    *DOCS.glob("howto/*.md"),
+    *DOCS.glob("explanation/*.md"),
+    *DOCS.glob("methods/bodies/*.md"),
+]
+"""Written by hand; other pages are made from the code."""
+
+
+def test_prose__names_commands_options_and_keys_that_there_are() -> None:
+    commands, keys = list_commands(), {key for known in list_keys().values() for key in known}
+    for path in PROSE:
+        text = path.read_text()
+        for name, rest in re.findall(r"[`$] ?privpipe ([a-z][a-z-]+)([^`\n]*)", text):
+            assert name in commands, (path.name, name)
+            known = {option for item in commands[name].params for option in item.opts}
+            assert set(re.findall(r"--[a-z][a-z-]+", rest)) <= known | {"--help"}, (path.name, name)
+        for section, key in re.findall(r"`\[([a-z]+)\] ([a-z_]+)", text):
+            assert key in list_keys().get(section, keys), (path.name, section, key)
+
+
+def test_tutorials__name_commands_and_options_that_there_are() -> None:
+    commands = list_commands()
+    for path in (DOCS / "tutorials").glob("*.py"):
+        calls = re.findall(r"shell\(\s*((?:f?\"[^\"]*\"\s*)+)", path.read_text())
+        assert len(calls) >= 3
+        for call in calls:
+            line = "".join(re.findall(r'"([^"]*)"', call))
+            _, name, *rest = line.split()
+            known = {option for item in commands[name].params for option in item.opts}
+            assert {word for word in rest if word.startswith("--")} <= known, line

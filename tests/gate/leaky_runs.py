@@ -65,4 +65,6 @@ def make_leaky_options(folder: Path, **changes: Any) -> RunOptions:
     }
     if "method" in changes:
         sections["method"] = {}
+    for name in changes.keys() - sections.keys():
+        sections[name] = {}
     return RunOptions(**{name: value | changes.get(name, {}) for name, value in sections.items()})

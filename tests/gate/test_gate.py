@@ -18,6 +18,7 @@ from privpipe.store.releases.published import open_release
 from privpipe_flows.runs.approval import approve_release
 from privpipe_flows.runs.configuration.run_options import GateSection, RunOptions
 from privpipe_flows.runs.resume import is_published
+from privpipe_flows.runs.stages import audit_attacks
 from privpipe_flows.runs.stages.gate import check_gated, judge_findings
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 from tests.store.serial_run import run_serially, serial_flows
@@ -83,12 +84,16 @@ def test_gate__keeps_a_leak_back_with_a_sentence_and_goes_on_with_another_limit(
     # The way out that the error names is measured: it passes, and no attack runs again.
     assert "confidential_advantage_max = 1, exposed_max = 1" in error.remedy
     monkeypatch.setattr(inference, "_attack", _never)
+    monkeypatch.setattr(audit_attacks, "attack_kind", _never)
+    monkeypatch.setattr(audit_attacks, "measure_kept_utility", _never)
     limits = {"confidential_advantage_max": 1.0, "exposed_max": 1.0}
     run_serially(leaking(folder, gate=limits))
     header = open_release(str(folder / "release.zarr")).attrs["privpipe"]
     assert header["run"] == state.run_id
     assert header["audit"]["gate"]["state"] == "passed"
     assert header["audit"]["gate"]["limits"]["exposed_max"] == 1.0
+    assert {one["status"] for one in header["audit"]["attacks"].values()} == {"measured"}
+    assert "score" in header["audit"]["utility"]["wanted"]
 
 
 def _never(*_: Any) -> Any:

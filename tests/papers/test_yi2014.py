@@ -1,14 +1,13 @@
-"""Yi et al. 2014: School complete.
-
-80 % missing on School is not reproduced: the reproduction shows by how much.
-"""
+"""Yi et al. 2014: tables 1 and 2, School complete and with 80 % missing."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from privpipe_flows.reproduce import yi_synthetic
 from privpipe_flows.reproduce.registry import run_reproduction
 from privpipe_flows.reproduce.result import Reproduction
 
@@ -29,3 +28,36 @@ def test_yi_school__keeps_the_model_where_a_random_projection_does_not(paper_dat
     assert value(found, "random projection, ridge: RMSE") >= 1.05 * raw
     # What masking adds beside the coefficients and a Gaussian of the same moments: nothing here.
     assert value(found, "coefficients alone, ridge: eta") <= 0.06
+    # 80 % missing: better than the prototype's .62 and 10.96, and .04 is below what is possible.
+    assert value(found, "80 % missing, ridge: RMSE") < 10.96
+    assert value(found, "80 % missing, limit, firm ridge: eta") > 0.04
+    assert value(found, "masked, 139 tasks: RMSE") <= 1.005 * value(found, "raw, 139 tasks: RMSE")
+
+
+def test_yi_synthetic__error_is_near_that_of_known_scores_and_the_relative_residual_stands_beside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Less than the paper's size; the whole of it is `privpipe reproduce yi-synthetic`."""
+    for name, small in {"N_FEATURES": 100, "N_RECORDS": 300, "RANK": 12, "N_RESPONSES": 3}.items():
+        monkeypatch.setattr(yi_synthetic, name, small)
+    found = yi_synthetic.reproduce_synthetic(tmp_path, 1, (0.5,), (100, 300))
+    cells = {cell.cell: cell.ours for cell in found.cells}
+    for m in (100, 300):
+        for table, most in (("complete", 1.3), ("80 % missing", 3.0)):
+            one = f"{table}, m = {m}: {{}}, variance 0.5"
+            assert cells[one.format("error")] <= most * cells[one.format("known scores")]
+            assert 0 < cells[one.format("residual")] < 0.3
+
+
+def test_measure_error__is_zero_within_the_space_and_divides_by_the_surrogates() -> None:
+    random = np.random.default_rng(0)
+    space = np.linalg.qr(random.normal(size=(8, 3)))[0]
+    rows = random.normal(size=(50, 3)) @ space.T
+    inside = yi_synthetic.Masked(rows[:, 2:], rows[:, :2], 3, 0.0)
+    assert yi_synthetic.measure_error(inside, space)[0] < 1e-14
+    off = rows + random.normal(size=rows.shape)
+    outside = yi_synthetic.Masked(off[:, 2:], off[:, :2], 3, 0.0)
+    error, relative = yi_synthetic.measure_error(outside, space)
+    left = off - off @ space @ space.T
+    assert error == pytest.approx(np.linalg.norm(left, axis=1).max() / 50)
+    assert 0 < relative < 1

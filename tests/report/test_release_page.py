@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -20,6 +21,8 @@ from privpipe.report.pages.release_page import (
     render_release_page,
 )
 from privpipe.report.pages.suppression import LEFT_OUT, SMALL, coarsen, suppress_counts
+from privpipe.report.tables import format_limits
+from tests.report.screenshots import find_browser, list_requests
 from tests.report.test_page import read
 
 NAME = "<script>alert(1)</script> 名前 $x$"
@@ -118,3 +121,52 @@ def test_coarsen__leaves_several_counts_possible(n: int) -> None:
     for few in range(SMALL):
         assert coarsen(few / n, n) == "0"
         assert coarsen(1 - few / n, n) == coarsen(1.0, n)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_browser() is None, reason="there is no Chromium")
+def test_page__asks_the_net_for_nothing(findings: dict[str, Any], tmp_path: Path) -> None:
+    page, bad = tmp_path / "report.html", tmp_path / "bad.html"
+    page.write_text(render_release_page(findings))
+    assert list_requests(page) == set()
+    bad.write_text('<img src="http://127.0.0.1:9/pixel.png">')  # the test can fail
+    assert list_requests(bad)
+
+
+def test_page__shows_what_the_audit_asks(findings: dict[str, Any]) -> None:
+    kept = {"estimate": 0.9, "lower": 0.85, "upper": 0.93}
+    more = {
+        "utility": {
+            "wanted": {
+                "score": "accuracy",
+                "predictor": "logistic",
+                "n_test": 100,
+                **dict.fromkeys(("raw", "released", "loss"), kept),
+            },
+            "<b>": {"reason": "singular"},
+        },
+        "distortion": {
+            "n_features": 1,
+            "quartiles": [0.5] * 5,
+            "features": [{"feature": "<i>ほ", "rms": 1.0, "relative": None}],
+        },
+        "warnings": ["Drift: <u>."],
+        "attacks": {
+            "linkage": {
+                "status": "measured",
+                "report": {"attacks": [{"method": "x", "top_1": kept}]},
+            }
+        },
+    }
+    html = render_release_page({**findings, **more})
+    read(html)
+    for text in (
+        format_limits(0.9, 0.85, 0.93),
+        "&lt;i&gt;ほ",
+        "Drift: &lt;u&gt;.",
+        "unknown: singular",
+    ):
+        assert text in html
+    assert html.count("<svg") == 2  # intervals and ROC
+    for tag in ("<b>", "<i>", "<u>"):
+        assert tag not in html

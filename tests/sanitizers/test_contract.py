@@ -57,10 +57,11 @@ EXAMPLES: dict[str, Callable[[], RecordMap]] = {
     ),
     "chain": lambda: make_chain(),
     "mask_filter": lambda: fit_ddd_filter(make_classes()),
+    "noisy_filter": lambda: make_noisy(),
 }
 """One fitted map of each kind, from the records of `xu_records`."""
 
-RANDOMISED = {"laplace_mechanism", "chain"}
+RANDOMISED = {"laplace_mechanism", "chain", "noisy_filter"}
 """Kinds that draw: they need a stream, and the same one gives the same release."""
 
 
@@ -69,6 +70,15 @@ def make_chain() -> Chain:
     noise = LaplaceMechanism.from_predictor(np.eye(7)[:, :2], utility_budget=0.1)
     last = fit_pca_filter(make_classes(), PcaOptions(n_filtered=2))
     return Chain((noise, noise, last), replace(noise.guarantee, delta=0.5, protects="person"))
+
+
+def make_noisy() -> RecordMap:
+    """A filter that is no linear one, behind discrete noise."""
+    method = METHODS["noisy"]
+    given = {"name": "noisy", "epsilon": 1.0, "noise": "discrete", "threshold": 5.0}
+    given |= {"centre": False, "order": "noise_then_filter", "filter": {"name": "ddd"}}
+    options = make_options(method.options, given | {"allow_data_bound": True}, "noisy")
+    return method.fit(make_classes(), options)
 
 
 def make_classes() -> Records:
@@ -258,6 +268,7 @@ def list_dataclasses(value: object) -> set[type]:
 
 
 FEWEST_OPTIONS = {
+    "noisy": {"epsilon": 1.0, "allow_data_bound": True},
     "null_space": {"utility_budget": 0.1},
     "null_space_targeted": {"utility_budget": 0.1},
     "masking": {"n_surrogates": 20},

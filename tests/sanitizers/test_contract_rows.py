@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from privpipe.attacks.kinds.neighbours import distinguish_neighbours
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.cluster.passes.pass_checkpoints import Checkpoints, KnownSteps
 from privpipe.cluster.passes.reduce import ShardedCollection
@@ -111,6 +112,28 @@ def tells_what_it_releases(fitted: RecordMap) -> None:
         assert said in promise.assumptions
 
 
+def keeps_epsilon(fitted: Any) -> None:
+    """Differential privacy: two records at the ends of the ball, told apart no better than epsilon.
+
+    And the release is of whole steps of the grid, whose number of different values is what noise
+    of that size has: it does not come from a smaller one.
+    """
+    promise = fitted.guarantee
+    assert (promise.kind, promise.scope) == ("local_dp", "every record")
+    assert 0 < promise.number < 10
+    assert promise.delta < 2.0**-100
+    assert dict(promise.parameters)["slack of epsilon"] < 2.0**-100
+    x, n = make_standard(2)[0] * 1e9, 40_000
+    worlds = []
+    for row in (x[0], -x[0]):
+        stream = KeyedStream(bytes(32), partition=str(row[0]), first_record=0, n_records=n)
+        worlds.append(fitted.apply(np.tile(row, (n, 1)), stream))
+    steps = worlds[0] / fitted.grid
+    np.testing.assert_array_equal(steps, np.round(steps))
+    report = distinguish_neighbours(*worlds, level=1 - 1e-6)
+    assert 0.3 * promise.number < report.epsilon_floor <= promise.number
+
+
 @dataclass(frozen=True)
 class Row:
     """An example of a row, and what its guarantee means in numbers."""
@@ -144,6 +167,9 @@ ROWS: dict[str, Row] = {
     "rand": Row({"n_filtered": 2}, promises_nothing),
     "ppls": Row({"n_filtered": 2}, promises_nothing),
     "ddd": Row({}, promises_nothing),
+    "noisy": Row(
+        {"epsilon": 2.0, "filter": {"name": "pca", "n_filtered": 2}}, keeps_epsilon, draws=True
+    ),
     "masking": Row({"n_surrogates": 20}, tells_what_it_releases, draws=True),
 }
 """A new method says here what it is fitted with, and how its promise is measured."""
@@ -178,7 +204,9 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 def open_for(name: str, url: str) -> Collection:
     confidential = ["late"] if name == "ddd" else ["party"]
-    return open_collection(url, desired=["late"], confidential=confidential, attributes=PROFILES)
+    return open_collection(
+        url, desired=["late"], confidential=confidential, attributes=PROFILES, public=True
+    )
 
 
 def fit(

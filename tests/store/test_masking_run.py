@@ -14,7 +14,7 @@ import pytest
 import privpipe_flows.pipeline
 import privpipe_flows.runs.stages.draw
 import privpipe_flows.runs.stages.publish
-from privpipe.errors import InputError, OptionError, StoreError
+from privpipe.errors import GateError, InputError, OptionError, StoreError
 from privpipe.numerics.random.streams import KEY_BYTES
 from privpipe.store.access.holding.workspace import has_workspace
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
@@ -71,15 +71,13 @@ def make_options(source: Path, folder: Path, **more: Any) -> RunOptions:
     method = {"name": "masking", "n_surrogates": 150} | more.pop("method", {})
     release = {"path": str(folder / "release.zarr")} | more.pop("release", {})
     return RunOptions(
-        collection={
-            "path": str(source),
-            "desired": ["score", "kept"],
-            "confidential": ["hidden"],
-        },
+        collection={"path": str(source)}
+        | more.pop("collection", {"desired": ["score", "kept"], "confidential": ["hidden"]}),
         method=method,
         release=release,
-        audit={"holdout": more.pop("holdout", 0.3)},
-        gate={"enforce": False},  # that no attack succeeds is unknown, which never passes
+        audit={"holdout": more.pop("holdout", 0.3)}
+        | more.pop("audit", {"adversaries": ["least_squares"]}),
+        gate=more.pop("gate", {"enforce": False}),  # 700 records are too few to prove anything
         **more,
     )
 
@@ -112,8 +110,81 @@ def test_run__releases_surrogates_that_keep_the_model(source: Path, tmp_path: Pa
     assert set(found.data_vars) == {"features", "score", "kept"}
     report = (tmp_path / "release.report" / "audit.md").read_text()
     assert "not protected" in report
+    assert "Coefficients" not in report  # on request only
     out = tmp_path / "release.parquet"
     assert export_release(str(release), str(out)) == 150
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Enough records for a gate with wide limits; `hidden` is whether the answer exceeds the model.
+
+    Nobody who knows features and answer can tell that without the model that is released.
+    """
+    random = np.random.default_rng(6)
+    x = random.normal(size=(9000, 4))
+    excess = 0.2 * random.normal(size=9000)
+    score = x @ [1.0, 0.5, 0.0, 2.0] + excess
+    hidden = excess > 0
+    apart = random.random(9000) < 0.5
+    lines = ["a,b,c,d,score,hidden,apart"] + [
+        ",".join(f"{value:.17g}" for value in (*row, s)) + f",h{int(h)},p{int(p)}"
+        for row, s, h, p in zip(x, score, hidden, apart, strict=True)
+    ]
+    path = tmp_path_factory.mktemp("many") / "records.csv"
+    path.write_text("\n".join(lines) + "\n")
+    place = path.with_name("records.zarr")
+    layout = SourceLayout(labels=("score", "hidden", "apart"))
+    ingest(str(path), str(place), IngestOptions(layout=layout))
+    return place
+
+
+def gate(hidden: str | None, **limits: float) -> dict[str, Any]:
+    named = {"confidential": [hidden]} if hidden else {}
+    return {
+        "collection": {"desired": ["score"], **named},
+        "gate": {
+            "confidential_advantage_max": 0.2,
+            "exposed_max": 0.15,
+            "must_find": 0.6,
+            **limits,
+        },
+        "audit": {"holdout": 0.4, "adversaries": ["logistic", "quadratic"], "coefficients": True},
+    }
+
+
+@pytest.mark.parametrize("hidden", [None, "apart"])
+def test_run__publishes_by_itself_where_every_attack_fails(
+    many: Path, tmp_path: Path, hidden: str | None
+) -> None:
+    release = run(many, tmp_path, **gate(hidden))
+    check_release(str(release), verify=True)
+    findings = json.loads((tmp_path / "release.report" / "audit.json").read_text())
+    assert findings["gate"]["state"] == "passed"
+    assert findings["adversaries"]["verdict"] == "safe"
+    assert len(findings["adversaries"]["decisions"]) == 5 + (hidden is not None)
+    assert set(findings["surrogate"]["controls"]) == set(findings["surrogate"]["attacks"])
+    pairs = findings["surrogate"]["utility"]["coefficients"]
+    assert [one["feature"] for one in pairs] == ["a", "b", "c", "d", "bias"]
+    for one in pairs:
+        assert one["surrogates"] == pytest.approx(one["raw"], abs=1e-3)
+    assert "| bias" in (tmp_path / "release.report" / "audit.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (gate("hidden"), "'hidden' leaks: .* the wanted answer"),
+        # So few records that the limit on recovered ones cannot be shown.
+        (gate(None, exposed_max=0.0001), "is unproven"),
+    ],
+)
+def test_run__publishes_nothing_where_one_does_not(
+    many: Path, tmp_path: Path, given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(GateError, match=message):
+        run(many, tmp_path, **given)
+    assert not (tmp_path / "release.zarr").exists()
 
 
 def test_run__destroys_the_key_once_it_is_published(

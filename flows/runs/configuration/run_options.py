@@ -25,7 +25,7 @@ from pydantic import (
     field_validator,
 )
 
-from privpipe.attacks.adversaries.attack_options import AdversaryName, AttackOptions
+from privpipe.attacks.adversaries.attack_options import AdversaryName, AttackOptions, ScoreName
 from privpipe.cluster.passes.cleaning_pass import Nonfinite
 from privpipe.errors import OptionError
 from privpipe.records.schema import suggest
@@ -77,6 +77,13 @@ class TrainingOptions(Section):
     """``[training]``: labelled records to learn from; the collection itself by default."""
 
     path: Annotated[str, Field(description="URL or local path of the training collection.")]
+    public: Annotated[
+        bool,
+        Field(
+            description="true says that these records are public, so that what is learned from "
+            "them is outside every promise of privacy. Local differential privacy needs it."
+        ),
+    ] = False
 
 
 class ReleaseOptions(Section):
@@ -203,6 +210,105 @@ class AuditOptions(Section):
             "judge the variable."
         ),
     ] = "merge"
+    min_class_records: Annotated[
+        int, Field(ge=4, description="Audited records below which a class is rare.")
+    ] = AttackOptions().min_class_records
+    decides: Annotated[
+        tuple[ScoreName, ...],
+        Field(
+            min_length=1,
+            description="Scores of classes that are held against the limits of [gate]; of a number "
+            "R squared always is, and of these the true-positive rates.",
+        ),
+    ] = AttackOptions().decides
+    max_test: Annotated[
+        int, Field(ge=20, description="Records that each adversary is judged by, at most.")
+    ] = AttackOptions().max_test
+    max_bytes: Annotated[
+        int,
+        Field(ge=1 << 20, description="Bytes of one attacked matrix; the sample shrinks to fit."),
+    ] = AttackOptions().max_bytes
+    tune_share: Annotated[
+        float, Field(gt=0, lt=0.8, description="Share of the sample that chooses settings.")
+    ] = AttackOptions().tune_share
+    test_share: Annotated[
+        float, Field(gt=0, lt=0.8, description="Share of the sample that judges.")
+    ] = AttackOptions().test_share
+    n_replicates: Annotated[
+        int, Field(ge=50, description="Replicates of every bootstrap interval.")
+    ] = AttackOptions().n_replicates
+    seed: Annotated[
+        int, Field(ge=0, description="Seed of sample, splits and adversaries; no secret.")
+    ] = 0
+    earlier: Annotated[
+        tuple[str, ...],
+        Field(
+            description="Earlier releases of this collection, paths or URLs: who holds them joins "
+            "them with this one record by record, and the verdict counts what that tells."
+        ),
+    ] = ()
+    coefficients: Annotated[
+        bool,
+        Field(
+            description="Print the coefficients of a surrogate release beside those of the raw "
+            "records. The first are released anyhow; the second are then published with the audit."
+        ),
+    ] = False
+
+    @field_validator("decides", "earlier", "adversaries")
+    @classmethod
+    def _are_distinct(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(names)) < len(names):
+            raise ValueError("name each once")
+        return names
+
+    @field_validator("test_share")
+    @classmethod
+    def _leaves_training(cls, share: float, info: ValidationInfo) -> float:
+        if share + info.data.get("tune_share", 0.0) > 0.9:
+            raise ValueError("tune_share and test_share leave less than a tenth to train on")
+        return share
+
+
+AttackKindName = Literal[
+    "linkage", "reconstruction", "training_membership", "membership", "information", "drift"
+]
+"""Kinds of attack beside inference that a run measures, where the release allows it."""
+
+
+class PrivacySection(Section):
+    """``[privacy]``: what every promise of differential privacy is charged to."""
+
+    subject: Annotated[
+        str | None,
+        Field(
+            description="Variable that names a record's subject: a person with several records "
+            "loses epsilon once for each. Not set: the promise is about single records."
+        ),
+    ] = None
+    records_per_subject: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            description="Records of one subject that are released at most; further ones are "
+            "withheld, in the order of the collection. Not set: as many as there are.",
+        ),
+    ] = None
+    account: Annotated[
+        str | None,
+        Field(
+            description="Folder or URL of the account of losses, by content of the partitions. "
+            "Not set: PRIVPIPE_ACCOUNT, or a folder in the user's data folder."
+        ),
+    ] = None
+    limit: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            allow_inf_nan=False,
+            description="Largest sum of epsilons that any partition may lose. Not set: no limit.",
+        ),
+    ] = None
 
 
 Limit = Annotated[float, Field(ge=0, le=1)]
@@ -248,7 +354,7 @@ class GateSection(Section):
         ),
     ] = None
     require: Annotated[
-        tuple[Literal["linkage", "reconstruction"], ...],
+        tuple[AttackKindName, ...],
         Field(description="Kinds of attack that must have been measured beside inference."),
     ] = ()
     must_find: Annotated[
@@ -291,6 +397,15 @@ else:
         MethodOptions = Annotated[MethodOptions, Field(discriminator="name")]
 
 
+class CompareEntry(Section):
+    """``[[compare]]``: a method that `privpipe compare` holds against others."""
+
+    label: Annotated[
+        str, Field(max_length=80, description="What the table calls it; default: the method.")
+    ] = ""
+    method: MethodOptions
+
+
 class RunOptions(BaseModel):
     """One run: check, train, clean, audit, gate, publish."""
 
@@ -299,9 +414,11 @@ class RunOptions(BaseModel):
     training: TrainingOptions | None = None
     method: MethodOptions
     release: ReleaseOptions
+    privacy: PrivacySection = PrivacySection()
     cluster: ClusterSection = ClusterSection()
     audit: AuditOptions = AuditOptions()
     gate: GateSection = GateSection()
+    compare: tuple[CompareEntry, ...] = ()
 
     @property
     def training_path(self) -> str:
@@ -413,7 +530,8 @@ def _describe(
         return f"{where}: {shown} is missing."
     if item["type"].startswith("union_tag"):
         allowed = ", ".join(METHODS)
-        return f"{where}: [method] name is missing or not known; use one of: {allowed}."
+        table = f"[{'.'.join(names)}]"
+        return f"{where}: {table} name is missing or not known; use one of: {allowed}."
     message = str(item["msg"]).removeprefix("Value error, ")
     return f"{where}: {shown}: {message}."
 

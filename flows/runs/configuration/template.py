@@ -102,7 +102,7 @@ def write_template(
 
 def known_sections() -> list[str]:
     """Sections of a configuration in the order in which they are read best."""
-    names = list(RunOptions.model_fields)
+    names = [name for name in RunOptions.model_fields if name != "compare"]  # a list of sections
     return [name for name in SECTIONS if name in names] + [n for n in names if n not in SECTIONS]
 
 

@@ -2,40 +2,30 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.evidence import LeftOut
-from privpipe.attacks.kinds.verdicts.attack_report import AttackReport
 from privpipe.attacks.moments.audit_rounds import ask_pairs, ask_raw, audit_release
 from privpipe.attacks.moments.utility import UtilityLosses, measure_losses
 from privpipe.capabilities import Promises, UtilityPromise
 from privpipe.cluster.executors.executor import Executor
-from privpipe.cluster.passes.judging.attack_tasks import distribute_attacks
 from privpipe.cluster.passes.judging.cleaned_shards import CleanedShards
-from privpipe.cluster.passes.judging.evidence_sample import (
-    Published,
-    attack_sample,
-    sample_evidence,
-)
 from privpipe.cluster.passes.judging.together import Question, ask_together
-from privpipe.cluster.passes.pass_checkpoints import Checkpoints
 from privpipe.cluster.passes.reduce import ShardedCollection
-from privpipe.errors import GuaranteeError, InputError, MemoryBudgetError, PrivpipeError
+from privpipe.errors import GuaranteeError, InputError
 from privpipe.numerics.regression.labels import Coding
 from privpipe.protocols import Shards
 from privpipe.records.holdout import Part, PartCount
 from privpipe.sanitizers.utility_summary import UtilitySummary
-from privpipe.store.collections.collection import Collection
 from privpipe.store.models.artifacts import open_model
 from privpipe.store.releases.release import ReleasePlan
-from privpipe_flows.runs.run import Run, find_attack_options
+from privpipe_flows.runs.run import Run
+from privpipe_flows.runs.stages.audit_attacks import attack_release
 from privpipe_flows.runs.stages.audit_masking import audit_masking
+from privpipe_flows.runs.stages.audit_neighbours import audit_neighbours
 from privpipe_flows.runs.stages.audit_surrogate import audit_surrogate
 from privpipe_flows.runs.stages.train import Trained
 
@@ -86,22 +76,23 @@ def audit_stage(
     findings = audit_release(
         raw,
         attack,
-        _released(run, trained, plan, executor, parts[2], "audit_judge"),
+        _with_subjects(run, _released(run, trained, plan, executor, parts[2], "audit_judge")),
         n_released=_count_released(raw, trained, plan),
         unit_roundoff=_unit_roundoff(plan),
         keeps_features=trained.keeps_features or plan.basis is not None,
         coding=coding,
         learned=(moments, pairs),
+        level=run.options.audit.level,
+        names=raw.schema.feature_names,
     )
-    records, drawn = _find_sample(run, trained, plan, executor, held_out)
     utility = None if promise is None else _audit_utility(losses[0], promise, plan, cost)
     return {
         "basis": _describe_basis(run, held_out),
         **findings,
         "e_utility": utility,
         "n_groups": judged.n_groups,
-        "adversaries": _attack(run, executor, records, drawn),
-        "attacks": _attack_kinds(run, executor, records, drawn),
+        **attack_release(run, trained, plan, executor),
+        "neighbours": audit_neighbours(run, trained),
     }
 
 
@@ -120,6 +111,21 @@ def audit_losses(
         return None
     [losses] = ask_together([_ask_utility(run, plan, promise, executor)], "audit")
     return _audit_utility(losses, promise, plan, cost)
+
+
+def _with_subjects(
+    run: Run, shards: ShardedCollection | CleanedShards
+) -> ShardedCollection | CleanedShards:
+    """The shards with the subject of each record behind its confidential variables."""
+    if run.split.group is None:
+        return shards
+    inner = shards.inner if isinstance(shards, CleanedShards) else shards
+    assert isinstance(inner, ShardedCollection)
+    kept = inner.collection
+    wider = replace(
+        inner, collection=replace(kept, confidential=(*kept.confidential, run.split.group))
+    )
+    return replace(shards, inner=wider) if isinstance(shards, CleanedShards) else wider
 
 
 def _ask_utility(
@@ -175,123 +181,6 @@ def _check_promise(
             remedy="Nothing was published. This is a fault of privpipe: report it.",
             code="audit-disagrees",
         )
-
-
-def _find_sample(
-    run: Run, trained: Trained, plan: ReleasePlan, executor: Executor, held_out: bool
-) -> tuple[Collection, dict[str, Any]]:
-    """Held-out records as adversaries see them, and what else a worker needs to draw them."""
-    published, _ = _describe_published(run)
-    records = _shards(
-        run, trained, executor, "held_out" if held_out else "all", "attack"
-    ).collection
-    named = {"model_url": run.stored_model_url, "model_digest": trained.model_digest}
-    if published.order or published.withholds:  # who is withheld or imputed tells, too
-        records = replace(records, only_finite=False)
-    if run.trains_on_itself:
-        named = {}
-        records = replace(
-            records, released_url=plan.data_url, released_run=plan.run, released_basis=plan.basis
-        )
-    return records, {"published": published, **named}
-
-
-def _attack_kinds(
-    run: Run, executor: Executor, records: Collection, drawn: dict[str, Any]
-) -> dict[str, dict[str, Any]]:
-    """The kinds of attack beside inference that the gate asks for; a failure is unknown."""
-    gate, options = run.options.gate, find_attack_options(run.options).without_limits()
-    kinds = dict.fromkeys((*gate.require, *(["linkage"] if gate.linkage_max is not None else [])))
-    tasks = [(kind, (records, options, kind, drawn, run.checkpoints)) for kind in kinds]
-    found: dict[str, dict[str, Any]] = {}
-    for kind, answer in executor.map_tasks(attack_kind_once, tasks, prefix="attack"):
-        failed = isinstance(answer, PrivpipeError)
-        found[kind] = (
-            {"status": "unknown", "reason": answer.code}
-            if failed
-            else {"status": "measured", "report": json.loads(answer)}
-        )
-    return found
-
-
-def attack_kind_once(
-    records: Collection,
-    options: AttackOptions,
-    kind: str,
-    drawn: dict[str, Any],
-    checkpoints: Checkpoints | None,
-) -> str:
-    """Worker side: run a kind of attack, unless an earlier run checkpointed its report."""
-    known = checkpoints and checkpoints.about(records, options, kind, drawn)
-    if known is not None and (kept := known.read("report")) is not None:
-        return str(kept)
-    report = attack_sample(records, options, kind, **drawn)
-    if known is not None:
-        known.write("report", report)
-    return report
-
-
-def _attack(
-    run: Run, executor: Executor, records: Collection, drawn: dict[str, Any]
-) -> dict[str, Any]:
-    """Every adversary on a bounded sample of the held-out records; a failure is unknown."""
-    if not run.training.confidential or not run.options.audit.adversaries:
-        return {"verdict": "unknown", "reason": "no adversary was asked for", "decisions": []}
-    options = find_attack_options(run.options)
-    _, unread = _describe_published(run)
-    try:
-        report = distribute_attacks(
-            executor,
-            partial(sample_evidence, records, options.without_limits(), **drawn),
-            options=options,
-            checkpoints=run.checkpoints,
-            power=True,
-        )
-    except (InputError, MemoryBudgetError) as error:
-        return {"verdict": "unknown", "reason": str(error), "decisions": []}
-    report = replace(report, left_out=(*report.left_out, *unread))
-    found: dict[str, Any] = json.loads(report.to_json())
-    return found | {"strongest": _strongest(report, run)}
-
-
-def _describe_published(run: Run) -> tuple[Published, list[LeftOut]]:
-    """What the release tells beside its features, and what of it no training record has."""
-    release = run.options.release
-    known = {variable.name for variable in run.training.schema_of_records.variables}
-    published = Published(
-        included=tuple(name for name in release.include if name in known),
-        order=run.trains_on_itself,
-        partitions=release.partitions,
-        withholds=release.nonfinite == "withhold",
-        group=run.options.audit.group,
-    )
-    reason = (
-        "it is released by [release] include, but the records of [training] do not have it. "
-        "Add it to them, or release without it."
-    )
-    return published, [LeftOut(name, reason) for name in release.include if name not in known]
-
-
-def _strongest(report: AttackReport, run: Run) -> dict[str, Any]:
-    """Per confidential variable the strongest adversary on released and on raw records."""
-    found: dict[str, Any] = {}
-    for column in run.training.schema.confidential:
-        score = "accuracy" if column.is_categorical else "r2"
-        found[column.name] = {}
-        for source in ("raw", "released"):
-            try:
-                name, value = report.strongest(column.name, score, source)
-            except InputError:  # no attack on it succeeded
-                continue
-            found[column.name][source] = {
-                "adversary": name,
-                "score": score,
-                "estimate": value.interval.estimate,
-                "lower": value.interval.lower,
-                "upper": value.interval.upper,
-                "baseline": value.baseline,
-            }
-    return found
 
 
 def _shards(

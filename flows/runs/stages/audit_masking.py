@@ -1,21 +1,32 @@
 """The audit of surrogates that are signed sums: what they keep, and attacks by name.
 
-The attacks are those that signed sums are known to fall to. What none of them finds is unknown,
-never safe: second moments and the regression model are released by design.
+Two questions decide. Of confidential variables: what do models fitted to the surrogates tell of
+them, for raw records that no surrogate was made of, beyond the wanted answer? Of records: do the
+attacks that signed sums are known to fall to fail, each of which must succeed on an unsafe control
+of the same records? What was not asked, or failed without such a control, is unknown or unproven,
+and never passes. Second moments and the regression model are released by design.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import replace
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.kinds.attack_table import Sample, list_possible, run_kind
+from privpipe.attacks.kinds.attack_table import Sample, SaysJson, run_kind
+from privpipe.attacks.kinds.unsafe_control import run_control
+from privpipe.attacks.kinds.verdicts.judgement import Decision
+from privpipe.attacks.kinds.verdicts.record_decisions import (
+    RECORD_ATTACKS,
+    decide_records,
+    share_level,
+)
 from privpipe.attacks.moments.surrogate_utility import (
     learn,
     report_utility,
@@ -23,8 +34,10 @@ from privpipe.attacks.moments.surrogate_utility import (
     summarise_tests,
 )
 from privpipe.cluster.executors.executor import Executor
+from privpipe.cluster.passes.judging.attack_tasks import distribute_attacks
+from privpipe.cluster.passes.judging.evidence_sample import sample_answers
 from privpipe.cluster.passes.reduce import ShardedCollection
-from privpipe.errors import InputError, PrivpipeError
+from privpipe.errors import InputError, MemoryBudgetError, PrivpipeError
 from privpipe.numerics.regression.labels import name_targets
 from privpipe.numerics.regression.moments import CoMoments
 from privpipe.protocols import FloatArray
@@ -52,6 +65,9 @@ NOT_PROTECTED = (
 MOST_RELEASED = 200_000
 """Surrogates that attacks are given."""
 
+WORST = ("leaks", "unknown", "unproven", "safe")
+"""Verdicts, the worst first."""
+
 LEAST_RECORDS = 10
 """Records of either side below which nothing is measured."""
 
@@ -67,20 +83,24 @@ def audit_masking(
         As `audit_surrogate` gives them; `surrogate` holds the attacks, the utility and what is not
         protected.
     """
-    audited = run.options.audit
-    options = find_attack_options(run.options)
+    options = _halve(find_attack_options(run.options))
     attacks: dict[str, Any] = {}
+    controls: dict[str, Any] = {}
     utility: dict[str, Any] | None = None
-    n_judged = 0
-    if audited.holdout > 0:
+    found: dict[str, Any] = _say_nothing("no record was held out")
+    if run.options.audit.holdout > 0:
         fitted, held_out = (_keep(run, part) for part in ("fit", "held_out"))
         pairs = _reduce(fitted, executor, summarise_pairs)
-        attacks = _attack(fitted, held_out, plan, pairs, options, executor)
-        utility = _measure_utility(run, trained, plan, pairs, held_out, executor, options)
-        n_judged = 0 if utility is None else int(utility["n_records"])
+        attacks, controls = _attack(fitted, held_out, plan, pairs, options, executor)
+        masked = learn(_sum_released(plan, trained), trained.n_features_out)
+        utility = _measure_utility(trained, masked, pairs, held_out, executor, options)
+        if utility is not None and run.options.audit.coefficients:
+            utility["coefficients"] = _list_coefficients(trained, masked, pairs, fitted)
+        found = _attack_variables(run, held_out, masked, executor, options)
     return {
-        "basis": "A surrogate release: its records are nobody's.",
-        "n_records": n_judged,
+        "basis": "A surrogate release: its records are nobody's. Confidential variables are "
+        "guessed from what models fitted to the surrogates answer for held-out raw records.",
+        "n_records": 0 if utility is None else int(utility["n_records"]),
         "n_groups": None,
         "privacy": {},
         "desired": {},
@@ -89,11 +109,68 @@ def audit_masking(
         "membership": attacks.get("membership"),
         "surrogate": {
             "attacks": attacks,
+            "controls": controls,
             "utility": utility,
             "not_protected": list(NOT_PROTECTED),
         },
-        "adversaries": _judge(attacks, utility, options),
+        "adversaries": _join(found, decide_records(attacks, controls, options)),
     }
+
+
+def _halve(options: AttackOptions) -> AttackOptions:
+    """Confidential variables and records share the level."""
+    return replace(options, level=1 - (1 - options.level) / 2)
+
+
+def _say_nothing(reason: str, verdict: str = "unknown") -> dict[str, Any]:
+    return {"verdict": verdict, "reason": reason, "decisions": []}
+
+
+def _attack_variables(
+    run: Run,
+    held_out: Collection,
+    masked: FloatArray,
+    executor: Executor,
+    options: AttackOptions,
+) -> dict[str, Any]:
+    """Every adversary on what models fitted to surrogates answer for held-out raw records."""
+    if not held_out.confidential:
+        return _say_nothing("no variable is named as confidential", "safe")
+    if not run.options.audit.adversaries:
+        return _say_nothing("no adversary was asked for")
+    try:
+        report = distribute_attacks(
+            executor,
+            partial(sample_answers, held_out, options.without_limits(), masked),
+            options=options,
+            checkpoints=run.checkpoints,
+            power=True,
+        )
+    except (InputError, MemoryBudgetError) as error:
+        return _say_nothing(str(error))
+    found: dict[str, Any] = json.loads(report.to_json())
+    return found
+
+
+def _join(found: dict[str, Any], records: Sequence[Decision]) -> dict[str, Any]:
+    """Verdicts of variables and of records together; the worst of them is the release's."""
+    told = [{key: _or_none(value) for key, value in asdict(one).items()} for one in records]
+    first = (str(found["verdict"]), str(found["reason"]))
+    verdicts = [first, *((one.verdict, one.reason) for one in records)]
+    worst, reason = min(verdicts, key=lambda one: WORST.index(one[0]))
+    return found | {
+        "verdict": worst,
+        "reason": reason,
+        "decisions": [*found["decisions"], *told],
+        "n_records": found.get("n_records", 0),
+        "n_given": found.get("n_given", 0),
+        "n_withheld": 0,
+        "options": found.get("options", {"level": records[0].level}),
+    }
+
+
+def _or_none(value: object) -> object:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _keep(run: Run, part: Part) -> Collection:
@@ -122,15 +199,16 @@ def _attack(
     pairs: CoMoments,
     options: AttackOptions,
     executor: Executor,
-) -> dict[str, Any]:
-    """Every kind of attack that needs nothing but the release and records of both sides."""
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Every attack on single records that needs no more than both sides, and its control."""
     d = fitted.schema.n_features
     gram = _expand(pairs, d)[: d + 1, : d + 1]
-    task = ("surrogates", (fitted, held_out, plan, gram, options))
+    task = ("surrogates", (fitted, held_out, plan, gram, share_level(options)))
     [(_, found)] = executor.map_tasks(attack_surrogates, [task], prefix="attack")
     if isinstance(found, PrivpipeError):
         raise found
-    return dict(found)
+    attacks, controls = found
+    return attacks, controls
 
 
 def attack_surrogates(
@@ -139,20 +217,32 @@ def attack_surrogates(
     plan: ReleasePlan,
     gram: FloatArray,
     options: AttackOptions,
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Worker side: read the release and a sample of both sides; numbers alone come back."""
     sides = [_append_ones(read_some_features(side)) for side in (fitted, held_out)]
     if min(map(len, sides)) < LEAST_RECORDS:
-        return {}
+        return {}, {}
     n_released = min(plan.chunks.n_records, MOST_RELEASED)
     released = np.asarray(read_block(plan.data_url, FEATURES, 0, n_released, plan.run), np.float64)
     sample = Sample(released=released, members=sides[0], others=sides[1], gram=gram)
-    found: dict[str, Any] = {}
-    for name in list_possible(sample):
-        try:
-            found[name] = json.loads(run_kind(name, sample, options).to_json())
-        except InputError as error:
-            found[name] = {"failed": str(error)}
+    attacks, controls = (
+        {name: _run(run, name, sample, options) for name in RECORD_ATTACKS}
+        for run in (run_kind, run_control)
+    )
+    return attacks, controls
+
+
+def _run(
+    run: Callable[[str, Sample, AttackOptions], SaysJson],
+    name: str,
+    sample: Sample,
+    options: AttackOptions,
+) -> dict[str, Any]:
+    """The report of an attack as JSON values, or why there is none."""
+    try:
+        found: dict[str, Any] = json.loads(run(name, sample, options).to_json())
+    except InputError as error:
+        return {"failed": str(error)}
     return found
 
 
@@ -162,9 +252,8 @@ def _append_ones(features: FloatArray) -> FloatArray:
 
 
 def _measure_utility(
-    run: Run,
     trained: Trained,
-    plan: ReleasePlan,
+    masked: FloatArray,
     pairs: CoMoments,
     held_out: Collection,
     executor: Executor,
@@ -174,13 +263,27 @@ def _measure_utility(
     q = trained.n_features_out
     if pairs.count < 2:
         return None
-    masked, raw = learn(_sum_released(plan, trained), q), learn(_expand(pairs, q - 1), q)
+    raw = learn(_expand(pairs, q - 1), q)
     tests = _reduce(held_out, executor, summarise_tests, masked=masked, raw=raw)
     if tests.count < LEAST_RECORDS:
         return None
     hidden = name_targets(held_out.schema.confidential)
     names = trained.response_names
     return report_utility(tests, masked, raw, names, hidden, level=options.level).as_dict()
+
+
+def _list_coefficients(
+    trained: Trained, masked: FloatArray, pairs: CoMoments, fitted: Collection
+) -> list[dict[str, Any]]:
+    """Both models side by side, for who asked for it."""
+    raw = learn(_expand(pairs, len(masked) - 1), len(masked))
+    schema = fitted.schema
+    names = schema.feature_names or tuple(f"feature_{j}" for j in range(schema.n_features))
+    return [
+        {"response": response, "feature": name, "surrogates": float(a), "raw": float(b)}
+        for k, response in enumerate(trained.response_names)
+        for name, a, b in zip((*names, "bias"), masked[:, k], raw[:, k], strict=True)
+    ]
 
 
 def _sum_released(plan: ReleasePlan, trained: Trained) -> FloatArray:
@@ -195,37 +298,3 @@ def _sum_released(plan: ReleasePlan, trained: Trained) -> FloatArray:
         rows = np.hstack([part.reshape(stop - start, -1) for part in parts])
         total += rows.T @ rows
     return total
-
-
-def _judge(
-    attacks: Mapping[str, Any], utility: Mapping[str, Any] | None, options: AttackOptions
-) -> dict[str, Any]:
-    """An attack that succeeds is a leak; that none does proves nothing of others."""
-    reasons = [
-        f"{name}: {found['recovered']['estimate']:.1%} of {found['n_attacked']} records recovered"
-        for name, found in attacks.items()
-        if found.get("succeeded")
-    ]
-    member = attacks.get("membership", {})
-    if "true_positive" in member:
-        least = member["true_positive"]["lower"] - member["false_positive"]["upper"]
-        if least > options.max_advantage:
-            reasons.append(f"membership is told with an advantage of at least {least:.3f}")
-    for name, found in zip(
-        (utility or {}).get("hidden", ()), (utility or {}).get("explained", ()), strict=True
-    ):
-        if found["lower"] > options.max_advantage:
-            reasons.append(
-                f"the released model explains {found['estimate']:.2f} of the variance of {name}"
-            )
-    if reasons:
-        return {"verdict": "leaks", "reason": "; ".join(reasons) + ".", "decisions": []}
-    failed = [name for name, found in attacks.items() if "failed" in found]
-    lacking = [name for name in ("membership", "all_but_one") if name not in attacks]
-    reason = (
-        f"no attack succeeded ({', '.join(sorted(set(attacks) - set(failed))) or 'none was run'}), "
-        "which proves nothing of others"
-    )
-    if failed or lacking:
-        reason += f"; not measured: {', '.join([*failed, *lacking])}"
-    return {"verdict": "unknown", "reason": f"{reason}.", "decisions": []}

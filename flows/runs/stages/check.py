@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from privpipe.cluster.workers.connection import check_address, check_dashboard
-from privpipe.errors import InputError, OptionError, StoreError
+from privpipe.errors import GuaranteeError, InputError, OptionError, StoreError
 from privpipe.protocols import Method, Role
 from privpipe.records.holdout import make_split
 from privpipe.records.schema import CollectionSchema
@@ -25,8 +25,11 @@ from privpipe.store.releases.release import RECEIPTS
 from privpipe_flows.runs.configuration.run_options import RunOptions
 from privpipe_flows.runs.resume import is_published
 from privpipe_flows.runs.run import Run, digest_options, make_run_id, now
+from privpipe_flows.runs.stages.audit_attacks import open_earlier
 from privpipe_flows.runs.stages.budget import MOST_CHUNKS, find_constants
 from privpipe_flows.runs.stages.gate_check import check_gate
+from privpipe_flows.runs.stages.spend import check_limit
+from privpipe_flows.runs.stages.subject_limit import check_subjects
 
 __all__ = ["check_stage", "check_variation"]
 
@@ -67,12 +70,18 @@ def check_stage(options: RunOptions) -> Run:
             code="weights",
         )
     training = replace(
-        open_collection(options.training_path, **roles, weights=section.weights),
+        open_collection(
+            options.training_path,
+            **roles,
+            weights=section.weights,
+            public=options.training is not None and options.training.public,
+        ),
         only_finite=options.release.nonfinite != "fail",
     )
     collection = training
     if options.training is not None:
         collection = open_collection(section.path, attributes=roles["attributes"])
+    _check_public(options, collection, training)
     _check_kinds(training)
     method.check(options.method, training.schema)
     _check_schemas(collection.schema_of_records, training.schema_of_records)
@@ -83,7 +92,7 @@ def check_stage(options: RunOptions) -> Run:
         training.schema_of_records.variable(options.audit.group)
     check_gate(options, method, training)
     _check_outputs(options, collection)
-    return Run(
+    run = Run(
         options=options,
         method=method,
         collection=collection,
@@ -98,6 +107,10 @@ def check_stage(options: RunOptions) -> Run:
             started=now(),
         ),
     )
+    check_limit(run)
+    check_subjects(run)
+    open_earlier(run)
+    return run
 
 
 def _weighing() -> list[str]:
@@ -144,6 +157,19 @@ def _constant(names: Sequence[str]) -> InputError:
         remedy="Leave it out of desired and confidential, or train on records in which it varies.",
         code="single_class",
     )
+
+
+def _check_public(options: RunOptions, collection: Collection, training: Collection) -> None:
+    """The records to protect are not public, whatever the configuration says."""
+    own = {part.digest for part in collection.schema_of_records.partitions}
+    shared = own & {part.digest for part in training.schema_of_records.partitions}
+    if training.public and shared:
+        raise GuaranteeError(
+            f"[training] public is true, but {len(shared)} of its partitions hold the records of "
+            "[collection], which are to be protected.",
+            remedy="Train on records that are public and not among those to release.",
+            code="not-public",
+        )
 
 
 def _check_kinds(training: Collection) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from functools import partial
 
 import numpy as np
@@ -14,13 +12,9 @@ from privpipe.cluster.passes.cleaning_pass import CleaningJob, clean_collection
 from privpipe.cluster.passes.verification import find_damaged_chunks
 from privpipe.errors import IncompleteReleaseError
 from privpipe.records.chunks import check_memory, predict_chunk_memory
-from privpipe.records.partitions import Partition
-from privpipe.store.access.location import local_path
 from privpipe.store.arrays.blocks import Receipt, check_receipts
 from privpipe.store.arrays.factored_basis import Basis
 from privpipe.store.arrays.layout import FEATURES, RELEASED, ArrayPlan
-from privpipe.store.keyring.keyfiles import check_keys_apart
-from privpipe.store.keyring.partition_keys import PartitionKeys, make_partition_keys
 from privpipe.store.models.artifacts import read_arrays
 from privpipe.store.releases.release import (
     ReleasePlan,
@@ -32,6 +26,8 @@ from privpipe.store.releases.release import (
 )
 from privpipe_flows.runs.resume import check_unchanged
 from privpipe_flows.runs.run import Run
+from privpipe_flows.runs.stages.spend import make_keys, reserve_loss
+from privpipe_flows.runs.stages.subject_limit import write_withheld
 from privpipe_flows.runs.stages.train import Trained
 
 __all__ = ["clean_stage", "find_done", "plan_release", "prove_receipts", "read_progress"]
@@ -84,6 +80,7 @@ def clean_stage(
     _check_memory(trained, plan, executor)
     prepare_release(plan)
     done = find_done(plan, executor)
+    keys = make_keys(run, trained) if trained.draws else None
     job = CleaningJob(
         collection=run.collection,
         plan=plan,
@@ -92,7 +89,8 @@ def clean_stage(
         include=run.options.release.include,
         nonfinite=run.options.release.nonfinite,
         fill=trained.mean_record,
-        keys=_make_keys(run, trained) if trained.draws else None,
+        keys=keys,
+        withheld=write_withheld(run),
     )
     n_done = sum(receipt.rows for receipt in done.values())
     total = (("chunks", float(plan.chunks.n_chunks)),)
@@ -100,42 +98,12 @@ def clean_stage(
     executor.listener(Event("clean_chunk", "begins", plan.chunks.n_records, numbers=total))
     executor.listener(Event("clean_chunk", "advances", n_done, numbers=found))
     try:
-        clean_collection(executor, job, partial(record_receipts, plan), done=frozenset(done))
+        with reserve_loss(run, trained, plan, keys):
+            clean_collection(executor, job, partial(record_receipts, plan), done=frozenset(done))
     finally:
         executor.listener(Event("clean_chunk", "ends"))
     check_unchanged(run)
     return prove_receipts(plan, executor, frozenset(done))
-
-
-def _make_keys(run: Run, trained: Trained) -> PartitionKeys:
-    """Keys of the draws: bound to content, model and treatment, kept apart from the release."""
-    path = local_path(run.release_url)
-    if path is not None:
-        check_keys_apart(path)
-    partitions = run.collection.schema_of_records.partitions
-    if trained.n_records is not None:  # records of nobody: who they are is what they are made from
-        content = "".join(part.digest for part in run.training.schema_of_records.partitions)
-        digest = hashlib.sha256(content.encode()).hexdigest()
-        partitions = (Partition("surrogate", 0, trained.n_records, digest),)
-    return make_partition_keys(
-        partitions,
-        trained.model_digest,
-        _digest_treatment(run, trained),
-        run=run.run_id,
-        source=run.collection.digest,
-    )
-
-
-def _digest_treatment(run: Run, trained: Trained) -> str:
-    """Digest of what decides, beside content and model, which values the map is given.
-
-    Equal words on two values of one record show their difference exactly: what changes the
-    values changes the words.
-    """
-    columns = run.collection.attributes if trained.reads == "attributes" else ()
-    fill = b"" if trained.mean_record is None else trained.mean_record.astype("<f8").tobytes()
-    about = {"columns": list(columns), "fill": hashlib.sha256(fill).hexdigest()}
-    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
 
 def find_done(plan: ReleasePlan, executor: Executor) -> dict[int, Receipt]:

@@ -13,8 +13,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from privpipe.attacks.kinds.verdicts.judgement import is_of_release
+import fsspec
+
+from privpipe.attacks.kinds.verdicts.judgement import SCORE_WORDS, is_of_release
 from privpipe.errors import GateError
+from privpipe.store.access.location import join
+from privpipe.store.arrays.headers import companion_url
 from privpipe.store.releases.release import ReleasePlan, digest_receipts, read_ledger
 from privpipe_flows.runs.approval import read_approval, write_case
 from privpipe_flows.runs.configuration.run_options import GateSection
@@ -33,7 +37,8 @@ class Complaint:
     Parameters
     ----------
     code
-        "leaks", "unproven", "unknown", "utility", "linkage", "required" or "regression".
+        "leaks", "unproven", "unknown", "membership", "utility", "linkage", "required" or
+        "regression".
     reason
         In a sentence: what, both numbers.
     """
@@ -122,7 +127,7 @@ def judge_findings(
     found = [
         *_judge_adversaries(findings["adversaries"]),
         *_judge_utility(findings, section.utility_loss_max),
-        *_judge_kinds(findings.get("attacks") or {}, section),
+        *_judge_kinds(_list_kinds(findings), section),
     ]
     if previous is not None:
         found += _judge_regression(findings, previous, section.regression_max)
@@ -153,9 +158,14 @@ def _judge_utility(findings: Mapping[str, Any], limit: float | None) -> Iterator
             if math.isfinite(value := _read_score(views.get(view)))
         ]
         loss = raw - max(kept, default=math.nan)
-        if not loss <= limit:
+        # The sample's limits count beside the figure of all judged records, where there are some.
+        sampled = (findings.get("utility") or {}).get(name, {}).get("loss")
+        most = max(loss, sampled["upper"]) if sampled else loss
+        if not most <= limit:
+            reach = f", at most {sampled['upper']:.3g}" if sampled else ""
             yield Complaint(
-                "utility", f"The wanted prediction of {name!r} loses {loss:.3g}; allowed {limit:g}."
+                "utility",
+                f"The wanted prediction of {name!r} loses {loss:.3g}{reach}; allowed {limit:g}.",
             )
 
 
@@ -163,6 +173,14 @@ def _read_score(view: Mapping[str, float] | None) -> float:
     """Accuracy of classes, R squared of numbers; NaN where it is not there."""
     view = view or {}
     return float(view.get("accuracy", view.get("r2", math.nan)))
+
+
+def _list_kinds(findings: Mapping[str, Any]) -> dict[str, Any]:
+    """Kinds of attack that were measured; of a surrogate release membership stands by itself."""
+    attacks = dict(findings.get("attacks") or {})
+    if (members := findings.get("membership")) is not None:
+        attacks["membership"] = {"status": "measured", "report": members}
+    return attacks
 
 
 def _judge_kinds(attacks: Mapping[str, Any], section: GateSection) -> Iterator[Complaint]:
@@ -178,6 +196,27 @@ def _judge_kinds(attacks: Mapping[str, Any], section: GateSection) -> Iterator[C
             )
         elif kind == "linkage" and section.linkage_max is not None:
             yield from _judge_linkage(found["report"], section.linkage_max)
+    members = attacks.get("training_membership") or {}
+    if members.get("status") == "measured":
+        yield from _judge_membership(members["report"], section)
+
+
+def _judge_membership(report: Mapping[str, Any], section: GateSection) -> Iterator[Complaint]:
+    """A published model that tells whom it learned from; the worst score, if it is beyond."""
+
+    def allow(score: str) -> float:
+        exposed = score.startswith("tpr")
+        return section.exposed_max if exposed else section.confidential_advantage_max
+
+    worst = max(report["differences"], key=lambda one: one["advantage_lower"] - allow(one["score"]))
+    if worst["advantage_lower"] > allow(worst["score"]):
+        yield Complaint(
+            "membership",
+            f"The model tells whom it learned from: {worst['adversary'].replace('_', ' ')} reaches "
+            f"{SCORE_WORDS[worst['score']]} of {worst['estimate']:.4g}, an advantage of "
+            f"{worst['advantage']:.3g} ({worst['advantage_lower']:.3g} to "
+            f"{worst['advantage_upper']:.3g}); allowed {allow(worst['score']):g}.",
+        )
 
 
 def _judge_linkage(report: Mapping[str, Any], limit: float) -> Iterator[Complaint]:
@@ -216,6 +255,8 @@ def _read_gain(decision: Mapping[str, Any] | None) -> float:
 def find_ways_out(findings: Mapping[str, Any], run: Run) -> str:
     """What would let this very release pass, as far as it was measured."""
     ways = ["Sanitise more strongly (another [method] or budget)"]
+    if passing := _find_compared(run):
+        ways[0] = f"Take what `privpipe compare` found to pass: {passing}"
     if measured := _find_limits(findings["adversaries"], run):
         ways.append(f"or allow what was measured: [gate] {measured}")
     ways.append(
@@ -223,6 +264,21 @@ def find_ways_out(findings: Mapping[str, Any], run: Run) -> str:
         "[gate] enforce = false publishes as not gated"
     )
     return ", ".join(ways) + "."
+
+
+def _find_compared(run: Run) -> str:
+    """Methods that a comparison of this very collection found to pass these limits."""
+    url = join(companion_url(run.release_url, "compare"), "compare.json")
+    try:
+        with fsspec.open(url, encoding="utf-8", mode="rt") as file:
+            comparison = json.load(file)
+        asked = run.options.gate.model_dump(mode="json", exclude={"previous"})
+        if comparison["source"] != run.collection.digest or comparison["limits"] != asked:
+            return ""
+        passing = [one["label"] for one in comparison["entries"] if one.get("would_pass")]
+    except (OSError, ValueError, KeyError, TypeError):  # none was made, or it is damaged
+        return ""
+    return ", ".join(map(str, passing))
 
 
 def _find_limits(found: Mapping[str, Any], run: Run) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from privpipe.attacks.adversaries.readers import choose_readers
+from privpipe.attacks.adversaries.readers import ALONE, TOGETHER, choose_readers
 from privpipe.attacks.kinds.verdicts.needed import plan_needed_records, plan_reach
 from privpipe.errors import OptionError, StoreError
 from privpipe.protocols import Column, Method
@@ -79,10 +79,11 @@ def check_gate(options: RunOptions, method: Method[Any], training: Collection) -
     if not options.gate.enforce:
         return
     read_previous(options, training)
+    _check_required(options, method, training)
     why = ""
-    if method.releases == "surrogate":
+    if method.releases == "surrogate" and not _mixes_records(method):
         why = "what a surrogate release tells of confidential variables is not judged"
-    elif not training.confidential:
+    elif not training.confidential and method.releases != "surrogate":
         why = "no variable is named as confidential, so that nothing would be shown"
     elif not options.audit.adversaries:
         why = "[audit] adversaries is empty, so that nothing would be attacked"
@@ -92,6 +93,8 @@ def check_gate(options: RunOptions, method: Method[Any], training: Collection) -
             remedy=f"Name what is to be attacked, {UNGATED}.",
             code="gate-cannot-pass",
         )
+    if not training.confidential:
+        return  # single records are attacked; how many are needed, the audit says
     needs = plan_gate(options, training)
     if not needs.can_pass:
         raise OptionError(
@@ -101,6 +104,34 @@ def check_gate(options: RunOptions, method: Method[Any], training: Collection) -
             f"{UNGATED}.",
             code="gate-cannot-pass",
         )
+
+
+def _check_required(options: RunOptions, method: Method[Any], training: Collection) -> None:
+    """Kinds of attack that this release cannot be given: they would be unknown for ever."""
+    surrogate, codes = method.releases == "surrogate", bool(training.attributes)
+    held_out = options.audit.holdout > 0
+    why = {
+        "membership": "" if surrogate else "its records are not surrogates",
+        "training_membership": "" if held_out else "[audit] holdout is 0",
+        "information": "" if codes else "it releases no codes",
+        "drift": "" if options.training else "it is judged by its own records",
+    }
+    for kind in options.gate.require:
+        reason = why.get(kind, "")
+        if surrogate and kind != "membership":
+            reason = "its records are surrogates of nobody"
+        if reason:
+            raise OptionError(
+                f"[gate] require names {kind!r}, which cannot be measured of this release: "
+                f"{reason}.",
+                remedy="Leave it out; unknown never passes.",
+                code="gate-cannot-pass",
+            )
+
+
+def _mixes_records(method: Method[Any]) -> bool:
+    """Whether the surrogates are sums of records, which the audit judges."""
+    return any(hasattr(one, "sum_records") for one in method.maps)
 
 
 def plan_gate(options: RunOptions, training: Collection) -> GateNeeds:
@@ -134,6 +165,8 @@ def _count_attacks(options: RunOptions, column: Column, has_desired: bool) -> in
     attacked, release = find_attack_options(options), options.release
     beside = bool(release.include) or release.partitions or options.training is None
     readings = ["released", "bits", *["everything"] * beside, *["joined"] * has_desired]
+    readings += [f"{ALONE}{name}" for name in release.include]
+    readings += [f"{TOGETHER}{url}" for url in options.audit.earlier]
     kind = column.is_categorical
     return sum(len(choose_readers(reading, kind, attacked)) for reading in readings)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from privpipe.capabilities import Forecast
-from privpipe.protocols import Column, IntArray, Shard
+from privpipe.protocols import Column, IntArray, Shard, ShardSchema
 from privpipe.sanitizers import METHODS
 from privpipe.store.collections.collection import Collection
 from privpipe_flows.runs.run import Run
@@ -46,6 +46,11 @@ class FewChunks:
         """Attributes and labels of records that the fit will see; no features."""
         bare = replace(self.training, reads_features=False, only_finite=False)
         return [bare.shard(chunk) for chunk in _choose(bare)]
+
+    def read_labelled(self) -> tuple[Sequence[Shard], ShardSchema]:
+        """The same records whole, with what they look like."""
+        whole = replace(self.training, only_finite=True)
+        return [whole.shard(chunk) for chunk in _choose(whole)], whole.schema
 
     def read_attributes(self) -> IntArray:
         """Attributes of records that will be released, (n_records, n_attributes)."""

@@ -9,6 +9,7 @@ from functools import reduce
 from importlib.metadata import version
 from typing import Any
 
+from privpipe.capabilities import BoundCounts
 from privpipe.cluster.events import Event, Listener, ignore
 from privpipe.protocols import Guarantee
 from privpipe.report.audit_text import write_audit_markdown
@@ -24,11 +25,13 @@ from privpipe_flows.runs.run import Run, digest_options, list_versions, now
 from privpipe_flows.runs.stages.draw import forget_drawing
 from privpipe_flows.runs.stages.gate import check_gated
 from privpipe_flows.runs.stages.prove import describe_proof
+from privpipe_flows.runs.stages.spend import confirm_loss
 from privpipe_flows.runs.stages.train import Trained
 
 __all__ = [
     "count_unseen",
     "describe_run",
+    "merge_bounded",
     "merge_utility",
     "publish_stage",
     "write_pages",
@@ -60,6 +63,8 @@ def publish_stage(
     header = _header(run, trained, findings) | _describe_records(run, trained, plan)
     header["n_withheld"] = sum(receipt.withheld for receipt in receipts.values())
     header["n_unseen"] = count_unseen(receipts)
+    bounded = merge_bounded(receipts)
+    header["bounded"] = None if bounded is None else asdict(bounded)
     utility = merge_utility(receipts)
     header["e_utility"] = None if utility is None else utility.as_dict()
     n_objects = plan.chunks.n_chunks * len(plan.arrays)
@@ -67,6 +72,7 @@ def publish_stage(
     publish_release(
         plan, receipts, header, lambda n: listener(Event("publish", "advances", n, "objects"))
     )
+    confirm_loss(run, trained)
     if run.method.forgets_keys:
         forget_drawing(run.run_id)
     listener(Event("publish", "ends", unit="objects"))
@@ -75,6 +81,12 @@ def publish_stage(
 def merge_utility(receipts: Mapping[int, Receipt]) -> UtilitySummary | None:
     """What cleaning cost all records, from the receipts; None where the map does not measure it."""
     found = [receipt.utility for receipt in receipts.values() if receipt.utility is not None]
+    return reduce(lambda left, right: left.merge(right), found) if found else None
+
+
+def merge_bounded(receipts: Mapping[int, Receipt]) -> BoundCounts | None:
+    """What bounding did to all records, from the receipts; None where the map bounds none."""
+    found = [receipt.bounded for receipt in receipts.values() if receipt.bounded is not None]
     return reduce(lambda left, right: left.merge(right), found) if found else None
 
 

@@ -21,6 +21,7 @@ from privpipe.store.arrays.headers import check_output_free, exists
 from privpipe.store.models.artifacts import digest_map, open_model, write_model
 from privpipe.store.models.predictor_files import read_predictor
 from privpipe_flows.runs.run import Run, list_versions, now
+from privpipe_flows.runs.stages.subject_limit import count_subjects, protect_subjects
 
 __all__ = ["Trained", "read_files", "train_stage"]
 
@@ -133,7 +134,7 @@ def _describe(fitted: RecordMap, run: Run, executor: Executor) -> Trained:
         digest,
         fitted.n_features_in,
         fitted.n_features_out,
-        fitted.guarantee,
+        protect_subjects(fitted.guarantee, count_subjects(run)),
         fitted.reads,
         fitted.draws,
         fitted.keeps_features,

@@ -5,14 +5,14 @@ Whoever publishes these publishes them to the adversary too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
 
-__all__ = ["Beside", "expand_beside", "standardise"]
+__all__ = ["Beside", "expand_beside", "expand_variables", "standardise"]
 
 INDICATORS = 64
 """Categories of one variable that become indicators: all, or the most frequent."""
@@ -33,12 +33,20 @@ class Beside:
         Place of each record in the order of the release.
     partition : (n_records,), optional
         Partition of each record, where their lengths are told.
+    n_variables
+        How many of the columns, from the first, are variables that are attacked by themselves as
+        well; None for all.
+    earlier
+        By name, columns of earlier releases of the same records, (n_records, n_columns) each,
+        codes as indicators; rows of NaN where nothing was released.
     """
 
     included: FloatArray | None = None
     columns: tuple[Column, ...] = ()
     position: IntArray | None = None
     partition: IntArray | None = None
+    n_variables: int | None = None
+    earlier: Mapping[str, FloatArray] = field(default_factory=dict)
 
     def take(self, rows: IntArray) -> Beside:
         """The same of some records."""
@@ -47,6 +55,7 @@ class Beside:
             included=None if self.included is None else self.included[rows],
             position=None if self.position is None else self.position[rows],
             partition=None if self.partition is None else self.partition[rows],
+            earlier={name: table[rows] for name, table in self.earlier.items()},
         )
 
     def arrays(self) -> dict[str, FloatArray | IntArray]:
@@ -85,6 +94,18 @@ def expand_beside(beside: Beside, withheld: BoolArray) -> FloatArray:
     if beside.partition is not None:
         parts.append(_expand(np.asarray(beside.partition, np.float64), is_categorical=True))
     return np.hstack(parts)
+
+
+def expand_variables(beside: Beside) -> dict[str, FloatArray]:
+    """Each included variable as columns of numbers, by its name; those that do not vary are out."""
+    found = {}
+    for j, column in enumerate(beside.columns[: beside.n_variables]):
+        assert beside.included is not None, "columns name what is included"
+        values = np.asarray(beside.included[:, j], np.float64)
+        columns = standardise(_expand(values, column.is_categorical))
+        if columns.shape[1]:
+            found[column.name] = columns
+    return found
 
 
 def standardise(columns: FloatArray) -> FloatArray:

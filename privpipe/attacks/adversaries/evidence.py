@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.beside import Beside, expand_beside, standardise
+from privpipe.attacks.adversaries.beside import Beside, expand_beside, expand_variables, standardise
 from privpipe.attacks.adversaries.codes import code_column, code_targets, expand_codes
 from privpipe.attacks.adversaries.coordinates import Coordinates, measure_coordinates
+from privpipe.attacks.adversaries.readers import ALONE, TOGETHER
 from privpipe.errors import InputError
 from privpipe.numerics.finite import find_empty_rows, find_finite_rows
 from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
@@ -45,9 +46,10 @@ class Evidence:
     sources
         What is attacked, by name. Readings of the release: "released" (its features, and which
         rows are withheld), "everything" (these and all that stands beside them) and "bits"
-        (released values as they are, not standardised), and "joined" (everything with the wanted
-        answer, where there is one). For comparison, where given: "raw", "noise", and "wanted",
-        the true wanted answer alone.
+        (released values as they are, not standardised), "joined" (everything with the wanted
+        answer, where there is one), "alone: NAME" (one included variable by itself) and
+        "together: NAME" (everything with an earlier release of the same records). For comparison,
+        where given: "raw", "noise", and "wanted", the true wanted answer alone.
     columns
         The confidential variables; categorical ones with the classes left in the sample.
     truth : (n_records, n_columns)
@@ -221,11 +223,30 @@ def _read_release(
     numbers = released if features is None else released[:, measured]
     if np.issubdtype(numbers.dtype, np.floating):
         numbers = np.where(withheld[:, None], numbers.dtype.type(0), numbers)
+    for name, columns in expand_variables(beside).items():
+        found[f"{ALONE}{name}"] = Coordinates(columns, 1, None, 0)
+    found |= _join_earlier(found, beside.earlier)
     if (others := beside.numbers()).size:
         numbers = np.hstack([numbers, others])
     if numbers.shape[1]:
         wide = numbers if numbers.dtype == np.float32 else numbers.astype(np.float64)
         found["bits"] = Coordinates(wide, numbers.shape[1], None, 0)
+    return found
+
+
+def _join_earlier(
+    readings: dict[str, Coordinates], earlier: Mapping[str, FloatArray]
+) -> dict[str, Coordinates]:
+    """All that is released with each earlier release of the same records, row by row."""
+    whole, found = readings.get("everything", readings["released"]), {}
+    for name, table in earlier.items():
+        gone = np.isnan(table).all(axis=1)
+        held = np.where(np.isfinite(table), table, 0.0)
+        held[gone] = held[~gone].mean(axis=0) if not gone.all() else 0.0
+        columns = standardise(np.column_stack([held, gone]))
+        values = np.hstack([whole.values, columns.astype(whole.values.dtype)])
+        n_features = whole.n_features + table.shape[1]
+        found[f"{TOGETHER}{name}"] = replace(whole, values=values, n_features=n_features)
     return found
 
 

@@ -74,3 +74,6 @@ BIT_READER = Adversary(_load("bits", "fit_bit_reader"), 20_000)
 
 WANTED_READER = Adversary(_load("wanted_answer", "fit_wanted_answer"), 50_000)
 """Knows the true wanted answer and nothing else."""
+
+FEW_READER = WANTED_READER
+"""Reads one included variable: the best on tuning records of frequencies, lines and trees."""

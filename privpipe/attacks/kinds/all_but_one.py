@@ -10,8 +10,14 @@ from privpipe.attacks.kinds.recovery import RecoveryReport, find_frame, report_r
 
 __all__ = ["attack"]
 
-MOST_TARGETS = 100
-"""Records that are attacked in turn."""
+MOST_TARGETS = 2000
+"""Records that are attacked in turn; a few are met by chance where features are few."""
+
+MOST_WIDE_TARGETS = 800
+"""Of records of more than `WIDE` features: none found of so many is less than one in a hundred."""
+
+WIDE = 64
+BATCH_BYTES = 2**25
 
 
 def attack(sample: Sample, options: AttackOptions) -> RecoveryReport:
@@ -22,7 +28,12 @@ def attack(sample: Sample, options: AttackOptions) -> RecoveryReport:
     assert sample.gram is not None
     frame = find_frame(sample.released)
     left = frame @ (sample.released.T @ sample.released - sample.gram) @ frame.T
-    targets = sample.members[:MOST_TARGETS] @ frame.T
-    _, vectors = np.linalg.eigh(left + targets[:, :, None] * targets[:, None, :])
-    guesses = vectors[:, :, -1][:, None, :]
+    q = len(frame)
+    targets = sample.members[: MOST_TARGETS if q <= WIDE else MOST_WIDE_TARGETS] @ frame.T
+    guesses = np.empty((len(targets), 1, q))
+    batch = max(1, BATCH_BYTES // (8 * q * q))
+    for start in range(0, len(targets), batch):
+        some = targets[start : start + batch]
+        _, vectors = np.linalg.eigh(left + some[:, :, None] * some[:, None, :])
+        guesses[start : start + batch, 0] = vectors[:, :, -1]
     return report_recovery(targets, sample.others @ frame.T, guesses, level=options.level)

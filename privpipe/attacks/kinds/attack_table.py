@@ -44,6 +44,15 @@ class Sample:
         Sum of the products of all records that a surrogate release was made of.
     noise : (n_records, any)
         The records with noise of equal utility.
+    neighbours : two arrays (n_releases, n_features_released)
+        Independent releases of one record, and of another.
+    learned, fresh : (n, any)
+        Records that the model of a release learned from, and records of the same population that
+        it did not: what it makes of them, and what they cost it.
+    published, judged : (n, n_features_released)
+        Records of a release, and the released records that judged it.
+    attributes
+        Names of the released attributes.
     columns
         Name and kind of each confidential column.
     groups : (n_records,)
@@ -66,6 +75,12 @@ class Sample:
     signs: FloatArray | None = None
     gram: FloatArray | None = None
     noise: FloatArray | None = None
+    neighbours: tuple[FloatArray, FloatArray] | None = None
+    learned: FloatArray | None = None
+    fresh: FloatArray | None = None
+    published: FloatArray | None = None
+    judged: FloatArray | None = None
+    attributes: Sequence[str] = ()
     columns: Sequence[Column] | None = None
     groups: IntArray | None = None
     seen: BoolArray | None = None
@@ -139,6 +154,12 @@ _ROWS = (
         _load("membership"),
     ),
     AttackKind(
+        "tracing",
+        "Can be told by second moments whether a record is among those of signed sums?",
+        ("released", "members", "others"),
+        _load("tracing"),
+    ),
+    AttackKind(
         "known_signs",
         "Are the records of signed sums solved for by whoever kept the signs?",
         ("released", "members", "others", "signs"),
@@ -161,6 +182,24 @@ _ROWS = (
         "Is the farthest record read off the strongest direction of signed sums?",
         ("released", "members", "others"),
         _load("outlying_record"),
+    ),
+    AttackKind(
+        "neighbours",
+        "Are the releases of one record told from those of another beyond the promised epsilon?",
+        ("neighbours",),
+        _load("neighbours"),
+    ),
+    AttackKind(
+        "training_membership",
+        "Can be told whether a record was among those the published model learned from?",
+        ("learned", "fresh"),
+        _load("two_samples"),
+    ),
+    AttackKind(
+        "drift",
+        "Do the records of the release differ from those that judged it?",
+        ("published", "judged"),
+        _load("two_samples"),
     ),
     AttackKind(
         "information",

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import threadpool_limits
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.beside import Beside
@@ -32,6 +33,7 @@ from privpipe.attacks.statistics.measures import (
     measure_number_scores,
     orient_ranking,
 )
+from privpipe.attacks.statistics.roc import sample_curve
 from privpipe.attacks.statistics.splits import Split, draw_rows, draw_split
 from privpipe.errors import ConvergenceError, PrivpipeError
 from privpipe.protocols import Column, FloatArray, IntArray
@@ -42,6 +44,7 @@ __all__ = [
     "plan_attacks",
     "run_attack",
     "score_decisions",
+    "train_adversary",
 ]
 
 
@@ -205,7 +208,9 @@ def run_attack(evidence: Evidence, attack: Attack, options: AttackOptions) -> At
         n_coordinates=source.values.shape[1],
     )
     try:
-        outcome = _attack(evidence, position, outcome, options)
+        # Attacks run beside one another: on small fits OpenMP's threads wait more than they work.
+        with threadpool_limits(1, user_api="openmp"):
+            outcome = _attack(evidence, position, outcome, options)
     except PrivpipeError as error:
         outcome = replace(outcome, reason=str(error))
     except Exception as error:  # a library's message may hold values, its class does not
@@ -213,14 +218,51 @@ def run_attack(evidence: Evidence, attack: Attack, options: AttackOptions) -> At
     return replace(outcome, seconds=time.perf_counter() - started)
 
 
-def _attack(
-    evidence: Evidence, position: int, outcome: AttackOutcome, options: AttackOptions
-) -> AttackOutcome:
-    adversary = find_adversary(outcome.attack.adversary, ADVERSARIES)
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """An adversary that was trained, and what it says of test records.
+
+    Parameters
+    ----------
+    split
+        Records to train on, to choose settings by, and to judge by.
+    scale
+        Mean and deviation of the training records of a number; (0, 1) of classes.
+    test : (n_test,)
+        Records that judge.
+    decided
+        What it says of them, in the unit of the variable, and how it ranks them.
+    guess
+        What one would say without records.
+    settings, n_train, n_tune
+        As in `AttackOutcome`.
+    """
+
+    split: Split
+    scale: tuple[float, float]
+    test: IntArray
+    decided: _Decided
+    guess: float
+    settings: str
+    n_train: int
+    n_tune: int
+
+
+def train_adversary(
+    evidence: Evidence, position: int, source: str, name: str, options: AttackOptions
+) -> Trained:
+    """Train one adversary on a source of the evidence and let it decide about test records.
+
+    Raises
+    ------
+    ConvergenceError
+        If its decisions are not finite.
+    """
+    adversary = find_adversary(name, ADVERSARIES)
     n_classes = evidence.columns[position].n_categories
     truth = evidence.truth[:, position]
     split = _split_target(evidence, truth, n_classes, options)
-    x = evidence.sources[outcome.attack.source].values
+    x = evidence.sources[source].values
     centre, spread = (0.0, 1.0) if n_classes else _measure_target(truth[split.train])
     problem = Problem(
         x_train=x[split.train],
@@ -238,26 +280,38 @@ def _attack(
     expected = (len(test), n_classes) if n_classes else (len(test),)
     if decision.shape != expected or not np.isfinite(decision).all():
         raise ConvergenceError("The adversary's decisions are not finite, or too few.")
-    signs = _orient(problem, fitted)
+    return Trained(
+        split,
+        (centre, spread),
+        test,
+        (centre + spread * decision, decision * _orient(problem, fitted)),
+        _guess(truth[split.train], n_classes),
+        fitted.settings,
+        len(problem.x_train),
+        len(problem.x_tune),
+    )
+
+
+def _attack(
+    evidence: Evidence, position: int, outcome: AttackOutcome, options: AttackOptions
+) -> AttackOutcome:
+    source = outcome.attack.source
+    made = train_adversary(evidence, position, source, outcome.attack.adversary, options)
     known = None
-    if is_of_release(outcome.attack.source) and "wanted" in evidence.sources:
-        known = _decide_wanted(evidence, position, split, (centre, spread), test, options)
+    if is_of_release(source) and "wanted" in evidence.sources:
+        known = _decide_wanted(evidence, position, made.split, made.scale, made.test, options)
+    truth = evidence.truth[made.test, position]
     return replace(
         outcome,
         status="measured",
         scores=score_decisions(
-            evidence,
-            position,
-            test,
-            (centre + spread * decision, decision * signs),
-            known,
-            _guess(truth[split.train], n_classes),
-            options,
+            evidence, position, made.test, made.decided, known, made.guess, options
         ),
-        settings=fitted.settings,
-        n_train=len(problem.x_train),
-        n_tune=len(problem.x_tune),
-        n_test=len(test),
+        settings=made.settings,
+        n_train=made.n_train,
+        n_tune=made.n_tune,
+        n_test=len(made.test),
+        roc=sample_curve(truth, made.decided[1], outcome.attack.kind),
     )
 
 

@@ -96,7 +96,14 @@ def attack(sample: Sample, options: AttackOptions) -> InformationReport:
     """The row "information" of the kinds of attack."""
     assert sample.codes is not None
     assert sample.classes is not None
-    return measure_information(sample.codes, sample.classes, level=options.level, seed=options.seed)
+    return measure_information(
+        sample.codes,
+        sample.classes,
+        released_names=sample.attributes,
+        confidential_names=[column.name for column in sample.columns or ()],
+        level=options.level,
+        seed=options.seed,
+    )
 
 
 def measure_information(

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from privpipe.attacks.adversaries.linear_adversaries import fit_least_squares
 from privpipe.attacks.adversaries.problem import Problem, measure_tuning
 from privpipe.attacks.statistics.splits import draw_split
 from privpipe.errors import InputError, OptionError
-from privpipe.protocols import FloatArray
+from privpipe.protocols import BoolArray, Column, FloatArray
 
-__all__ = ["draw_noise_at_budget", "draw_noise_at_score", "measure_utility_cost"]
+__all__ = [
+    "draw_noise_at_budget",
+    "draw_noise_at_score",
+    "make_equal_noise",
+    "measure_utility_cost",
+]
 
 _SCALES = (1e-3, 1e3)
 _STEPS = 24
@@ -130,6 +137,54 @@ def draw_noise_at_score(
         reached = _score(raw[rows] + np.exp(middle) * noise[rows], desired[rows], n_classes, seed)
         low, high = (middle, high) if reached > score else (low, middle)
     return np.asarray(raw + np.exp((low + high) / 2) * noise)
+
+
+def make_equal_noise(
+    raw: FloatArray,
+    released: FloatArray,
+    desired: FloatArray,
+    columns: Sequence[Column],
+    *,
+    rows: BoolArray,
+    seed: int = 0,
+) -> FloatArray | None:
+    """The records with Laplace noise under which the first wanted answer is read as well.
+
+    Parameters
+    ----------
+    raw, released : (n_records, any)
+        Records before and after.
+    desired : (n_records, n_desired)
+        True wanted answers; NaN where missing.
+    columns
+        Their kinds.
+    rows : (n_records,)
+        Records that the release holds; the others say nothing of its utility.
+
+    Returns
+    -------
+    noisy : (n_records, n_features) or None
+        None where nothing is wanted, or the answer does not vary.
+    """
+    if not columns:
+        return None
+    truth = desired[:, 0]
+    known = np.flatnonzero(~np.isnan(truth) & rows)[:5_000]
+    if len(known) < 40 or np.ptp(truth[known]) == 0:
+        return None
+    n_classes = columns[0].n_categories
+    kept = _score(np.asarray(released[known], np.float64), truth[known], n_classes, seed)
+    x = np.asarray(raw, np.float64)
+    noise = draw_noise_at_score(x[known], truth[known], kept, n_classes=n_classes, seed=seed)
+    spread = x[known].std(axis=0)
+    varies = spread > 0
+    if not varies.any():
+        return None
+    # The scale that was found, in units of each column's deviation, for all records.
+    ratio = (noise - x[known])[:, varies].std(axis=0) / spread[varies]
+    scale = float(np.median(ratio)) / np.sqrt(2)
+    drawn = np.random.default_rng(seed + 1).laplace(0.0, 1.0, x.shape)
+    return np.asarray(x + scale * spread * drawn)
 
 
 def _score(x: FloatArray, y: FloatArray, n_classes: int | None, seed: int) -> float:

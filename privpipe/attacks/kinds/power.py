@@ -29,8 +29,10 @@ __all__ = ["LEAKS", "choose_planted", "list_leaks", "measure_power"]
 SIZES = (0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5)
 """Shares of the records of leaks that need no fit."""
 
-FINER = (1.0, 1 / 3)
-"""Sizes of planted leaks that are tried, in units of the one that must be found."""
+FINER = (1 / 3, 1.0)
+"""Sizes of planted leaks that are tried, in units of the one that must be found. Where the small
+one is found the larger one of the same kind is not planted: every record that
+tells, tells still."""
 
 LEAKS: dict[str, str] = {
     "advantage": "every record told a little",
@@ -103,9 +105,9 @@ def measure_power(
         planted = _plant(evidence, position, leak, share, options.seed)
         attack = Attack(target, "classes" if kind else "numbers", source, adversary)
         outcome = run_attack(planted, attack, options)
-        if not _is_found(outcome.scores, attack.kind, options):
+        if _is_found(outcome.scores, attack.kind, options):
+            found = share
             break
-        found = share
     return Detection(target, leak, found, adversary, math.isfinite(found))
 
 

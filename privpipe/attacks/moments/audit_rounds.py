@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -39,6 +39,8 @@ def audit_release(
     coding: Coding = "zero_one",
     keeps_features: bool = True,
     learned: tuple[CoMoments, PairMoments] | None = None,
+    level: float = 0.95,
+    names: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Judge a release on labelled records that its map has never seen.
 
@@ -60,6 +62,8 @@ def audit_release(
     learned
         What `ask_raw` and `ask_pairs` made of `fit` and `attack`, where a pass of the caller's
         has found it.
+    level, names
+        As `find_audit`.
 
     Returns
     -------
@@ -100,7 +104,7 @@ def audit_release(
             remedy="Hold out more records with [audit] holdout.",
             code="audit-too-small",
         )
-    return find_audit(sums, plan)
+    return find_audit(sums, plan, level=level, names=names)
 
 
 def ask_raw(schema: ShardSchema, coding: Coding) -> Callable[[Shard], CoMoments]:

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from privpipe.attacks.moments.raw_predictors import widen
-from privpipe.attacks.statistics.privacy import sum_privacy
+from privpipe.attacks.statistics.privacy import PARTS, sum_privacy
 from privpipe.numerics.finite import find_finite_rows, keep_rows
+from privpipe.numerics.record_hash import cut_in_parts
 from privpipe.numerics.regression.labels import Coding, code_targets, count_targets
 from privpipe.numerics.regression.moments import CoMoments, LeastSquares
 from privpipe.protocols import Column, FloatArray, IntArray, Shard
@@ -142,6 +143,8 @@ def summarise_pairs(
 def measure_pairs(shard: Shard, *, plan: AuditPlan) -> AuditSums:
     """Judge the records of a shard: raw features, released features, true labels."""
     shard = _only_released(shard)
+    parts = _cut(shard, plan)
+    shard = replace(shard, confidential=shard.confidential[:, : len(plan.confidential)])
     x = shard.features.astype(np.float64)
     released = shard.released.astype(np.float64)
     values = np.hstack([shard.desired, shard.confidential])
@@ -153,11 +156,39 @@ def measure_pairs(shard: Shard, *, plan: AuditPlan) -> AuditSums:
     if direct is not None:
         adversaries["released"] = direct
         scores["released"] = direct.predict(released)
-    _add_privacy(added, adversaries, released, scores, targets, plan)
+    _add_privacy(added, adversaries, released, scores, targets, plan, parts)
+    _add_distortion(added, x, released, plan.mean)
     for name, score in scores.items():
         _add_predictions(added, name, score, values, targets, plan)
     _add_floors(added, shard, plan)
     return AuditSums(len(x), added)
+
+
+def _cut(shard: Shard, plan: AuditPlan) -> IntArray:
+    """Part of each record: by its subject where one is given, else by what it holds.
+
+    A column behind the confidential ones is the subject.
+    """
+    subject = shard.confidential[:, len(plan.confidential) :]
+    if subject.shape[1]:
+        return cut_in_parts(np.nan_to_num(subject), PARTS)
+    return cut_in_parts(np.hstack([shard.features, shard.confidential]), PARTS)
+
+
+def _add_distortion(
+    added: dict[str, FloatArray], x: FloatArray, released: FloatArray, mean: FloatArray
+) -> None:
+    """How far each feature moved, and how far it varies; nothing of a release of other columns."""
+    if released.shape[1] == x.shape[1] + 1:  # a column of ones that raw records lack
+        released = released[:, :-1]
+    if released.shape[1] != x.shape[1]:
+        return
+    held = find_finite_rows(x)  # what is imputed was not there to be distorted
+    away, moved = x[held] - mean, released[held] - x[held]
+    counts = np.full(x.shape[1], float(held.sum()))
+    added["distortion"] = np.vstack(
+        [(moved**2).sum(axis=0), away.sum(axis=0), (away**2).sum(axis=0), counts]
+    )
 
 
 def _only_released(shard: Shard) -> Shard:
@@ -195,6 +226,7 @@ def _add_privacy(
     scores: dict[str, FloatArray],
     targets: FloatArray,
     plan: AuditPlan,
+    parts: IntArray,
 ) -> None:
     """What each adversary's view adds to the privacy of the confidential targets."""
     confidential = slice(count_targets(plan.desired), None)
@@ -208,6 +240,7 @@ def _add_privacy(
             raw,
             plan.mean,
             scores[name][:, confidential],
+            parts,
         )
 
 

@@ -12,11 +12,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from privpipe.attacks.statistics.uncertainty.intervals import Interval, measure_parts_interval
 from privpipe.numerics.regression.moments import LeastSquares
 from privpipe.numerics.rounding import exceeds
-from privpipe.protocols import FloatArray
+from privpipe.protocols import FloatArray, IntArray
 
-__all__ = ["ViewPrivacy", "report_privacy", "sum_privacy"]
+__all__ = ["PARTS", "ViewPrivacy", "limit_complete_privacy", "report_privacy", "sum_privacy"]
+
+PARTS = 64
+"""Parts of the records whose sums are kept apart: an interval needs the spread between some."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,7 @@ def sum_privacy(
     raw: LeastSquares,
     mean: FloatArray,
     predicted: FloatArray | None = None,
+    parts: IntArray | None = None,
 ) -> FloatArray:
     """What some records add to e_privacy and complete privacy.
 
@@ -70,27 +75,51 @@ def sum_privacy(
         Mean raw training record.
     predicted : (n_records, n_targets), optional
         What `adversary` predicts from what is shown, where the caller has it.
+    parts : (n_records,), optional
+        One of `PARTS` parts of each record, from which intervals are found; subjects are whole.
 
     Returns
     -------
-    table : (4, n_targets)
+    table : (4, n_targets) or (PARTS, 4, n_targets)
         Per target: squared changes of the prediction, records, pairs that are completely
-        private, and pairs whose truth is known. Tables of different records add.
+        private, and pairs whose truth is known; with `parts` of each part. Tables of different
+        records add.
 
     References
     ----------
     Xu et al. 2017, definitions of e_privacy and complete privacy.
     """
     predicted = adversary.predict(shown) if predicted is None else predicted
-    changed = ((predicted - expected) ** 2).sum(axis=0)
+    changed = (predicted - expected) ** 2
     # The paper's "greater": who does just as well as from the mean, up to the rounding of both
     # sums, does not count, and neither does an unknown truth.
     without = np.abs(raw.predict(mean[None, :]) - truth)
     terms = adversary.sum_terms(shown) + raw.sum_terms(mean[None, :]) + 2 * np.abs(truth)
     n_terms = max(shown.shape[1], len(mean))
-    private = exceeds(np.abs(predicted - truth), without, terms, n_terms).sum(axis=0)
-    known = (~np.isnan(truth)).sum(axis=0)
-    return np.vstack([changed, np.full(len(changed), float(len(shown))), private, known])
+    private = exceeds(np.abs(predicted - truth), without, terms, n_terms)
+    known = ~np.isnan(truth)
+    columns = np.stack([changed, np.ones_like(changed), private, known], axis=1)
+    if parts is None:
+        return np.asarray(columns.sum(axis=0))
+    found = np.zeros((PARTS, *columns.shape[1:]))
+    order = np.argsort(parts, kind="stable")
+    present, first = np.unique(parts[order], return_index=True)
+    if len(first):
+        found[present] = np.add.reduceat(columns[order], first, axis=0)
+    return found
+
+
+def limit_complete_privacy(table: FloatArray, *, level: float) -> Interval:
+    """The share of pairs that are completely private, with limits by the parts of the records.
+
+    Parameters
+    ----------
+    table : (PARTS, 4, n_targets)
+        Of `sum_privacy` with parts.
+    level
+        Two-sided confidence.
+    """
+    return measure_parts_interval(table[:, 2].sum(axis=1), table[:, 3].sum(axis=1), level=level)
 
 
 def report_privacy(table: FloatArray, names: Sequence[str]) -> ViewPrivacy:

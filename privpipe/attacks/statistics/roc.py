@@ -7,13 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn import metrics
 
-from privpipe.attacks.statistics.measures import weigh_areas
+from privpipe.attacks.statistics.measures import halve_numbers, weigh_areas
 from privpipe.attacks.statistics.uncertainty.bootstrap import measure_bootstrap_interval
 from privpipe.attacks.statistics.uncertainty.intervals import Interval
 from privpipe.errors import InputError
-from privpipe.protocols import FloatArray, IntArray
+from privpipe.protocols import BoolArray, FloatArray, IntArray
 
-__all__ = ["RocCurve", "measure_roc"]
+__all__ = ["GRID", "RocCurve", "measure_roc", "sample_curve"]
+
+GRID = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
+"""False-positive rates at which the curve of an attack is kept."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,3 +113,48 @@ def measure_roc(
         seed=seed,
     )
     return RocCurve(fpr, tpr, area, n_positive, n_negative)
+
+
+def sample_curve(truth: FloatArray, ranking: FloatArray, kind: str) -> tuple[float, ...]:
+    """True-positive rates of an adversary at the false-positive rates of `GRID`.
+
+    Parameters
+    ----------
+    truth : (n_records,)
+        Codes of classes, or numbers.
+    ranking : (n_records, n_classes) or (n_records,)
+        How records rank for each class, or a predicted number, which ranks what is above the
+        median.
+    kind
+        "classes" or "numbers".
+
+    Returns
+    -------
+    rates
+        Of several classes the mean over each against the rest; a threshold passes whole ties.
+
+    Examples
+    --------
+    >>> rates = sample_curve(np.array([0, 0, 1, 1]), np.eye(2)[[0, 0, 1, 1]], "classes")
+    >>> rates[0], rates[-1]
+    (1.0, 1.0)
+    """
+    if kind == "numbers":
+        pairs = [(halve_numbers(truth) == 1, ranking)]
+    else:
+        codes, n_classes = truth.astype(np.int64), ranking.shape[1]
+        if n_classes == 2:
+            pairs = [(codes == 1, ranking[:, 1] - ranking[:, 0])]
+        else:
+            pairs = [(codes == k, ranking[:, k]) for k in range(n_classes)]
+    curves = [_sample_one(positive, value) for positive, value in pairs if 0 < positive.mean() < 1]
+    return tuple(np.mean(curves, axis=0).tolist()) if curves else ()
+
+
+def _sample_one(positive: BoolArray, value: FloatArray) -> FloatArray:
+    order = np.argsort(-value, kind="stable")
+    ends = np.flatnonzero(np.append(np.diff(value[order]) != 0, True))
+    found = np.concatenate([[0], np.cumsum(positive[order])[ends]]) / positive.sum()
+    false = np.concatenate([[0], np.cumsum(~positive[order])[ends]]) / (~positive).sum()
+    at = np.searchsorted(false, np.asarray(GRID) + 1e-12, side="right") - 1
+    return np.asarray(found[at])

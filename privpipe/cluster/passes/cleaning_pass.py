@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.capabilities import Counts, MakesRecords, Measures, Reconstructs
+from privpipe.capabilities import BoundCounts, Bounds, Counts, MakesRecords, Measures, Reconstructs
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import Executor
 from privpipe.errors import FormatError, InputError, PrivpipeError
@@ -23,6 +23,7 @@ from privpipe.numerics.finite import find_empty_rows, find_finite_rows, keep_row
 from privpipe.protocols import BoolArray, FloatArray, RecordMap, RecordStream
 from privpipe.records.schema import MISSING
 from privpipe.sanitizers.utility_summary import UtilitySummary
+from privpipe.store.access.location import open_store, read_bytes
 from privpipe.store.arrays.blocks import Receipt, write_block
 from privpipe.store.arrays.layout import FEATURES, RELEASED
 from privpipe.store.collections.collection import Collection
@@ -65,6 +66,9 @@ class CleaningJob:
         Mean training record, for "impute".
     keys
         Name the keys of the draws, when the map draws at random.
+    withheld
+        Place of a bit per record, by chunk, that is set where the record is withheld whatever it
+        holds; None where none is.
     """
 
     collection: Collection
@@ -75,6 +79,7 @@ class CleaningJob:
     nonfinite: Nonfinite = "fail"
     fill: FloatArray | None = None
     keys: PartitionKeys | None = None
+    withheld: str | None = None
 
     @property
     def flags_released(self) -> bool:
@@ -152,25 +157,31 @@ def _clean_chunk(job: CleaningJob, fitted: RecordMap, chunk: int) -> Receipt:
     seconds = time.perf_counter() - begun
     withheld = len(kept) - int(kept.sum())
     return replace(
-        receipt, seconds=seconds, withheld=withheld, utility=mapped.utility, unseen=mapped.unseen
+        receipt,
+        seconds=seconds,
+        withheld=withheld,
+        utility=mapped.utility,
+        unseen=mapped.unseen,
+        bounded=mapped.bounded,
     )
 
 
 @dataclass(frozen=True, eq=False)
 class _Mapped:
-    """What a map made of a chunk: the arrays, what is released, the cost, unseen profiles."""
+    """What a map made of a chunk: the arrays, what is released, the cost, what was counted."""
 
     block: Block
     kept: BoolArray
     utility: UtilitySummary | None = None
     unseen: int | None = None
+    bounded: BoundCounts | None = None
 
 
 def _map_features(job: CleaningJob, fitted: RecordMap, chunk: int) -> _Mapped:
     """Released features of a chunk."""
     start, stop = job.plan.chunks.rows(chunk)
     x, kept = treat_nonfinite(job, job.collection.read(FEATURES, start, stop), chunk)
-    utility = None
+    utility = bounded = None
     if isinstance(fitted, Measures):
         # Withheld records must not count as cleaned; a map that measures draws nothing.
         released, utility = fitted.apply_measured(keep_rows(x, kept), overwrite_x=True)
@@ -178,12 +189,15 @@ def _map_features(job: CleaningJob, fitted: RecordMap, chunk: int) -> _Mapped:
     else:
         # Withheld records keep their place, so that what is drawn for a record never shifts.
         ready = x if kept.all() else np.where(kept[:, None], x, x.dtype.type(0))
-        released = fitted.apply(ready, _stream(job, start, stop))
+        if isinstance(fitted, Bounds):
+            released, bounded = fitted.apply_bounded(ready, _stream(job, start, stop))
+        else:
+            released = fitted.apply(ready, _stream(job, start, stop))
         if not kept.all():
             released[~kept] = np.nan
     kept &= ~find_empty_rows(released)  # a map may withhold records of its own
     block = {FEATURES: released.astype(job.plan.arrays[0].dtype, copy=False)}
-    return _Mapped(block, kept, utility)
+    return _Mapped(block, kept, utility, bounded=bounded)
 
 
 def _make_features(job: CleaningJob, fitted: MakesRecords, chunk: int) -> _Mapped:
@@ -224,17 +238,31 @@ def treat_nonfinite(
     InputError
         Under "fail", with how many records of which chunk are concerned.
     """
-    kept = find_finite_rows(x)
+    kept, allowed = find_finite_rows(x), _find_allowed(job, chunk, len(x))
     if kept.all() or job.nonfinite == "withhold":
-        return x, kept
+        return x, kept & allowed
     if job.nonfinite == "impute" and job.fill is not None:
-        return np.where(np.isfinite(x), x, job.fill.astype(x.dtype)), np.ones(len(x), bool)
+        return np.where(np.isfinite(x), x, job.fill.astype(x.dtype)), allowed
     raise InputError(
         f"{len(x) - int(kept.sum())} of {len(x)} records of chunk {chunk} hold features that are "
         "not finite.",
         remedy='Fix the source, or set [release] nonfinite = "withhold" or "impute".',
         code="nonfinite",
     )
+
+
+def _find_allowed(job: CleaningJob, chunk: int, n_records: int) -> BoolArray:
+    """Records of a chunk that may be released, whatever they hold."""
+    if job.withheld is None:
+        return np.ones(n_records, bool)
+    content = read_bytes(open_store(job.withheld, read_only=True), f"{chunk:08d}")
+    if content is None or len(content) != -(-n_records // 8):
+        raise FormatError(
+            f"Which records of chunk {chunk} are withheld is not known.",
+            remedy="Do not change a run's workspace while it works; run again.",
+        )
+    allowed: BoolArray = np.unpackbits(np.frombuffer(content, np.uint8), count=n_records) == 0
+    return allowed
 
 
 def _spread(values: npt.NDArray[Any], kept: BoolArray) -> npt.NDArray[Any]:

@@ -16,7 +16,14 @@ import numpy as np
 
 from privpipe.protocols import BoolArray, FloatArray
 
-__all__ = ["FactorModel", "FactorSums", "expect_pattern", "expect_rows", "fit_factors"]
+__all__ = [
+    "FactorModel",
+    "FactorSums",
+    "expect_pattern",
+    "expect_rows",
+    "fit_covariance",
+    "fit_factors",
+]
 
 FactorSums = tuple[FloatArray, FloatArray, FloatArray, FloatArray, float]
 """Products (p, r, r), cross products (p, r), products of all scores (r, r), squares (p,), and how
@@ -24,6 +31,9 @@ many entries are known."""
 
 BLOCK = 512
 LEAST_VARIANCE = 1e-8
+
+COVARIANCE_NOISE = 1e-6
+"""Variance that stands for none where covariances are not of low rank."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,3 +151,77 @@ def fit_factors(
         if change <= tolerance * np.linalg.norm(expanded.T @ expanded):
             return FactorModel(loadings, variance, np.eye(len(scatter)) * n_records, count, True)
     return FactorModel(loadings, variance, np.eye(len(scatter)) * n_records, max_rounds, False)
+
+
+def fit_covariance(
+    ask: Callable[[FloatArray, float], FactorSums],
+    n_features: int,
+    n_records: float,
+    *,
+    tolerance: float = 1e-3,
+    max_rounds: int = 40,
+) -> FactorModel:
+    """Maximise the likelihood of records of any covariance: what least squares predict best by.
+
+    A factor model of low rank takes what its few factors leave for noise, and its regression is
+    that of records without noise: of features that have none, as indicators of classes, both lose
+    the model. Here every feature keeps all of its variance.
+
+    Parameters
+    ----------
+    ask, n_records, max_rounds
+        As in `fit_factors`.
+    n_features
+        Columns of the records, the one of ones included.
+    tolerance
+        Relative change of the covariance in a round at which it ends; further rounds fit what is
+        missing more than what is known.
+
+    Returns
+    -------
+    FactorModel
+        As many factors as features: loadings are a root of the mean products.
+
+    Notes
+    -----
+    Rounds of expectation and maximisation (Little and Rubin 2002, section 11.2), two of which are
+    extrapolated (Varadhan and Roland 2008, SQUAREM S3) as long as the covariance stays positive.
+    """
+    eye = np.eye(n_features)
+    variance = COVARIANCE_NOISE
+
+    def improve(moments: FloatArray) -> FloatArray:
+        root = _root(moments)
+        _, _, scatter, _, _ = ask(root, variance)
+        new: FloatArray = root @ (scatter / n_records) @ root.T
+        return (new + new.T) / 2
+
+    moments: FloatArray = eye
+    count, converged = 0, False
+    while count < max_rounds and not converged:
+        once = improve(moments)
+        twice = improve(once)
+        count += 2
+        step, bend = once - moments, (twice - once) - (once - moments)
+        converged = bool(np.linalg.norm(twice - once) <= tolerance * np.linalg.norm(twice))
+        moments = twice if converged else _extrapolate(moments, step, bend, twice)
+    return FactorModel(_root(moments), variance, n_records * eye, count, converged)
+
+
+def _extrapolate(
+    start: FloatArray, step: FloatArray, bend: FloatArray, plain: FloatArray
+) -> FloatArray:
+    """As far along the curve of two rounds as the moments stay positive; else after these."""
+    reach = float(np.linalg.norm(step)) / max(float(np.linalg.norm(bend)), 1e-300)
+    while reach > 1.05:
+        ahead: FloatArray = start + 2 * reach * step + reach**2 * bend
+        if np.linalg.eigvalsh(ahead)[0] > 0:
+            return ahead
+        reach = (reach + 1) / 2
+    return plain
+
+
+def _root(moments: FloatArray) -> FloatArray:
+    values, vectors = np.linalg.eigh(moments)
+    root: FloatArray = vectors * np.sqrt(np.maximum(values, COVARIANCE_NOISE * values[-1]))
+    return root

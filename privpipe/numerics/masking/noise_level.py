@@ -16,6 +16,15 @@ SPREAD = 1.05
 CLEAR = 1.5
 """How far above the limit of the bulk the next eigenvalue stands: it is no part of it."""
 
+UNEVEN = 2.0
+"""The same of noise that differs from feature to feature, as that of standardised features does."""
+
+FAR = 6.0
+"""How far the next eigenvalue must stand above such an uneven bulk."""
+
+LEAST_UNEVEN = 8
+"""Directions below which an uneven bulk is not told from features that hardly vary."""
+
 CHANCE = 3.0
 """How much more of the responses noise may explain than it does by chance: k of n."""
 
@@ -28,7 +37,8 @@ def measure_noise(
     The eigenvalues of pure noise of k directions lie within the law of Marchenko and Pastur,
     ``noise^2 (1 +- sqrt(k / n))^2``. The widest bottom of the spectrum that fits it, with
     something above, is the noise, unless the responses depend on it: features that are
-    independent of one another look like noise to their own moments.
+    independent of one another look like noise to their own moments. A wider bottom is taken where
+    what is above stands far: noise of equal features differs once these are standardised.
 
     Parameters
     ----------
@@ -59,10 +69,15 @@ def measure_noise(
         share = math.sqrt(k / n_records)
         low, high = max(0.0, 1 - share) ** 2, (1 + share) ** 2
         mean = float(values[:k].mean())
-        in_bulk = values[k - 1] <= SPREAD * high * mean and SPREAD * values[0] >= low * mean
-        is_apart = values[k] > CLEAR * high * mean
+        is_noise = any(
+            values[k - 1] <= spread * high * mean
+            and spread * values[0] >= low * mean
+            and values[k] > apart * high * mean
+            for spread, apart, least in ((SPREAD, CLEAR, 2), (UNEVEN, FAR, LEAST_UNEVEN))
+            if k >= least
+        )
         told = 0.0 if explained is None else float(explained[:k].sum())
-        if in_bulk and is_apart and told <= CHANCE * k / n_records:
+        if is_noise and told <= CHANCE * k / n_records:
             noise = mean
     return math.sqrt(noise)
 

@@ -30,7 +30,10 @@ _LN2_LOW = 1.90821492927058770002e-10
 
 @compiled
 def exponential_of(number: float, rest: float) -> float:
-    """``-log(number / 2**64)`` within 3 ulp, for number + rest = 2**64, both at least 1/2.
+    """``-log(number / 2**64)``, for number + rest = 2**64, both at least 1/2.
+
+    Off by at most 7 * 2**-53 of itself, the rounding of `number` to 53 bits included: proved by
+    ball arithmetic over the whole range, in tests/numerics/random/test_elementary_proof.py.
 
     The number is cut into ``2**power * (1 + f)`` with 1 + f in [sqrt(1/2), sqrt(2)). From
     sqrt(1/2) * 2**64 upwards power is 64, the result is small, and f is taken from `rest`,
@@ -60,7 +63,7 @@ def exponential_of(number: float, rest: float) -> float:
 
 @compiled
 def sine_cosine_of(angle: float) -> tuple[float, float]:
-    """Sine and cosine of an angle from 0 to pi/4, each within 1 ulp."""
+    """Sine and cosine of an angle from 0 to pi/4, each within 2**-52; proved likewise."""
     z = angle * angle
     sine = angle + angle * z * (
         -1.66666666666666324348e-01

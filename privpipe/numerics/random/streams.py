@@ -203,7 +203,13 @@ class KeyedStream:
         """Make tiles in the buffer of another stream, whose tile is then no longer valid."""
         self._buffer = other._buffer
 
-    def words_at(self, purpose: str, words_per_record: int, records: IntArray) -> WordArray:
+    def words_at(
+        self,
+        purpose: str,
+        words_per_record: int,
+        records: IntArray,
+        places: IntArray | None = None,
+    ) -> WordArray:
         """Words of some records of the run, shape (len(records), words_per_record).
 
         Parameters
@@ -212,16 +218,20 @@ class KeyedStream:
             As in `words`, whose words these are.
         records : (n,), integer
             Numbers within the run, 0 its first record, in any order.
+        places : (n, n_places), integer, optional
+            Which words of each record; all of them when not given.
 
         Raises
         ------
         OptionError
-            As in `words`, and if a record is not within the run.
+            As in `words`, and if a record is not within the run, or a place not within a record.
         """
         cipher = Cipher(algorithms.AES(self._subkey(purpose, words_per_record)), modes.ECB())
-        places = check_places(records, self._n_records)
-        numbers = places.astype(np.uint64) + np.uint64(self._first)
-        high, low, odd = _block_numbers(numbers, words_per_record)
+        found = check_places(records, self._n_records)
+        numbers = found.astype(np.uint64) + np.uint64(self._first)
+        wanted = np.arange(words_per_record)[None, :] if places is None else places
+        within = check_places(wanted, words_per_record).astype(np.uint64)
+        high, low, odd = _block_numbers(numbers, words_per_record, within)
         blocks = np.stack([high, low], axis=-1).astype(">u8")
         words = np.frombuffer(cipher.encryptor().update(blocks.tobytes()), "<u8")
         picked = np.where(odd, words[1::2].reshape(odd.shape), words[0::2].reshape(odd.shape))
@@ -273,7 +283,7 @@ def _native(words: WordArray) -> WordArray:
 
 
 def _block_numbers(
-    records: WordArray, words_per_record: int
+    records: WordArray, words_per_record: int, places: WordArray
 ) -> tuple[WordArray, WordArray, npt.NDArray[np.bool_]]:
     """High and low halves of the block numbers of all words, and which word of the block.
 
@@ -281,7 +291,6 @@ def _block_numbers(
     together from the halves of the record number.
     """
     width, mask = np.uint64(words_per_record), np.uint64(2**32 - 1)
-    places: WordArray = np.arange(words_per_record, dtype=np.uint64)
     lower: WordArray = (records & mask)[:, None] * width + places
     upper: WordArray = (records >> np.uint64(32))[:, None] * width + (lower >> np.uint64(32))
     place = (upper << np.uint64(32)) | (lower & mask)  # the low 64 bits of the word's number
@@ -335,15 +344,23 @@ class JoinedStream:
                 yield slice(edge + rows.start, edge + rows.stop), words
             last = part
 
-    def words_at(self, purpose: str, words_per_record: int, records: IntArray) -> WordArray:
+    def words_at(
+        self,
+        purpose: str,
+        words_per_record: int,
+        records: IntArray,
+        places: IntArray | None = None,
+    ) -> WordArray:
         """Words of some records, shape (len(records), words_per_record); see `KeyedStream`."""
-        places = check_places(records, self.n_records)
-        found = np.empty((len(places), words_per_record), np.uint64)
-        owners = np.searchsorted(self._edges, places, side="right") - 1
+        asked = check_places(records, self.n_records)
+        n_words = words_per_record if places is None else places.shape[1]
+        found = np.empty((len(asked), n_words), np.uint64)
+        owners = np.searchsorted(self._edges, asked, side="right") - 1
         for number in np.unique(owners).tolist():
             mine = np.flatnonzero(owners == number)
-            within = places[mine] - self._edges[number]
-            found[mine] = self._parts[number].words_at(purpose, words_per_record, within)
+            within = asked[mine] - self._edges[number]
+            own = None if places is None else places[mine]
+            found[mine] = self._parts[number].words_at(purpose, words_per_record, within, own)
         return found
 
 
@@ -376,6 +393,12 @@ class ScopedStream:
         """Yield the same words piecewise."""
         return self._stream.tiles(self._scope + purpose, words_per_record)
 
-    def words_at(self, purpose: str, words_per_record: int, records: IntArray) -> WordArray:
-        """Words of some records, shape (len(records), words_per_record)."""
-        return self._stream.words_at(self._scope + purpose, words_per_record, records)
+    def words_at(
+        self,
+        purpose: str,
+        words_per_record: int,
+        records: IntArray,
+        places: IntArray | None = None,
+    ) -> WordArray:
+        """Words of some records, shape (len(records), words_per_record), or those at places."""
+        return self._stream.words_at(self._scope + purpose, words_per_record, records, places)

@@ -44,13 +44,14 @@ class Picture:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with text, pictures and a table; each of them may be missing."""
+    """A heading with text, pictures, drawings (SVG elements) and a table; any may be missing."""
 
     title: str
     text: str = ""
     pictures: tuple[Picture, ...] = ()
     table: pd.DataFrame | None = None
     folded: bool = False
+    drawings: tuple[str, ...] = ()
 
 
 def render_page(
@@ -199,7 +200,8 @@ def _describe(section: Section) -> dict[str, Any]:
             {"light": _embed(p.light), "dark": _embed(p.dark), "description": p.description}
             for p in section.pictures
         ],
-        "columns": [] if table is None else [str(column) for column in table.columns],
+        "drawings": list(section.drawings),
+        "columns": [] if table is None else [str(c).replace("_", " ") for c in table.columns],
         "rows": [] if table is None else table.astype(str).to_numpy().tolist(),
     }
 

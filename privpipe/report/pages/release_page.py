@@ -12,8 +12,22 @@ from collections.abc import Iterator, Mapping
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from privpipe.report.audit_text import say_gate, say_unseen, tabulate_predictions
-from privpipe.report.pages.page import Section, draw_attacks, render_page
+from privpipe.report.audit_text import (
+    say_gate,
+    say_neighbours,
+    say_unseen,
+    tabulate_predictions,
+)
+from privpipe.report.pages.page import Section, render_page
+from privpipe.report.pages.release_sections import (
+    draw_variable,
+    list_distortion,
+    list_included,
+    list_kinds,
+    list_power,
+    list_utility,
+    list_warnings,
+)
 from privpipe.report.pages.suppression import coarsen, suppress_counts
 from privpipe.report.tables import format_number, summarise_attack_table
 
@@ -41,6 +55,8 @@ GLOSSARY = {
     "claim of a hundred false ones is made: who stands open",
     "at most": "upper confidence limit; all limits of all verdicts hold together",
     "e_utility": "squared change of the wanted prediction of a record",
+    "noise of equal utility": "the raw records with Laplace noise under which the wanted "
+    "prediction works as well as from the release: what plain noise would hide",
     "complete privacy": "share of records whose confidential label is predicted no better than "
     "from the mean record",
     "would have found": "share of records of the smallest planted leak that this audit finds",
@@ -51,7 +67,7 @@ NOT_PROMISED = (
     "The audit speaks of the adversaries that are named, of a sample of this size, and of this "
     "confidence; a stronger adversary, or one who knows more of a person, may find more. It says "
     "nothing of variables that were not named as confidential, nor of this release together with "
-    "others of the same records."
+    "others that [audit] earlier does not name."
 )
 
 
@@ -78,9 +94,13 @@ def render_release_page(findings: Mapping[str, Any], *, version: str = "") -> st
         [
             Section("What decided", _say_all(found), table=_decisions(found)),
             *_utility_sections(findings),
-            *_figures(found),
+            *list_warnings(findings),
+            *list_included(found),
+            *_figures(findings),
+            *list_kinds(findings.get("attacks") or {}),
+            *list_power(found),
+            *list_distortion(findings),
             *_attack_sections(found),
-            *_kind_sections(findings.get("attacks") or {}),
             *_closing_sections(findings),
         ],
         verdict=found["verdict"],
@@ -127,6 +147,8 @@ def _facts(findings: Mapping[str, Any]) -> dict[str, str]:
     if "n_records" in found:
         facts["Records attacked"] = f"{found['n_records']:,} of {found['n_given']:,}"
         facts["Withheld by the release"] = f"{found['n_withheld']:,}"
+    if neighbours := say_neighbours(findings.get("neighbours")):
+        facts["Neighbours told apart"] = neighbours
     if unseen := say_unseen(findings.get("unseen")):
         facts["Unseen profiles"] = unseen
     return facts
@@ -153,18 +175,18 @@ def _decisions(found: Mapping[str, Any]) -> pd.DataFrame | None:
         {
             "variable": one["target"],
             "verdict": one["verdict"],
-            "read": one["source"],
-            "adversary": one["strongest"].replace("_", " "),
-            "score": one["score"],
+            "adversary": f"{one['strongest'].replace('_', ' ')}, {one['source']}".strip(", "),
+            "score": one["score"].replace("_", " "),
             "estimate": _number(one["estimate"]),
             "guessing": _number(one["baseline"]),
             "advantage": _number(one["advantage"]),
-            "beyond the wanted answer": _number(one["gain"]),
+            "gain": _number(one["gain"]),
             "at least": _number(one["gain_lower"]),
             "at most": _number(one["gain_upper"]),
             "allowed": _number(one["allowed"]),
-            "on raw records": _number(one["control_advantage"]),
-            "knowing the wanted answer": _number(one["wanted_advantage"]),
+            "raw records": _number(one["control_advantage"]),
+            "equal noise": _number(one["noise_advantage"]),
+            "wanted answer": _number(one["wanted_advantage"]),
         }
         for one in sorted(found["decisions"], key=lambda one: WORST.index(one["verdict"]))
     ]
@@ -205,11 +227,18 @@ def _public_predictions(findings: Mapping[str, Any], n: int) -> pd.DataFrame:
 
 
 def _say_all(found: Mapping[str, Any]) -> str:
-    sentences = " ".join(one["reason"] for one in found["decisions"][:MOST_FIGURES])
-    return f"{sentences or found['reason']} {found.get('power_sentence', '')}".strip()
+    few = found["decisions"][:MOST_FIGURES]
+    # Of one variable the banner has said it already.
+    sentences = " ".join(one["reason"] for one in few) if len(few) > 1 else ""
+    columns = (
+        "Gain is the advantage beyond knowing the wanted answer, and what limits count; the last "
+        "columns are advantages on what the release is compared with."
+    )
+    return f"{sentences} {found.get('power_sentence', '')} {columns}".strip()
 
 
 def _utility_sections(findings: Mapping[str, Any]) -> Iterator[Section]:
+    yield from list_utility(findings)
     table = tabulate_predictions(findings)
     if not table.empty:
         yield Section(
@@ -226,17 +255,14 @@ def _utility_sections(findings: Mapping[str, Any]) -> Iterator[Section]:
         yield Section("Loss of utility per record (e_utility)", table=pd.DataFrame(rows))
 
 
-def _figures(found: Mapping[str, Any]) -> Iterator[Section]:
-    """The interval figure of each variable, the worst first."""
-    table = _read_table(found)
-    if table is None:
-        return
+def _figures(findings: Mapping[str, Any]) -> Iterator[Section]:
+    """The interval figure and the ROC of each variable, the worst first."""
+    found = findings["adversaries"]
     ranked = sorted(found["decisions"], key=lambda one: WORST.index(one["verdict"]))
     for one in ranked[:MOST_FIGURES]:
-        rows = table[table["target"] == one["target"]]
-        if len(rows):
-            picture = draw_attacks(rows, found["options"]["max_advantage"], one["target"])
-            yield Section(str(one["target"]), pictures=(picture,))
+        rows = [row for row in found.get("table", ()) if row["target"] == one["target"]]
+        if rows:
+            yield draw_variable(one["target"], rows, found)
 
 
 def _attack_sections(found: Mapping[str, Any]) -> Iterator[Section]:
@@ -267,13 +293,6 @@ NUMBERS = {
     "gain_lower",
     "gain_upper",
 }
-
-
-def _kind_sections(attacks: Mapping[str, Any]) -> Iterator[Section]:
-    """Other kinds of attack: what they asked, and their report."""
-    for kind, found in attacks.items():
-        text = json.dumps(found.get("report") or found.get("reason"), indent=None)
-        yield Section(f"Attack by {kind}: {found['status']}", text, folded=True)
 
 
 def _closing_sections(findings: Mapping[str, Any]) -> Iterator[Section]:

@@ -18,6 +18,7 @@ from privpipe.numerics.masking.factor_model import (
     FactorSums,
     expect_pattern,
     expect_rows,
+    fit_covariance,
     fit_factors,
 )
 from privpipe.numerics.masking.missing import LoadingSums, fit_loadings, sum_pattern, sum_rows
@@ -37,6 +38,12 @@ COARSE_NOISE = 0.5
 
 MOST_LOADINGS = 64
 """Dimensions of completed records at most."""
+
+ENTRIES_PER_PRODUCT = 20
+"""Known entries per product of two columns from which a covariance of its own is fitted."""
+
+MOST_COLUMNS = 64
+"""Columns up to which it is: a record's system is of that size."""
 
 
 def expand_moments(
@@ -65,6 +72,9 @@ def complete_records(
 ) -> FactorModel:
     """Problem (5), first with a coarse noise level, then with what its errors show; refitted.
 
+    Where records are many beside their columns, and no noise level is given, the refit is their
+    covariance (`fit_covariance`): it assumes no low rank, which features of classes do not have.
+
     Parameters
     ----------
     shards, survey
@@ -78,12 +88,19 @@ def complete_records(
 
     References
     ----------
-    Yi et al. 2014, problem (5).
+    Yi et al. 2014, problem (5); Little and Rubin 2002, section 11.2.
     """
     ask, expect = _make_questions(shards, survey, centre, scale, clip)
     n_columns, n = len(centre) + 1, survey.n_records
     n_known = float(survey.counts.sum()) + n
     per_column = n_known / n_columns
+    products = n_columns * (n_columns + 1) / 2
+    if (
+        noise_level is None
+        and n_columns <= MOST_COLUMNS
+        and n_known >= ENTRIES_PER_PRODUCT * products
+    ):
+        return fit_covariance(expect, n_columns, n)
     width = min(n_columns, MOST_LOADINGS)
     start = np.linalg.qr(np.random.default_rng(0).normal(size=(n_columns, width)))[0]
     level = noise_level

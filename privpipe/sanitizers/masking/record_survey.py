@@ -17,6 +17,9 @@ __all__ = ["RecordSurvey", "code_responses", "survey_records"]
 MOST_PATTERNS = 32
 """Patterns of missing entries whose moments are kept apart."""
 
+BLOCK_RECORDS = 8192
+"""Records that are surveyed at once."""
+
 
 @dataclass(frozen=True, eq=False)
 class RecordSurvey:
@@ -112,9 +115,9 @@ class RecordSurvey:
         return np.where(self.counts > 0, reach, 0.0)
 
 
-def code_responses(shard: Shard, schema: ShardSchema) -> FloatArray:
+def code_responses(shard: Shard, schema: ShardSchema, part: slice = slice(None)) -> FloatArray:
     """Desired variables as responses: numbers, and indicators of classes; NaN where missing."""
-    return code_targets(shard.desired, schema.desired, "zero_one")
+    return code_targets(shard.desired[part], schema.desired, "zero_one")
 
 
 def survey_records(
@@ -140,10 +143,67 @@ def survey_records(
     InputError
         If features are infinite, or missing where none may be; with their number.
     """
-    _check_finite(shard.features, complete)
     t = count_targets(schema.desired)
-    rows = np.empty((len(shard.features), t + schema.n_features))
-    rows[:, :t], rows[:, t:] = code_responses(shard, schema), shard.features
+    n = len(shard.features)
+    total = _survey_nothing(t, t + schema.n_features)
+    # Block by block, which a cache holds while it is looked at in several ways.
+    for start in range(0, n, BLOCK_RECORDS):
+        part = slice(start, start + BLOCK_RECORDS)
+        features = shard.features[part]
+        rows = np.empty((len(features), t + schema.n_features))
+        rows[:, :t], rows[:, t:] = code_responses(shard, schema, part), features
+        total = total.merge(_survey_block(rows, t, complete, low, high))
+    return total
+
+
+def _survey_nothing(n_responses: int, n_columns: int) -> RecordSurvey:
+    """Of no record; neutral in merging."""
+    nothing = np.zeros(n_columns)
+    return RecordSurvey(
+        n_responses,
+        0,
+        0,
+        nothing,
+        np.full(n_columns, np.inf),
+        np.full(n_columns, -np.inf),
+        np.ones(n_columns, bool),
+        nothing,
+        nothing,
+    )
+
+
+def _survey_block(
+    rows: FloatArray, t: int, complete: bool, low: FloatArray | None, high: FloatArray | None
+) -> RecordSurvey:
+    """Survey of a few records, [responses, features]."""
+    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is looked at below
+        moments = None if low is not None else CoMoments.of(rows)
+    if moments is None or not np.isfinite(moments.scatter).all():
+        return _survey_unusual(rows, t, complete, low, high)
+    # All is finite: what else is asked follows from the moments.
+    spread = np.diag(moments.scatter).copy()
+    counts = np.full(rows.shape[1], float(len(rows)))
+    least, most = rows.min(axis=0), rows.max(axis=0)
+    bounds = _bound_columns(least, most, moments.mean, spread, counts)
+    return RecordSurvey(
+        n_responses=t,
+        n_records=len(rows),
+        n_empty=0,
+        counts=counts,
+        least=bounds["least"],
+        most=bounds["most"],
+        whole=_find_whole(rows, None),
+        centre=moments.mean,
+        spread=spread,
+        parts={"1" * rows.shape[1]: moments},
+    )
+
+
+def _survey_unusual(
+    rows: FloatArray, t: int, complete: bool, low: FloatArray | None, high: FloatArray | None
+) -> RecordSurvey:
+    """The same where something is missing, infinite or clipped."""
+    _check_finite(rows[:, t:], complete)
     n_clipped = 0
     if low is not None and high is not None:
         inner = rows[:, t:]
@@ -191,22 +251,23 @@ def _measure_columns(rows: FloatArray, known: BoolArray) -> dict[str, FloatArray
     moved = rows - anchor if known.all() else np.where(known, rows - anchor, 0.0)
     shift = moved.sum(axis=0) / np.maximum(counts, 1)
     spread = np.maximum(np.square(moved).sum(axis=0) - counts * shift**2, 0.0)
-    deviation = np.sqrt(spread / np.maximum(counts, 1))
-    step = (
-        np.where(
-            deviation > 0, np.exp2(np.floor(np.log2(np.where(deviation > 0, deviation, 1.0)))), 0.0
-        )
-        / 8
-    )
-    below = shift - np.fmin.reduce(np.where(known, moved, np.inf), axis=0, initial=np.inf)
-    above = np.fmax.reduce(np.where(known, moved, -np.inf), axis=0, initial=-np.inf) - shift
     centre = anchor + shift
+    least = anchor + np.fmin.reduce(np.where(known, moved, np.inf), axis=0, initial=np.inf)
+    most = anchor + np.fmax.reduce(np.where(known, moved, -np.inf), axis=0, initial=-np.inf)
+    bounds = _bound_columns(least, most, centre, spread, counts)
+    return {"counts": counts, "centre": centre, "spread": spread, **bounds}
+
+
+def _bound_columns(
+    least: FloatArray, most: FloatArray, centre: FloatArray, spread: FloatArray, counts: FloatArray
+) -> dict[str, FloatArray]:
+    """Bounds of the values, rounded away from the mean: no value is told."""
+    deviation = np.sqrt(spread / np.maximum(counts, 1))
+    varies = deviation > 0
+    step = np.where(varies, np.exp2(np.floor(np.log2(np.where(varies, deviation, 1.0)))), 0.0) / 8
     return {
-        "counts": counts,
-        "least": centre - _round_up(below, step),
-        "most": centre + _round_up(above, step),
-        "centre": centre,
-        "spread": spread,
+        "least": centre - _round_up(centre - least, step),
+        "most": centre + _round_up(most - centre, step),
     }
 
 
@@ -218,8 +279,10 @@ def _round_up(values: FloatArray, step: FloatArray) -> FloatArray:
     return rounded
 
 
-def _find_whole(rows: FloatArray, known: BoolArray) -> BoolArray:
+def _find_whole(rows: FloatArray, known: BoolArray | None) -> BoolArray:
     """Which columns hold integers alone; most that do not are found in a few records."""
+    if known is None:
+        known = np.broadcast_to(np.True_, rows.shape)
     whole = ((rows[:64] == np.rint(rows[:64])) | ~known[:64]).all(axis=0)
     maybe = np.flatnonzero(whole)
     if len(maybe) and len(rows) > 64:

@@ -271,6 +271,7 @@ METHODS = (
         source="Hamm 2017, Minimax Filter, JMLR 18, section 6.1",
         maps=(LinearFilter,),
         check=check_projection,
+        learns=False,
         promise=EMPIRICAL,
         statistics=LABEL_STATISTICS,
     ),

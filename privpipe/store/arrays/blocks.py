@@ -21,6 +21,7 @@ import numpy.typing as npt
 import zarr
 from zarr.abc.store import Store
 
+from privpipe.capabilities import BoundCounts
 from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.sanitizers.utility_summary import UtilitySummary
 from privpipe.store.access.location import join, measure_bytes, open_store, shown
@@ -80,6 +81,8 @@ class Receipt:
         What cleaning cost these records, where the map measures it.
     unseen
         Records released as their nearest known profile; None where a map knows no profiles.
+    bounded
+        What bounding did to these records, where the map bounds them.
     """
 
     run: str
@@ -90,6 +93,7 @@ class Receipt:
     withheld: int = 0
     utility: UtilitySummary | None = None
     unseen: int | None = None
+    bounded: BoundCounts | None = None
 
 
 @lru_cache(maxsize=64)

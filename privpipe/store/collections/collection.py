@@ -77,6 +77,8 @@ class Collection:
         Variables to read in each role.
     weights
         Numeric variable that says how often a record counts in a fit; all count once without.
+    public
+        Whether its records are said to be public.
     reads_features
         Whether shards hold the features.
     split, part
@@ -100,6 +102,7 @@ class Collection:
     confidential: tuple[str, ...] = ()
     attributes: tuple[str, ...] = ()
     weights: str | None = None
+    public: bool = False
     reads_features: bool = True
     split: Split | None = None
     part: Part = "all"
@@ -117,7 +120,7 @@ class Collection:
     @property
     def schema(self) -> ShardSchema:
         found = self.schema_of_records.for_roles(self.desired, self.confidential, self.attributes)
-        found = replace(found, weighted=self.weights is not None)
+        found = replace(found, weighted=self.weights is not None, public=self.public)
         if not self.indicators:
             return found
         names = name_indicators(found.attributes)
@@ -280,6 +283,7 @@ def open_collection(
     confidential: str | Sequence[str] = (),
     attributes: str | Sequence[str] = (),
     weights: str | None = None,
+    public: bool = False,
 ) -> Collection:
     """Open a collection and check that it is whole.
 
@@ -291,6 +295,8 @@ def open_collection(
         Variables wanted in each role.
     weights
         Numeric variable that says how often each record counts in a fit.
+    public
+        Whether the records are public: what is learned from them is outside every promise.
 
     Returns
     -------
@@ -326,6 +332,7 @@ def open_collection(
         as_names(confidential),
         as_names(attributes),
         weights,
+        public,
     )
     _ = collection.schema  # names are checked here
     if weights is not None and schema.variable(weights).categories is not None:

@@ -68,6 +68,14 @@ class ReleaseKey:
             code="key_pickle",
         )
 
+    @property
+    def fingerprint(self) -> str:
+        """Tells these draws from all others, and nothing of the secret: two releases of one
+        partition with the same fingerprint hold the same draws of the same values.
+        """
+        info = b"privpipe/account/1" + _info(self.entry.binding)
+        return HKDF(hashes.SHA256(), 20, salt=None, info=info).derive(self._secret).hex()
+
     def stream(self, partition: str, first_record: int, n_records: int) -> KeyedStream:
         """Random words for a run of records of a partition; see `KeyedStream`."""
         derived = HKDF(hashes.SHA256(), KEY_BYTES, salt=None, info=_info(self.entry.binding))

@@ -69,6 +69,11 @@ class PartitionKeys:
             ]
         )
 
+    def list_fingerprints(self) -> dict[str, str]:
+        """Fingerprint of the draws of every partition with records, by its digest."""
+        contents = dict.fromkeys(part.digest for part in self.partitions if part.n_records)
+        return {content: self._ticket(content).open().fingerprint for content in contents}
+
     def _ticket(self, content: str) -> KeyTicket:
         if self.whole is not None:
             return self.whole

@@ -38,8 +38,9 @@ def open_release(url: Place, *, verify: bool = False) -> xr.Dataset:
     dataset
         The released features ``(record, feature)`` and the variables included by name, as
         lazy arrays of the stored chunks; the coordinate `feature` holds the features' names,
-        where they have some, and ``dataset.attrs`` the header. Records of a factored release are
-        made of its coordinates when they are computed.
+        where they have some, and ``dataset.attrs`` the header; ``dataset.privpipe`` says
+        what is promised, and ``dataset.privpipe.report()`` what the audit found. Records of a
+        factored release are made of its coordinates when they are computed.
 
     Raises
     ------
@@ -54,6 +55,8 @@ def open_release(url: Place, *, verify: bool = False) -> xr.Dataset:
     >>> release.features.mean("record").compute()  # doctest: +SKIP
     """
     import xarray as xr
+
+    import privpipe.store.releases.release_view  # noqa: F401  # ``dataset.privpipe``
 
     url = as_url(url)
     if is_generational(url):

@@ -20,6 +20,7 @@ import zarr
 from zarr.abc.store import Store
 from zarr.storage import MemoryStore
 
+from privpipe.capabilities import BoundCounts
 from privpipe.errors import IncompleteReleaseError
 from privpipe.records.chunks import ChunkPlan
 from privpipe.sanitizers.utility_summary import UtilitySummary
@@ -176,7 +177,9 @@ def _read_receipts(store: Store, key: str) -> list[Receipt]:
 def _as_receipt(item: dict[str, Any]) -> Receipt:
     objects = tuple(Stored(**stored) for stored in item["objects"])
     utility = None if item["utility"] is None else UtilitySummary(**item["utility"])
-    return Receipt(**{**item, "objects": objects, "utility": utility})
+    found = item.get("bounded")
+    bounded = None if found is None else BoundCounts(**found)
+    return Receipt(**{**item, "objects": objects, "utility": utility, "bounded": bounded})
 
 
 def find_damaged(plan: ReleasePlan, receipts: Iterable[Receipt]) -> list[int]:

@@ -146,6 +146,8 @@ def judge_slowly(shard: Shard, plan: AuditPlan) -> dict[str, FloatArray]:
             "retrained": seen @ plan.attack.coefficients + plan.attack.intercept,
         }
         blind = plan.mean @ plan.raw.coefficients + plan.raw.intercept
+        table = found.setdefault("distortion", np.zeros((4, 9)))
+        table += [(seen[:9] - x) ** 2, x - plan.mean, (x - plan.mean) ** 2, np.ones(9)]
         for view in ("released", "retrained"):
             table = found.setdefault(f"privacy/{view}", np.zeros((4, 4)))
             for k, j in enumerate(range(5, 9)):
@@ -192,7 +194,22 @@ def test_measure_pairs__is_the_sum_over_released_records(coding: Coding, appende
     assert sums.count == 399
     assert sums.added.keys() == slow.keys()
     for name, expected in slow.items():
-        np.testing.assert_allclose(sums.added[name], expected, rtol=1e-12, err_msg=name)
+        found = sums.added[name].sum(axis=0) if name.startswith("privacy") else sums.added[name]
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-9, err_msg=name)
+
+
+def test_measure_pairs__keeps_subjects_whole_in_the_parts_of_the_records() -> None:
+    """Of one subject all pairs are in one part, whatever the shards; without one, by content."""
+    whole = make_pairs()
+    plan = plan_audit(whole, "zero_one")
+    subject = np.full((400, 1), 7.0)
+    one = measure_pairs(
+        replace(whole, confidential=np.hstack([whole.confidential, subject])), plan=plan
+    ).added["privacy/retrained"]
+    assert np.count_nonzero(one[:, 1].sum(axis=1)) == 1
+    spread = measure_pairs(whole, plan=plan).added["privacy/retrained"]
+    assert np.count_nonzero(spread[:, 1].sum(axis=1)) > 50
+    np.testing.assert_allclose(one.sum(axis=0), spread.sum(axis=0), rtol=1e-12)
 
 
 def test_measure_pairs__leaves_raw_predictors_out_where_features_are_others() -> None:
@@ -238,4 +255,4 @@ def test_pairs__merge_to_those_of_the_whole() -> None:
     sums, total = a.merge(b).merge(c), measure_pairs(whole, plan=plan)
     assert sums.count == total.count
     for name, expected in total.added.items():
-        np.testing.assert_allclose(sums.added[name], expected, rtol=1e-12, err_msg=name)
+        np.testing.assert_allclose(sums.added[name], expected, rtol=1e-12, atol=1e-9, err_msg=name)

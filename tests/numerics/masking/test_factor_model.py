@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
-from privpipe.numerics.masking.factor_model import expect_pattern, expect_rows, fit_factors
+from privpipe.numerics.masking.factor_model import (
+    expect_pattern,
+    expect_rows,
+    fit_covariance,
+    fit_factors,
+)
 from privpipe.records.memory import add_sums
 
 
@@ -48,3 +55,34 @@ def test_expect_pattern__gives_the_sums_of_the_rows() -> None:
     )
     for mine, expected in pairs:
         np.testing.assert_allclose(mine, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_fit_covariance__of_complete_records_is_their_moments() -> None:
+    rows, _ = make_rows(500, 0.0)
+    found = fit_covariance(partial(expect_rows, rows), 9, len(rows), tolerance=1e-9)
+    assert found.converged
+    np.testing.assert_allclose(found.gram, rows.T @ rows, rtol=1e-3, atol=1e-3 * len(rows))
+
+
+def test_fit_covariance__keeps_the_regression_on_indicators_that_a_low_rank_loses() -> None:
+    """Indicators of classes have no noise and no low rank; half of all entries are missing."""
+    random = np.random.default_rng(3)
+    n = 6000
+    codes = random.integers(0, 4, n)
+    x = np.column_stack([np.eye(4)[codes][:, :3], random.normal(size=(n, 3)), np.ones(n)])
+    model = np.array([3.0, -2.0, 1.0, 1.0, 0.0, 0.5, 4.0])
+    y = x @ model + random.normal(size=n)
+    rows = np.column_stack([y, x])
+    rows[:, :-1][random.random((n, 7)) < 0.5] = np.nan
+
+    def regress(gram: np.ndarray) -> np.ndarray:
+        return np.linalg.lstsq(gram[1:, 1:], gram[1:, 0], rcond=1e-8)[0]
+
+    def measure(found: np.ndarray) -> float:
+        return float(np.sqrt(np.mean((x @ (found - model)) ** 2)))
+
+    ask = partial(expect_rows, rows)
+    whole = fit_covariance(ask, 8, n)
+    low = fit_factors(ask, random.normal(size=(8, 4)), 0.5, n, tolerance=1e-4)
+    assert measure(regress(whole.gram)) < 0.25
+    assert measure(regress(low.gram)) > 2 * measure(regress(whole.gram))

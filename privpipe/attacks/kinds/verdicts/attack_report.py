@@ -22,7 +22,9 @@ from privpipe.attacks.kinds.verdicts.judgement import (
     decide_variables,
 )
 from privpipe.attacks.kinds.verdicts.outcomes import TABLE_SCHEMA, Attack, AttackOutcome
+from privpipe.attacks.kinds.verdicts.telling import Telling, find_telling
 from privpipe.attacks.statistics.measures import Score
+from privpipe.attacks.statistics.roc import GRID
 from privpipe.described import described
 from privpipe.errors import GateError, InputError
 
@@ -138,6 +140,11 @@ class AttackReport:
         return hold_to_power(found, self.power, self.options.must_find)
 
     @property
+    def telling(self) -> tuple[Telling, ...]:
+        """What each included variable by itself tells of each confidential one."""
+        return tuple(find_telling(self.outcomes, self.decide(), self.options))
+
+    @property
     def reason(self) -> str:
         """The verdict's reason: the sentence of the first variable that has this verdict."""
         verdict = self.verdict
@@ -161,6 +168,15 @@ class AttackReport:
             "power": [asdict(one) for one in self.power],
             "power_sentence": say_power(self.power) if self.power else "",
             "decisions": [asdict(decision) for decision in self.decide()],
+            "roc": {
+                "false_positive": list(GRID),
+                "curves": [
+                    asdict(outcome.attack) | {"true_positive": list(outcome.roc)}
+                    for outcome in self.outcomes
+                    if outcome.roc
+                ],
+            },
+            "included": [asdict(one) for one in self.telling],
             "table": [row for outcome in self.outcomes for row in outcome.rows()],
         }
         return json.dumps(_without_nan(document), allow_nan=False, indent=1)

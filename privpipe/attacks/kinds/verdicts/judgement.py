@@ -15,22 +15,26 @@ from typing import Literal
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import LeftOut
+from privpipe.attacks.adversaries.readers import ALONE, TOGETHER
 from privpipe.attacks.kinds.verdicts.outcomes import AttackOutcome
 from privpipe.attacks.statistics.measures import Score
 
 __all__ = [
     "DECISION_SCHEMA",
+    "SCORE_WORDS",
     "Decision",
     "Verdict",
     "count_compared",
     "decide_variables",
     "is_of_release",
+    "say_source",
 ]
 
 Verdict = Literal["safe", "leaks", "unproven", "unknown"]
 
 OF_RELEASE = ("released", "everything", "bits", "joined")
-"""Sources that are readings of the release; see `Evidence`."""
+"""Sources that are readings of the release; see `Evidence`. So are those of one variable by itself
+and those that join an earlier release."""
 
 DECISION_SCHEMA = {
     "target": ("str", "confidential variable"),
@@ -184,7 +188,16 @@ class _Case:
 
 def is_of_release(source: str) -> bool:
     """Whether a source is a reading of the release, and no comparison."""
-    return source in OF_RELEASE
+    return source in OF_RELEASE or source.startswith((ALONE, TOGETHER))
+
+
+def say_source(source: str) -> str:
+    """What a reading of the release is, for a sentence."""
+    if source.startswith(ALONE):
+        return f"the included variable {source.removeprefix(ALONE)!r} by itself"
+    if source.startswith(TOGETHER):
+        return f"this release together with the earlier one {source.removeprefix(TOGETHER)!r}"
+    return SOURCE_WORDS.get(source, source)
 
 
 def count_compared(n_attacks: int, kind: str, options: AttackOptions) -> int:
@@ -348,7 +361,7 @@ def _explain(
     interval = score.interval
     text = (
         f"{case.target!r} {says}: {attack.adversary.replace('_', ' ')} on "
-        f"{SOURCE_WORDS.get(attack.source, attack.source)} reaches "
+        f"{say_source(attack.source)} reaches "
         f"{SCORE_WORDS.get(score.name, score.name)} of {interval.estimate:.4g} "
         f"({interval.lower:.4g} to {interval.upper:.4g}; guessing {score.baseline:.4g}), an "
         f"advantage of {score.advantage:.3g} ({score.advantage_lower:.3g} to "

@@ -18,7 +18,8 @@ TABLE_SCHEMA = {
     "kind": ("str", "classes or numbers"),
     "source": (
         "str",
-        "what was read: released (features), everything, bits, joined, wanted, raw, noise",
+        "what was read: released (features), everything, bits, joined, alone: NAME (an included "
+        "variable), together: NAME (an earlier release), wanted, raw, noise",
     ),
     "adversary": ("str", "who guessed"),
     "score": ("str", "accuracy, balanced_accuracy, f1, auc, tpr_at_..., r2 or rmse"),
@@ -78,6 +79,8 @@ class AttackOutcome:
         Scores on the test records; none when unknown.
     settings, n_train, n_tune, n_test, n_features, n_coordinates, seconds
         As in `TABLE_SCHEMA`.
+    roc
+        True-positive rates at the false-positive rates `roc.GRID`; none when unknown.
     """
 
     attack: Attack
@@ -91,6 +94,7 @@ class AttackOutcome:
     n_features: int = 0
     n_coordinates: int = 0
     seconds: float = 0.0
+    roc: tuple[float, ...] = ()
 
     def rows(self) -> list[dict[str, Any]]:
         """Rows of the table; one without numbers when unknown."""

@@ -12,7 +12,7 @@ import numpy as np
 import scipy
 
 from privpipe.errors import InputError, OptionError
-from privpipe.protocols import BoolArray, IntArray
+from privpipe.protocols import BoolArray, FloatArray, IntArray
 
 __all__ = [
     "Interval",
@@ -24,6 +24,7 @@ __all__ = [
     "measure_difference_interval",
     "measure_exact_interval",
     "measure_grouped_wilson_interval",
+    "measure_parts_interval",
     "measure_wilson_interval",
     "plan_effective",
 ]
@@ -195,6 +196,48 @@ def measure_grouped_wilson_interval(
         return _wilson_limits(p, effective, float(scipy.stats.t.ppf(0.5 + level / 2, n_groups - 1)))
 
     return find_limits(p, limits, level, also, "grouped_wilson")
+
+
+def measure_parts_interval(hits: FloatArray, sizes: FloatArray, *, level: float = 0.95) -> Interval:
+    """As `measure_grouped_wilson_interval`, from sums over parts of the trials that were kept.
+
+    Subjects are whole within a part; parts are drawn by hash, and few: 64 give a variance with 63
+    degrees of freedom whatever the number of subjects.
+
+    Parameters
+    ----------
+    hits, sizes : (n_parts,)
+        Successes and trials of each part.
+    level
+        Two-sided confidence.
+
+    Raises
+    ------
+    InputError
+        If fewer than two parts hold a trial.
+
+    Examples
+    --------
+    >>> found = measure_parts_interval(np.full(64, 50.0) + np.arange(64) % 3, np.full(64, 100.0))
+    >>> round(found.estimate, 3), bool(0 < found.upper - found.lower < 0.01)
+    (0.51, True)
+    """
+    check_level(level)
+    held = sizes > 0
+    n_parts, total = int(held.sum()), float(sizes.sum())
+    if n_parts < 2:
+        raise InputError(
+            f"{n_parts} parts of the records hold a trial.", remedy="Judge more records."
+        )
+    p = float(hits.sum()) / total
+    departure = (hits - p * sizes)[held]
+    variance = n_parts / (n_parts - 1) * float(departure @ departure) / total**2
+    effective = min(p * (1 - p) / variance if variance > 0 else float(n_parts), total)
+
+    def limits(level: float) -> tuple[float, float]:
+        return _wilson_limits(p, effective, float(scipy.stats.t.ppf(0.5 + level / 2, n_parts - 1)))
+
+    return find_limits(p, limits, level, (), "parts_wilson")
 
 
 def measure_difference_interval(

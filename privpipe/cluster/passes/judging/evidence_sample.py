@@ -17,14 +17,23 @@ import numpy.typing as npt
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.beside import Beside
 from privpipe.attacks.adversaries.evidence import Evidence, prepare_evidence
-from privpipe.attacks.kinds.attack_table import Sample, run_kind
+from privpipe.attacks.kinds.noise import make_equal_noise
 from privpipe.cluster.passes.judging.cleaned_shards import release_shard
 from privpipe.numerics.finite import find_empty_rows, find_finite_rows
-from privpipe.protocols import Column, Shard, WordArray
+from privpipe.protocols import Column, FloatArray, Shard, WordArray
 from privpipe.records.holdout import hash_rows
 from privpipe.store.collections.collection import Collection
+from privpipe.store.releases.earlier_release import EarlierRelease
 
-__all__ = ["Published", "attack_sample", "sample_evidence"]
+__all__ = [
+    "Published",
+    "draw_sample",
+    "fill_missing",
+    "read_groups",
+    "sample_answers",
+    "sample_evidence",
+    "take_records",
+]
 
 MOST_CHUNKS = 16
 """Chunks that are read, evenly spread."""
@@ -47,6 +56,11 @@ class Published:
     group
         Variable whose equal values are of one subject: no subject trains and judges, and
         intervals are over subjects. It is not released for that.
+    earlier
+        Releases of the same records that others hold: read where the collection is what was
+        released, else made anew by their models.
+    compares_noise
+        Whether the records with noise of equal utility are attacked as well.
     """
 
     included: tuple[str, ...] = ()
@@ -54,6 +68,8 @@ class Published:
     partitions: bool = False
     withholds: bool = False
     group: str | None = None
+    earlier: tuple[EarlierRelease, ...] = ()
+    compares_noise: bool = False
 
 
 def sample_evidence(
@@ -63,6 +79,7 @@ def sample_evidence(
     model_url: str = "",
     model_digest: str = "",
     published: Published | None = None,
+    controls: bool = True,
 ) -> Evidence:
     """Worker side: draw the sample and prepare it for attacks.
 
@@ -77,6 +94,8 @@ def sample_evidence(
         A stored map that releases the features of each shard, when `collection` does not.
     published
         What the release tells beside the features.
+    controls
+        Whether the raw records are attacked as well.
 
     Raises
     ------
@@ -87,50 +106,51 @@ def sample_evidence(
     named = {"model_url": model_url, "model_digest": model_digest}
     sample = draw_sample(collection, options, published, **named)
     shard, n_confidential = sample.shard, len(collection.confidential)
+    raw = fill_missing(shard.features)
     return prepare_evidence(
         shard.released,
         shard.confidential[:, :n_confidential],
-        raw=_fill(shard.features),
+        raw=raw if controls else None,
+        noise=_make_noise(shard, raw, collection) if published.compares_noise else None,
         columns=collection.schema.confidential,
-        groups=_read_groups(shard, published),
+        groups=read_groups(shard, published),
         beside=_beside(collection, shard, published),
         wanted=Beside(shard.desired, collection.schema.desired),
         options=options,
     )
 
 
-def attack_sample(
-    collection: Collection,
-    options: AttackOptions,
-    kind: str,
-    *,
-    model_url: str = "",
-    model_digest: str = "",
-    published: Published | None = None,
-) -> str:
-    """Worker side: draw the sample and run a kind of attack that compares raw with released.
+def sample_answers(
+    collection: Collection, options: AttackOptions, coefficients: FloatArray
+) -> Evidence:
+    """Worker side: held-out raw records by what models fitted to surrogates answer for them.
 
     Parameters
     ----------
-    collection, options, model_url, model_digest, published
-        As `sample_evidence`.
-    kind
-        "linkage" or "reconstruction".
+    collection
+        Held-out raw records with their desired and confidential variables.
+    options
+        How many records, and how rare classes are treated.
+    coefficients : (n_features + 1, n_responses)
+        Learned from the surrogates, the bias last: all that they tell of a record that is in none.
 
-    Returns
-    -------
-    report
-        Of the attack, as JSON: numbers about records, no value of any.
+    Notes
+    -----
+    Answers are rounded to a thousandth of their spread: the last digits of a weighted sum would
+    tell the raw features, which who asks the model has given it.
     """
-    published = published or Published()
-    named = {"model_url": model_url, "model_digest": model_digest}
-    shard = draw_sample(collection, options, published, **named).shard
-    held = np.flatnonzero(~find_empty_rows(shard.released))
-    shard = _take(shard, held)
-    sample = Sample(
-        released=shard.released, raw=_fill(shard.features), groups=_read_groups(shard, published)
+    shard = draw_sample(collection, options, Published(), model_url="", model_digest="").shard
+    raw = fill_missing(shard.features)
+    answers = np.column_stack([raw, np.ones(len(raw))]).astype(np.float64) @ coefficients
+    step = 1e-3 * np.maximum(answers.std(axis=0), 1e-300)
+    return prepare_evidence(
+        np.rint(answers / step) * step,
+        shard.confidential,
+        raw=raw,
+        columns=collection.schema.confidential,
+        wanted=Beside(shard.desired, collection.schema.desired),
+        options=options,
     )
-    return run_kind(kind, sample, options).to_json()
 
 
 def draw_sample(
@@ -175,6 +195,10 @@ def _read(collection: Collection, chunk: int, published: Published) -> Shard:
         parts.append(collection.rows(chunk)[:, None].astype(np.float64))
     if collection.released_basis is not None:  # its coordinates are what is stored
         parts.append(replace(collection, released_basis=None).shard(chunk).released)
+    if published.earlier and published.order:
+        start, stop = collection.plan.rows(chunk)
+        rows = collection.rows(chunk) - start
+        parts += [one.read(start, stop)[rows] for one in published.earlier]
     parts.append(shard.confidential[:, n_told:])
     return replace(shard, confidential=np.hstack(parts))
 
@@ -187,7 +211,7 @@ def _release(
     held = find_finite_rows(shard.features)
     if held.all() or not published.withholds or len(shard.attributes):
         return release_shard(shard, model_url, model_digest, attributes)
-    some = _take(shard, np.flatnonzero(held))
+    some = take_records(shard, np.flatnonzero(held))
     made = release_shard(some, model_url, model_digest, attributes)
     released = np.full((len(held), made.shape[1]), np.nan, made.dtype)
     released[held] = made
@@ -207,6 +231,8 @@ def _beside(collection: Collection, shard: Shard, published: Published) -> Besid
     if published.group is not None:
         more = more[:, :-1]
     coordinates = more[:, n + (1 if published.order else 0) :]
+    n_earlier = sum(one.n_columns for one in published.earlier) if published.order else 0
+    coordinates, tables = np.split(coordinates, [coordinates.shape[1] - n_earlier], axis=1)
     included = np.hstack([more[:, :n], coordinates])
     # A withheld row holds nothing; the place it leaves is published.
     included[find_empty_rows(shard.released)] = np.nan
@@ -215,17 +241,41 @@ def _beside(collection: Collection, shard: Shard, published: Published) -> Besid
         ends = np.cumsum([one.n_records for one in schema.partitions])
         partition = np.searchsorted(ends, position, side="right")
     columns += [Column(f"coordinate {j}") for j in range(coordinates.shape[1])]
-    return Beside(included if columns else None, tuple(columns), position, partition)
+    return Beside(
+        included if columns else None,
+        tuple(columns),
+        position,
+        partition,
+        n_variables=n,
+        earlier=_name_earlier(tables, published),
+    )
 
 
-def _read_groups(shard: Shard, published: Published) -> npt.NDArray[np.int64] | None:
+def _name_earlier(tables: FloatArray, published: Published) -> dict[str, FloatArray]:
+    """The columns of each earlier release, by what reports call it."""
+    found, first = {}, 0
+    for one in published.earlier if published.order else ():
+        found[one.name] = tables[:, first : first + one.n_columns]
+        first += one.n_columns
+    return found
+
+
+def _make_noise(shard: Shard, raw: npt.NDArray[Any], collection: Collection) -> FloatArray | None:
+    """The records with noise of the release's utility; None where no utility is asked for."""
+    held = ~find_empty_rows(shard.released)
+    columns = [] if collection.indicators else collection.schema.desired
+    noisy = make_equal_noise(raw, shard.released, shard.desired, columns, rows=held)
+    return noisy
+
+
+def read_groups(shard: Shard, published: Published) -> npt.NDArray[np.int64] | None:
     """Subject of each record, numbered; those without one are of one subject."""
     if published.group is None:
         return None
     return np.asarray(np.unique(shard.confidential[:, -1], return_inverse=True)[1], np.int64)
 
 
-def _fill(features: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def fill_missing(features: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Raw records for the control: what is not finite becomes the column's mean."""
     known = np.isfinite(features)
     if known.all():
@@ -267,10 +317,10 @@ def _draw(shard: Shard, hashes: WordArray, most: int) -> _Drawn:
     Who is drawn does not depend on chunks, their order or repeats.
     """
     drawn, first = np.unique(hashes, return_index=True)
-    return _Drawn(_take(shard, first[:most]), drawn[:most])
+    return _Drawn(take_records(shard, first[:most]), drawn[:most])
 
 
-def _take(shard: Shard, rows: npt.NDArray[np.intp]) -> Shard:
+def take_records(shard: Shard, rows: npt.NDArray[np.intp]) -> Shard:
     """Some rows of what adversaries are given."""
     released = shard.released[rows] if len(shard.released) else shard.released
     return Shard(

@@ -116,7 +116,9 @@ def search_constrained(
             best, duals = bound, own
         value = float(np.sum(masses * _log_ratios(masses, problem.prior)))
         tangents = [*tangents, _log_ratios(masses, problem.prior)]
-        if excess > 1e-6 * max(problem.budget, 1e-9) and number >= 3 and not len(new):
+        joined = _join(problem, pairs, new)
+        grown = len(joined) > len(pairs)
+        if excess > 1e-6 * max(problem.budget, 1e-9) and number >= 3 and not grown:
             stopped = "no mapping within the limits"
             break
         if value - best <= gap:
@@ -125,7 +127,7 @@ def search_constrained(
         if time.monotonic() - began > max_seconds:
             stopped = "time limit"
             break
-        pairs = _join(problem, pairs, new)
+        pairs = joined
     if weights is None:
         raise ConvergenceError(
             "max_seconds is over before any mapping within the limits was found.",

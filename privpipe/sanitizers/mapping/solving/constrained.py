@@ -61,6 +61,8 @@ def solve_constrained_mapping(
     ------
     OptionError
         If no mapping within the budget keeps the limits; the budget that is needed is said.
+    ConvergenceError
+        If the time is over before one was found.
 
     Notes
     -----
@@ -77,6 +79,12 @@ def solve_constrained_mapping(
     )
     plan = _keep_limits(problem, found, limits)
     spent = plan.distortion
+    if spent > problem.budget and found.stopped == "time limit":
+        raise ConvergenceError(
+            "max_seconds is over before any mapping within the limits was found.",
+            remedy="Allow more seconds, or fewer profiles (most_frequent).",
+            code="no-time",
+        )
     if spent > problem.budget:
         raise OptionError(
             f"no mapping of mean distortion {distortion_budget:g} keeps the limits on the worst "

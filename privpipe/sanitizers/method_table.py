@@ -9,16 +9,20 @@ from __future__ import annotations
 from typing import Any
 
 from privpipe.protocols import Method, RecordMap
-from privpipe.sanitizers import mapping, masking, minimax, null_space
+from privpipe.sanitizers import mapping, masking, minimax, noise, null_space
 from privpipe.sanitizers.chain import Chain
 from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
 
 __all__ = ["METHODS", "RECORD_MAPS", "STATISTICS"]
 
-METHODS: dict[str, Method[Any]] = {
+_FILTERS: dict[str, Method[Any]] = {
     method.name: method
     for wing in (null_space, mapping, minimax, masking)
     for method in wing.METHODS
+}
+
+METHODS: dict[str, Method[Any]] = _FILTERS | {
+    method.name: method for method in noise.list_methods(_FILTERS)
 }
 """Every method by its name in a configuration."""
 

@@ -1,0 +1,33 @@
+"""``privpipe compare``: which method should I use?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from privpipe.report.console import say, tabulate
+from privpipe.store.access.location import shown
+from privpipe.store.arrays.headers import companion_url
+from privpipe_flows.runs.prefect_home import prepare_prefect
+
+__all__ = ["compare_command"]
+
+
+def compare_command(config: str, *, as_json: bool) -> dict[str, Any]:
+    """Compare the entries of a configuration and show one table."""
+    prepare_prefect()
+    from privpipe.report.pages.comparison_page import tabulate_comparison
+    from privpipe_flows.comparison import compare_collection
+    from privpipe_flows.runs.configuration.run_options import read_options
+    from privpipe_flows.runs.watch import Watch
+
+    options = read_options(config)
+    comparison = compare_collection(options, Watch())
+    place = shown(companion_url(options.release.path, "compare"))
+    if not as_json:
+        frame = tabulate_comparison(comparison)
+        table = tabulate(*frame.columns)
+        for row in frame.to_numpy().tolist():
+            table.add_row(*row)
+        say(table)
+        say(f"page     {place}/compare.html\njson     {place}/compare.json\nNothing was published.")
+    return {"comparison": comparison, "page": f"{place}/compare.html"}

@@ -1,0 +1,280 @@
+"""The attacks of the audit: adversaries, planted leaks, and every other kind there is reason for.
+
+All of them are given different held-out records, as a reader of the release sees them. A failure
+is unknown, and unknown never passes the gate.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.evidence import LeftOut
+from privpipe.attacks.kinds.verdicts.attack_report import AttackReport
+from privpipe.cluster.executors.executor import Executor
+from privpipe.cluster.passes.judging.attack_tasks import distribute_attacks
+from privpipe.cluster.passes.judging.evidence_sample import Published, sample_evidence
+from privpipe.cluster.passes.judging.kind_sample import (
+    KindSources,
+    attack_kind,
+    list_kinds,
+    measure_kept_utility,
+)
+from privpipe.cluster.passes.pass_checkpoints import Checkpoints
+from privpipe.errors import InputError, MemoryBudgetError, PrivpipeError
+from privpipe.records.holdout import Part
+from privpipe.store.collections.collection import Collection
+from privpipe.store.keyring.keys import list_keys
+from privpipe.store.releases.earlier_release import EarlierRelease, open_earlier_release
+from privpipe.store.releases.release import ReleasePlan
+from privpipe_flows.runs.run import Run, find_attack_options
+from privpipe_flows.runs.stages.train import Trained
+
+__all__ = ["attack_release", "find_other_draws", "open_earlier", "tell_drift"]
+
+DRIFT = 0.1
+"""Advantage at telling the release from the judged records above which drift is a warning."""
+
+
+def attack_release(
+    run: Run, trained: Trained, plan: ReleasePlan, executor: Executor
+) -> dict[str, Any]:
+    """Attack the release that is about to be published.
+
+    Returns
+    -------
+    findings
+        ``adversaries``, the report of the inference attacks with what was planted; ``attacks``,
+        the other kinds by name; ``utility``, wanted predictions with limits; ``warnings``,
+        sentences that decide nothing.
+    """
+    sources = find_sources(run, trained, plan)
+    drawn: dict[str, Any] = {"published": sources.published}
+    if sources.cleans:
+        drawn |= {"model_url": sources.model_url, "model_digest": sources.model_digest}
+    attacks = _attack_kinds(run, executor, sources)
+    return {
+        "adversaries": _attack(run, executor, sources.judged, drawn),
+        "attacks": attacks,
+        "utility": _measure_utility(run, executor, sources),
+        "warnings": [*tell_drift(attacks), *_tell_other_draws(run, sources.published.earlier)],
+    }
+
+
+def find_sources(run: Run, trained: Trained, plan: ReleasePlan) -> KindSources:
+    """Where the records that are attacked are, and what their release tells."""
+    published, _ = describe_published(run)
+    held_out = run.options.audit.holdout > 0
+
+    def find(part: Part) -> Collection:
+        found = replace(
+            run.training.keeping(run.split, part), indicators=trained.reads == "attributes"
+        )
+        if published.order or published.withholds:  # who is withheld or imputed tells, too
+            found = replace(found, only_finite=False)
+        return _pair(found, plan) if run.trains_on_itself else found
+
+    release = None
+    if not run.trains_on_itself:
+        mine = replace(run.collection, indicators=trained.reads == "attributes", only_finite=False)
+        release = _pair(mine, plan)
+    return KindSources(
+        judged=find("held_out" if held_out else "all"),
+        learned=find("fit") if held_out else None,
+        release=release,
+        model_url=run.stored_model_url,
+        model_digest=trained.model_digest,
+        published=published,
+        cleans=not run.trains_on_itself,
+    )
+
+
+def _pair(collection: Collection, plan: ReleasePlan) -> Collection:
+    """The records with what the release that is being written holds of them."""
+    return replace(
+        collection,
+        released_url=plan.data_url,
+        released_run=plan.run,
+        released_basis=plan.basis,
+    )
+
+
+def describe_published(run: Run) -> tuple[Published, list[LeftOut]]:
+    """What the release tells beside its features, and what of it no training record has."""
+    release = run.options.release
+    known = {variable.name for variable in run.training.schema_of_records.variables}
+    earlier = open_earlier(run)
+    published = Published(
+        included=tuple(name for name in release.include if name in known),
+        order=run.trains_on_itself,
+        partitions=release.partitions,
+        withholds=release.nonfinite == "withhold",
+        group=run.options.audit.group,
+        earlier=earlier if run.trains_on_itself else (),
+        compares_noise=bool(run.training.desired),
+    )
+    reason = (
+        "it is released by [release] include, but the records of [training] do not have it. "
+        "Add it to them, or release without it."
+    )
+    unread = [LeftOut(name, reason) for name in release.include if name not in known]
+    if not run.trains_on_itself:
+        why = (
+            "it is joined with this release by whoever holds both, and the records of [training] "
+            "are not in it. Train on the collection itself, or release without it."
+        )
+        unread += [LeftOut(one.name, why) for one in earlier]
+    return published, unread
+
+
+def open_earlier(run: Run) -> tuple[EarlierRelease, ...]:
+    """The releases named by ``[audit] earlier``; see `open_earlier_release` for errors."""
+    found: list[EarlierRelease] = []
+    for url in run.options.audit.earlier:
+        found.append(
+            open_earlier_release(
+                url,
+                source_digest=run.collection.digest,
+                n_records=run.collection.n_records,
+                names=[one.name for one in found],
+            )
+        )
+    return tuple(found)
+
+
+def find_other_draws(run: Run, earlier: tuple[EarlierRelease, ...]) -> tuple[str, ...]:
+    """Runs that drew other noise for partitions of this collection, as the key folder knows."""
+    mine = {part.digest for part in run.collection.schema_of_records.partitions}
+    known = {run.run_id, *(one.run for one in earlier)}
+    runs = {one for entry in list_keys() if entry.binding.source in mine for one in entry.runs}
+    return tuple(sorted(runs - known))
+
+
+def _tell_other_draws(run: Run, earlier: tuple[EarlierRelease, ...]) -> list[str]:
+    if not (others := find_other_draws(run, earlier)):
+        return []
+    return [
+        f"The key folder knows of other draws for these records (runs {', '.join(others)}). If one "
+        "was released, name it in [audit] earlier: who holds both joins them."
+    ]
+
+
+def tell_drift(attacks: Mapping[str, Any]) -> list[str]:
+    """A sentence where the release differs from the records that judged it."""
+    found = attacks.get("drift")
+    if found is None or found["status"] != "measured":
+        return []
+    best = found["report"]["strongest"]
+    if best["advantage_lower"] <= DRIFT:
+        return []
+    return [
+        f"Drift: {best['adversary'].replace('_', ' ')} tells records of the release from those "
+        f"that judged it with {best['score']} {best['estimate']:.3g} ({best['lower']:.3g} to "
+        f"{best['upper']:.3g}): the verdict speaks of other records than are released."
+    ]
+
+
+def _attack_kinds(run: Run, executor: Executor, sources: KindSources) -> dict[str, Any]:
+    """Every kind of attack beside inference that the release allows; a failure is unknown."""
+    options = find_attack_options(run.options).without_limits()
+    tasks = [
+        (kind, (sources, kind, options, run.checkpoints))
+        for kind in (list_kinds(sources) if run.options.audit.adversaries else ())
+    ]
+    found: dict[str, Any] = {}
+    for kind, answer in executor.map_tasks(attack_kind_once, tasks, prefix="attack"):
+        failed = isinstance(answer, PrivpipeError)
+        found[kind] = (
+            {"status": "unknown", "reason": answer.code}
+            if failed
+            else {"status": "measured", "report": json.loads(answer)}
+        )
+    return {kind: found[kind] for kind, _ in tasks}
+
+
+def _measure_utility(run: Run, executor: Executor, sources: KindSources) -> dict[str, Any]:
+    """How well each wanted variable is predicted from raw and from released records."""
+    if not run.training.desired or not run.options.audit.adversaries:
+        return {}
+    options = find_attack_options(run.options).without_limits()
+    tasks = [("utility", (sources, options, run.checkpoints))]
+    [(_, found)] = executor.map_tasks(measure_utility_once, tasks, prefix="attack")
+    if isinstance(found, PrivpipeError):
+        return {name: {"reason": found.code} for name in run.training.desired}
+    listed = json.loads(found)
+    return {one.pop("target"): one for one in listed}
+
+
+def measure_utility_once(
+    sources: KindSources, options: AttackOptions, checkpoints: Checkpoints | None
+) -> str:
+    """Worker side: measure what is kept, unless an earlier run checkpointed it."""
+    known = checkpoints and checkpoints.about(sources, options, "utility")
+    if known is not None and (kept := known.read("report")) is not None:
+        return str(kept)
+    report = json.dumps(measure_kept_utility(sources, options))
+    if known is not None:
+        known.write("report", report)
+    return report
+
+
+def attack_kind_once(
+    sources: KindSources, kind: str, options: AttackOptions, checkpoints: Checkpoints | None
+) -> str:
+    """Worker side: run a kind of attack, unless an earlier run checkpointed its report."""
+    known = checkpoints and checkpoints.about(sources, options, kind)
+    if known is not None and (kept := known.read("report")) is not None:
+        return str(kept)
+    report = attack_kind(sources, kind, options)
+    if known is not None:
+        known.write("report", report)
+    return report
+
+
+def _attack(
+    run: Run, executor: Executor, records: Collection, drawn: dict[str, Any]
+) -> dict[str, Any]:
+    """Every adversary on a bounded sample of the held-out records; a failure is unknown."""
+    if not run.training.confidential or not run.options.audit.adversaries:
+        return {"verdict": "unknown", "reason": "no adversary was asked for", "decisions": []}
+    options = find_attack_options(run.options)
+    _, unread = describe_published(run)
+    try:
+        report = distribute_attacks(
+            executor,
+            partial(sample_evidence, records, options.without_limits(), **drawn),
+            options=options,
+            checkpoints=run.checkpoints,
+            power=True,
+        )
+    except (InputError, MemoryBudgetError) as error:
+        return {"verdict": "unknown", "reason": str(error), "decisions": []}
+    report = replace(report, left_out=(*report.left_out, *unread))
+    found: dict[str, Any] = json.loads(report.to_json())
+    return found | {"strongest": _strongest(report, run)}
+
+
+def _strongest(report: AttackReport, run: Run) -> dict[str, Any]:
+    """Per confidential variable the strongest adversary on released and on raw records."""
+    found: dict[str, Any] = {}
+    for column in run.training.schema.confidential:
+        score = "accuracy" if column.is_categorical else "r2"
+        found[column.name] = {}
+        for source in ("raw", "released", "noise"):
+            try:
+                name, value = report.strongest(column.name, score, source)
+            except InputError:  # no attack on it succeeded
+                continue
+            found[column.name][source] = {
+                "adversary": name,
+                "score": score,
+                "estimate": value.interval.estimate,
+                "lower": value.interval.lower,
+                "upper": value.interval.upper,
+                "baseline": value.baseline,
+            }
+    return found

@@ -1,0 +1,215 @@
+"""Noise of density proportional to exp(-|xi| / scale), correctly rounded to a grid.
+
+Hamm 2017, Noisy Minimax Filters, eq. (8), with the Euclidean norm. Whole noise ``round(xi / grid)``
+added to whole records is post-processing of the real mechanism, if the rounding is that of the
+real xi. Floats decide it for almost all records, with a bound on their error; what lies nearer
+to a boundary is decided by intervals of as many bits as it takes (Ziv's strategy).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+
+import numpy as np
+
+from privpipe.errors import OptionError
+from privpipe.numerics.noise.knorm_exact import round_exactly
+from privpipe.numerics.random.elementary import compiled, exponential_of, sine_cosine_of
+from privpipe.protocols import BoolArray, IntArray, RecordStream, WordArray
+
+__all__ = ["KNormNoise"]
+
+PURPOSE, FURTHER = "knorm", "knorm further"
+"""Words of every record, and the further bits of the rare ones that need them."""
+
+FURTHER_WORDS = 16
+"""Further words of each uniform: 1,024 bits; they are read two at a time, as long as needed."""
+
+LARGEST_CELL = 2.0**50
+"""Noise in steps of the grid stays below this, where a float still holds halves."""
+
+_EIGHTH_TURN = math.pi / 4 * 2.0**-61
+
+
+@compiled
+def _round(
+    words: WordArray, width: int, cells_per_scale: float, out: IntArray, close: BoolArray
+) -> None:
+    """Rounded noise of a run of records, and which of them floats do not decide."""
+    pairs = (width + 1) // 2
+    energy, normal = np.empty(width), np.empty(2 * pairs)
+    first, second = np.empty(pairs), np.empty(pairs)
+    base = (2.0 * width + 32.0) * 2.0**-53
+    for i in range(words.shape[0]):
+        row = words[i]
+        for j in range(width):
+            energy[j] = exponential_of(np.float64(row[j]) + 0.5, np.float64(~row[j]) + 0.5)
+        for p in range(pairs):
+            turn = row[width + p]
+            length = math.sqrt(energy[p])
+            angle = (np.float64(np.int64(turn & np.uint64(2**61 - 1))) + 0.5) * _EIGHTH_TURN
+            sine, cosine = sine_cosine_of(angle)
+            swap = (turn >> np.uint64(61)) & np.uint64(1) == np.uint64(1)
+            one = length * (1.0 - 2.0 * np.float64(np.int64(turn >> np.uint64(63))))
+            two = length * (
+                1.0 - 2.0 * np.float64(np.int64((turn >> np.uint64(62)) & np.uint64(1)))
+            )
+            first[p] = one * (sine if swap else cosine)
+            second[p] = two * (cosine if swap else sine)
+        total, square, least, nearest, long = 0.0, 0.0, np.inf, np.inf, 0.0
+        for j in range(width):
+            total += energy[j]
+            least = min(least, np.float64(row[j]))
+        for p in range(pairs):
+            normal[2 * p], normal[2 * p + 1] = first[p], second[p]
+            nearest = min(nearest, energy[p])
+            long += energy[p]
+        for j in range(width):
+            square += normal[j] * normal[j]
+        size, reach = math.sqrt(square), cells_per_scale * total
+        unread = 1.0 / least
+        own = 2.0**-47 * math.sqrt(long) + 4.0 * math.sqrt(width) * unread / math.sqrt(nearest)
+        tolerance = reach * (base + width * unread / total + own / size) + 2.0**-52
+        factor = reach / size
+        sure = True
+        for j in range(width):
+            cell = normal[j] * factor + 0.5
+            step = np.floor(cell)
+            above = cell - step
+            sure &= (above > tolerance) & (1.0 - above > tolerance)
+            out[i, j] = np.int64(step) if abs(step) < 2.0**62 else 0
+        close[i] = not sure
+
+
+@dataclass(frozen=True)
+class KNormNoise:
+    """Whole noise ``round(xi / grid)``, xi of density ``exp(-|xi|_2 / scale)``, as words say.
+
+    With E_1 .. E_width exponentials, sqrt(E_1), sqrt(E_2), .. at uniform angles are normal
+    vectors, two coordinates each (Box and Muller); their first `width` coordinates give the
+    direction, and ``|xi| = scale * (E_1 + .. + E_width)``. The length of the normal vector is
+    independent of its direction, and with all its pairs' energies in the sum the radius is
+    Gamma(width) as the law wants: ``width + ceil(width / 2)`` words a record, nothing rejected.
+
+    Parameters
+    ----------
+    scale
+        Of the law, in the unit of the grid.
+    grid
+        Power of two.
+    width
+        Coordinates per record.
+
+    Raises
+    ------
+    OptionError
+        If scale or grid cannot be used.
+
+    Notes
+    -----
+    Error of the floats, u = 2**-53, to first order; the kernel's constants are well above it:
+
+    - an exponential, given its word: 7 u relative (proved, see `elementary`), and at most
+      1 / (2 word) for the bits of the uniform that were not read;
+    - their sum T: (7 + width) u relative, and width / (2 least word);
+    - sqrt(E): 5 u relative, and the unread part over sqrt(E); sine and cosine: 6 u (angle 3.2 u,
+      `elementary` 2 u, unread bits below u / 2): a normal coordinate is off by 12 u sqrt(E), the
+      vector by at most 17 u rho, with rho**2 the sum of the pairs' energies (the kernel: 32 u);
+    - ``scale T g / (grid |g|)``: radius times [(7 + width) u + (width + 1) u / 2 + 8 u (the
+      kernel: (2 width + 32) u), and twice the error of the vector over its length].
+
+    A record nearer to a boundary than this is decided by intervals from 64 + 1,024 bits per
+    uniform. They leave it undecided with a probability below `undecided`.
+
+    References
+    ----------
+    Hamm 2017, Noisy Minimax Filters, eq. (8). Ziv 1991, Fast evaluation of elementary
+    mathematical functions with correctly rounded last bit.
+    """
+
+    scale: float
+    grid: float
+    width: int
+
+    def __post_init__(self) -> None:
+        if math.frexp(self.grid)[0] != 0.5 or not 2.0**-60 <= self.grid <= 2.0**60:
+            raise OptionError(f"The grid is {self.grid}.", remedy="Use a power of two.")
+        if not (0 < self.scale < math.inf) or self.width < 1:
+            raise OptionError(
+                f"The scale is {self.scale}, the width {self.width}.",
+                remedy="Use a finite scale above 0, and at least one coordinate.",
+            )
+        if not 2.0**4 <= self.scale / self.grid or not self.largest < LARGEST_CELL:
+            raise OptionError(
+                f"Noise of scale {self.scale:g} does not suit a grid of {self.grid:g}.",
+                remedy="Choose epsilon or the grid so that the scale is 16 to 2**30 steps.",
+                code="grid",
+            )
+
+    @property
+    def largest(self) -> float:
+        """No word makes noise beyond this many steps; the true law does so with 3e-20 a value."""
+        return self.scale / self.grid * 45.1 * self.width
+
+    @property
+    def n_words(self) -> int:
+        """Words of every record."""
+        return self.width + (self.width + 1) // 2
+
+    @property
+    def n_further(self) -> int:
+        """Further words of a record that floats do not decide."""
+        return self.n_words * FURTHER_WORDS
+
+    @property
+    def spread(self) -> float:
+        """Root mean square of one coordinate, in the unit of the grid."""
+        return self.scale * math.sqrt(self.width + 1)
+
+    @cached_property
+    def cells_per_scale(self) -> float:
+        """The scale in steps; exact, because the grid is a power of two."""
+        return self.scale / self.grid
+
+    @property
+    def undecided(self) -> float:
+        """Bound on the probability that 1,088 bits of every uniform leave a record undecided.
+
+        Unless a uniform of an exponential is below 2**-200 (width 2**-200), or the normal vector
+        shorter than 2**-190 (its first coordinate has density at most 1/sqrt(pi): 2**-188), or a
+        sum of energies below 2**-200, the unread bits move a coordinate by less than
+        2**-1088 2**900 steps, and one is within that of a boundary with at most
+        width 2**-150: the density of a coordinate is below 2**30 per step.
+        """
+        return self.width * (2.0**-198 + 2.0**-150) + 2.0**-187
+
+    def draw(self, stream: RecordStream) -> IntArray:
+        """Whole noise of every record of a stream, (n_records, width), int64."""
+        out = np.empty((stream.n_records, self.width), np.int64)
+        close = np.empty(stream.n_records, np.bool_)
+        for rows, words in stream.tiles(PURPOSE, self.n_words):
+            _round(words, self.width, self.cells_per_scale, out[rows], close[rows])
+        places = np.flatnonzero(close)
+        if places.size:
+            self._decide(stream, places, out)
+        return out
+
+    def _decide(self, stream: RecordStream, places: IntArray, out: IntArray) -> None:
+        """Overwrite the noise of some records by that of intervals."""
+        words = stream.words_at(PURPOSE, self.n_words, places)
+        further = stream.words_at(FURTHER, self.n_further, places)
+        for place, head, tail in zip(places.tolist(), words, further, strict=True):
+            out[place] = self.decide_record(head, tail.reshape(self.n_words, FURTHER_WORDS))
+
+    def decide_record(self, head: WordArray, tail: WordArray) -> tuple[int, ...]:
+        """Noise of one record from intervals; `head` (n_words,), `tail` (n_words, 16)."""
+        exact = Fraction(self.cells_per_scale)
+        for n in range(2, FURTHER_WORDS + 1, 2):
+            rows = [[int(a), *map(int, b[:n])] for a, b in zip(head, tail, strict=True)]
+            found = round_exactly(rows, self.width, exact)
+            if found is not None:
+                return found
+        return (0,) * self.width  # with probability `undecided`, which delta counts

@@ -1,0 +1,300 @@
+"""Learning a noisy filter from public records: filter, mean and threshold.
+
+Hamm 2017, Noisy Minimax Filters, sections 2.2 and 3. The filter is any row-wise method of the
+table; the table is handed in, so that this wing knows none of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+from pydantic.dataclasses import dataclass as options_dataclass
+
+from privpipe.capabilities import Projects
+from privpipe.errors import GuaranteeError, InputError, OptionError
+from privpipe.numerics.noise.bounding import Bound, Norm
+from privpipe.protocols import FloatArray, Guarantee, Method, RecordMap, Shards, ShardSchema
+from privpipe.sanitizers.arrays import check_shards, check_unweighted
+from privpipe.sanitizers.names import keep_names
+from privpipe.sanitizers.noise.mechanism import Law, Mechanism, Order, plan_mechanism
+from privpipe.sanitizers.noise.noisy_filter import NoisyFilter, check_filter
+from privpipe.sanitizers.noise.noisy_shards import NoisyShards
+from privpipe.sanitizers.noise.public_norms import FilteredMean, NormCounts
+from privpipe.sanitizers.options import FORBID, Options
+
+__all__ = [
+    "Filters",
+    "NoisyOptions",
+    "ask_filter",
+    "check_noisy",
+    "find_learned",
+    "fit_noisy_filter",
+]
+
+Filters = Mapping[str, Method[Any]]
+
+
+@options_dataclass(frozen=True, kw_only=True, config=FORBID)
+class NoisyOptions(Options):
+    """Options of ``[method] name = "noisy"``; `rows` adds the filters of the table."""
+
+    name: Literal["noisy"] = "noisy"
+    epsilon: Annotated[
+        float,
+        Field(
+            gt=0,
+            allow_inf_nan=False,
+            description="Privacy loss of one record, in nats: any released record is at most "
+            "exp(epsilon) times as likely from one person's record as from another's.",
+        ),
+    ]
+    bound: Annotated[
+        Bound,
+        Field(
+            description="hard: x / max(T, |x|). soft: tanh(|x| / T) x / |x|. normalise: x / |x|."
+        ),
+    ] = "hard"
+    threshold: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            allow_inf_nan=False,
+            description="T. Default: a quantile of the norms of the public training records.",
+        ),
+    ] = None
+    threshold_quantile: Annotated[
+        float, Field(gt=0, le=1, description="Which quantile, where no threshold is given.")
+    ] = 0.95
+    centre: Annotated[
+        bool, Field(description="Subtract the mean of the public training records first.")
+    ] = True
+    order: Annotated[
+        Order,
+        Field(
+            description="filter_then_noise (the paper's preprocessing) or noise_then_filter: the "
+            "filter sees bounded, noisy records alone."
+        ),
+    ] = "filter_then_noise"
+    train_on: Annotated[
+        Literal["noisy", "clean"],
+        Field(
+            description="What a filter after the noise learns from: public records with noise of "
+            "their own, or bounded ones without."
+        ),
+    ] = "noisy"
+    norm: Annotated[Norm, Field(description="In which records are bounded.")] = "l2"
+    noise: Annotated[
+        Law,
+        Field(
+            description="knorm: the paper's, density exp(-epsilon |xi| / 2), delta below 2**-100. "
+            "discrete: per coordinate, by comparisons of whole numbers alone, delta 0; in the l2 "
+            "norm up to 1.41 times as much noise."
+        ),
+    ] = "knorm"
+    grid: Annotated[
+        float | None,
+        Field(
+            description="Step of released numbers, a power of two from 2**-20 to 2**-10. Default: "
+            "2**-16 of the noise."
+        ),
+    ] = None
+    allow_data_bound: Annotated[
+        bool,
+        Field(
+            description="Release even if filter, mean or threshold are learned from records that "
+            "are not public; the release then promises nothing."
+        ),
+    ] = False
+    filter: Any = None
+
+
+def ask_filter(
+    filters: Filters, options: NoisyOptions, ask: Callable[[Method[Any], Any], Any], without: Any
+) -> Any:
+    """What the row of the filter says of its options."""
+    if options.filter is None:
+        return without
+    return ask(filters[options.filter.name], options.filter)
+
+
+def find_learned(options: NoisyOptions, filters: Filters) -> tuple[str, ...]:
+    """What would be learned from training records with these options."""
+    found = {
+        "filter": options.filter is not None and filters[options.filter.name].learns,
+        "mean": options.centre,
+        "threshold": options.threshold is None and options.bound != "normalise",
+    }
+    return tuple(name for name, learned in found.items() if learned)
+
+
+def check_noisy(options: NoisyOptions, schema: ShardSchema, *, filters: Filters) -> None:
+    """Refuse what no training records of this schema can be fitted with.
+
+    Raises
+    ------
+    OptionError
+        If the filter is not row-wise or draws, or bound, norm, noise and grid do not go together.
+    GuaranteeError
+        If something is learned from records that are not public.
+    """
+    check_unweighted(schema)
+    if options.filter is not None:
+        row = filters[options.filter.name]
+        if row.releases != "rows" or row.columns(options.filter).get("attributes"):
+            what = "records of its own" if row.releases != "rows" else "codes, drawn at random"
+            raise OptionError(
+                f"[method.filter] names {row.name!r}, which releases {what}.",
+                remedy="Filter by a row-wise method of features, as minimax, pca or leace.",
+                code="filter",
+            )
+        row.check(options.filter, schema)
+    _check_public(options, schema, filters)
+    first = options.filter is not None and options.order == "filter_then_noise"
+    plan(options, 1 if first else schema.n_features)  # how wide a filter is, its fit will know
+
+
+def _check_public(options: NoisyOptions, schema: ShardSchema, filters: Filters) -> None:
+    learned = find_learned(options, filters)
+    if learned and not schema.public and not options.allow_data_bound:
+        raise GuaranteeError(
+            f"The {' and the '.join(learned)} of the noisy filter would be learned from records "
+            "that are not said to be public: what they tell is outside the promise.",
+            remedy="Name public records as [training] with public = true; or give a threshold, "
+            "centre = false and no learned filter; or set [method] allow_data_bound = true, and "
+            "the release promises nothing.",
+            code="not-public",
+        )
+
+
+def plan(options: NoisyOptions, width: int) -> Mechanism:
+    """The mechanism of these options, for records of this width."""
+    return plan_mechanism(options.epsilon, width, options.norm, options.noise, options.grid)
+
+
+@keep_names
+def fit_noisy_filter(
+    shards: Shards,
+    options: NoisyOptions,
+    *,
+    filters: Filters,
+    **files: Mapping[str, npt.NDArray[np.floating[Any]]],
+) -> NoisyFilter:
+    """Learn a noisy filter from public records.
+
+    Parameters
+    ----------
+    shards
+        Public records; see `Shards`. Passes: those of the filter, one for the mean, one for the
+        threshold, where these are not given.
+    options
+        What to learn and promise.
+    filters
+        Rows of the table of methods, by name.
+    **files
+        Arrays of the files that the filter's options name.
+
+    Raises
+    ------
+    GuaranteeError
+        If something is learned from records that are not public, unless that is allowed.
+    OptionError, InputError
+        If options and records do not go together.
+    """
+    check_shards(shards)
+    check_noisy(options, shards.schema, filters=filters)
+    first = options.order == "filter_then_noise" and options.filter is not None
+    fitted = _fit_filter(shards, options, filters, files) if first else None
+    noisy = _bound_records(shards, options, fitted)
+    if options.filter is None or first:
+        return noisy
+    trained = NoisyShards(shards, noisy, with_noise=options.train_on == "noisy")
+    return replace(noisy, after=(_fit_filter(trained, options, filters, files),))
+
+
+def _fit_filter(
+    shards: Any, options: NoisyOptions, filters: Filters, files: Mapping[str, Any]
+) -> RecordMap:
+    fitted = filters[options.filter.name].fit(shards, options.filter, **files)
+    check_filter(fitted)
+    return fitted
+
+
+def _bound_records(shards: Shards, options: NoisyOptions, fitted: RecordMap | None) -> NoisyFilter:
+    """Noise behind an optional filter: the mean and the threshold of what it filters."""
+    n_features = shards.schema.n_features
+    before: tuple[RecordMap, ...] = ()
+    projection: FloatArray = np.empty((0, 0))
+    shift: FloatArray = np.zeros(n_features)
+    linear: Any = fitted if isinstance(fitted, Projects) else None
+    if linear is not None:
+        projection, shift = _orthonormalise(linear.weights, linear.offset)
+    elif fitted is not None:
+        before, shift = (fitted,), np.zeros(fitted.n_features_out)
+    mechanism = plan(options, len(shift))
+    noisy = NoisyFilter(
+        epsilon=options.epsilon,
+        norm=options.norm,
+        law=options.noise,
+        grid=mechanism.grid,
+        order=options.order,
+        bound=options.bound,
+        threshold=options.threshold or 1.0,
+        before=before,
+        projection=projection,
+        shift=shift,
+        after=(),
+        guarantee=_promise(options, mechanism),
+    )
+    if options.centre:
+        mean = shards.reduce(partial(FilteredMean.of, noisy=noisy)).mean
+        noisy = replace(noisy, shift=shift - _check_mean(mean))
+    if options.threshold is None and options.bound != "normalise":
+        norms = shards.reduce(partial(NormCounts.of, noisy=noisy))
+        noisy = replace(noisy, threshold=norms.quantile(options.threshold_quantile))
+    return noisy
+
+
+def _orthonormalise(weights: FloatArray, offset: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The same filter up to a change of coordinates, with orthonormal columns.
+
+    Distances then mean the same in every direction, and no direction gets more noise than
+    another for the scale of its column alone.
+    """
+    basis, change = np.linalg.qr(weights)
+    signs = np.where(np.diagonal(change) < 0, -1.0, 1.0)
+    basis, change = basis * signs, change * signs[:, None]
+    shift = np.linalg.lstsq(change.T, offset, rcond=None)[0]
+    return np.ascontiguousarray(basis), shift
+
+
+def _check_mean(mean: FloatArray) -> FloatArray:
+    if not np.isfinite(mean).all():
+        raise InputError(
+            "The mean of the filtered training records is not finite.",
+            remedy="Scale the features, or set centre = false.",
+            code="nonfinite",
+        )
+    return mean
+
+
+def _promise(options: NoisyOptions, mechanism: Mechanism) -> Guarantee:
+    if options.allow_data_bound:
+        return Guarantee(
+            kind="none",
+            number=None,
+            unit="epsilon, nats",
+            scope="every record",
+            theorem="None: filter, mean or threshold may be learned from the records themselves "
+            "(allow_data_bound)",
+            assumptions="The noise is that of epsilon, but what the map tells of the records "
+            "that it was learned from is bounded by nothing.",
+        )
+    return mechanism.promise(
+        options.order, "Filter, mean and threshold come from records said to be public."
+    )

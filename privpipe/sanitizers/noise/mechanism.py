@@ -1,0 +1,193 @@
+"""A mechanism of local differential privacy: lattice, law of the noise, and what they promise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from privpipe.errors import OptionError
+from privpipe.numerics.noise.bounding import Norm
+from privpipe.numerics.noise.discrete import DiscreteLaplaceNoise
+from privpipe.numerics.noise.knorm import KNormNoise
+from privpipe.numerics.noise.lattice import Lattice, plan_grid
+from privpipe.protocols import FloatArray, Guarantee, RecordStream
+
+__all__ = ["DIAMETER", "Law", "Mechanism", "Order", "plan_mechanism"]
+
+Law = Literal["knorm", "discrete"]
+Order = Literal["filter_then_noise", "noise_then_filter"]
+
+DIAMETER = 2.0
+"""Largest distance of two bounded records."""
+
+_SECRET = (
+    "AES-256 is pseudorandom and the release key stays secret (destroy it by `privpipe forget-key`)"
+)
+_NOT_HIDDEN = (
+    "Records are protected one by one, not what several records of one person tell together, nor "
+    "variables released beside the features, which records are withheld, and how long it took."
+)
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """Adds whole noise to bounded records on a lattice.
+
+    Parameters
+    ----------
+    epsilon
+        Privacy loss of one record.
+    width
+        Coordinates of a bounded record.
+    norm
+        In which records are bounded by 1.
+    law
+        "knorm" or "discrete"; see `privpipe.numerics.noise`.
+    grid
+        Step, a power of two.
+
+    Raises
+    ------
+    OptionError
+        If epsilon is not positive and finite, or law, norm and grid do not go together.
+    """
+
+    epsilon: float
+    width: int
+    norm: Norm
+    law: Law
+    grid: float
+
+    def __post_init__(self) -> None:
+        check_epsilon(self.epsilon)
+        if self.law == "knorm" and self.norm == "l1":
+            raise OptionError(
+                'noise = "knorm" is the law of the l2 norm, but the norm is "l1".',
+                remedy='Use norm = "l2", or noise = "discrete", which suits either.',
+                code="norm",
+            )
+        _ = self.lattice, self.noise  # refuse what they refuse
+
+    @cached_property
+    def lattice(self) -> Lattice:
+        return Lattice(self.grid, self.width, self.norm)
+
+    @cached_property
+    def noise(self) -> KNormNoise | DiscreteLaplaceNoise:
+        """The law; its scale is rounded up, its sensitivity is that of the lattice in integers."""
+        if self.law == "knorm":
+            return KNormNoise(_widest_scale(self.epsilon), self.grid, self.width)
+        return DiscreteLaplaceNoise(self.epsilon, self.lattice.diameter_l1, self.width)
+
+    @property
+    def limit(self) -> int:
+        """Released whole numbers are clipped to at most this."""
+        if isinstance(self.noise, DiscreteLaplaceNoise):
+            return self.noise.limit(self.lattice.radius)
+        return 2**52
+
+    @property
+    def spread(self) -> float:
+        """Root mean square of one coordinate of the noise, in units of the ball's radius."""
+        return find_spread(self.epsilon, self.width, self.norm, self.law)
+
+    @property
+    def slack(self) -> float:
+        """What the rounding of stored probabilities may add to epsilon."""
+        return self.noise.slack if isinstance(self.noise, DiscreteLaplaceNoise) else 0.0
+
+    @property
+    def delta(self) -> float:
+        """Of (epsilon, delta); 0 for the discrete law."""
+        if isinstance(self.noise, DiscreteLaplaceNoise):
+            return 0.0
+        return min(1.0, (1 + math.exp(min(self.epsilon, 700.0))) * self.noise.undecided)
+
+    def release(self, bounded: FloatArray, stream: RecordStream) -> FloatArray:
+        """Noisy records, (n_records, width): whole multiples of the grid, exactly.
+
+        Parameters
+        ----------
+        bounded : (n_records, width), float64
+            Of norm at most 1, but for rounding.
+        stream
+            Of as many records.
+        """
+        steps = self.lattice.place(bounded)
+        steps += self.noise.draw(stream)
+        np.clip(steps, -self.limit, self.limit, out=steps)
+        released: FloatArray = steps * self.grid
+        return released
+
+    def promise(self, order: Order, grounds: str) -> Guarantee:
+        """What it promises for every record, in words a privacy officer can quote."""
+        if self.law == "discrete":
+            theorem = (
+                "Geometric mechanism (Ghosh et al. 2009) on whole numbers, their norm checked in "
+                "integers: every output, after floating point, retry and re-chunking"
+            )
+        else:
+            theorem = (
+                "Hamm 2017, Noisy Minimax Filters, eq. (8), correctly rounded to a grid: "
+                "post-processing of the real mechanism"
+            )
+        return Guarantee(
+            kind="local_dp",
+            number=self.epsilon,
+            unit="epsilon, nats",
+            scope="every record",
+            theorem=f"{theorem}. Order: {order}, norm {self.norm}",
+            assumptions=f"{_SECRET}. {grounds} {_NOT_HIDDEN}",
+            delta=self.delta,
+            parameters=tuple(self._list_parameters(order)),
+        )
+
+    def _list_parameters(self, order: Order) -> Iterator[tuple[str, float]]:
+        yield "epsilon of one record", self.epsilon
+        yield "slack of epsilon", self.slack
+        yield "norm", 1.0 if self.norm == "l1" else 2.0
+        yield "diameter", DIAMETER
+        yield "grid", self.grid
+        yield "noise, root mean square", self.spread
+        yield "filtered before the noise", float(order == "filter_then_noise")
+
+
+def check_epsilon(epsilon: float) -> None:
+    """Raise OptionError unless epsilon is a finite number above 0."""
+    if not 0 < epsilon < math.inf:
+        raise OptionError(
+            f"epsilon is {epsilon}.", remedy="Use a finite number above 0.", code="epsilon"
+        )
+
+
+def _widest_scale(epsilon: float) -> float:
+    """DIAMETER / epsilon, rounded up: the loss is then at most epsilon."""
+    return math.nextafter(DIAMETER / epsilon, math.inf)
+
+
+def find_spread(epsilon: float, width: int, norm: Norm, law: Law) -> float:
+    """Root mean square of one coordinate of the noise, in units of the ball's radius."""
+    if law == "knorm":
+        return DIAMETER / epsilon * math.sqrt(width + 1)
+    reach = DIAMETER * (math.sqrt(width) if norm == "l2" else 1.0)
+    return math.sqrt(2) * reach / epsilon
+
+
+def plan_mechanism(
+    epsilon: float, width: int, norm: Norm, law: Law, grid: float | None = None
+) -> Mechanism:
+    """A mechanism on the grid that suits its noise, unless one is given.
+
+    Examples
+    --------
+    >>> plan_mechanism(1.0, 20, "l2", "knorm").grid == 2.0**-13
+    True
+    """
+    check_epsilon(epsilon)
+    spread = find_spread(epsilon, width, norm, law)
+    return Mechanism(epsilon, width, norm, law, grid or plan_grid(spread, width, norm))

@@ -1,0 +1,372 @@
+"""The account of privacy losses: what every partition has given away, by its content.
+
+A copied, moved or re-chunked collection has the same partitions, and one account of them. Entries
+of a partition are numbered objects, each made only if it is absent, so that of two writers one
+finds the other's entry before it counts its own; nothing is ever changed or deleted. A loss is
+counted from its reservation on, before the first chunk is written, until it is given back by a run
+that wrote nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from fractions import Fraction
+from typing import Literal
+
+import fsspec
+import google_crc32c
+from platformdirs import user_data_path
+
+from privpipe.errors import FormatError, GuaranteeError, StoreError
+from privpipe.store.access.location import (
+    create_bytes,
+    explain_unreachable,
+    join,
+    local_path,
+    shown,
+)
+
+__all__ = ["Account", "Charge", "Entry", "Loss", "add_up_losses", "find_account"]
+
+Action = Literal["reserve", "confirm", "void"]
+
+MOST_ATTEMPTS = 1_000
+"""Entries of rivals that a writer waits for."""
+
+
+@dataclass(frozen=True)
+class Charge:
+    """What a run takes from one partition.
+
+    Parameters
+    ----------
+    partition
+        Digest of its content.
+    charge
+        Names the key and what it is bound to; the same draws are one charge, however often made.
+    epsilon, delta
+        Loss of what is protected.
+    protects
+        "record", or the variable of the subjects.
+    """
+
+    partition: str
+    charge: str
+    epsilon: float
+    delta: float
+    protects: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One object of the account; no value of a record.
+
+    Parameters
+    ----------
+    number
+        Place among the entries of its partition, from 0.
+    action
+        "reserve", "confirm" (published) or "void" (nothing was written).
+    charge, epsilon, delta, protects
+        As of `Charge`.
+    run
+        Which run.
+    time
+        UTC.
+    """
+
+    number: int
+    action: Action
+    charge: str
+    epsilon: float
+    delta: float
+    protects: str
+    run: str
+    time: str
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What one partition has given away.
+
+    Parameters
+    ----------
+    partition
+        Digest of its content.
+    epsilon, delta
+        Sums over different draws, rounded up.
+    n_charges
+        Different draws.
+    n_open
+        Those of them that no publication has confirmed.
+    entries
+        All that was written of it.
+    """
+
+    partition: str
+    epsilon: float
+    delta: float
+    n_charges: int
+    n_open: int
+    entries: tuple[Entry, ...]
+
+
+def find_account(url: str | None = None) -> str:
+    """Place of the account: given, else ``PRIVPIPE_ACCOUNT``, else in the user's data folder."""
+    chosen = url or os.environ.get("PRIVPIPE_ACCOUNT")
+    return chosen or str(user_data_path("privpipe") / "account")
+
+
+def add_up_losses(losses: Iterable[float]) -> float:
+    """Sum of floats, never below the exact one.
+
+    >>> add_up_losses([0.1] * 10)
+    1.0000000000000002
+    >>> add_up_losses([0.5, 0.25])
+    0.75
+    """
+    found = list(losses)
+    total = math.fsum(found)
+    return (
+        total if Fraction(total) >= sum(map(Fraction, found)) else math.nextafter(total, math.inf)
+    )
+
+
+@dataclass(frozen=True)
+class Account:
+    """The account at a place, a folder or a bucket.
+
+    Parameters
+    ----------
+    url
+        Local path or URL.
+    """
+
+    url: str
+
+    def reserve(self, charges: Sequence[Charge], run: str, limit: float | None) -> None:
+        """Count losses before anything is written.
+
+        Raises
+        ------
+        GuaranteeError
+            If a partition would lose more than the limit; nothing is then counted.
+        StoreError
+            If the account cannot be reached; FormatError if it is damaged.
+        """
+        for charge in charges:  # all of them before the first entry: most refusals write nothing
+            _check_limit(self.read(charge.partition), charge, limit)
+        made: list[Charge] = []
+        try:
+            for charge in charges:
+                made += [charge] if self._reserve(charge, run, limit) else []
+        except BaseException:
+            self.record("void", made, run)
+            raise
+
+    def _reserve(self, charge: Charge, run: str, limit: float | None) -> bool:
+        """Whether an entry was made; this run may have made it before."""
+        for _ in range(MOST_ATTEMPTS):
+            loss = self.read(charge.partition)
+            if _find_actions(loss.entries).get((charge.charge, run), "void") != "void":
+                return False
+            _check_limit(loss, charge, limit)
+            if self._write("reserve", charge, run, len(loss.entries)):
+                return True
+        raise _contended(self.url)
+
+    def record(self, action: Action, charges: Iterable[Charge], run: str) -> None:
+        """Say of reserved losses that they were published, or that nothing was written."""
+        for charge in charges:
+            for _ in range(MOST_ATTEMPTS):
+                entries = self.read(charge.partition).entries
+                if _find_actions(entries).get((charge.charge, run)) in (action, None, "void"):
+                    break
+                if self._write(action, charge, run, len(entries)):
+                    break
+            else:
+                raise _contended(self.url)
+
+    def read(self, partition: str) -> Loss:
+        """What a partition has lost.
+
+        Raises
+        ------
+        StoreError
+            If the account cannot be reached.
+        FormatError
+            If an entry is missing or damaged: what was lost is not known then.
+        """
+        folder = join(self.url, partition)
+        try:
+            names = self._list(folder)
+            entries = tuple(
+                _decode(self._read(join(folder, name)), number, shown(folder))
+                for number, name in enumerate(names)
+            )
+        except (StoreError, FileNotFoundError) as error:
+            if isinstance(error, StoreError):
+                raise
+            raise _damaged(shown(folder), len(names)) from None
+        except Exception as error:  # many kinds, depending on the file system
+            raise explain_unreachable(self.url, error) from None
+        return _sum(partition, entries)
+
+    def read_all(self) -> Iterator[Loss]:
+        """Every partition that ever lost anything, by digest."""
+        try:
+            file_system, path = fsspec.core.url_to_fs(self.url)
+            file_system.invalidate_cache()
+            found = file_system.ls(path, detail=False) if file_system.exists(path) else []
+        except Exception as error:  # many kinds, depending on the file system
+            raise explain_unreachable(self.url, error) from None
+        for name in sorted(place.rstrip("/").rpartition("/")[2] for place in found):
+            if not name.startswith("."):
+                yield self.read(name)
+
+    def _list(self, folder: str) -> list[str]:
+        """Names of the entries, which must be 0, 1, 2 and so on."""
+        file_system, path = fsspec.core.url_to_fs(folder)
+        file_system.invalidate_cache()
+        try:
+            found = file_system.ls(path, detail=False)
+        except FileNotFoundError:
+            return []
+        names = sorted(place.rpartition("/")[2] for place in found)
+        names = [name for name in names if name.endswith(".json") and not name.startswith(".")]
+        if names != [_name(number) for number in range(len(names))]:
+            raise _damaged(shown(folder), len(names))
+        return names
+
+    def _read(self, url: str) -> bytes:
+        file_system, path = fsspec.core.url_to_fs(url)
+        found: bytes = file_system.cat_file(path)
+        return found
+
+    def _write(self, action: Action, charge: Charge, run: str, number: int) -> bool:
+        """Make an entry unless its number is taken."""
+        entry = Entry(
+            number,
+            action,
+            charge.charge,
+            charge.epsilon,
+            charge.delta,
+            charge.protects,
+            run,
+            datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        url = join(self.url, charge.partition, _name(number))
+        try:
+            path = local_path(url)
+            return create_bytes(url, _encode(entry)) if path is None else _link(path, entry)
+        except StoreError:
+            raise
+        except Exception as error:  # many kinds, depending on the file system
+            raise explain_unreachable(self.url, error) from None
+
+
+def _link(path: str, entry: Entry) -> bool:
+    """A whole file under its name in one step, unless there is one; a kill leaves no half."""
+    folder, name = os.path.split(path)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    work = os.path.join(folder, f".{name}.{secrets.token_hex(8)}")
+    try:
+        with open(work, "xb") as file:
+            file.write(_encode(entry))
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(work, path)
+    except FileExistsError:
+        return False
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(work)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    return True
+
+
+def _name(number: int) -> str:
+    return f"{number:08d}.json"
+
+
+def _encode(entry: Entry) -> bytes:
+    content = json.dumps(asdict(entry), sort_keys=True)
+    return json.dumps({"crc32c": google_crc32c.value(content.encode()), "entry": content}).encode()
+
+
+def _decode(content: bytes, number: int, where: str) -> Entry:
+    try:
+        outer = json.loads(content)
+        inner = outer["entry"]
+        if google_crc32c.value(inner.encode()) != outer["crc32c"]:
+            raise ValueError
+        entry = Entry(**json.loads(inner))
+        if entry.number != number or not entry.epsilon >= 0:
+            raise ValueError
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise _damaged(where, number) from None
+    return entry
+
+
+def _find_actions(entries: Iterable[Entry]) -> dict[tuple[str, str], Action]:
+    """What was said last of each charge by each run."""
+    return {(entry.charge, entry.run): entry.action for entry in entries}
+
+
+def _sum(partition: str, entries: tuple[Entry, ...]) -> Loss:
+    said = _find_actions(entries)
+    held = [e for e in entries if said[e.charge, e.run] != "void"]
+    charged = {e.charge: e for e in held}
+    confirmed = {charge for (charge, _), action in said.items() if action == "confirm"}
+    return Loss(
+        partition,
+        add_up_losses(e.epsilon for e in charged.values()),
+        add_up_losses(e.delta for e in charged.values()),
+        len(charged),
+        len(charged.keys() - confirmed),
+        entries,
+    )
+
+
+def _check_limit(loss: Loss, charge: Charge, limit: float | None) -> None:
+    said = _find_actions(loss.entries)
+    known = any(c == charge.charge and action != "void" for (c, _), action in said.items())
+    if known or limit is None:
+        return
+    total = add_up_losses([loss.epsilon, charge.epsilon])
+    if total > limit:
+        raise GuaranteeError(
+            f"Partition {charge.partition[:12]} has lost epsilon {loss.epsilon:g} in "
+            f"{loss.n_charges} releases; another {charge.epsilon:g} would be above the limit of "
+            f"{limit:g}.",
+            remedy="Repeat an earlier release, which costs nothing; or decide on another "
+            "[privacy] limit. `privpipe account` lists what was lost.",
+            code="account-exhausted",
+        )
+
+
+def _damaged(where: str, number: int) -> FormatError:
+    return FormatError(
+        f"The account at {where} is damaged at entry {number}: what was lost is not known.",
+        remedy="Restore the folder from a backup; nothing is released on an account with gaps.",
+        code="account-damaged",
+    )
+
+
+def _contended(url: str) -> StoreError:
+    return StoreError(
+        f"The account at {shown(url)} is being written by too many others.",
+        remedy="Try again.",
+        code="busy",
+    )

@@ -1,0 +1,141 @@
+"""An earlier release of the same records, opened to be joined with a later one row by row.
+
+Whoever holds both holds more than either: two budgets, two methods, two draws of noise. What is
+read here is what a reader of the earlier release sees; nothing is compared with its records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import zarr
+
+from privpipe.errors import OptionError, StoreError
+from privpipe.protocols import Column, FloatArray
+from privpipe.records.indicators import expand_indicators
+from privpipe.store.access.location import open_store, shown
+from privpipe.store.arrays.blocks import read_block
+from privpipe.store.arrays.factored_basis import Basis, read_basis
+from privpipe.store.arrays.headers import exists
+from privpipe.store.arrays.layout import FEATURES
+from privpipe.store.releases.published import check_release
+
+__all__ = ["EarlierRelease", "open_earlier_release"]
+
+
+@dataclass(frozen=True)
+class EarlierRelease:
+    """What readers see of an earlier release; small and picklable.
+
+    Parameters
+    ----------
+    url, run
+        Where it is, and the run that made it.
+    name
+        What reports call it: its method and run, no path.
+    arrays
+        Its arrays of numbers, with their columns: None for what is coded.
+    coded
+        Its variables of codes, with their numbers of categories.
+    basis
+        Of a factored release.
+    """
+
+    url: str
+    run: str
+    name: str
+    arrays: tuple[tuple[str, int], ...]
+    coded: tuple[tuple[str, int], ...] = ()
+    basis: Basis | None = None
+
+    @property
+    def n_columns(self) -> int:
+        """Columns of `read`."""
+        stored = sum(n for _, n in (*self.arrays, *self.coded))
+        return stored + (0 if self.basis is None else self.basis.n_features)
+
+    def read(self, start: int, stop: int) -> FloatArray:
+        """Rows as numbers, (n_records, n_columns): codes as indicators, coordinates expanded."""
+        parts: list[FloatArray] = []
+        for name, n_columns in self.arrays:
+            table = np.asarray(read_block(self.url, name, start, stop, self.run), np.float64)
+            table = table.reshape(stop - start, n_columns)
+            parts.append(table)
+            if name == FEATURES and self.basis is not None:
+                parts.append(np.asarray(self.basis.reconstruct(table), np.float64))
+        for name, n_categories in self.coded:
+            codes = np.asarray(read_block(self.url, name, start, stop, self.run), np.int64)
+            parts.append(expand_indicators(codes[:, None], [Column(name, n_categories)]))
+        return np.hstack(parts) if parts else np.empty((stop - start, 0))
+
+
+def open_earlier_release(
+    url: str, *, source_digest: str, n_records: int, names: Sequence[str] = ()
+) -> EarlierRelease:
+    """Open an earlier release of a collection.
+
+    Parameters
+    ----------
+    url
+        The release.
+    source_digest, n_records
+        Of the collection whose records are to be joined.
+    names
+        Names that are taken by other earlier releases.
+
+    Raises
+    ------
+    StoreError
+        If it is not there.
+    FormatError, IncompleteReleaseError
+        If it is no whole release.
+    OptionError
+        If it is of other records.
+    """
+    if not exists(url):
+        raise StoreError(
+            f"[audit] earlier names {shown(url)}, where there is no release.",
+            remedy="Name a published release, or leave it out.",
+            code="missing",
+        )
+    header = check_release(url)
+    if header["source_digest"] != source_digest:
+        raise OptionError(
+            f"[audit] earlier names {shown(url)}, which is a release of other records.",
+            remedy="Name releases of this very collection; of others no row belongs to one of its.",
+            code="other-records",
+        )
+    arrays, coded = _list_arrays(url, header)
+    if any(n != n_records for _, n, _ in arrays):
+        raise OptionError(
+            f"[audit] earlier names {shown(url)}, whose records are surrogates of nobody.",
+            remedy="Leave it out: no row of it belongs to a record.",
+            code="other-records",
+        )
+    name = f"{header['method']} {header['run']}"
+    return EarlierRelease(
+        url,
+        str(header["run"]),
+        name if name not in names else f"{name} {len(names)}",
+        tuple((name, width) for name, _, width in arrays if name not in coded),
+        tuple(coded.items()),
+        read_basis(url) if header.get("layout") == "factored" else None,
+    )
+
+
+def _list_arrays(
+    url: str, header: Mapping[str, object]
+) -> tuple[list[tuple[str, int, int]], dict[str, int]]:
+    """Name, length and width of every array, and categories of those that have some."""
+    store, found, coded = open_store(url, read_only=True), [], {}
+    names = header["arrays"]
+    assert isinstance(names, list), "checked with the manifest"
+    for name in names:
+        array = zarr.open_array(store, path=name, mode="r")
+        found.append((name, array.shape[0], 1 if array.ndim == 1 else array.shape[1]))
+        categories = array.attrs.get("categories")
+        if isinstance(categories, list) and categories:
+            coded[name] = len(categories)
+    return found, coded

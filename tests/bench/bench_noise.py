@@ -1,0 +1,127 @@
+"""Cost of certified noise as ratios to numpy's own, interleaved in one run: processor time.
+
+``python -m tests.bench noise``. References are what a user without privpipe would write: NumPy's
+Laplace, its K-norm (normals, a gamma, a norm), the same filter without noise.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from privpipe.cluster.passes.cleaning_pass import CleaningJob, clean_chunks
+from privpipe.numerics.noise.bounding import bound_records
+from privpipe.numerics.noise.discrete import DiscreteLaplaceNoise
+from privpipe.numerics.random.streams import KeyedStream
+from privpipe.records.memory import Records
+from privpipe.sanitizers import METHODS
+from privpipe.sanitizers.noise.mechanism import plan_mechanism
+from privpipe.sanitizers.options import make_options
+from privpipe.store.arrays.layout import FEATURES, ArrayPlan
+from privpipe.store.keyring.partition_keys import make_partition_keys
+from privpipe.store.models.artifacts import write_model
+from privpipe.store.releases.release import ReleasePlan, prepare_release
+from tests.bench.stores import CHUNK_ROWS, make_collection
+
+WIDTH = 20
+
+
+def seconds(actions: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Median processor seconds of each action, all of them once per round after a warm one."""
+    times: dict[str, list[float]] = {name: [] for name in actions}
+    for turn in range(rounds + 1):
+        for name, action in actions.items():
+            start = time.process_time()
+            action()
+            if turn:
+                times[name].append(time.process_time() - start)
+    return {name: median(found) for name, found in times.items()}
+
+
+def run(small: bool) -> list[tuple[Any, ...]]:
+    """Rows: name, value, unit, reference, reference value, ratio."""
+    n, rounds = (2_000, 1) if small else (50_000, 9)
+    return [*_compare_draws(n, rounds), *_compare_chunks(2_000 if small else CHUNK_ROWS, rounds)]
+
+
+def _compare_draws(n: int, rounds: int) -> list[tuple[Any, ...]]:
+    random = np.random.default_rng(1)
+    stream = KeyedStream(bytes(32), partition="ab", first_record=10**9, n_records=n)
+    mechanism = plan_mechanism(1.0, WIDTH, "l2", "knorm")
+    discrete = DiscreteLaplaceNoise(1.0, 2**16, WIDTH)
+    bounded, _, _ = bound_records(random.standard_normal((n, WIDTH)), "hard", "l2", 1.0)
+
+    def draw_plain() -> object:
+        normal = random.standard_normal((n, WIDTH))
+        return normal * (random.gamma(WIDTH, 2.0, n) / np.linalg.norm(normal, axis=1))[:, None]
+
+    found = seconds(
+        {
+            "numpy K-norm": draw_plain,
+            "certified K-norm": lambda: mechanism.noise.draw(stream),
+            "numpy Laplace": lambda: random.laplace(size=(n, WIDTH)),
+            "discrete Laplace": lambda: discrete.draw(stream),
+            "lattice": lambda: mechanism.lattice.place(bounded),
+        },
+        rounds,
+    )
+    pairs = (
+        ("certified K-norm", "numpy K-norm"),
+        ("discrete Laplace", "numpy Laplace"),
+        ("lattice", "numpy Laplace"),
+    )
+    scale = 1e9 / (n * WIDTH)
+    return [
+        (ours, found[ours] * scale, "ns a value", theirs, found[theirs] * scale,
+         found[ours] / found[theirs])
+        for ours, theirs in pairs
+    ]  # fmt: skip
+
+
+def _compare_chunks(n: int, rounds: int) -> list[tuple[Any, ...]]:
+    """A chunk from store to store, with a filter alone and with the same filter and noise."""
+    with TemporaryDirectory() as folder:
+        collection = make_collection(Path(folder), 1, n)
+        x = collection.read(FEATURES, 0, n)
+        rows = Records(x[:2_000].astype(np.float64), public=True)
+        plain = METHODS["pca"].fit(rows, make_options(METHODS["pca"].options, PCA, "pca"))
+        actions: dict[str, Callable[[], object]] = {}
+        for law in ("none", "knorm", "discrete"):
+            given = {"name": "noisy", "epsilon": 1.0, "filter": PCA, "noise": law}
+            method = METHODS["noisy"]
+            fitted = plain
+            if law != "none":
+                fitted = method.fit(rows, make_options(method.options, given, "noisy"))
+            actions[law] = _make_job(Path(folder), collection, fitted, law)
+        found = seconds(actions, rounds)
+    return [
+        (f"chunk, {law}", found[law] * 1e6 / n, "us a record", "chunk, filter alone",
+         found["none"] * 1e6 / n, found[law] / found["none"])
+        for law in ("knorm", "discrete")
+    ]  # fmt: skip
+
+
+PCA = {"name": "pca", "n_filtered": WIDTH}
+
+
+def _make_job(folder: Path, collection: Any, fitted: Any, name: str) -> Callable[[], object]:
+    model = str(folder / f"{name}.model.zarr")
+    digest = write_model(fitted, model)
+    n = collection.n_records
+    plan = ReleasePlan(
+        name, str(folder / f"{name}.zarr"), (ArrayPlan(FEATURES, (n, WIDTH), n, "float32"),)
+    )
+    prepare_release(plan)
+    job = CleaningJob(collection, plan, model, digest)
+    if fitted.draws:
+        partitions = collection.schema_of_records.partitions
+        keys = make_partition_keys(partitions, digest, digest, run=name, folder=folder / "keys")
+        job = replace(job, keys=keys)
+    return lambda: clean_chunks(job, [0])

@@ -1,0 +1,292 @@
+"""Noisy releases from configuration to published bytes: one charge, equal bytes, and a limit.
+
+The stages are called in this process, without Prefect: what is asked is what they do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from privpipe.cluster.executors.executor import LocalExecutor
+from privpipe.errors import GuaranteeError, OptionError, PrivpipeError, StoreError
+from privpipe.store.access.holding.workspace import hold_workspace, remove_workspace, workspace_url
+from privpipe.store.arrays.headers import read_header
+from privpipe.store.keyring.account import Account
+from privpipe.store.keyring.keys import forget_key, list_keys
+from privpipe.store.releases.published import open_release
+from privpipe_flows.command.account_command import account_command
+from privpipe_flows.runs.configuration.run_options import read_options
+from privpipe_flows.runs.resume import begin_or_resume, reach_stage
+from privpipe_flows.runs.stages.audit_neighbours import audit_neighbours
+from privpipe_flows.runs.stages.check import check_stage
+from privpipe_flows.runs.stages.clean import clean_stage, plan_release
+from privpipe_flows.runs.stages.publish import publish_stage
+from privpipe_flows.runs.stages.train import train_stage
+from tests.standard import make_standard, write_standard
+
+N, FILTER = 600, '[method.filter]\nname = "pca"\nn_filtered = 3\n'
+PASSED = {"gate": {"state": "not gated", "sentence": "a test"}}
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("noisy")
+    for rows in (70, 600):
+        write_standard(str(folder / f"{rows}.zarr"), N, chunk_rows=rows)
+    write_standard(str(folder / "public.zarr"), 500, chunk_rows=100, seed=5)
+    return folder
+
+
+class Bench:
+    """Configurations of one account, and the stages of their runs."""
+
+    def __init__(self, places: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.places, self.folder, self._patch = places, folder, monkeypatch
+        monkeypatch.setenv("PRIVPIPE_ACCOUNT", str(folder / "account"))
+        self.use_keys("keys")
+
+    def use_keys(self, name: str) -> None:
+        self._patch.setenv("PRIVPIPE_KEYS", str(self.folder / name))
+
+    def configure(self, name: str, **given: Any) -> str:
+        said = {"epsilon": 1.0, "rows": 70, "method": "", "privacy": "", "filter": FILTER}
+        said |= {"public": "true", "nonfinite": "fail", "training": "public"} | given
+        text = (
+            f'[collection]\npath = "{self.places}/{said["rows"]}.zarr"\n'
+            f'desired = ["late"]\nconfidential = ["party"]\n'
+            f'[training]\npath = "{self.places}/{said["training"]}.zarr"\n'
+            f"public = {said['public']}\n"
+            f'[method]\nname = "noisy"\nepsilon = {said["epsilon"]}\n{said["method"]}\n'
+            f"{said['filter']}[privacy]\n{said['privacy']}\n"
+            f'[release]\npath = "{self.folder}/{name}.zarr"\nnonfinite = "{said["nonfinite"]}"\n'
+            "[audit]\nadversaries = []\n[gate]\nenforce = false\n[cluster]\nworkers = 0\n"
+        )
+        path = self.folder / f"{name}.toml"
+        path.write_text(text)
+        return str(path)
+
+    def release(self, name: str, **given: Any) -> Any:
+        """Check, train, clean and publish; the released features."""
+        run = check_stage(read_options(self.configure(name, **given)))
+        with hold_workspace(run.release_url):
+            run, _ = begin_or_resume(run)
+            executor = LocalExecutor()
+            trained = train_stage(run, executor)
+            plan = plan_release(run, trained)
+            run = reach_stage(
+                run, "clean", model_digest=trained.model_digest, n_chunks=plan.chunks.n_chunks
+            )
+            receipts = clean_stage(run, trained, plan, executor)
+            publish_stage(run, trained, plan, receipts, PASSED)
+            remove_workspace(run.release_url)
+        return open_release(run.release_url, verify=True)
+
+    def header(self, name: str) -> Any:
+        return read_header(str(self.folder / f"{name}.zarr"), "release")
+
+    def losses(self) -> list[tuple[float, int, int]]:
+        account = Account(str(self.folder / "account"))
+        return [(loss.epsilon, loss.n_charges, loss.n_open) for loss in account.read_all()]
+
+
+@pytest.fixture
+def bench(places: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    return Bench(places, tmp_path, monkeypatch)
+
+
+def digest(folder: Path) -> str:
+    sha = hashlib.sha256()
+    for path in sorted(p for p in (folder / "features").rglob("*") if p.is_file()):
+        sha.update(path.read_bytes())
+    return sha.hexdigest()
+
+
+def test_run__twice_is_one_charge_and_equal_bytes_and_another_key_charges_again(
+    bench: Bench,
+) -> None:
+    one = bench.release("one", privacy="limit = 2.5")
+    bench.release("two", privacy="limit = 2.5")
+    assert digest(bench.folder / "one.zarr") == digest(bench.folder / "two.zarr")
+    assert bench.losses() == [(1.0, 1, 0)]
+    other_chunks = bench.release("three", rows=600, privacy="limit = 2.5")
+    np.testing.assert_array_equal(other_chunks["features"].values, one["features"].values)
+    assert bench.losses() == [(1.0, 1, 0)]  # the same content, stored otherwise
+    bench.use_keys("second")
+    fresh = bench.release("four", privacy="limit = 2.5")
+    assert (fresh["features"].values != one["features"].values).mean() > 0.99
+    assert bench.losses() == [(2.0, 2, 0)]
+    bench.use_keys("third")
+    with pytest.raises(GuaranteeError, match=r"another 1 would be above the limit of 2.5"):
+        bench.release("five", privacy="limit = 2.5")
+    assert not (bench.folder / "five.zarr").exists()
+    work = Path(workspace_url(str(bench.folder / "five.zarr")))
+    assert not list(work.rglob("features/c/*"))
+    assert bench.losses() == [(2.0, 2, 0)]
+    assert account_command("", as_json=True)["partitions"][0]["epsilon"] == 2.0
+
+
+def test_check__a_limit_that_no_repeat_can_keep_is_refused_before_anything(bench: Bench) -> None:
+    bench.release("one")
+    with pytest.raises(GuaranteeError, match=r"lost epsilon 1; another 1.5 would be"):
+        check_stage(read_options(bench.configure("more", epsilon=1.5, privacy="limit = 2.0")))
+
+
+def test_release__is_on_the_grid_and_says_what_it_promises(bench: Bench) -> None:
+    release = bench.release("one", method='noise = "discrete"')
+    guarantee = bench.header("one")["guarantee"]
+    assert (guarantee["kind"], guarantee["number"], guarantee["delta"]) == ("local_dp", 1.0, 0.0)
+    grid = dict(guarantee["parameters"])["grid"]
+    steps = release["features"].values / grid
+    np.testing.assert_array_equal(steps, np.round(steps))
+    assert bench.header("one")["bounded"]["n_records"] == N
+    assert 0 < bench.header("one")["bounded"]["n_clipped"] < N / 5
+
+
+def test_subject__further_records_are_withheld_and_the_promise_is_multiplied(
+    bench: Bench,
+) -> None:
+    """`party` has three values: each is a subject of about two hundred records."""
+    said = 'subject = "party"\nrecords_per_subject = 4'
+    release = bench.release("one", privacy=said)
+    guarantee = bench.header("one")["guarantee"]
+    assert (guarantee["number"], guarantee["protects"]) == (4.0, "party")
+    kept = release["released"].values == 1
+    party = make_standard(N)[1]["party"]
+    assert [int((party[kept] == code).sum()) for code in range(3)] == [4, 4, 4]
+    assert np.isnan(release["features"].values[~kept]).all()
+    assert bench.losses() == [(4.0, 1, 0)]
+    with pytest.raises(OptionError, match="records_per_subject is given, but no subject"):
+        check_stage(read_options(bench.configure("x", privacy="records_per_subject = 4")))
+
+
+def test_failure__what_wrote_nothing_is_given_back_and_what_wrote_is_not(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from privpipe.cluster.passes import cleaning_pass
+    from privpipe_flows.runs.stages import clean
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise StoreError("the disk is full", remedy="")
+
+    monkeypatch.setattr(clean, "clean_collection", fail)
+    with pytest.raises(StoreError):
+        bench.release("none")
+    assert bench.losses() == [(0.0, 0, 0)]
+    monkeypatch.undo()
+    bench = Bench(bench.places, bench.folder, monkeypatch)
+    write, count = cleaning_pass.write_block, [0]
+
+    def write_some(*arguments: Any) -> Any:
+        count[0] += 1
+        return fail() if count[0] > 2 else write(*arguments)
+
+    monkeypatch.setattr(cleaning_pass, "write_block", write_some)
+    with pytest.raises(StoreError):
+        bench.release("some")
+    assert bench.losses() == [(1.0, 1, 1)]
+    monkeypatch.setattr(cleaning_pass, "write_block", write)
+    bench.release("some")  # goes on, with the same draws
+    assert bench.losses() == [(1.0, 1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "match"),
+    [
+        ({"public": "false"}, GuaranteeError, "filter and the mean and the threshold"),
+        ({"public": "false", "filter": "", "method": "threshold = 3.0"}, GuaranteeError, "mean"),
+        ({"training": "70"}, GuaranteeError, "hold the records of"),
+        ({"method": "grid = 0.001"}, OptionError, "The grid is 0.001"),
+        ({"method": "grid = 1e-9"}, OptionError, "The grid is 1e-09"),
+        ({"method": "grid = 0.5"}, OptionError, "The grid is 0.5"),
+        ({"method": 'norm = "l1"'}, OptionError, "law of the l2 norm"),
+        ({"epsilon": 0.0}, OptionError, "greater than 0"),
+        ({"epsilon": -1.0}, OptionError, "greater than 0"),
+        ({"epsilon": "nan"}, OptionError, "finite"),
+        ({"epsilon": "inf"}, OptionError, "finite"),
+        (
+            {"filter": '[method.filter]\nname = "masking"\nn_surrogates = 9\n'},
+            OptionError, "of its own",
+        ),
+        (
+            {"filter": '[method.filter]\nname = "privacy_mapping"\nattributes = ["late"]\n'
+             'private = ["party"]\ndistortion_budget = 0.1\n'},
+            OptionError, "codes, drawn at random",
+        ),
+        ({"filter": '[method.filter]\nname = "nothing"\n'}, OptionError, "filter. name is missing"),
+        ({"privacy": 'subject = "nobody"'}, PrivpipeError, "nobody"),
+    ],
+)  # fmt: skip
+def test_check__refuses_before_anything_is_read(
+    bench: Bench, given: dict[str, Any], error: type[Exception], match: str
+) -> None:
+    with pytest.raises(error, match=match):
+        check_stage(read_options(bench.configure("bad", **given)))
+    assert bench.losses() == []
+    assert not list_keys()
+
+
+def test_run__noise_alone_with_a_given_bound_needs_no_public_records(bench: Bench) -> None:
+    method = "threshold = 20.0\ncentre = false"
+    bench.release("alone", public="false", filter="", method=method)
+    assert bench.header("alone")["guarantee"]["kind"] == "local_dp"
+
+
+def test_run__what_is_learned_from_the_records_themselves_promises_nothing(bench: Bench) -> None:
+    bench.release("own", public="false", method="allow_data_bound = true")
+    assert bench.header("own")["guarantee"]["kind"] == "none"
+    assert bench.losses() == []
+
+
+def test_resume__without_its_key_stops(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.release("one")
+    for entry in list_keys():
+        forget_key(entry.key_id)
+    with pytest.raises(StoreError, match="was destroyed"):
+        bench.release("two")
+    assert not (bench.folder / "two.zarr").exists()
+
+
+def test_run__a_damaged_account_stops_before_anything(bench: Bench) -> None:
+    bench.release("one")
+    entry = next((bench.folder / "account").rglob("00000000.json"))
+    entry.write_bytes(b"{}")
+    with pytest.raises(StoreError, match="damaged at entry 0"):
+        check_stage(read_options(bench.configure("two")))
+
+
+def test_audit__a_floor_stands_beside_the_promise(bench: Bench) -> None:
+    run = check_stage(read_options(bench.configure("one", epsilon=2.0)))
+    with hold_workspace(run.release_url):
+        run, _ = begin_or_resume(run)
+        trained = train_stage(run, LocalExecutor())
+        found = audit_neighbours(run, trained)
+    assert found is not None
+    assert found["promised"] == 2.0
+    assert 0 < found["epsilon_floor"] <= 2.0
+
+
+def test_files__hold_neither_key_nor_noise_nor_a_bounded_record(bench: Bench) -> None:
+    """Canaries: secrets as bytes and text, records before and after bounding, the noise alone."""
+    release = bench.release("one", privacy="limit = 9.0")
+    secrets = [path.read_bytes() for path in (bench.folder / "keys").glob("*.key")]
+    assert secrets
+    from privpipe.store.models.artifacts import open_model
+
+    fitted = open_model(str(bench.folder / "one.model.zarr"))
+    x, _ = make_standard(N)
+    bounded, _ = fitted.bound_features(x)
+    noise = release["features"].values - fitted.mechanism.lattice.place(bounded) * fitted.grid
+    needles = [row[:2].astype(dtype).tobytes() for row in (*x[:40], *bounded[:40], *noise[:40])
+               for dtype in ("<f8", "<f4")]  # fmt: skip
+    needles += [f"{value:.6g}".encode() for value in bounded[:20].ravel()]
+    for secret in secrets:
+        needles += [secret[-32:], secret[-32:].hex().encode(), secret[-16:]]
+    held = [p for p in bench.folder.rglob("*") if p.is_file() and "keys" not in p.parts]
+    content = b"\n".join(path.read_bytes() for path in held)
+    assert len(held) > 5
+    assert not [needle for needle in needles if needle in content]

@@ -1,0 +1,72 @@
+"""No value of a record is in report, JSON, event, artifact or page, whatever the audit measured."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import privpipe_flows.pipeline
+from privpipe.errors import GateError
+from privpipe.report.console import PlainConsole
+from privpipe_flows.comparison import compare_collection
+from privpipe_flows.runs.watch import Watch
+from tests.flows.canaries import Canaries
+from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
+from tests.store.serial_run import run_serially, serial_flows
+
+
+@pytest.fixture(autouse=True)
+def serially() -> Iterator[None]:
+    with serial_flows():
+        yield
+
+
+def test_canary__nothing_that_is_written_or_told_holds_a_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = make_records(2400)
+    write_records(str(tmp_path / "records.zarr"), records | {"copy": records["secret"]})
+    told: list[Any] = []
+    monkeypatch.setattr(privpipe_flows.pipeline, "emit_event", lambda **given: told.append(given))
+    monkeypatch.setattr(
+        privpipe_flows.pipeline, "FlowRunContext", SimpleNamespace(get=lambda: True)
+    )
+    monkeypatch.setattr(
+        privpipe_flows.pipeline, "create_markdown_artifact", lambda text, **_: told.append(text)
+    )
+    given: dict[str, Any] = {
+        "release": {"include": ["copy"]},
+        "audit": {"holdout": 0.7},
+        "method": {"name": "leace"},
+    }
+    options = make_leaky_options(tmp_path, **given)
+    with pytest.raises(GateError) as caught:
+        run_serially(options)
+    told.append(str(caught.value))
+    ungated = given | {"gate": {"enforce": False}}
+    run_serially(make_leaky_options(tmp_path, **ungated))
+    entries = [{"method": {"name": "leace"}}, {"method": {"name": "pca", "n_filtered": 2}}]
+    compared = make_leaky_options(tmp_path, **ungated).model_dump() | {"compare": entries}
+    compare_collection(
+        type(options)(**compared | {"cluster": {"workers": 0}}),
+        Watch(PlainConsole(file=io.StringIO())),
+    )
+    canaries = Canaries(
+        {"features": records["features"]},
+        {name: tuple(f"{name}-{k}" for k in range(2)) for name in ("secret", "wanted")},
+    )
+    written = [*(tmp_path / "release.report").iterdir(), *(tmp_path / "release.compare").iterdir()]
+    assert {path.suffix for path in written} >= {".json", ".html", ".md"}
+    for path in written:
+        assert not canaries.find(path.read_bytes()), path.name
+    content = json.dumps(told)
+    assert "privpipe.gate" in content
+    assert "'secret' leaks" in content
+    assert not canaries.find(content.encode())
+    assert canaries.find(f"{records['features'][5, 1]:.17g} secret-1".encode())  # it can fail

@@ -1,0 +1,105 @@
+"""`privpipe compare` in one process: one sample, one table, nothing published, resumable."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import privpipe_flows.comparison
+from privpipe.attacks.kinds import inference
+from privpipe.errors import OptionError, RankError
+from privpipe.report.console import PlainConsole
+from privpipe_flows.comparison import compare_collection
+from privpipe_flows.runs.configuration.run_options import RunOptions
+from privpipe_flows.runs.watch import Watch
+from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
+
+LEACE = {"label": "eraser <b>", "method": {"name": "leace"}}
+NARROW, WIDE = (
+    {"method": {"name": "null_space", "utility_budget": budget, "ridge": 0.01}}
+    for budget in (1e-9, 0.01)
+)
+
+
+def make(folder: Path, *entries: dict[str, Any]) -> RunOptions:
+    options = make_leaky_options(folder, audit={"adversaries": ["logistic"]})
+    content = options.model_dump() | {"compare": entries, "cluster": {"workers": 0}}
+    return RunOptions(**content)
+
+
+def compare(options: RunOptions) -> dict[str, Any]:
+    return compare_collection(options, Watch(PlainConsole(file=io.StringIO())))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_records(str(tmp_path / "records.zarr"), make_records(3000))
+    return tmp_path
+
+
+def test_compare__ranks_methods_and_goes_on_where_it_was_stopped(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = make(folder, LEACE, WIDE)
+    measure, attacked = privpipe_flows.comparison._measure, []
+
+    def stop_at_the_second(entry: Any, *rest: Any) -> Any:
+        if entry.label != "eraser <b>":
+            raise KeyboardInterrupt
+        return measure(entry, *rest)
+
+    monkeypatch.setattr(privpipe_flows.comparison, "_measure", stop_at_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        compare(options)
+    monkeypatch.setattr(privpipe_flows.comparison, "_measure", measure)
+    run = inference._attack
+    monkeypatch.setattr(
+        inference, "_attack", lambda e, p, o, *r: attacked.append(o.attack) or run(e, p, o, *r)
+    )
+    comparison = compare(options)
+    place = folder / "release.compare"
+    assert json.loads((place / "compare.json").read_text()) == comparison
+    assert sorted(path.name for path in place.iterdir()) == ["compare.html", "compare.json"]
+    assert not (folder / "release.zarr").exists()
+    # The raw records were attacked once, and nothing that the stopped one had measured.
+    assert not any(attack.source == "raw" for attack in attacked)
+    erased, kept = comparison["entries"]
+    assert "&lt;b&gt;" in (place / "compare.html").read_text()
+    for row in (erased, kept):
+        assert row["verdict"] in ("safe", "unproven")
+        assert row["gain"]["upper"] < 0.3
+        assert row["loss"]["lower"] <= row["loss"]["estimate"] <= row["loss"]["upper"] < 0.1
+        assert row["decisions"][0]["control_advantage"] > 0.9
+
+
+def test_compare__one_entry_that_cannot_be_fitted_does_not_stop_the_others(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = privpipe_flows.comparison.train_stage
+
+    def fail(run: Any, executor: Any) -> Any:
+        if run.method.name == "null_space":
+            raise RankError("The design is singular.", remedy="Add a ridge.")
+        return train(run, executor)
+
+    monkeypatch.setattr(privpipe_flows.comparison, "train_stage", fail)
+    erased, failed = compare(make(folder, LEACE, NARROW))["entries"]
+    assert "verdict" in erased
+    assert failed["error"].startswith("The design is singular")
+    assert not failed["on_front"]
+
+
+@pytest.mark.parametrize(
+    ("entries", "says"),
+    [((), "0 \\[\\[compare\\]\\]"), ((LEACE,), "1 \\[\\[compare\\]\\]"), ((WIDE, WIDE), "same")],
+)
+def test_compare__refuses_what_is_nothing_to_compare(
+    folder: Path, entries: tuple[dict[str, Any], ...], says: str
+) -> None:
+    with pytest.raises(OptionError, match=says):
+        compare(make(folder, *entries))
+    assert not (folder / "release.compare").exists()

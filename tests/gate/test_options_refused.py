@@ -1,0 +1,100 @@
+"""Bad input: a clear error that names the thing and the way out, and nothing published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from privpipe.errors import GateError, InputError, OptionError, PrivpipeError, StoreError
+from privpipe.store.access.holding.workspace import RunState, write_state
+from privpipe_flows.runs.approval import approve_release, read_approval, write_case
+from privpipe_flows.runs.configuration.run_options import RunOptions, read_options
+from privpipe_flows.runs.stages.check import check_stage
+from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
+
+BAD = {
+    "gate.confidential_advantage_max": ("-0.1", "greater than or equal to 0"),
+    "gate.exposed_max": ("1.5", "less than or equal to 1"),
+    "gate.utility_loss_max": ("2", "less than or equal to 1"),
+    "gate.linkage_max": ("-1", "greater than or equal to 0"),
+    "gate.regression_max": ("7", "less than or equal to 1"),
+    "gate.must_find": ("0", "greater than 0"),
+    "gate.require": ('["telepathy"]', "linkage"),
+    "audit.decides": ('["luck"]', "accuracy"),
+    "audit.level": ("1.0", "less than 1"),
+    "audit.test_share": ("0.79", "leave less than a tenth"),
+    "audit.earlier": ('["a.zarr", "a.zarr"]', "name each once"),
+    "audit.adversaries": ('["logistic", "oracle"]', "no such adversary"),
+}
+
+
+@pytest.mark.parametrize("key", BAD)
+def test_options__bad_values_are_named_with_their_place(tmp_path: Path, key: str) -> None:
+    section, _, name = key.partition(".")
+    value, says = BAD[key]
+    more = "tune_share = 0.2\n" if name == "test_share" else ""
+    file = tmp_path / "bad.toml"
+    file.write_text(
+        '[collection]\npath = "r"\nconfidential = ["s"]\n[method]\nname = "leace"\n'
+        f'[release]\npath = "o"\n[{section}]\n{more}{name} = {value}\n'
+    )
+    with pytest.raises(OptionError, match=says) as caught:
+        read_options(str(file))
+    assert f"[{section}] {name}" in str(caught.value)
+
+
+def check(folder: Path, records: dict[str, np.ndarray], **changes: Any) -> RunOptions:
+    write_records(str(folder / "records.zarr"), records)
+    options = make_leaky_options(folder, **changes)
+    check_stage(options)
+    return options
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("drift", "judged by its own records"),
+        ("membership", "not surrogates"),
+        ("information", "no codes"),
+    ],
+)
+def test_require__what_cannot_be_measured_is_refused(tmp_path: Path, kind: str, why: str) -> None:
+    with pytest.raises(OptionError, match=why):
+        check(tmp_path, make_records(), gate={"require": [kind]})
+
+
+def test_check__one_class_is_refused(tmp_path: Path) -> None:
+    records = make_records(200)
+    records["secret"][:] = 0
+    with pytest.raises(InputError, match="one and the same value"):
+        check(tmp_path, records)
+
+
+def test_check__too_few_held_out_records_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="The gate cannot be passed: about"):
+        check(tmp_path, make_records(300))
+
+
+def test_check__a_previous_release_that_is_missing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="there is no release"):
+        check(tmp_path, make_records(), gate={"previous": f"{tmp_path}/nothing.zarr"})
+
+
+def test_approve__for_another_digest_or_without_a_reason_is_refused(tmp_path: Path) -> None:
+    release = str(tmp_path / "release.zarr")
+    with pytest.raises(OptionError, match="name and a reason"):
+        approve_release(release, "A", " ")
+    write_state(release, RunState("0123abcd", "", "", "", "", ""))
+    write_case(release, "one", "It leaks.")
+    approve_release(release, "A", "Seen.")
+    assert read_approval(release, "one") is not None
+    with pytest.raises(GateError, match="not what the gate refuses now"):
+        read_approval(release, "two")
+
+
+def test_errors__are_all_ours() -> None:
+    assert {GateError.exit_code, OptionError.exit_code, InputError.exit_code} == {6, 2, 3}
+    assert issubclass(GateError, PrivpipeError)

@@ -1,0 +1,190 @@
+"""The account: the sum never below the truth, whoever writes, dies or repeats."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from privpipe.errors import FormatError, GuaranteeError, StoreError
+from privpipe.store.keyring import account as module
+from privpipe.store.keyring.account import Account, Charge, add_up_losses, find_account
+
+
+def charge(epsilon: float = 1.0, name: str = "a", partition: str = "p") -> Charge:
+    return Charge(partition, name, epsilon, 1e-40, "record")
+
+
+def test_reserve__the_same_draws_are_charged_once(tmp_path: Path) -> None:
+    account = Account(str(tmp_path))
+    for run in ("r1", "r2"):
+        account.reserve([charge()], run, 1.5)
+        account.record("confirm", [charge()], run)
+    loss = account.read("p")
+    assert (loss.epsilon, loss.n_charges, loss.n_open) == (1.0, 1, 0)
+    account.reserve([charge(0.5, "b")], "r3", 1.5)
+    assert account.read("p").epsilon == 1.5
+    with pytest.raises(GuaranteeError, match=r"has lost epsilon 1.5 in 2 releases"):
+        account.reserve([charge(0.1, "c")], "r4", 1.5)
+    account.reserve([charge()], "r5", 1.5)  # a repeat, though the limit is reached
+
+
+def test_reserve__over_the_limit_of_one_partition_charges_none(tmp_path: Path) -> None:
+    account = Account(str(tmp_path))
+    account.reserve([charge(partition="full")], "r1", 1.0)
+    with pytest.raises(GuaranteeError):
+        account.reserve([charge(name="b"), charge(name="b", partition="full")], "r2", 1.0)
+    assert account.read("p").epsilon == 0.0
+
+
+def test_void__gives_back_only_what_nobody_else_holds(tmp_path: Path) -> None:
+    account = Account(str(tmp_path))
+    account.reserve([charge()], "r1", None)
+    account.reserve([charge()], "r2", None)
+    account.record("void", [charge()], "r1")
+    assert account.read("p").epsilon == 1.0
+    account.record("void", [charge()], "r2")
+    assert account.read("p").epsilon == 0.0
+    account.reserve([charge()], "r1", None)
+    assert account.read("p").epsilon == 1.0
+
+
+def test_reserve__two_writers_cannot_both_take_the_last_of_a_limit(tmp_path: Path) -> None:
+    account, won = Account(str(tmp_path)), []
+
+    def take(number: int) -> None:
+        try:
+            account.reserve([charge(name=f"c{number}")], f"r{number}", 3.0)
+            won.append(number)
+        except GuaranteeError:
+            pass
+
+    threads = [threading.Thread(target=take, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 3
+    assert account.read("p").epsilon == 3.0
+
+
+@pytest.mark.parametrize("harm", ["gap", "bits", "empty", "order"])
+def test_read__a_damaged_account_stops_everything(tmp_path: Path, harm: str) -> None:
+    account = Account(str(tmp_path))
+    for name in "abc":
+        account.reserve([charge(name=name)], "r", None)
+    files = sorted((tmp_path / "p").glob("*.json"))
+    if harm == "gap":
+        files[1].unlink()
+    elif harm == "bits":
+        files[1].write_bytes(files[1].read_bytes().replace(b"1.0", b"0.1"))
+    elif harm == "empty":
+        files[1].write_bytes(b"")
+    else:
+        os.rename(files[0], tmp_path / "x")
+        os.rename(files[1], files[0])
+        os.rename(tmp_path / "x", files[1])
+    with pytest.raises(FormatError, match="damaged at entry"):
+        account.reserve([charge(name="d")], "r", None)
+
+
+def test_reserve__an_account_that_cannot_be_reached_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot be reached"):
+        Account(str(tmp_path / "file" / "account")).reserve([charge()], "r", None)
+
+
+def test_write__a_kill_between_file_and_name_leaves_no_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account = Account(str(tmp_path))
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module.os, "link", die)
+    monkeypatch.setattr(module.os, "unlink", lambda _: None)  # a kill cleans nothing up
+    with pytest.raises(KeyboardInterrupt):
+        account.reserve([charge()], "r", None)
+    monkeypatch.undo()
+    assert account.read("p").entries == ()
+    account.reserve([charge()], "r", None)
+    assert account.read("p").epsilon == 1.0
+
+
+def test_read_all__lists_partitions_and_nothing_of_the_key(tmp_path: Path) -> None:
+    account = Account(str(tmp_path / "new"))
+    assert list(account.read_all()) == []
+    account.reserve([charge(), charge(partition="q")], "r", None)
+    assert [loss.partition for loss in account.read_all()] == ["p", "q"]
+    entry = json.loads(next((tmp_path / "new" / "p").glob("*.json")).read_text())
+    assert set(json.loads(entry["entry"])) == {
+        "number", "action", "charge", "epsilon", "delta", "protects", "run", "time",
+    }  # fmt: skip
+
+
+def test_find_account__is_given_or_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRIVPIPE_ACCOUNT", "s3://bucket/account")
+    assert find_account() == "s3://bucket/account"
+    assert find_account("/a") == "/a"
+
+
+def test_add_up__is_never_below_the_exact_sum() -> None:
+    for losses in ([0.1] * 10, [1e16, 1.0, 1.0], [1e-300] * 7, [0.3, 0.6, 2.0**-60]):
+        assert Fraction(add_up_losses(losses)) >= sum(map(Fraction, losses))
+
+
+class AccountMachine(RuleBasedStateMachine):
+    """Runs, kills, repeats and rivals against a list of what was truly given away."""
+
+    @initialize(folder=st.uuids())
+    def begin(self, folder: object) -> None:
+        import tempfile
+
+        self.account = Account(tempfile.mkdtemp(prefix="privpipe-account-"))
+        self.given: dict[str, float] = {}
+        self.limit = 4.0
+
+    @rule(
+        name=st.sampled_from("abcdef"),
+        run=st.sampled_from(["r1", "r2", "r3"]),
+        ends=st.sampled_from(["killed before", "killed after", "published", "failed before"]),
+    )
+    def work(self, name: str, run: str, ends: str) -> None:
+        """A run reserves, and then is killed, fails, or writes and publishes."""
+        mine = charge(1.0 + "abcdef".index(name) / 7, name)
+        try:
+            self.account.reserve([mine], run, self.limit)
+        except GuaranteeError:
+            held = self.account.read("p").epsilon  # at least what was given away
+            assert add_up_losses([held, mine.epsilon]) > self.limit
+            return
+        if ends in ("published", "killed after"):
+            self.given[name] = mine.epsilon
+        if ends == "published":
+            self.account.record("confirm", [mine], run)
+        if ends == "failed before" and name not in self.given:
+            self.account.record("void", [mine], run)
+
+    @invariant()
+    def never_below_the_truth(self) -> None:
+        if hasattr(self, "account"):
+            loss = self.account.read("p").epsilon
+            assert Fraction(loss) >= sum(map(Fraction, self.given.values()))
+            assert loss <= self.limit
+
+
+TestAccount = AccountMachine.TestCase
+TestAccount.settings = settings(
+    max_examples=6,
+    stateful_step_count=12,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
