@@ -39,7 +39,7 @@ from privpipe_flows.runs.increments.scope import Scope
 from privpipe_flows.runs.results import write_failure, write_results
 from privpipe_flows.runs.resume import begin_or_resume, is_published, reach_stage
 from privpipe_flows.runs.run import Run, cluster_options
-from privpipe_flows.runs.scheduling.telling import tell_prefect
+from privpipe_flows.runs.scheduling.prefect_calls import tell_prefect
 from privpipe_flows.runs.stages.audit import audit_stage
 from privpipe_flows.runs.stages.check import check_stage
 from privpipe_flows.runs.stages.clean import clean_stage, plan_release

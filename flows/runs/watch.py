@@ -27,8 +27,8 @@ from privpipe.cluster.workers.monitoring.progress import find_stage
 from privpipe.errors import printable
 from privpipe.report.console import PlainConsole
 from privpipe_flows.runs.progress_keeper import ProgressKeeper
+from privpipe_flows.runs.scheduling.prefect_calls import tell_prefect
 from privpipe_flows.runs.scheduling.structured_log import Telling
-from privpipe_flows.runs.scheduling.telling import tell_prefect
 
 __all__ = ["Watch"]
 
