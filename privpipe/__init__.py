@@ -23,6 +23,7 @@ _HOME = {
     "MaskingOptions": "privpipe.sanitizers.masking.surrogates",
     "MinimaxFilter": "privpipe.sanitizers.minimax.linear_filter",
     "MinimaxNeuralOptions": "privpipe.sanitizers.minimax.neural_minimax",
+    "MinimaxOwnOptions": "privpipe.sanitizers.minimax.own.own_filter",
     "MinimaxOptions": "privpipe.sanitizers.minimax.linear_minimax",
     "NeuralFilter": "privpipe.sanitizers.minimax.neural_minimax",
     "NullSpaceCleaner": "privpipe.sanitizers.null_space.maps.null_space_cleaner",
@@ -43,6 +44,7 @@ _HOME = {
     "fit_minimax_family": "privpipe.sanitizers.minimax.own_families",
     "fit_minimax_filter": "privpipe.sanitizers.minimax.linear_minimax",
     "fit_minimax_neural_filter": "privpipe.sanitizers.minimax.neural_minimax",
+    "fit_minimax_own_filter": "privpipe.sanitizers.minimax.own.own_filter",
     "fit_null_space_cleaner": "privpipe.sanitizers.null_space.algorithm_1",
     "fit_privacy_mapping": "privpipe.sanitizers.mapping.privacy_mapping",
     "fit_targeted_cleaner": "privpipe.sanitizers.null_space.algorithm_2",
@@ -64,6 +66,7 @@ _HOME = {
     "solve_least_distortion": "privpipe.sanitizers.mapping.tradeoff",
     "solve_privacy_mapping": "privpipe.sanitizers.mapping.solving.solve",
     "solve_tradeoff": "privpipe.sanitizers.mapping.tradeoff",
+    "trust_filter": "privpipe.sanitizers.minimax.own.filter_code",
     "write_model": "privpipe.store.models.artifacts",
 }
 
@@ -140,6 +143,11 @@ if TYPE_CHECKING:
     from privpipe.sanitizers.minimax.neural_minimax import NeuralFilter as NeuralFilter
     from privpipe.sanitizers.minimax.neural_minimax import (
         fit_minimax_neural_filter as fit_minimax_neural_filter,
+    )
+    from privpipe.sanitizers.minimax.own.filter_code import trust_filter as trust_filter
+    from privpipe.sanitizers.minimax.own.own_filter import MinimaxOwnOptions as MinimaxOwnOptions
+    from privpipe.sanitizers.minimax.own.own_filter import (
+        fit_minimax_own_filter as fit_minimax_own_filter,
     )
     from privpipe.sanitizers.minimax.own_families import fit_minimax_family as fit_minimax_family
     from privpipe.sanitizers.null_space.algorithm_1 import (

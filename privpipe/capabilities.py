@@ -27,6 +27,7 @@ __all__ = [
     "Projects",
     "Promises",
     "Reconstructs",
+    "RunsCode",
     "Spends",
     "UtilityPromise",
 ]
@@ -216,6 +217,15 @@ class MixesRecords(Protocol):
 
     def finish_records(self, sums: Any) -> tuple[FloatArray, FloatArray]:
         """Features and responses of the surrogates of a tile, from the sums over all records."""
+        ...
+
+
+@runtime_checkable
+class RunsCode(Protocol):
+    """Holds code of the user's, which runs only where it is trusted."""
+
+    def trust(self) -> None:
+        """Let its code run in this process: its digest is the one of this run."""
         ...
 
 

@@ -310,6 +310,23 @@ def demo(
 
 
 @app.command(rich_help_panel=LOOK)
+def frontier(
+    config: _Config,
+    out: Annotated[str, typer.Option(help="Folder for JSON and PNG.")] = "frontier",
+    widths: Annotated[str, typer.Option(help="Features released; default: 2,5,10.")] = "",
+    tradeoffs: Annotated[str, typer.Option(help="Weights of utility against privacy.")] = "1,10",
+    as_json: _Json = False,
+) -> dict[str, Any]:
+    """Learn and audit many filters: the wanted accuracy against the strongest private one.
+
+    Interrupted, it goes on where it was when it is called again.
+    """
+    from privpipe_flows.command.frontier_command import frontier_command
+
+    return frontier_command(config, out=out, widths=widths, tradeoffs=tradeoffs, as_json=as_json)
+
+
+@app.command(rich_help_panel=LOOK)
 def tradeoff(
     config: _Config,
     points: Annotated[int, typer.Option(help="Budgets, from none to all.", min=2)] = 9,

@@ -62,9 +62,10 @@ def begin_or_resume(run: Run) -> tuple[Run, bool]:
         write_state(run.release_url, run.state)
         return run, False
     if known.options_sha256 != run.state.options_sha256:
+        code = " (or the module of its filter has changed)" * hasattr(run.options.method, "code")
         raise OptionError(
-            f"The interrupted run of {shown(run.release_url)} had another configuration.",
-            remedy="Give it the same configuration again, or remove it with `privpipe purge`.",
+            f"The interrupted run of {shown(run.release_url)} had another configuration{code}.",
+            remedy="Give it the same again, or remove it with `privpipe purge`.",
             code="other-configuration",
         )
     resumed = replace(run, state=known)

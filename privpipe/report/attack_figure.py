@@ -13,7 +13,7 @@ from privpipe.report.style import MARKERS, Theme, ThemeName, finish_figure, new_
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["plot_attacks"]
+__all__ = ["plot_attacks", "plot_group_curve"]
 
 _SOURCES = {"released": "release", "raw": "raw records", "noise": "noise of equal utility"}
 
@@ -47,6 +47,7 @@ def plot_attacks(
             f"The table speaks of {table['target'].nunique()} confidential variables.",
             remedy="Give the rows of one.",
         )
+    table = table[table["source"] != "groups"]  # these have a curve of their own
     names = list(dict.fromkeys(table["adversary"]))
     sources = list(dict.fromkeys(table["source"]))
     figure, axes, look = new_figure(theme, height=1.4 + 0.42 * len(names))
@@ -60,6 +61,49 @@ def plot_attacks(
     axes.set_yticks(range(len(names)), [name.replace("_", " ") for name in names])
     axes.invert_yaxis()
     axes.set(xlabel="advantage: 0 is guessing, 1 is knowing")
+    finish_figure(axes, look, title=title)
+    return figure
+
+
+def plot_group_curve(
+    table: pd.DataFrame,
+    *,
+    allowed: float | None = None,
+    title: str = "",
+    theme: ThemeName = "light",
+) -> Figure:
+    """Advantage of who knows several records of one group, over their number, with limits.
+
+    Parameters
+    ----------
+    table
+        Rows of one variable of an attack report's table whose source is "groups".
+    allowed, title, theme
+        As `plot_attacks`.
+    """
+    rows = table[(table["score"] == "accuracy") & (table["status"] == "measured")]
+    names = [name.removeprefix("together_") for name in rows["adversary"]]
+    value = rows["advantage"].to_numpy(float)
+    reach = [
+        np.maximum(value - rows["advantage_lower"].to_numpy(float), 0),
+        np.maximum(rows["advantage_upper"].to_numpy(float) - value, 0),
+    ]
+    figure, axes, look = new_figure(theme, height=3.4)
+    places = np.arange(len(names))
+    axes.errorbar(
+        places,
+        value,
+        yerr=np.vstack(reach),
+        fmt="o-",
+        color=look.series[0],
+        capsize=2.5,
+        label="release",
+    )
+    axes.axhline(0.0, color=look.faint, linestyle="--", linewidth=1, label="guessing")
+    if allowed is not None:
+        axes.axhline(allowed, color=look.limit, linewidth=1.4, label=f"allowed ({allowed:g})")
+    axes.set_xticks(places, names)
+    axes.set(xlabel="released records known to be of one group", ylabel="advantage")
     finish_figure(axes, look, title=title)
     return figure
 

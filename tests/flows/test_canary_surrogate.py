@@ -41,7 +41,7 @@ enforce = false
 
 [cluster]
 workers = 1
-dashboard = false
+dashboard = "127.0.0.1:0"
 """
 
 

@@ -57,6 +57,10 @@ REFUSED: dict[str, list[tuple[str, dict[str, str], str]]] = {
         ("n_hidden = [3, 0]", THREE, "layer without outputs"),
         ("confidential_weights = [1.0]", BOTH, "confidential_weights has 1 entries for 2"),
     ],
+    "minimax_own": [
+        ('filter = "Nobody"', THREE, "No installed package declares a filter 'Nobody'"),
+        ('filter = "Any"\nmodule = "no.py"', THREE, "module 'no.py' of the filter cannot be read"),
+    ],
     "minimax_least_squares": [(WIDE, THREE, "n_filtered is 300")],
     "privacy_lds": [(WIDE, THREE, "n_filtered is 300")],
     "masking": [

@@ -33,6 +33,9 @@ def test_write_template__only_what_is_marked_is_missing(tmp_path, method):
     if re.search(r"(?m)^\w+ = \[?FILL IN", text):
         with pytest.raises(tomllib.TOMLDecodeError):
             tomllib.loads(text)
+    installed = tmp_path / "filters.py"
+    installed.write_text("class Mine: ...")
+    text = text.replace("filter = FILL IN", f'filter = "Mine"\nmodule = "{installed}"')
     filled = re.sub(r"(?m)^(\w+) = FILL IN$", r"\1 = 1", text)
     (tmp_path / "c.toml").write_text(filled.replace("[FILL IN]", '["smoker"]'))
     options = read_options(str(tmp_path / "c.toml"))

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from privpipe.errors import GateError, OptionError, StoreError
+from privpipe.store.keyring.keyformat import KeyBinding, KeyEntry
+from privpipe_flows.runs.stages import audit_attacks
 from privpipe_flows.runs.stages.check import check_stage
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 from tests.gate.test_broken_releases import break_map
@@ -98,3 +100,19 @@ def test_training__of_another_population_is_a_warning(tmp_path: Path) -> None:
     (warning,) = audit["warnings"]
     assert warning.startswith("Drift: ")
     assert "Drift" in (tmp_path / "release.report" / "report.html").read_text()
+
+
+def test_key_folder__other_draws_for_these_records_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_records(str(tmp_path / "records.zarr"), make_records(400))
+    run = check_stage(make_leaky_options(tmp_path, gate={"enforce": False}))
+    content = run.collection.schema_of_records.partitions[0].digest
+    mine, others = (
+        KeyEntry("key", KeyBinding(digest, "a" * 64, "b" * 64), "", runs=("01234567", run.run_id))
+        for digest in (content, "c" * 64)
+    )
+    monkeypatch.setattr(audit_attacks, "list_keys", lambda: (mine, others))
+    assert audit_attacks.find_other_draws(run, ()) == ("01234567",)
+    monkeypatch.setattr(audit_attacks, "list_keys", lambda: (others,))
+    assert audit_attacks.find_other_draws(run, ()) == ()

@@ -8,6 +8,7 @@ import pickle
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from privpipe.sanitizers.minimax.neural_minimax import (
     MinimaxNeuralOptions,
     fit_minimax_neural_filter,
 )
+from privpipe.sanitizers.minimax.own.own_filter import MinimaxOwnOptions, fit_minimax_own_filter
 from privpipe.sanitizers.null_space.algorithm_1 import fit_null_space_cleaner
 from privpipe.sanitizers.null_space.algorithm_2 import fit_targeted_cleaner
 from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
@@ -36,6 +38,8 @@ from privpipe.sanitizers.options import make_options
 from privpipe.store.access.checkpoints import KNOWN
 from privpipe.store.models.artifacts import digest_map, open_model, write_model
 from tests.sanitizers.xu_records import make_features, make_labels, make_records
+
+FILTERS = Path(__file__).parents[1] / "examples"
 
 EXAMPLES: dict[str, Callable[[], RecordMap]] = {
     "null_space_cleaner": lambda: fit_null_space_cleaner(make_records(), utility_budget=0.1),
@@ -54,6 +58,9 @@ EXAMPLES: dict[str, Callable[[], RecordMap]] = {
     "minimax_filter": lambda: fit_minimax_filter(make_classes()),
     "neural_filter": lambda: fit_minimax_neural_filter(
         make_classes(), MinimaxNeuralOptions(n_hidden=(3, 2), max_iterations=2)
+    ),
+    "own_filter": lambda: fit_minimax_own_filter(
+        make_classes(), make_options(MinimaxOwnOptions, FEWEST_OPTIONS["minimax_own"], "own")
     ),
     "chain": lambda: make_chain(),
     "mask_filter": lambda: fit_ddd_filter(make_classes()),
@@ -277,6 +284,12 @@ FEWEST_OPTIONS = {
     "rand": {"n_filtered": 2},
     "ppls": {"n_filtered": 2},
     "minimax_neural": {"n_hidden": (3, 2), "max_iterations": 1},
+    "minimax_own": {
+        "filter": "Convolution",
+        "module": str(FILTERS / "convolution.py"),
+        "settings": {"axes": 1, "width": 3},
+        "max_iterations": 1,
+    },
     "minimax": {"max_iterations": 1},
     "privacy_mapping": {"attributes": ("a", "b"), "private": ("s",), "distortion_budget": 0.5},
 }

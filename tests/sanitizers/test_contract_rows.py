@@ -33,6 +33,7 @@ from tests.oracles import exact_loss
 from tests.standard import make_standard, write_standard
 
 N_RECORDS = 1_200
+EXAMPLES = Path(__file__).parents[1] / "examples"
 PROFILES = ("late",)
 
 Check = Callable[[RecordMap], None]
@@ -161,6 +162,15 @@ ROWS: dict[str, Row] = {
     ),
     "minimax": Row({"max_iterations": 2}, promises_nothing),
     "minimax_neural": Row({"n_hidden": (3, 2), "max_iterations": 2}, promises_nothing),
+    "minimax_own": Row(
+        {
+            "filter": "Convolution",
+            "module": str(EXAMPLES / "convolution.py"),
+            "settings": {"axes": 1, "width": 3, "kernels": 2},
+            "max_iterations": 2,
+        },
+        promises_nothing,
+    ),
     "minimax_least_squares": Row({}, promises_nothing),
     "privacy_lds": Row({}, hides_means),
     "pca": Row({"n_filtered": 2}, promises_nothing),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +21,12 @@ MORE = {
     "ppls": {"n_filtered": 1},
     "minimax": {"max_iterations": 1},
     "minimax_neural": {"max_iterations": 1},
+    "minimax_own": {
+        "filter": "Convolution",
+        "module": str(Path(__file__).parents[1] / "examples" / "convolution.py"),
+        "settings": {"axes": 1, "width": 2, "kernels": 2},
+        "max_iterations": 1,
+    },
     "privacy_mapping": {"attributes": ("a", "b"), "private": ("s",), "distortion_budget": 0.2},
     "masking": {"n_surrogates": 20},
 }

@@ -166,7 +166,9 @@ def _write_key(name: str, given: Any, default: Any, optional: bool) -> str:
         return f"{'# ' if optional else ''}{name} = {_as_toml(given)}"
     if required:
         return f"# {name} = {FILL_IN}" if optional else f"{name} = {FILL_IN}"
-    return f"# {name} = {_as_toml(default)}"
+    # Of a section that is commented itself, a default is commented twice: uncommenting the section
+    # leaves it where it was.
+    return f"{'# ' if optional else ''}# {name} = {_as_toml(default)}"
 
 
 def _as_toml(value: Any) -> str:

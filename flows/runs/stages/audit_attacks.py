@@ -25,7 +25,7 @@ from privpipe.cluster.passes.judging.kind_sample import (
     measure_kept_utility,
 )
 from privpipe.cluster.passes.pass_checkpoints import Checkpoints
-from privpipe.errors import InputError, MemoryBudgetError, PrivpipeError
+from privpipe.errors import InputError, MemoryBudgetError, PrivpipeError, StoreError
 from privpipe.records.holdout import Part
 from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.keys import list_keys
@@ -150,7 +150,11 @@ def find_other_draws(run: Run, earlier: tuple[EarlierRelease, ...]) -> tuple[str
     """Runs that drew other noise for partitions of this collection, as the key folder knows."""
     mine = {part.digest for part in run.collection.schema_of_records.partitions}
     known = {run.run_id, *(one.run for one in earlier)}
-    runs = {one for entry in list_keys() if entry.binding.source in mine for one in entry.runs}
+    try:
+        entries = list_keys()
+    except StoreError:  # a run that draws nothing does without the folder
+        return ()
+    runs = {one for entry in entries if entry.binding.source in mine for one in entry.runs}
     return tuple(sorted(runs - known))
 
 

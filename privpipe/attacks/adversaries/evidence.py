@@ -63,6 +63,8 @@ class Evidence:
         test, or altogether, because the sanitiser learned from them.
     left_out
         Variables that cannot be attacked, and why.
+    places : (n_records,), optional
+        Order of the records in time, or in the collection: neighbours are alike.
     """
 
     sources: dict[str, Coordinates]
@@ -74,6 +76,7 @@ class Evidence:
     n_withheld: int
     n_seen: int
     left_out: tuple[LeftOut, ...] = ()
+    places: IntArray | None = None
 
     @property
     def n_records(self) -> int:
@@ -104,6 +107,7 @@ def prepare_evidence(
     features: Sequence[Column] | None = None,
     groups: npt.ArrayLike | None = None,
     seen: npt.ArrayLike | None = None,
+    places: npt.ArrayLike | None = None,
     beside: Beside | None = None,
     wanted: Beside | None = None,
     options: AttackOptions | None = None,
@@ -130,6 +134,8 @@ def prepare_evidence(
         Subject of each record, where records share one.
     seen : (n_records,), optional
         True for records the sanitiser learned from.
+    places : (n_records,), optional
+        Order of the records in time; as given, where nothing is said.
     beside
         What is released beside the features: included variables, place, partition.
     wanted
@@ -153,7 +159,7 @@ def prepare_evidence(
     answers = {"wanted": wanted.included} if wanted.included is not None else {}
     _check_rows(
         arrays | {"confidential": truth},
-        {"groups": groups, "seen": seen} | beside.arrays() | answers,
+        {"groups": groups, "seen": seen, "places": places} | beside.arrays() | answers,
     )
     withheld = _find_withheld(arrays["released"])
     learned = np.zeros(len(truth), np.bool_) if seen is None else np.asarray(seen, np.bool_)
@@ -180,6 +186,7 @@ def prepare_evidence(
         n_withheld=int(withheld.sum()),
         n_seen=int(learned.sum()),
         left_out=left_out,
+        places=rows if places is None else np.asarray(places, np.int64)[rows],
     )
 
 

@@ -23,6 +23,14 @@ from privpipe.attacks.adversaries.problem import Fitted, Problem
 from privpipe.attacks.adversaries.readers import KNOWS_WANTED, choose_readers, find_adversary
 from privpipe.attacks.adversaries.table import ADVERSARIES
 from privpipe.attacks.kinds.attack_table import Sample
+from privpipe.attacks.kinds.group_inference import (
+    GROUPS,
+    infer_together,
+    list_sizes,
+    name_size,
+    split_in_time,
+    tells_groups,
+)
 from privpipe.attacks.kinds.verdicts.attack_report import AttackReport, summarise_outcomes
 from privpipe.attacks.kinds.verdicts.judgement import count_compared, is_of_release
 from privpipe.attacks.kinds.verdicts.outcomes import Attack, AttackOutcome
@@ -76,6 +84,7 @@ def measure_attacks(
     features: Sequence[Column] | None = None,
     groups: npt.ArrayLike | None = None,
     seen: npt.ArrayLike | None = None,
+    places: npt.ArrayLike | None = None,
     beside: Beside | None = None,
     wanted: Beside | None = None,
     options: AttackOptions | None = None,
@@ -99,10 +108,14 @@ def measure_attacks(
     features
         Name and kind of each column of the sources, where some are categorical.
     groups : (n_records,), optional
-        Subject of each record; splits and intervals then go by subject.
+        Subject of each record; splits and intervals then go by subject, and several records of
+        one are read together.
     seen : (n_records,), optional
         True for records the sanitiser learned from; `AttackOptions.seen_records` says what
         becomes of them.
+    places : (n_records,), optional
+        Order of the records in time, the order given where nothing is said: neighbours of a group
+        that is itself to be named stay on one side.
     beside
         What is released beside the features: included variables, the order of the records,
         their partitions. Without it these are not attacked.
@@ -153,6 +166,7 @@ def measure_attacks(
         features=features,
         groups=groups,
         seen=seen,
+        places=places,
         beside=beside,
         wanted=wanted,
         options=options,
@@ -171,14 +185,22 @@ def measure_attacks(
 def plan_attacks(evidence: Evidence, options: AttackOptions) -> tuple[Attack, ...]:
     """Every adversary that suits a variable, against each variable of each source.
 
-    Further readings of the release are for those who make something of them; see `readers`.
+    Further readings of the release are for those who make something of them; see `readers`. Where
+    records have groups, and a variable is one of whole groups, several records of a group are
+    read together; see `group_inference`.
     """
-    return tuple(
+    single = tuple(
         Attack(column.name, "classes" if column.is_categorical else "numbers", source, name)
         for source in evidence.sources
         for column in evidence.columns
         for name in choose_readers(source, column.is_categorical, options)
     )
+    together = tuple(
+        Attack(column.name, "classes", GROUPS, name_size(size))
+        for position, column in enumerate(evidence.columns)
+        for size in list_sizes(evidence, position, options.test_share)
+    )
+    return single + together
 
 
 def run_attack(evidence: Evidence, attack: Attack, options: AttackOptions) -> AttackOutcome:
@@ -200,7 +222,7 @@ def run_attack(evidence: Evidence, attack: Attack, options: AttackOptions) -> At
     """
     started = time.perf_counter()
     position = [column.name for column in evidence.columns].index(attack.target)
-    source = evidence.sources[attack.source]
+    source = evidence.sources["released" if attack.source == GROUPS else attack.source]
     outcome = AttackOutcome(
         attack,
         "unknown",
@@ -208,9 +230,10 @@ def run_attack(evidence: Evidence, attack: Attack, options: AttackOptions) -> At
         n_coordinates=source.values.shape[1],
     )
     try:
+        judge = _attack_groups if attack.source == GROUPS else _attack
         # Attacks run beside one another: on small fits OpenMP's threads wait more than they work.
         with threadpool_limits(1, user_api="openmp"):
-            outcome = _attack(evidence, position, outcome, options)
+            outcome = judge(evidence, position, outcome, options)
     except PrivpipeError as error:
         outcome = replace(outcome, reason=str(error))
     except Exception as error:  # a library's message may hold values, its class does not
@@ -315,6 +338,38 @@ def _attack(
     )
 
 
+def _attack_groups(
+    evidence: Evidence, position: int, outcome: AttackOutcome, options: AttackOptions
+) -> AttackOutcome:
+    """Judge who knows several records of a group; one decision per set, intervals by group.
+
+    What the wanted answers of a set tell is not deducted: the limits bear the whole advantage.
+    """
+    truth, column = evidence.truth[:, position], evidence.columns[position]
+    split = _split_target(evidence, truth, column.n_categories, options)
+    found = infer_together(evidence, position, outcome.attack.adversary, split, options)
+    strict, *also = _plan_levels(evidence, position, options)
+    return replace(
+        outcome,
+        status="measured",
+        scores=measure_class_scores(
+            found.truth,
+            found.decision,
+            guess=int(_guess(truth[split.train], column.n_categories)),
+            ranking=found.ranking,
+            groups=found.groups,
+            level=strict,
+            also=also,
+            n_replicates=options.n_replicates,
+            seed=options.seed,
+        ),
+        settings=found.settings,
+        n_train=found.n_train,
+        n_tune=len(split.tune),
+        n_test=len(found.truth),
+    )
+
+
 _Decided = tuple[FloatArray, FloatArray]
 """What an adversary says of test records, and how it ranks them."""
 
@@ -383,15 +438,7 @@ def score_decisions(
     """Scores of what was decided of test records, by class or number, with their limits."""
     decision, ranking = decided
     column, truth = evidence.columns[position], evidence.truth[test, position]
-    kind = "classes" if column.is_categorical else "numbers"
-    planned = [
-        attack
-        for attack in plan_attacks(evidence, options)
-        if attack.target == column.name and is_of_release(attack.source)
-    ]
-    strict, *also = options.plan_levels(
-        count_compared(len(planned), kind, options), len(evidence.columns)
-    )
+    strict, *also = _plan_levels(evidence, position, options)
     groups = None if evidence.groups is None else evidence.groups[test]
     given: dict[str, Any] = {"groups": groups, "level": strict, "also": also, "seed": options.seed}
     given["n_replicates"] = options.n_replicates
@@ -409,12 +456,29 @@ def score_decisions(
     )
 
 
+def _plan_levels(evidence: Evidence, position: int, options: AttackOptions) -> tuple[float, ...]:
+    """Levels of the intervals of a variable, the strictest first."""
+    column = evidence.columns[position]
+    planned = [
+        attack
+        for attack in plan_attacks(evidence, options)
+        if attack.target == column.name and is_of_release(attack.source)
+    ]
+    kind = "classes" if column.is_categorical else "numbers"
+    n_compared = count_compared(len(planned), kind, options)
+    return options.plan_levels(n_compared, len(evidence.columns))
+
+
 def _split_target(
     evidence: Evidence, truth: FloatArray, n_classes: int | None, options: AttackOptions
 ) -> Split:
     """The split of one variable: the same for all its attacks, since it is drawn by seed."""
     rows = np.flatnonzero(~np.isnan(truth))
-    groups, train_only = evidence.groups, evidence.train_only
+    groups, train_only, places = evidence.groups, evidence.train_only, evidence.places
+    if groups is not None and n_classes and tells_groups(groups[rows], truth[rows]):
+        # Who is to be named is the group: some of its records train, and neighbours do not judge.
+        at = rows if places is None else places[rows]
+        return split_in_time(rows, groups[rows], at, options.tune_share, options.test_share)
     return draw_split(
         rows,
         classes=None if n_classes is None else truth[rows].astype(np.int64),

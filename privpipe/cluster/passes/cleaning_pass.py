@@ -8,14 +8,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.capabilities import BoundCounts, Bounds, Counts, MakesRecords, Measures, Reconstructs
+from privpipe.capabilities import (
+    BoundCounts,
+    Bounds,
+    Counts,
+    MakesRecords,
+    Measures,
+    Reconstructs,
+    RunsCode,
+)
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import Executor
 from privpipe.errors import FormatError, InputError, PrivpipeError
@@ -292,4 +300,17 @@ def load_map(url: str, digest: str) -> RecordMap:
             "The stored model is not the one of this run.",
             remedy="Do not change a run's workspace while it works.",
         )
+    trust_code(fitted)  # the digest covers the code, and the driver read the code from its file
     return fitted
+
+
+def trust_code(fitted: Any) -> None:
+    """Let code of the user's run in this process, of a map or of one within it."""
+    if isinstance(fitted, RunsCode):
+        fitted.trust()
+    elif isinstance(fitted, tuple):
+        for part in fitted:
+            trust_code(part)
+    elif is_dataclass(fitted):
+        for item in fields(fitted):
+            trust_code(getattr(fitted, item.name))

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, StrictUndefined
 from matplotlib.figure import Figure
 
-from privpipe.report.attack_figure import plot_attacks
+from privpipe.report.attack_figure import plot_attacks, plot_group_curve
 from privpipe.report.style import ThemeName, render_svg
 from privpipe.report.tables import format_number, summarise_attack_table
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Picture", "Section", "draw_attacks", "page_of_attacks", "render_page"]
+__all__ = ["Picture", "Section", "draw_attacks", "draw_groups", "page_of_attacks", "render_page"]
 
 VERDICTS = {
     "safe": "No adversary found more than is allowed.",
@@ -120,7 +120,8 @@ def page_of_attacks(report_json: str, *, title: str = "Audit", version: str = ""
     for target in dict.fromkeys(table["target"]):
         rows = table[table["target"] == target]
         picture = draw_attacks(rows, document["options"]["max_advantage"], str(target))
-        sections.append(Section(str(target), pictures=(picture,)))
+        curve = draw_groups(rows, document["options"]["max_advantage"], str(target))
+        sections.append(Section(str(target), pictures=(picture, *curve)))
     sections.append(Section("All attacks", table=summarise_attack_table(table), folded=True))
     sections.append(Section("Options", table=_options(document), folded=True))
     facts = {
@@ -188,6 +189,19 @@ def draw_attacks(rows: pd.DataFrame, allowed: float, target: str) -> Picture:
         return plot_attacks(rows, allowed=allowed, title=target, theme=theme)
 
     return Picture(draw("light"), draw("dark"), f"Advantage of every adversary on {target}.")
+
+
+def draw_groups(rows: pd.DataFrame, allowed: float, target: str) -> list[Picture]:
+    """The curve over records of one group, where a variable was attacked by group."""
+    rows = rows[(rows["source"] == "groups") & (rows["score"] == "accuracy")]
+    if rows.empty:
+        return []
+
+    def draw(theme: ThemeName) -> Figure:
+        return plot_group_curve(rows, allowed=allowed, title=target, theme=theme)
+
+    about = f"Advantage on {target} of who knows several records of one group."
+    return [Picture(draw("light"), draw("dark"), about)]
 
 
 def _describe(section: Section) -> dict[str, Any]:

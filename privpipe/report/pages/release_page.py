@@ -8,7 +8,8 @@ a record and no path; both are made again from ``audit.json`` alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from privpipe.report.audit_text import (
     say_unseen,
     tabulate_predictions,
 )
-from privpipe.report.pages.page import Section, render_page
+from privpipe.report.pages.page import Picture, Section, draw_groups, render_page
 from privpipe.report.pages.release_sections import (
     draw_variable,
     list_distortion,
@@ -262,7 +263,19 @@ def _figures(findings: Mapping[str, Any]) -> Iterator[Section]:
     for one in ranked[:MOST_FIGURES]:
         rows = [row for row in found.get("table", ()) if row["target"] == one["target"]]
         if rows:
-            yield draw_variable(one["target"], rows, found)
+            section = draw_variable(one["target"], rows, found)
+            yield replace(section, pictures=_draw_curve(one["target"], rows, found))
+
+
+def _draw_curve(
+    target: str, rows: Sequence[Mapping[str, Any]], found: Mapping[str, Any]
+) -> tuple[Picture, ...]:
+    """What several records of one group tell, over their number; none where nobody asked."""
+    import pandas as pd  # slow to load
+
+    grouped = [row for row in rows if row["source"] == "groups"]
+    allowed = float(found["options"]["max_advantage"])
+    return tuple(draw_groups(pd.DataFrame(grouped), allowed, target)) if grouped else ()
 
 
 def _attack_sections(found: Mapping[str, Any]) -> Iterator[Section]:

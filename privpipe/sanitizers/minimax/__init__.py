@@ -1,7 +1,8 @@
 """Minimax filters: wanted tasks are kept and private ones spoiled, against the best adversary.
 
 Hamm, JMLR 2017, Minimax Filter. `linear_minimax` descends the trade-off Phi for linear filters,
-`neural_minimax` for the paper's sigmoid network, `own_families` for any differentiable family;
+`neural_minimax` for the paper's sigmoid network, `own_families` for any differentiable family, and
+`own` for a class in a file of the user's;
 `baselines` are the closed forms, PCA and random projections, `ppls` and `ddd` what the paper
 compares with. `training` turns shards into tasks, moments and rounds; the objective and its
 descent are in `privpipe.numerics.minimax`.
@@ -12,12 +13,14 @@ Start reading at `linear_minimax`, then `training.shard_oracle`.
 from __future__ import annotations
 
 from privpipe.sanitizers.minimax import baselines, ddd, linear_minimax, neural_minimax, ppls
+from privpipe.sanitizers.minimax.own import own_filter
 
 __all__ = ["METHODS"]
 
 METHODS = (
     *linear_minimax.METHODS,
     *neural_minimax.METHODS,
+    *own_filter.METHODS,
     *baselines.METHODS,
     *ppls.METHODS,
     *ddd.METHODS,

@@ -23,6 +23,11 @@ from privpipe.numerics.spectra import whiten
 from privpipe.protocols import FloatArray, Method, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.minimax.linear_filter import EMPIRICAL, MinimaxFilter
+from privpipe.sanitizers.minimax.training.adversaries import (
+    AdversaryOptions,
+    check_adversaries,
+    descend_in_rounds,
+)
 from privpipe.sanitizers.minimax.training.closed_forms import (
     check_width,
     find_least_squares_directions,
@@ -36,7 +41,7 @@ from privpipe.sanitizers.minimax.training.labelled_moments import (
 )
 from privpipe.sanitizers.minimax.training.shard_oracle import make_objective
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks, plan_tasks
-from privpipe.sanitizers.minimax.training.tasks import Task, TaskOptions, find_needs, name_history
+from privpipe.sanitizers.minimax.training.tasks import Task, find_needs, name_history
 from privpipe.sanitizers.names import keep_names
 from privpipe.sanitizers.options import FORBID
 
@@ -50,7 +55,7 @@ START_RIDGE = 1e-8
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
-class MinimaxOptions(TaskOptions):
+class MinimaxOptions(AdversaryOptions):
     """Options of ``[method] name = "minimax"``."""
 
     name: Literal["minimax"] = "minimax"
@@ -199,16 +204,27 @@ def fit_minimax_filter(shards: Shards, options: MinimaxOptions | None = None) ->
     reduced = any(task.is_fixed for task in tasks)
     centre = moments.mean if options.with_intercept else np.zeros_like(moments.mean)
     family = LinearFamily(centre, width, with_offset=reduced and options.with_intercept)
-    objective = make_objective(
-        shards,
-        family,
-        tasks,
-        ridge=options.regularisation,
-        n_penalised=family.n_weights,
-        inner_tolerance=options.inner_tolerance,
-    )
+
+    def descend(tasks: tuple[Task, ...], start: FloatArray, max_iterations: int) -> Descent:
+        objective = make_objective(
+            shards,
+            family,
+            tasks,
+            ridge=options.regularisation,
+            n_penalised=family.n_weights,
+            inner_tolerance=options.inner_tolerance,
+        )
+        return _descend(options, objective, family, moments, start, max_iterations)
+
+    def measure(parameters: FloatArray) -> tuple[FloatArray, FloatArray]:
+        weights, offset = family.split(parameters)
+        return (moments.mean - centre) @ weights + offset, weights.T @ moments.covariance @ weights
+
     start = _find_start(options, tasks, moments, width, reduced)
-    found = _descend(options, objective, family, moments, start)
+    start = np.concatenate([start, np.zeros(family.n_parameters - len(start))])
+    found, tasks = descend_in_rounds(
+        options, tasks, start, options.max_iterations, descend, measure
+    )
     weights, offset = family.split(found.parameters)
     return MinimaxFilter(
         method=options.name,
@@ -232,7 +248,7 @@ def _bound_gap(
     centre: FloatArray,
 ) -> float:
     """Generalisation bound at the norms of the fitted predictors; -1 unless all are softmax."""
-    if not all(task.is_classification for task in tasks):
+    if not all(task.is_classification and task.lift is None for task in tasks):
         return -1.0
     affine = np.vstack([weights, offset])
     norms = []
@@ -309,11 +325,11 @@ def _descend(
     family: LinearFamily,
     moments: LabelledMoments,
     start: FloatArray,
+    max_iterations: int,
 ) -> Descent:
-    x0 = np.concatenate([start, np.zeros(family.n_parameters - len(start))])
     if options.solver == "alternating":
-        steps = np.arange(1, options.max_iterations + 1) ** options.learning_rate_decay
-        return descend_alternating(objective, x0, (options.learning_rate / steps).tolist())
+        steps = np.arange(1, max_iterations + 1) ** options.learning_rate_decay
+        return descend_alternating(objective, start, (options.learning_rate / steps).tolist())
     covariance = moments.covariance
     if not options.with_intercept:
         covariance = covariance + np.outer(moments.mean, moments.mean)
@@ -321,8 +337,8 @@ def _descend(
     return descend_quasi_newton(
         objective,
         scaling,
-        x0,
-        max_iterations=options.max_iterations,
+        start,
+        max_iterations=max_iterations,
         tolerance=options.tolerance,
     )
 
@@ -330,6 +346,12 @@ def _descend(
 def check_minimax(options: MinimaxOptions, schema: ShardSchema) -> None:
     """Raise OptionError or InputError if tasks, width or start do not suit the records."""
     check_tasks(options, schema)
+    check_adversaries(options)
+    if options.draws_features and options.solver == "alternating":
+        raise OptionError(
+            'solver = "alternating" is the paper\'s algorithm, whose adversary is logistic.',
+            remedy='Use solver = "quasi_newton" against random_features.',
+        )
     if options.n_filtered is not None:
         check_width(options.n_filtered, schema.n_features)
     elif options.reconstruction_weight:

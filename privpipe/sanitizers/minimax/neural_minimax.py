@@ -176,7 +176,7 @@ def fit_minimax_neural_filter(
     scaling = InputScaling(whiten(moments.covariance, WHITENING), options.n_hidden[0])
     tasks = plan_family_tasks(shards, moments, options)
     start = _find_start(shards, moments, tasks, family, scaling, options)
-    found = train_family(shards, family, tasks, scaling, start, options)
+    found, tasks = train_family(shards, family, tasks, scaling, start, options)
     parameters = found.parameters.copy()
     weights, bias = family.split(parameters)[0]
     bias -= moments.mean @ weights  # the frozen map takes records as they are
@@ -205,7 +205,7 @@ def _find_start(
     )
     targets = tuple(task for task in tasks if task.weight > 0)
     supervised = replace(options, max_iterations=options.supervised_iterations)
-    return train_family(shards, family, targets, scaling, start, supervised).parameters
+    return train_family(shards, family, targets, scaling, start, supervised)[0].parameters
 
 
 def check_network(options: MinimaxNeuralOptions, schema: ShardSchema) -> None:

@@ -57,7 +57,8 @@ class NoisyOptions(Options):
     bound: Annotated[
         Bound,
         Field(
-            description="hard: x / max(T, |x|). soft: tanh(|x| / T) x / |x|. normalise: x / |x|."
+            description="With n the norm of x. hard: x / max(T, n). soft: tanh(n / T) x / n. "
+            "normalise: x / n."
         ),
     ] = "hard"
     threshold: Annotated[
@@ -92,9 +93,9 @@ class NoisyOptions(Options):
     noise: Annotated[
         Law,
         Field(
-            description="knorm: the paper's, density exp(-epsilon |xi| / 2), delta below 2**-100. "
-            "discrete: per coordinate, by comparisons of whole numbers alone, delta 0; in the l2 "
-            "norm up to 1.41 times as much noise."
+            description="knorm: the paper's, density exp(-epsilon norm / 2), delta below "
+            "2**-100. discrete: per coordinate, by comparisons of whole numbers alone, delta 0; in "
+            "the l2 norm up to 1.41 times as much noise."
         ),
     ] = "knorm"
     grid: Annotated[

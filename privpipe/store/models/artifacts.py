@@ -225,6 +225,9 @@ def _to_json(value: Any, arrays: dict[str, npt.NDArray[Any]], place: str) -> Any
         return {"guarantee": _describe_guarantee(value)}
     if isinstance(value, tuple):
         return {"tuple": [_to_json(item, arrays, f"{place}.{i}") for i, item in enumerate(value)]}
+    if isinstance(value, np.ndarray):
+        arrays[place] = value
+        return {"array": place}
     if is_dataclass(value):
         inner: Any = value
         return {"map": inner.kind, "fields": _plain_fields(inner, arrays, f"{place}.")}
@@ -258,6 +261,8 @@ def _from_json(value: Any, arrays: Mapping[str, npt.NDArray[Any]], place: str) -
     if isinstance(value, dict) and "tuple" in value:
         items = enumerate(value["tuple"])
         return tuple(_from_json(item, arrays, f"{place}.{i}") for i, item in items)
+    if isinstance(value, dict) and "array" in value:
+        return arrays[place]
     if isinstance(value, dict) and "map" in value:
         return _make_map(value["map"], value["fields"], arrays, f"{place}.")
     return value

@@ -32,7 +32,7 @@ __all__ = [
 
 Verdict = Literal["safe", "leaks", "unproven", "unknown"]
 
-OF_RELEASE = ("released", "everything", "bits", "joined")
+OF_RELEASE = ("released", "everything", "bits", "joined", "groups")
 """Sources that are readings of the release; see `Evidence`. So are those of one variable by itself
 and those that join an earlier release."""
 
@@ -80,6 +80,7 @@ SOURCE_WORDS = {
     "everything": "everything released together",
     "bits": "the bits of the released values",
     "joined": "everything released and the wanted answer",
+    "groups": "released records known to be of one group",
 }
 """Names of sources as sentences show them."""
 

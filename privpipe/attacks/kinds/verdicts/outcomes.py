@@ -18,8 +18,8 @@ TABLE_SCHEMA = {
     "kind": ("str", "classes or numbers"),
     "source": (
         "str",
-        "what was read: released (features), everything, bits, joined, alone: NAME (an included "
-        "variable), together: NAME (an earlier release), wanted, raw, noise",
+        "what was read: released (features), everything, bits, joined, groups, alone: NAME (an "
+        "included variable), together: NAME (an earlier release), wanted, raw, noise",
     ),
     "adversary": ("str", "who guessed"),
     "score": ("str", "accuracy, balanced_accuracy, f1, auc, tpr_at_..., r2 or rmse"),

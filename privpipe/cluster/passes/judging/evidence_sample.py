@@ -114,6 +114,7 @@ def sample_evidence(
         noise=_make_noise(shard, raw, collection) if published.compares_noise else None,
         columns=collection.schema.confidential,
         groups=read_groups(shard, published),
+        places=None if published.group is None else shard.confidential[:, -1].astype(np.int64),
         beside=_beside(collection, shard, published),
         wanted=Beside(shard.desired, collection.schema.desired),
         options=options,
@@ -176,16 +177,17 @@ def draw_sample(
     sample = _Drawn.none()
     for chunk in chosen:
         shard = _read(collection, int(chunk), published)
-        drawn = _draw(shard, _identify(shard, int(chunk), collection), options.max_records)
+        hashes = _identify(shard, int(chunk), collection)
+        drawn = _draw(shard, hashes, options.max_records, published)
         if release is not None:
             drawn = replace(drawn, shard=replace(drawn.shard, released=release(drawn.shard)))
         joined = drawn if sample.hashes.size == 0 else _join(sample, drawn)
-        sample = _draw(joined.shard, joined.hashes, options.max_records)
+        sample = _draw(joined.shard, joined.hashes, options.max_records, published)
     return sample
 
 
 def _read(collection: Collection, chunk: int, published: Published) -> Shard:
-    """A shard whose confidential columns are followed by what is published, and by the subject."""
+    """A shard whose confidential columns are followed by what is published, subject and place."""
     group = () if published.group is None else (published.group,)
     names = (*collection.confidential, *published.included, *group)
     shard = replace(collection, confidential=names).shard(chunk)
@@ -200,6 +202,8 @@ def _read(collection: Collection, chunk: int, published: Published) -> Shard:
         rows = collection.rows(chunk) - start
         parts += [one.read(start, stop)[rows] for one in published.earlier]
     parts.append(shard.confidential[:, n_told:])
+    if group:  # neighbours in time stay on one side of an adversary who is to name the group
+        parts.append(collection.rows(chunk)[:, None].astype(np.float64))
     return replace(shard, confidential=np.hstack(parts))
 
 
@@ -229,7 +233,7 @@ def _beside(collection: Collection, shard: Shard, published: Published) -> Besid
     ]
     position = more[:, n].astype(np.int64) if published.order else None
     if published.group is not None:
-        more = more[:, :-1]
+        more = more[:, :-2]
     coordinates = more[:, n + (1 if published.order else 0) :]
     n_earlier = sum(one.n_columns for one in published.earlier) if published.order else 0
     coordinates, tables = np.split(coordinates, [coordinates.shape[1] - n_earlier], axis=1)
@@ -264,15 +268,14 @@ def _make_noise(shard: Shard, raw: npt.NDArray[Any], collection: Collection) -> 
     """The records with noise of the release's utility; None where no utility is asked for."""
     held = ~find_empty_rows(shard.released)
     columns = [] if collection.indicators else collection.schema.desired
-    noisy = make_equal_noise(raw, shard.released, shard.desired, columns, rows=held)
-    return noisy
+    return make_equal_noise(raw, shard.released, shard.desired, columns, rows=held)
 
 
 def read_groups(shard: Shard, published: Published) -> npt.NDArray[np.int64] | None:
     """Subject of each record, numbered; those without one are of one subject."""
     if published.group is None:
         return None
-    return np.asarray(np.unique(shard.confidential[:, -1], return_inverse=True)[1], np.int64)
+    return np.asarray(np.unique(shard.confidential[:, -2], return_inverse=True)[1], np.int64)
 
 
 def fill_missing(features: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -311,12 +314,17 @@ def _identify(shard: Shard, chunk: int, collection: Collection) -> WordArray:
     return hash_rows(rows + 0.0)  # one zero only
 
 
-def _draw(shard: Shard, hashes: WordArray, most: int) -> _Drawn:
+def _draw(shard: Shard, hashes: WordArray, most: int, published: Published) -> _Drawn:
     """Each record once, and of many those of smallest hash, in the order of their hashes.
 
-    Who is drawn does not depend on chunks, their order or repeats.
+    Who is drawn does not depend on chunks, their order or repeats. Groups are drawn whole, by the
+    hash of the group: who knows several records of one is given them.
     """
     drawn, first = np.unique(hashes, return_index=True)
+    if published.group is not None and len(drawn) > most:
+        group = hash_rows(shard.confidential[first, -2:-1].astype(np.float64) + 0.0)
+        kept = np.sort(np.argsort(group, kind="stable")[:most])
+        drawn, first = drawn[kept], first[kept]
     return _Drawn(take_records(shard, first[:most]), drawn[:most])
 
 

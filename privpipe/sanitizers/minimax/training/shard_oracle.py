@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from privpipe.numerics.minimax.filters import DifferentiableFilter
+from privpipe.numerics.minimax.filters import DifferentiableFilter, Pullback
 from privpipe.numerics.minimax.newton import HeadSolver
 from privpipe.numerics.minimax.objective import Answer, MinimaxObjective, Question
 from privpipe.numerics.record_hash import choose_share
@@ -100,11 +100,14 @@ def ask_shard(
 
 def _widest(family: DifferentiableFilter, tasks: Sequence[Task]) -> int:
     """Columns of the widest table that a block of records is turned into."""
-    n_inputs = family.n_features_out + 1
+    d = family.n_features_out
     heads = [
-        n_inputs * task.n_scores if task.uses_hessian(n_inputs) else task.n_scores for task in tasks
+        task.n_inputs(d) * task.n_scores
+        if task.uses_hessian(task.n_inputs(d))
+        else task.n_inputs(d)
+        for task in tasks
     ]
-    return max(family.n_features_in, n_inputs * (n_inputs + 1) // 2, *heads)
+    return max(family.n_features_in, (d + 1) * (d + 2) // 2, *heads)
 
 
 class _Sums:
@@ -130,7 +133,8 @@ class _Sums:
         fitted: BoolArray,
     ) -> tuple[FloatArray, Any]:
         """Add a block; return the losses of its records and how to pull them back to z."""
-        inputs = z if not task.with_intercept else np.column_stack([z, np.ones(len(z))])
+        read, lower = (z, None) if task.lift is None else task.lift.map(z)
+        inputs = read if not task.with_intercept else np.column_stack([read, np.ones(len(z))])
         scores = z[:, slice(*task.columns)] if head is None else inputs @ head
         p: FloatArray = NOTHING
         if task.is_classification:
@@ -142,7 +146,7 @@ class _Sums:
             self.slope += inputs.T @ slopes
         if self.block.size:
             self._bend(task, inputs[fitted], p[fitted] if p.size else p)
-        return per_record, partial(_pull, task=task, head=head, slopes=slopes)
+        return per_record, partial(_pull, task=task, head=head, slopes=slopes, lower=lower)
 
     def _bend(self, task: Task, inputs: FloatArray, probabilities: FloatArray) -> None:
         moments = inputs.T @ inputs
@@ -152,12 +156,21 @@ class _Sums:
             self.hessian += sum_softmax_curvature(inputs, probabilities, task.basis)
 
 
-def _pull(dz: FloatArray, *, task: Task, head: FloatArray | None, slopes: FloatArray) -> None:
+def _pull(
+    dz: FloatArray,
+    *,
+    task: Task,
+    head: FloatArray | None,
+    slopes: FloatArray,
+    lower: Pullback | None,
+) -> None:
     """Add the weighted slope of a task's loss by the filter's outputs, in place."""
     if head is None:
         dz[:, slice(*task.columns)] += task.weight * slopes
     else:
-        dz += (task.weight * slopes) @ head[: dz.shape[1]].T
+        n_read = dz.shape[1] if task.lift is None else task.lift.n_features
+        change = (task.weight * slopes) @ head[:n_read].T
+        dz += change if lower is None else lower(change)
 
 
 def _pair(tasks: Sequence[Task], question: Question) -> list[tuple[Task, FloatArray | None]]:

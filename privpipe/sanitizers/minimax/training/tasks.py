@@ -16,6 +16,7 @@ from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.numerics.kinds import MOST_CODES
 from privpipe.numerics.minimax.descent import HISTORY_TAIL
+from privpipe.numerics.minimax.fourier_features import FourierFeatures
 from privpipe.numerics.regression.logistic import make_class_basis
 from privpipe.protocols import FloatArray, IntArray, Role
 from privpipe.sanitizers.options import FORBID, Options
@@ -104,6 +105,10 @@ class Task:
         Loss of the best constant guess: entropy of the classes in nats, 1 for numbers.
     columns
         First and last filter output that are the scores of a fixed head, (0, 0) for a free one.
+    lift
+        Features of the filter's outputs that the head reads; None for these themselves.
+    adversary
+        What a label says of who reads them, empty for the logistic adversary.
     """
 
     name: str
@@ -118,11 +123,13 @@ class Task:
     with_intercept: bool = True
     baseline: float = 1.0
     columns: tuple[int, int] = (0, 0)
+    lift: FourierFeatures | None = None
+    adversary: str = ""
 
     @property
     def label(self) -> str:
-        """Role and name."""
-        return f"{self.role}:{self.name}"
+        """Role and name, and the adversary unless it is the logistic one."""
+        return f"{self.role}:{self.name}{self.adversary}"
 
     @property
     def is_classification(self) -> bool:
@@ -148,7 +155,8 @@ class Task:
 
     def n_inputs(self, n_filtered: int) -> int:
         """Rows of the head."""
-        return n_filtered + self.with_intercept
+        n_read = n_filtered if self.lift is None else self.lift.n_features
+        return n_read + self.with_intercept
 
     def uses_hessian(self, n_inputs: int) -> bool:
         """Whether the head has a Hessian of its own, small enough to send."""

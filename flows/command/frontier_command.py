@@ -1,0 +1,80 @@
+"""``privpipe frontier``: how much privacy can be had at which accuracy of the wanted prediction."""
+
+from __future__ import annotations
+
+import io
+import json
+from functools import partial
+from typing import Any
+
+from privpipe.cluster.executors.open_executor import open_executor
+from privpipe.errors import OptionError
+from privpipe.report.console import say, say_raw
+from privpipe.store.access.text import write_file
+from privpipe_flows.frontier import (
+    find_frontier_folder,
+    measure_frontier,
+    plan_points,
+    plot_frontier,
+)
+from privpipe_flows.reproduce.steps import Steps, follow_steps
+from privpipe_flows.runs.configuration.run_options import read_options
+from privpipe_flows.runs.run import cluster_options
+from privpipe_flows.runs.stages.check import check_stage
+
+__all__ = ["frontier_command"]
+
+ADVERSARIES: tuple[tuple[str, ...], ...] = (("logistic",), ("logistic", "random_features"))
+
+
+def frontier_command(
+    config: str, *, out: str, widths: str, tradeoffs: str, as_json: bool
+) -> dict[str, Any]:
+    """Learn and audit the filters, and write JSON and PNG."""
+    options = read_options(config)
+    checked = check_stage(options)
+    n_features = checked.training.schema.n_features
+    given = [int(one) for one in _numbers(widths, "--widths")] if widths else None
+    points = plan_points(
+        n_features,
+        given or sorted({min(width, n_features) for width in (2, 5, 10)}),
+        _numbers(tradeoffs, "--tradeoffs"),
+        ADVERSARIES,
+    )
+    steps = Steps(find_frontier_folder(options), partial(say, stderr=True))
+    with (
+        follow_steps(steps),
+        open_executor(cluster_options(options), checked.run_id, lambda _: None) as executor,
+    ):
+        found = measure_frontier(options, points, executor)
+        content = io.BytesIO()
+        plot_frontier(found).savefig(content, format="png")
+        write_file(f"{out}/frontier.json", json.dumps(found, indent=1))
+        write_file(f"{out}/frontier.png", content.getvalue())
+    if not as_json:
+        for point in found["points"]:
+            say_raw(_describe(point))
+        say(f"frontier in {out}")
+    return found
+
+
+def _numbers(text: str, name: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise OptionError(
+            f"{name} is not a list of numbers.", remedy=f"Write it as {name} 2,5,10."
+        ) from None
+
+
+def _describe(point: dict[str, Any]) -> str:
+    if point["status"] != "measured":
+        return f"{point['name']}: unknown, {point['reason']}"
+    parts = [
+        f"{name} {said['estimate']:.3f} ({said['lower']:.3f} to {said['upper']:.3f}, "
+        f"{said['adversary']})"
+        for role in ("target", "private")
+        for name, sources in point[role].items()
+        for said in sources.values()
+    ]
+    return f"{point['name']}: {'; '.join(parts)}"

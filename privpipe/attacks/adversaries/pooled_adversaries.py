@@ -1,0 +1,214 @@
+"""Who knows that several released records are of one group: what they add up to.
+
+Two ways to pool: the sum of calibrated log-probabilities of an adversary that reads records one by
+one (Bayes' rule, where records of a class are independent), and an adversary that reads statistics
+of the set: means, covariances and quantiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax
+
+from privpipe.attacks.adversaries.problem import Fitted, Problem
+from privpipe.attacks.adversaries.table import ADVERSARIES
+from privpipe.protocols import FloatArray, IntArray
+
+__all__ = [
+    "BASES",
+    "Sets",
+    "calibrate",
+    "draw_sets",
+    "log_likelihoods",
+    "pool_statistics",
+    "read_statistics",
+    "train_readers",
+]
+
+Turn = Callable[[FloatArray], FloatArray]
+
+BASES = ("logistic", "quadratic", "boosting", "rbf")
+"""Adversaries whose log-probabilities are summed, where they are asked for."""
+
+READERS = ("least_squares", "logistic", "quadratic")
+"""Adversaries that read statistics of sets."""
+
+DIRECTIONS = 12
+"""Directions of largest variance whose statistics are read: many more teach few groups nothing."""
+
+QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
+
+MOST_SETS = 40
+"""Sets of a group, at most."""
+
+LEAST = 1e-4
+"""Least probability that an adversary is believed to mean."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sets:
+    """Sets of records, each of one group.
+
+    Parameters
+    ----------
+    members : (n_members,)
+        Row numbers, set after set.
+    starts : (n_sets,)
+        Where each set begins.
+    groups, classes : (n_sets,)
+        Group and class of each.
+    """
+
+    members: IntArray
+    starts: IntArray
+    groups: IntArray
+    classes: IntArray
+
+    @property
+    def n_sets(self) -> int:
+        return len(self.starts)
+
+    def sum(self, values: FloatArray) -> FloatArray:
+        """Sum of the rows of each set, (n_sets, n_columns), of values by row number."""
+        return np.asarray(np.add.reduceat(values[self.members], self.starts, axis=0))
+
+
+def draw_sets(
+    rows: IntArray,
+    groups: IntArray,
+    classes: IntArray,
+    size: int | None,
+    *,
+    overlap: int = 1,
+    seed: int = 0,
+) -> Sets:
+    """Cut the records of each group into sets at random.
+
+    Parameters
+    ----------
+    rows : (n,)
+        Records to draw from.
+    groups, classes : (n_records,)
+        Of all records.
+    size
+        Records of a set; None for all that the group has here. Groups of fewer are left out.
+    overlap
+        Times that the records of a group are dealt anew; sets that judge do not overlap (1).
+    seed
+        Of the cuts.
+    """
+    random = np.random.default_rng(seed)
+    parts: list[IntArray] = []
+    for group in np.unique(groups[rows]):
+        mine = rows[groups[rows] == group]
+        if size is None:
+            parts.append(mine)
+            continue
+        dealt = [random.permutation(mine) for _ in range(overlap)]
+        cut = [one[i : i + size] for one in dealt for i in range(0, len(one) - size + 1, size)]
+        parts += cut[:MOST_SETS]
+    sizes = np.array([len(part) for part in parts], np.int64)
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
+    members = np.concatenate(parts) if parts else np.empty(0, np.int64)
+    firsts = members[starts] if parts else members
+    return Sets(members, starts[: len(parts)], groups[firsts], classes[firsts])
+
+
+def calibrate(decision: FloatArray, truth: IntArray, prior: FloatArray) -> tuple[bool, float]:
+    """How decisions of an adversary become log-probabilities: of their logs or not, times what.
+
+    Parameters
+    ----------
+    decision : (n_records, n_classes)
+        On tuning records.
+    truth : (n_records,)
+        Their classes.
+    prior : (n_classes,)
+        Shares of the classes.
+
+    Returns
+    -------
+    logs, factor
+        As `log_likelihoods` takes them: those of the least log loss.
+    """
+    found = []
+    for logs in (True, False):
+        if logs and decision.min() < 0:
+            continue
+
+        def loss(exponent: float, logs: bool = logs) -> float:
+            likely = log_likelihoods(decision, prior, (logs, float(np.exp(exponent))))
+            p = log_softmax(likely + np.log(prior), axis=1)
+            return -float(p[np.arange(len(truth)), truth].mean())
+
+        best = minimize_scalar(loss, bounds=(-6.0, 6.0), method="bounded")
+        found.append((float(best.fun), logs, float(np.exp(best.x))))
+    _, logs, factor = min(found)
+    return logs, factor
+
+
+def log_likelihoods(
+    decision: FloatArray, prior: FloatArray, calibration: tuple[bool, float]
+) -> FloatArray:
+    """Log-likelihood of each class up to a constant, (n_records, n_classes)."""
+    logs, factor = calibration
+    values = np.log(np.maximum(decision, LEAST)) - np.log(prior) if logs else decision
+    scaled = log_softmax(factor * values + np.log(prior), axis=1)
+    return np.asarray(np.maximum(scaled, np.log(LEAST)) - np.log(prior))
+
+
+def read_statistics(x: FloatArray, train: IntArray) -> FloatArray:
+    """Records in at most `DIRECTIONS` directions of largest variance of the training records."""
+    centred = x.astype(np.float64) - x[train].mean(axis=0, dtype=np.float64)
+    _, values, axes = np.linalg.svd(centred[train], full_matrices=False)
+    n_kept = min(DIRECTIONS, int((values > 1e-6 * values[0]).sum()) or 1)
+    scale = np.maximum(values[:n_kept], 1e-300) / np.sqrt(len(train))
+    return np.asarray(centred @ axes[:n_kept].T / scale)
+
+
+def pool_statistics(z: FloatArray, sets: Sets) -> FloatArray:
+    """Means, covariances and quantiles of each set, (n_sets, n_statistics)."""
+    sizes = np.diff(np.append(sets.starts, len(sets.members)))
+    one, other = np.triu_indices(z.shape[1])
+    rows = []
+    for start, size in zip(sets.starts, sizes, strict=True):
+        part = z[sets.members[start : start + size]]
+        mean = part.mean(axis=0)
+        covariance = (part - mean).T @ (part - mean) / size
+        own = np.sqrt(np.diag(covariance))
+        quantiles = np.quantile(part, QUANTILES, axis=0).ravel()
+        rows.append(np.concatenate([mean, covariance[one, other], np.log(own + 0.01), quantiles]))
+    return np.array(rows)
+
+
+def train_readers(
+    train: FloatArray,
+    train_classes: IntArray,
+    tune: FloatArray,
+    tune_classes: IntArray,
+    n_classes: int,
+    adversaries: Sequence[str],
+    seed: int,
+) -> Iterator[tuple[str, Turn]]:
+    """Train adversaries on statistics of sets; name and decision of each."""
+    centre, spread = train.mean(axis=0), train.std(axis=0)
+    spread[spread <= 1e-9] = 1.0
+    problem = Problem(
+        (train - centre) / spread,
+        train_classes.astype(np.float64),
+        (tune - centre) / spread,
+        tune_classes.astype(np.float64),
+        n_classes,
+        seed,
+    )
+    for name in (reader for reader in READERS if reader in adversaries):
+        fitted = ADVERSARIES[name].fit(problem)
+
+        def decide(x: FloatArray, fitted: Fitted = fitted) -> FloatArray:
+            return np.asarray(fitted.decide((x - centre) / spread), np.float64)
+
+        yield name, decide

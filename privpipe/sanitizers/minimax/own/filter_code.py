@@ -1,0 +1,228 @@
+"""Code of filters that are the user's own: read, named by its content, run only where trusted.
+
+A declared filter is a class, of a file that the configuration names or of an installed package's
+entry point ``privpipe.filters``. The hash of the file goes into configuration, model and release.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from types import ModuleType
+from typing import Any, Protocol
+
+import numpy as np
+
+from privpipe.errors import OptionError
+from privpipe.protocols import FloatArray
+
+__all__ = ["GROUP", "Arrays", "DeclaredFilter", "FilterCode", "is_trusted", "trust", "trust_filter"]
+
+GROUP = "privpipe.filters"
+"""Entry points of installed filters."""
+
+Arrays = Mapping[str, FloatArray]
+"""Parameters of a filter, or a gradient by them: arrays by name."""
+
+_LOADED: dict[tuple[str, str], type[Any]] = {}
+_TRUSTED: set[str] = set()
+
+
+class DeclaredFilter(Protocol):
+    """What a filter of one's own must have; ``Class(n_features, **settings)`` makes it.
+
+    Records are rows, of float64. Nothing is drawn in `apply`, and no record changes what becomes of
+    another: a release is made in chunks.
+    """
+
+    n_outputs: int
+    """Features released."""
+
+    def start(self, rng: np.random.Generator) -> Arrays:
+        """Parameters to begin with, by name; what is drawn comes from `rng`."""
+        ...
+
+    def apply(self, parameters: Arrays, x: FloatArray) -> FloatArray:
+        """Filter (n_records, n_features) to (n_records, n_outputs)."""
+        ...
+
+    def vjp(self, parameters: Arrays, x: FloatArray, dz: FloatArray) -> Arrays:
+        """Gradient of ``sum(dz * apply(parameters, x))`` by each of the parameters."""
+        ...
+
+
+@dataclass(frozen=True)
+class FilterCode:
+    """The code of a filter as a value, which travels and is stored.
+
+    Parameters
+    ----------
+    name
+        Of the class, or of the entry point.
+    source
+        Text of the module; empty for an entry point.
+    sha256
+        Of the module's file, hexadecimal.
+    """
+
+    name: str
+    source: str
+    sha256: str
+
+    @classmethod
+    def read(cls, name: str, module: str | None) -> FilterCode:
+        """Read a file of the user's, or find an entry point; the code is trusted from now on.
+
+        Raises
+        ------
+        OptionError
+            If there is no such file or entry point.
+        """
+        code = cls._of_entry_point(name) if module is None else cls._of_file(name, module)
+        trust(code.sha256)
+        return code
+
+    @classmethod
+    def _of_file(cls, name: str, module: str) -> FilterCode:
+        try:
+            with open(module, "rb") as file:
+                content = file.read()
+            source = content.decode("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise OptionError(
+                f"The module {module!r} of the filter cannot be read ({type(error).__name__})",
+                remedy="Give the path of a Python file.",
+                code="filter-module",
+            ) from None
+        return cls(name, source, hashlib.sha256(content).hexdigest())
+
+    @classmethod
+    def _of_entry_point(cls, name: str) -> FilterCode:
+        return cls(name, "", _hash_file(_load_entry_point(name)))
+
+    def load(self) -> type[Any]:
+        """The class, compiled once per process.
+
+        Raises
+        ------
+        OptionError
+            If the code is not what its hash says, cannot be imported, or has no such class.
+        """
+        key = self.sha256, self.name
+        if key not in _LOADED:
+            _LOADED[key] = self._load_source() if self.source else self._load_installed()
+        return _LOADED[key]
+
+    def _load_installed(self) -> type[Any]:
+        found = _load_entry_point(self.name)
+        if _hash_file(found) != self.sha256:
+            raise _changed(self.name)
+        return found
+
+    def _load_source(self) -> type[Any]:
+        if hashlib.sha256(self.source.encode()).hexdigest() != self.sha256:
+            raise _changed(self.name)
+        module = ModuleType(f"privpipe_filter_{self.sha256[:16]}")
+        sys.modules[module.__name__] = module  # dataclasses look their module up
+        try:
+            exec(compile(self.source, f"<filter {self.name}>", "exec"), module.__dict__)
+        except ImportError as error:
+            raise _lacks(self.name, error.name or "") from None
+        except Exception as error:
+            raise OptionError(
+                f"The module of the filter {self.name!r} raises {type(error).__name__}: {error}",
+                remedy="Import it in Python and fix what is wrong.",
+                code="filter-module",
+            ) from None
+        found = getattr(module, self.name, None)
+        if not isinstance(found, type):
+            raise OptionError(
+                f"The module of the filter has no class {self.name!r}",
+                remedy=f"It has: {', '.join(_list_classes(module)) or 'none'}.",
+                code="filter-module",
+            )
+        return found
+
+
+def trust(sha256: str) -> None:
+    """Let code of this content run in this process."""
+    _TRUSTED.add(sha256)
+
+
+def is_trusted(sha256: str) -> bool:
+    """Whether code of this content may run in this process."""
+    return sha256 in _TRUSTED
+
+
+def trust_filter(module: str | os.PathLike[str]) -> str:
+    """Let stored models run the code of this file: read it before you do.
+
+    A model whose filter is somebody's own carries its code, and opening one runs none of it.
+
+    Parameters
+    ----------
+    module
+        Path of the Python file that the filter was declared in, as you have read it.
+
+    Returns
+    -------
+    sha256
+        Hash of its content: models made with any other content stay refused.
+
+    Raises
+    ------
+    OptionError
+        If it cannot be read.
+    """
+    return FilterCode.read("", os.fspath(module)).sha256
+
+
+def _load_entry_point(name: str) -> type[Any]:
+    known = {point.name: point for point in entry_points(group=GROUP)}
+    if name not in known:
+        raise OptionError(
+            f"No installed package declares a filter {name!r}",
+            remedy='Name its file: module = "my_filter.py". Installed: '
+            f"{', '.join(known) or 'none'}.",
+            code="filter-module",
+        )
+    try:
+        found: type[Any] = known[name].load()
+    except ImportError as error:
+        raise _lacks(name, error.name or "") from None
+    return found
+
+
+def _hash_file(kind: type[Any]) -> str:
+    with open(inspect.getsourcefile(kind) or "", "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
+
+
+def _list_classes(module: ModuleType) -> list[str]:
+    return [
+        name
+        for name, value in vars(module).items()
+        if isinstance(value, type) and value.__module__ == module.__name__
+    ]
+
+
+def _changed(name: str) -> OptionError:
+    return OptionError(
+        f"The code of the filter {name!r} has changed since it was trained.",
+        remedy="Use the code that it was trained with, or train again.",
+        code="filter-changed",
+    )
+
+
+def _lacks(name: str, library: str) -> OptionError:
+    extra = "pip install 'privpipe[torch]'" if library.partition(".")[0] == "torch" else ""
+    return OptionError(
+        f"The module of the filter {name!r} imports {library!r}, which is not installed",
+        remedy=f"Install it: {extra or library}.",
+        code="filter-import",
+    )

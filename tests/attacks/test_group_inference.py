@@ -1,0 +1,119 @@
+"""Several records of one group: the Bayes rate where it is known, nothing where nothing is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.evidence import prepare_evidence
+from privpipe.attacks.kinds.group_inference import split_in_time
+from privpipe.attacks.kinds.inference import measure_attacks, plan_attacks, run_attack
+from privpipe.attacks.kinds.verdicts.attack_report import AttackReport, summarise_outcomes
+from privpipe.errors import InputError
+from privpipe.protocols import FloatArray
+
+QUICK = AttackOptions(adversaries=("logistic", "quadratic"), n_replicates=50)
+
+
+def draw_groups(
+    n_groups: int, n_each: int, *, seed: int = 0
+) -> tuple[np.random.Generator, Any, Any]:
+    """Random numbers, group of each record, class of each group; classes in equal shares."""
+    rng = np.random.default_rng(seed)
+    return rng, np.repeat(np.arange(n_groups), n_each), rng.permutation(n_groups) % 2
+
+
+def accuracies(report: AttackReport) -> dict[str, float]:
+    rows = report.table[report.table["source"] == "groups"]
+    assert (rows["status"] == "measured").all(), rows["reason"].tolist()
+    rows = rows[rows["score"] == "accuracy"]
+    return dict(zip(rows["adversary"], rows["estimate"], strict=True))
+
+
+def attack_groups(x: FloatArray, secret: Any, groups: Any, **more: Any) -> AttackReport:
+    """The attacks on groups alone, as they are planned and judged among all others."""
+    evidence = prepare_evidence(x, secret.astype(str), groups=groups, options=QUICK, **more)
+    plan = [one for one in plan_attacks(evidence, QUICK) if one.source == "groups"]
+    outcomes = [run_attack(evidence, one, QUICK) for one in plan]
+    return summarise_outcomes(outcomes, plan, QUICK, **evidence.counts())
+
+
+def test_group_adversary__reaches_the_bayes_rate_of_independent_records() -> None:
+    """Normal records of two means: the sum of k of them is normal, and Bayes' rule its sign."""
+    shift, n_groups = 0.25, 400
+    rng, groups, kind = draw_groups(n_groups, 20)
+    x = rng.normal(size=(len(groups), 3))
+    x[:, 1] += shift * (2 * kind[groups] - 1)
+    found = accuracies(attack_groups(x, kind[groups], groups))
+    for name, size in {"together_1": 1, "together_5": 5, "together_20": 20}.items():
+        rate = norm.cdf(shift * np.sqrt(size))
+        n_sets = 0.3 * n_groups * 20 // size
+        assert found[name] < rate + 4 * np.sqrt(rate * (1 - rate) / n_sets)
+        assert found[name] > rate - 0.03 - 4 * np.sqrt(rate * (1 - rate) / n_sets)
+    assert abs(found["together_all"] - found["together_20"]) < 0.05  # chosen apart
+
+
+def test_group_adversary__reads_what_no_single_record_shows() -> None:
+    """How far records of a group lie apart tells its class; where the group lies hides that."""
+    rng, groups, kind = draw_groups(200, 20)
+    centres = 4 * rng.normal(size=(200, 2))
+    x = centres[groups] + (1 + 0.8 * kind[groups])[:, None] * rng.normal(size=(len(groups), 2))
+    report = attack_groups(x, kind[groups], groups)
+    found = accuracies(report)
+    assert found["together_1"] < 0.62
+    assert found["together_20"] > 0.9
+    assert report.verdict == "leaks"
+    assert report.decide()[0].source == "groups"
+    assert "known to be of one group" in report.decide()[0].reason
+
+
+def test_group_adversary__finds_nothing_where_nothing_is() -> None:
+    """Records of a group are alike, and its class is drawn: no verdict may say that it leaks."""
+    leaks, found = 0, []
+    for seed in range(8):
+        rng, groups, kind = draw_groups(60, 10, seed=seed)
+        x = rng.normal(size=(60, 3))[groups] + rng.normal(size=(len(groups), 3))
+        report = attack_groups(x, kind[groups], groups)
+        rows = report.table[report.table["source"] == "groups"]
+        leaks += bool((rows["advantage_lower"] > 0).any())
+        found.append(accuracies(report)["together_10"])
+    assert leaks <= 1  # 5 % of reports, by the level
+    assert abs(np.mean(found) - 0.5) < 0.12  # 18 groups judge, eight times
+
+
+def test_group_adversary__names_the_group_itself_by_records_of_another_time() -> None:
+    rng, groups, _ = draw_groups(12, 100)
+    centres = 0.8 * rng.normal(size=(12, 4))
+    x = centres[groups] + rng.normal(size=(len(groups), 4))
+    found = accuracies(attack_groups(x, groups, groups))
+    assert found["together_1"] < 0.6
+    assert found["together_20"] > 0.8
+    assert "together_40" not in found  # thirty judge
+
+
+def test_split_in_time__neighbours_stay_on_one_side() -> None:
+    groups, places = np.repeat([0, 1], 40), np.random.default_rng(0).permutation(80)
+    split = split_in_time(np.arange(80), groups, places, 0.2, 0.3)
+    for group in (0, 1):
+        ends = [places[part[groups[part] == group]] for part in (split.train, split.tune)]
+        test = places[split.test[groups[split.test] == group]]
+        assert ends[0].max() < ends[1].min()
+        assert ends[1].max() < test.min()
+    assert len(split.train) + len(split.tune) + len(split.test) < 80
+    with pytest.raises(InputError, match="A group has 2 records, too few"):
+        split_in_time(np.arange(4), np.repeat([0, 1], 2), np.arange(4), 0.2, 0.3)
+
+
+def test_group_adversary__is_asked_only_of_variables_of_whole_groups() -> None:
+    rng, groups, kind = draw_groups(40, 10)
+    x = rng.normal(size=(len(groups), 2))
+    both = np.column_stack([kind[groups], rng.integers(0, 2, len(groups))]).astype(str)
+    report = measure_attacks(x, both, groups=groups, options=QUICK)
+    asked = report.table[report.table["source"] == "groups"]["target"]
+    assert set(asked) == {"confidential_0"}
+    few = measure_attacks(x[:30], kind[groups][:30].astype(str), groups=groups[:30], options=QUICK)
+    assert "groups" not in set(few.table["source"])  # of three groups nobody can be told

@@ -1,0 +1,90 @@
+"""The frontier: filters of one collection, audited alike; interrupted, it goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from privpipe.errors import OptionError
+from privpipe_flows.command.frontier_command import frontier_command
+from privpipe_flows.frontier import plan_points
+from tests.motion import draw_windows, write_windows
+
+CONFIGURATION = """
+[collection]
+path = "{folder}/windows.zarr"
+desired = ["sex"]
+confidential = ["activity"]
+[method]
+name = "pca"
+n_filtered = 1
+[release]
+path = "{folder}/release.zarr"
+[audit]
+holdout = {holdout}
+adversaries = ["least_squares"]
+[cluster]
+workers = 0
+"""
+
+
+def configure(folder: Path, holdout: float = 0.5) -> str:
+    config = folder / "run.toml"
+    config.write_text(CONFIGURATION.format(folder=folder, holdout=holdout))
+    return str(config)
+
+
+def test_frontier__goes_on_and_says_what_every_filter_keeps_and_hides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRIVPIPE_CACHE", str(tmp_path / "cache"))
+    write_windows(str(tmp_path / "windows.zarr"), draw_windows(20, 30), 200)
+    config, out = configure(tmp_path), str(tmp_path / "out")
+    given = {"out": out, "widths": "1", "tradeoffs": "10", "as_json": True}
+    learned: list[str] = []
+    from privpipe_flows import frontier
+
+    learn = frontier._learn
+
+    def stop_after_three(point, *args):  # type: ignore[no-untyped-def]
+        if len(learned) == 3:
+            raise KeyboardInterrupt
+        learned.append(point.name)
+        return learn(point, *args)
+
+    monkeypatch.setattr(frontier, "_learn", stop_after_three)
+    with pytest.raises(KeyboardInterrupt):
+        frontier_command(config, **given)
+    done = set(learned)
+    learned[:] = []
+
+    def count(point, *args):  # type: ignore[no-untyped-def]
+        learned.append(point.name)
+        return learn(point, *args)
+
+    monkeypatch.setattr(frontier, "_learn", count)
+    found = frontier_command(config, **given)
+    assert not done & set(learned)
+    assert json.loads((tmp_path / "out" / "frontier.json").read_text()) == found
+    assert (tmp_path / "out" / "frontier.png").read_bytes().startswith(b"\x89PNG")
+    points = {point["name"]: point for point in found["points"]}
+    assert len(points) == len(found["points"]) == 8
+    raw, strong = points["raw"], points["minimax (n_filtered 1, tradeoff 10.0, adversary logistic)"]
+    for point in (raw, strong):
+        target = point["target"]["sex"]["released"]
+        assert target["lower"] <= target["estimate"] <= target["upper"]
+        assert target["estimate"] > 0.9
+        assert "activity" in point["private"]
+
+
+def test_frontier__what_cannot_be_asked_is_refused(tmp_path: Path) -> None:
+    write_windows(str(tmp_path / "windows.zarr"), draw_windows(4, 10), 20)
+    given = {"out": str(tmp_path), "tradeoffs": "10", "as_json": True}
+    with pytest.raises(OptionError, match="holdout is 0"):
+        frontier_command(configure(tmp_path, 0.0), widths="1", **given)
+    for widths, match in (("97", "no filter of"), ("two", "not a list of numbers")):
+        with pytest.raises(OptionError, match=match):
+            frontier_command(configure(tmp_path), widths=widths, **given)
+    assert plan_points(9, (2,), (1.0,), (("logistic",),))[0].name == "raw"
