@@ -7,7 +7,8 @@ futures, never Prefect tasks. Parameters are paths, results are receipts, except
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
+from datetime import datetime
 from typing import Any, ParamSpec, TypeVar
 
 from distributed import span
@@ -33,9 +34,12 @@ from privpipe.store.arrays.blocks import Receipt
 from privpipe.store.releases.release import ReleasePlan
 from privpipe_flows.runs.configuration.run_options import RunOptions, read_options
 from privpipe_flows.runs.ending import say_end
+from privpipe_flows.runs.increments.increment import Stages, release_increment
+from privpipe_flows.runs.increments.scope import Scope
 from privpipe_flows.runs.results import write_failure, write_results
 from privpipe_flows.runs.resume import begin_or_resume, is_published, reach_stage
 from privpipe_flows.runs.run import Run, cluster_options
+from privpipe_flows.runs.scheduling.prefect_calls import tell_prefect
 from privpipe_flows.runs.stages.audit import audit_stage
 from privpipe_flows.runs.stages.check import check_stage
 from privpipe_flows.runs.stages.clean import clean_stage, plan_release
@@ -94,7 +98,7 @@ publish_task = _as_task(publish_stage, "publish")
 
 
 def pass_gate(
-    run: Run, plan: ReleasePlan, findings: Mapping[str, Any], enforced: bool
+    run: Run, plan: ReleasePlan, findings: Mapping[str, Any], enforced: bool, watch: Watch
 ) -> dict[str, Any]:
     """Judge the findings, report them, and stop a run whose gate stays closed.
 
@@ -106,6 +110,7 @@ def pass_gate(
     judged = gate_stage(run, plan, findings, read_previous(run.options, run.training))
     write_report(run, judged)
     tell_gate(run.run_id, judged["gate"])
+    watch.judge(str(judged["gate"]["state"]))
     if enforced:
         check_gated(judged)
     return judged
@@ -114,7 +119,8 @@ def pass_gate(
 def tell_gate(run_id: str, gate: Mapping[str, Any]) -> None:
     """The event that automations wait for; nothing outside a flow."""
     if FlowRunContext.get() is not None or TaskRunContext.get() is not None:
-        emit_event(
+        tell_prefect(
+            emit_event,
             event="privpipe.gate",
             resource={"prefect.resource.id": f"privpipe.run.{run_id}"},
             payload={"state": gate["state"], "sentence": gate["sentence"]},
@@ -124,12 +130,19 @@ def tell_gate(run_id: str, gate: Mapping[str, Any]) -> None:
 gate_task = _as_task(pass_gate, "gate")
 
 
+EVERYTHING = Scope()
+
 STAGES = ("train", "clean", "audit", "publish")
 """What a run does after its check, in order."""
 
 
 @flow(name="privpipe", log_prints=False, persist_result=False, validate_parameters=False)
-def run_pipeline(config_path: str, until: str = "publish") -> str:
+def run_pipeline(
+    config_path: str,
+    until: str = "publish",
+    logical_time: datetime | None = None,
+    since: datetime | None = None,
+) -> str:
     """Sanitise the collection of a configuration file; returns the path of the release.
 
     Parameters
@@ -138,14 +151,34 @@ def run_pipeline(config_path: str, until: str = "publish") -> str:
         The configuration.
     until
         Last stage to do; the work so far is kept, and the next run goes on with it.
+    logical_time
+        What ``{logical_time}`` in ``[release] path`` stands for; an incremental release takes
+        partitions up to it.
+    since
+        First logical time of a backfill.
     """
-    return run_sealed(release_collection, read_options(config_path), Watch(), until)
+    options, scope = read_options(config_path, logical_time), Scope(since, logical_time)
+    return run_sealed(release_collection, options, Watch(), until, scope)
 
 
-def release_collection(options: RunOptions, watch: Watch, until: str = "publish") -> str:
-    """Run, and record how it ended beside the release."""
+def release_collection(
+    options: RunOptions, watch: Watch, until: str = "publish", scope: Scope = EVERYTHING
+) -> str:
+    """Run, and record how it ended beside the release.
+
+    Parameters
+    ----------
+    options, watch
+    until
+        Last stage to do.
+    scope
+        Partitions that an incremental release is made of; a whole one is made of all.
+    """
     try:
-        outcome = _release(options, watch, until)
+        if options.release.incremental:
+            outcome = release_increment(options, watch, scope, _find_stages(options, watch))
+        else:
+            outcome = _release(options, watch, until)
     except Exception as error:
         write_failure(options.release.path, watch, error)
         raise
@@ -155,6 +188,15 @@ def release_collection(options: RunOptions, watch: Watch, until: str = "publish"
         raise
     write_results(options.release.path, watch, outcome)
     return options.release.path
+
+
+def _find_stages(options: RunOptions, watch: Watch) -> Stages:
+    """The stages of an incremental run, as tasks."""
+
+    def open_for(run_id: str) -> AbstractContextManager[Executor]:
+        return open_executor(cluster_options(options), run_id, watch.hear)
+
+    return Stages(train_task, clean_task, audit_task, open_for)
 
 
 def _release(options: RunOptions, watch: Watch, until: str) -> str:
@@ -174,6 +216,7 @@ def _release(options: RunOptions, watch: Watch, until: str) -> str:
         if resumed:
             watch.say(f"resume   run {run.run_id} of {run.state.started}, stage {run.state.stage}")
         with open_executor(cluster_options(options), run.run_id, watch.hear) as executor:
+            watch.executor = executor
             watch.say(f"cluster  {executor.describe()}")
             findings = _work(run, executor, watch, until)
         if until != "publish" or findings is None:
@@ -184,7 +227,8 @@ def _release(options: RunOptions, watch: Watch, until: str) -> str:
             return "stopped"
         remove_workspace(url)
     link = f"Report: {shown(run.report_url)}/report.html\n\n"
-    create_markdown_artifact(link + write_audit_markdown(findings), key="privpipe-summary")
+    summary = link + write_audit_markdown(findings)
+    tell_prefect(create_markdown_artifact, summary, key="privpipe-summary")
     for line in say_end(run, findings):
         watch.say(line)
     return "published"
@@ -229,7 +273,7 @@ def _work(run: Run, executor: Executor, watch: Watch, until: str) -> dict[str, A
     if last > 2:
         run = reach_stage(run, "gate")
     with watch.stage("gate", "limits of [gate]"):
-        findings = gate_task(run, plan, findings, last > 2)
+        findings = gate_task(run, plan, findings, last > 2, watch)
     if last == 2:
         return findings
     run = reach_stage(run, "publish")

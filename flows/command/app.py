@@ -60,6 +60,9 @@ def _as_bytes(mebibytes: float) -> int:
 
 
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+_Time = Annotated[
+    str, typer.Option("--time", help="What {logical_time} in [release] path stands for (ISO 8601).")
+]
 _Config = Annotated[str, typer.Argument(help="TOML file, as privpipe init writes it.")]
 
 
@@ -87,6 +90,7 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be read, needed and written.")
     ] = False,
+    time: _Time = "",
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Run the main job: check, train, clean, audit, gate, publish; goes on where it was stopped."""
@@ -94,7 +98,7 @@ def run(
         from privpipe_flows.command.dry_run import dry_run_command
 
         return dry_run_command(config, as_json=as_json)
-    return _run_until(config, "publish")
+    return _run_until(config, "publish", time)
 
 
 @app.command(rich_help_panel=RUN)
@@ -129,10 +133,10 @@ def resume(config: _Config, as_json: _Json = False) -> dict[str, Any]:
     return resume_command(config)
 
 
-def _run_until(config: str, stage: str) -> dict[str, Any]:
+def _run_until(config: str, stage: str, time: str = "") -> dict[str, Any]:
     from privpipe_flows.command.run_command import run_command
 
-    return run_command(config, until=stage)
+    return run_command(config, until=stage, time=time)
 
 
 @app.command(rich_help_panel=START)
@@ -434,6 +438,114 @@ def purge(
     from privpipe_flows.command.status_command import purge_command
 
     return purge_command(release, as_json=as_json)
+
+
+@app.command()
+def deploy(
+    path: Annotated[str, typer.Argument(help="File of deployments.")] = "deploy/prefect.yaml",
+    as_json: _Json = False,
+) -> dict[str, Any]:
+    """Check a file of deployments and give it to the server that PREFECT_API_URL names."""
+    from privpipe_flows.command.deploy_command import deploy_command
+
+    return deploy_command(path)
+
+
+@app.command()
+def append(
+    source: Annotated[str, typer.Argument(help="As `ingest` takes it.")],
+    collection: Annotated[str, typer.Argument(help="The growing collection; made when missing.")],
+    partition: Annotated[
+        str, typer.Option(help="Name of the partition; default: the source's.")
+    ] = "",
+    time: Annotated[
+        str, typer.Option("--time", help="Its logical time (ISO 8601); default: now.")
+    ] = "",
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Take other records under a name that is there.")
+    ] = False,
+    features: Annotated[str, typer.Option(help="As for `ingest`.")] = "",
+    labels: Annotated[str, typer.Option(help="As for `ingest`.")] = "",
+    categorical: Annotated[str, typer.Option(help="As for `ingest`.")] = "",
+    numeric: Annotated[str, typer.Option(help="As for `ingest`.")] = "",
+    drop: Annotated[str, typer.Option(help="As for `ingest`.")] = "",
+    chunk_mib: Annotated[float, typer.Option(help="MiB of features per chunk.")] = 8.0,
+    as_json: _Json = False,
+) -> dict[str, Any]:
+    """Add a partition to a growing collection, on chunks of its own."""
+    from privpipe.store.collections.ingestion.ingest import IngestOptions
+    from privpipe.store.sources.reading.source import SourceLayout
+    from privpipe_flows.command.append_command import append_command
+
+    layout = SourceLayout(
+        features=_names(features),
+        labels=_names(labels) or None,
+        categorical=_names(categorical),
+        numeric=_names(numeric),
+        drop=_names(drop),
+    )
+    options = IngestOptions(layout=layout, chunk_bytes=_as_bytes(chunk_mib))
+    return append_command(source, collection, partition, time, options, replacing=replace)
+
+
+@app.command()
+def backfill(
+    config: _Config,
+    since: Annotated[str, typer.Option("--from", help="First logical time (ISO 8601).")],
+    until: Annotated[str, typer.Option("--to", help="Last logical time, included.")],
+    as_json: _Json = False,
+) -> dict[str, Any]:
+    """Release the partitions of a span that an incremental release does not have yet."""
+    from privpipe_flows.command.run_command import run_command
+
+    return run_command(config, time=until, since=since)
+
+
+@app.command()
+def withdraw(
+    partition: Annotated[str, typer.Argument(help="Its name in the collection.")],
+    config: _Config,
+    grace: Annotated[
+        float, typer.Option(help="Hours until the records of its part are deleted; 0: now.")
+    ] = 24.0,
+    as_json: _Json = False,
+) -> dict[str, Any]:
+    """Take a partition out of an incremental release, for ever."""
+    from privpipe_flows.command.append_command import withdraw_command
+
+    return withdraw_command(partition, config, grace)
+
+
+@app.command()
+def doctor(
+    config: _Config,
+    deployments: Annotated[
+        str, typer.Option(help="File of deployments to compare the server with.")
+    ] = "deploy/prefect.yaml",
+    as_json: _Json = False,
+) -> dict[str, Any]:
+    """Look at all that a scheduled run needs: server, schedules, certificates, workers, places."""
+    from privpipe_flows.command.doctor_command import doctor_command
+
+    return doctor_command(config, deployments)
+
+
+@app.command()
+def certs(
+    folder: Annotated[str, typer.Argument(help="Where keys and certificates go; made 0700.")],
+    hosts: Annotated[
+        str, typer.Option(help="Names and addresses of scheduler and workers, by comma.")
+    ] = "",
+    days: Annotated[int, typer.Option(help="How long the certificates hold.")] = 90,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Make new ones of the same authority.")
+    ] = False,
+    as_json: _Json = False,
+) -> dict[str, Any]:
+    """Make authority and certificates of a Dask cluster, and the configuration that uses them."""
+    from privpipe_flows.command.certs_command import certs_command
+
+    return certs_command(folder, _names(hosts), days, renew=renew)
 
 
 @app.command()

@@ -8,13 +8,17 @@ from typing import Any
 
 from privpipe.errors import FormatError
 from privpipe.report.console import say, say_raw, tabulate
+from privpipe.store.access.generation_log import FORMAT as GENERATIONS
+from privpipe.store.access.generation_log import read_generation
 from privpipe.store.access.location import shown
 from privpipe.store.arrays.headers import read_kind
 from privpipe.store.collections.collection import open_collection
+from privpipe.store.collections.growing_collection import read_partitions
 from privpipe.store.collections.ingestion.write_statistics import read_statistics
 from privpipe.store.collections.proving import verify_collection
 from privpipe.store.collections.trust.proof import Origin
 from privpipe.store.models.artifacts import open_model, read_model_header
+from privpipe.store.releases.joined_parts import check_generation
 from privpipe.store.releases.published import check_release
 from privpipe_flows.command.ingest_command import (
     describe,
@@ -49,9 +53,38 @@ def inspect_command(path: str, *, verify: bool, as_json: bool) -> dict[str, Any]
         if verify and not as_json:
             say("Every stored byte matches its receipt.")
         return answer | ({"verified": True} if verify else {})
+    if kind == GENERATIONS:
+        return _show_generations(path, verify, as_json)
     raise FormatError(
         f"{shown(path)} is not of privpipe.", remedy="Ingest foreign data with privpipe ingest."
     )
+
+
+def _show_generations(path: str, verify: bool, as_json: bool) -> dict[str, Any]:
+    """A growing collection, or the newest generation of a release."""
+    if read_generation(path, 1).kind == "release":
+        header, state = check_generation(path, verify=verify)
+        answer = _show_header(header, path, as_json)
+        if verify and not as_json:
+            say(f"Every stored byte of {len(state.parts)} parts matches its receipt.")
+        return answer | ({"verified": True} if verify else {})
+    there = read_partitions(path)
+    if verify:
+        for one in there:
+            verify_collection(open_collection(one.url(path)))
+    content = {
+        "format": "growing collection",
+        "n_records": sum(one.n_records for one in there),
+        "partitions": [
+            {"name": one.name, "n_records": one.n_records, "time": one.time} for one in there
+        ],
+    }
+    if not as_json:
+        table = tabulate("partition", "records", "time", title=f"collection {shown(path)}")
+        for one in there:
+            table.add_row(one.name, f"{one.n_records:,}", one.time)
+        say(table)
+    return content | ({"verified": True} if verify else {})
 
 
 def _show_collection(path: str, verify: bool, as_json: bool) -> dict[str, Any]:

@@ -13,8 +13,19 @@ from privpipe_flows.runs.prefect_home import blaming_prefect, prepare_prefect
 __all__ = ["resume_command", "run_command"]
 
 
-def run_command(config: str, until: str = "publish") -> dict[str, Any]:
+def run_command(
+    config: str, until: str = "publish", time: str = "", since: str = ""
+) -> dict[str, Any]:
     """Check the file, then run the flow with an in-process Prefect unless a server is set.
+
+    Parameters
+    ----------
+    config
+        TOML file.
+    until
+        Last stage.
+    time, since
+        Logical time of the run, and with `since` the begin of the span that it fills; ISO 8601.
 
     Returns
     -------
@@ -24,12 +35,18 @@ def run_command(config: str, until: str = "publish") -> dict[str, Any]:
     prepare_prefect()
     # Whatever the metadata says is reported in a moment, before Prefect and a cluster start.
     from privpipe_flows.runs.configuration.run_options import read_options
+    from privpipe_flows.runs.increments.line import check_growing
+    from privpipe_flows.runs.increments.scope import Scope
     from privpipe_flows.runs.results import read_results, write_failure
+    from privpipe_flows.runs.scheduling.logical_time import read_time
     from privpipe_flows.runs.stages.check import check_stage
 
-    options = read_options(config)
+    logical_time = read_time(time) if time else None
+    begin = read_time(since) if since else None
+    scope = Scope(begin, logical_time)
+    options = read_options(config, logical_time)
     try:
-        check_stage(options)
+        (check_growing if options.release.incremental else check_stage)(options)
     except Exception as error:
         write_failure(options.release.path, None, error)
         raise
@@ -38,7 +55,7 @@ def run_command(config: str, until: str = "publish") -> dict[str, Any]:
 
     try:
         with blaming_prefect(), own_server():
-            run_pipeline(config, until)
+            run_pipeline(config, until, scope.until, scope.since)
     except GateError:
         page = f"{shown(companion_url(options.release.path, 'report'))}/report.html"
         say(f"report   {page}  shows what decided", stderr=True)

@@ -52,6 +52,8 @@ class Run:
         Which training records are held out.
     state
         Identifier of the run and how far it has come; stored in the workspace.
+    shared_model, shared_report
+        Of a part of an incremental release: where the model and the report of its line are.
     """
 
     options: RunOptions
@@ -60,6 +62,8 @@ class Run:
     training: Collection
     split: Split
     state: RunState
+    shared_model: str | None = None
+    shared_report: str | None = None
 
     @property
     def run_id(self) -> str:
@@ -83,7 +87,7 @@ class Run:
     @property
     def work_model_url(self) -> str:
         """Where the model is kept until the release is published."""
-        return join(workspace_url(self.release_url), "model.zarr")
+        return self.shared_model or join(workspace_url(self.release_url), "model.zarr")
 
     @property
     def checkpoints(self) -> Checkpoints:
@@ -99,12 +103,12 @@ class Run:
     @property
     def model_url(self) -> str:
         """Where the model will be."""
-        return companion_url(self.release_url, "model.zarr")
+        return self.shared_model or companion_url(self.release_url, "model.zarr")
 
     @property
     def report_url(self) -> str:
         """Folder of the report."""
-        return companion_url(self.release_url, "report")
+        return self.shared_report or companion_url(self.release_url, "report")
 
     @property
     def trains_on_itself(self) -> bool:

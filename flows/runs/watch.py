@@ -22,25 +22,21 @@ from rich.progress import (
 from rich.text import Text
 
 from privpipe.cluster.events import Event
+from privpipe.cluster.executors.executor import Executor
+from privpipe.cluster.workers.monitoring.progress import find_stage
 from privpipe.errors import printable
 from privpipe.report.console import PlainConsole
+from privpipe_flows.runs.progress_keeper import ProgressKeeper
+from privpipe_flows.runs.scheduling.prefect_calls import tell_prefect
+from privpipe_flows.runs.scheduling.structured_log import Telling
 
 __all__ = ["Watch"]
 
+SHOW_EVERY = 0.5
+"""Seconds between two messages to the scheduler."""
+
 ARTIFACT_EVERY = 5.0
 """Seconds between two updates of the Prefect artifact, each of which is a request."""
-
-
-LABELS = {
-    "prove_chunk": "prove",
-    "clean_chunk": "clean",
-    "sum_moments": "train",
-    "ask_shards": "train",
-    "price_columns": "train",
-    "sum_audit": "audit",
-    "attack": "audit",
-}
-"""What people are shown of work whose name begins so; the names of others are their own."""
 
 
 class _Speed(ProgressColumn):
@@ -63,22 +59,29 @@ class Watch:
         self._artifact: UUID | None = None
         self._done = self._total = 0.0
         self._work = ""
-        self._updated = 0.0
+        self._updated = self._shown = 0.0
         self.run_id: str | None = None
         self.stages: list[tuple[str, float]] = []
         self.current = "check"
+        self.progress = ProgressKeeper()
+        self.executor: Executor | None = None
+        self._telling = Telling()
 
     @contextmanager
     def stage(self, name: str, what: str) -> Iterator[None]:
         """Print a line when a stage ends well, with its seconds."""
         begun = time.perf_counter()
         self.current = name
+        self.progress.reach(name, self.run_id)
+        self._telling.say("begins", self.progress.now)
+        self._show()
         try:
             yield
         finally:
             self._close()
         spent = time.perf_counter() - begun
         self.stages.append((name, spent))
+        self._telling.say("ends", self.progress.now, spent)
         line = Text(f"{name:8s} {printable(what)}  ")
         self.console.print(line.append(f"{spent:.1f} s", "dim"))
 
@@ -88,6 +91,9 @@ class Watch:
 
     def hear(self, event: Event) -> None:
         """Show what long work tells: a bar while it advances, a line when it stalls."""
+        self.progress.hear(event)
+        if event.what != "advances" or time.monotonic() - self._shown > SHOW_EVERY:
+            self._show()
         if event.what == "stalls":
             n_workers = dict(event.numbers).get("workers", 0)
             line = f"Nothing finished for {event.amount:.0f} s; {n_workers:.0f} workers."
@@ -100,6 +106,19 @@ class Watch:
             self._advance(event.amount)
         else:
             self._close()
+
+    def judge(self, gate: str) -> None:
+        """Show what the gate said."""
+        self.progress.judge(gate)
+        self._telling.say("gate", self.progress.now)
+        self._show()
+
+    def _show(self) -> None:
+        """On the cluster's page and gauges, and where the environment asks for them."""
+        self._shown = time.monotonic()
+        if self.executor is not None:
+            self.executor.show(self.progress.now)
+        self._telling.export(self.progress.now)
 
     def _open(self, event: Event) -> None:
         """Show a bar; without an end where the amount of work is not known."""
@@ -118,11 +137,13 @@ class Watch:
             transient=True,
             disable=not self.console.is_terminal,
         )
-        label = next((LABELS[name] for name in LABELS if event.work.startswith(name)), event.work)
+        stage = find_stage(event.work)
+        label = event.work if stage == "other" else stage
         self._bar.add_task(label, total=event.amount or None)
         self._bar.start()
         if known and FlowRunContext.get() is not None:
-            found = create_progress_artifact(0.0, description=f"{label}: {event.unit} done")
+            about = f"{label}: {event.unit} done"
+            found = tell_prefect(create_progress_artifact, 0.0, description=about)
             self._artifact = found if isinstance(found, UUID) else None
 
     def _advance(self, amount: float) -> None:
@@ -146,4 +167,5 @@ class Watch:
     def _update_artifact(self) -> None:
         self._updated = time.monotonic()
         if self._artifact is not None:
-            update_progress_artifact(self._artifact, 100.0 * self._done / max(self._total, 1.0))
+            share = 100.0 * self._done / max(self._total, 1.0)
+            tell_prefect(update_progress_artifact, self._artifact, share)

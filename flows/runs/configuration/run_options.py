@@ -12,6 +12,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from dask.utils import parse_bytes
@@ -32,6 +33,7 @@ from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.options import take_plain
 from privpipe_flows.runs.configuration.environment import name_variable, read_environment
 from privpipe_flows.runs.configuration.toml_places import find_place
+from privpipe_flows.runs.scheduling.logical_time import fill_time
 
 __all__ = ["RunOptions", "read_options"]
 
@@ -87,7 +89,13 @@ class TrainingOptions(Section):
 class ReleaseOptions(Section):
     """``[release]``: where the release goes and what it holds beside the features."""
 
-    path: Annotated[str, Field(description="URL or local path of the release; must not exist.")]
+    path: Annotated[
+        str,
+        Field(
+            description="URL or local path of the release; must not exist. {logical_time} stands "
+            "for the time that a scheduled run is for, or that of --time."
+        ),
+    ]
     include: Annotated[
         tuple[str, ...],
         Field(description="Further variables to release by name; a confidential one is refused."),
@@ -107,6 +115,13 @@ class ReleaseOptions(Section):
             "basis, from which readers make the same records (null-space cleaning only)."
         ),
     ] = "dense"
+    incremental: Annotated[
+        bool,
+        Field(
+            description="The release grows with its collection (`privpipe append`): generations of "
+            "parts, one per partition, made by one model that is trained and judged once."
+        ),
+    ] = False
     nonfinite: Annotated[
         Nonfinite,
         Field(
@@ -351,6 +366,15 @@ class GateSection(Section):
             'without that power no verdict is "safe".',
         ),
     ] = AttackOptions().must_find
+    drift_max: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            description="Largest difference of any feature's mean between a new partition of an "
+            "incremental release and the training records, in standard deviations; the upper "
+            "limit counts. Not set: no limit.",
+        ),
+    ] = 0.5
     previous: Annotated[
         str | None,
         Field(description="An earlier release of these variables to compare with, path or URL."),
@@ -402,8 +426,15 @@ class RunOptions(BaseModel):
         return self.collection.path if self.training is None else self.training.path
 
 
-def read_options(path: str) -> RunOptions:
+def read_options(path: str, logical_time: datetime | None = None) -> RunOptions:
     """Read a configuration file.
+
+    Parameters
+    ----------
+    path
+        A TOML file.
+    logical_time
+        What ``{logical_time}`` in ``[release] path`` stands for.
 
     Raises
     ------
@@ -422,11 +453,19 @@ def read_options(path: str) -> RunOptions:
         ) from None
     content, given = _parse(text, path), read_environment(_find_annotation)
     try:
-        return RunOptions(**_override(content, given))
+        options = RunOptions(**_override(content, given))
     except ValidationError as error:
         found = error.errors(include_input=False)
+    else:
+        return _at_time(options, logical_time)
     problems = [_describe(item, text, path, given) for item in found]
     raise OptionError("\n".join(problems), remedy="\nSee README.md for all keys.", code="config")
+
+
+def _at_time(options: RunOptions, logical_time: datetime | None) -> RunOptions:
+    release = options.release
+    place = fill_time(release.path, logical_time)
+    return options.model_copy(update={"release": release.model_copy(update={"path": place})})
 
 
 def _parse(text: str, path: str) -> dict[str, Any]:

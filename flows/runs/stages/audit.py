@@ -29,7 +29,7 @@ from privpipe_flows.runs.stages.audit_neighbours import audit_neighbours
 from privpipe_flows.runs.stages.audit_surrogate import audit_surrogate
 from privpipe_flows.runs.stages.train import Trained
 
-__all__ = ["audit_stage"]
+__all__ = ["audit_losses", "audit_stage"]
 
 WIDEST_GAP = 1 / 40
 """Of the budget's root, between what the audit finds and what the receipts say."""
@@ -94,6 +94,23 @@ def audit_stage(
         **attack_release(run, trained, plan, executor),
         "neighbours": audit_neighbours(run, trained),
     }
+
+
+def audit_losses(
+    run: Run, plan: ReleasePlan, cost: UtilitySummary | None, executor: Executor
+) -> dict[str, Any] | None:
+    """What every released record lost, where the map promises that; see `audit_stage`.
+
+    Raises
+    ------
+    GuaranteeError
+        As `audit_stage`.
+    """
+    promise = _read_promise(run)
+    if promise is None:
+        return None
+    [losses] = ask_together([_ask_utility(run, plan, promise, executor)], "audit")
+    return _audit_utility(losses, promise, plan, cost)
 
 
 def _with_subjects(

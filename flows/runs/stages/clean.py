@@ -93,8 +93,10 @@ def clean_stage(
         withheld=write_withheld(run),
     )
     n_done = sum(receipt.rows for receipt in done.values())
-    executor.listener(Event("clean_chunk", "begins", plan.chunks.n_records))
-    executor.listener(Event("clean_chunk", "advances", n_done))
+    total = (("chunks", float(plan.chunks.n_chunks)),)
+    found = (("chunks", float(len(done))), ("found", 1.0))
+    executor.listener(Event("clean_chunk", "begins", plan.chunks.n_records, numbers=total))
+    executor.listener(Event("clean_chunk", "advances", n_done, numbers=found))
     try:
         with reserve_loss(run, trained, plan, keys):
             clean_collection(executor, job, partial(record_receipts, plan), done=frozenset(done))

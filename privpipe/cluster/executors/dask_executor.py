@@ -20,6 +20,8 @@ from privpipe.cluster.executors.oracles import ResidentOracle
 from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.cluster.workers.broadcast import send
 from privpipe.cluster.workers.connection import WorkerMemory, measure_workers
+from privpipe.cluster.workers.monitoring.progress import Progress
+from privpipe.cluster.workers.monitoring.scheduler_side import TOPIC
 from privpipe.errors import ClusterError, PrivpipeError
 from privpipe.protocols import Oracle, Shard, Statistics, Sums
 
@@ -71,6 +73,11 @@ class DaskExecutor:
     def measure(self) -> WorkerMemory:
         """Workers, threads and memory as they are now."""
         return measure_workers(self.client)
+
+    def show(self, progress: Progress) -> None:
+        """An event on the scheduler, for its page and its gauges."""
+        with suppress(Exception):
+            self.client.log_event(TOPIC, progress.encode())
 
     def send(self, value: Any) -> Future[Any]:
         """Future of a small value, which the scheduler can make again."""
@@ -274,6 +281,12 @@ def _outcome(future: Future[Any]) -> Any:
     except PrivpipeError as error:
         return error.with_traceback(None)
     except Exception as error:  # a killed worker, a cancelled task, a broken installation
+        if future.client.status not in ("running", "newly-created"):
+            return ClusterError(
+                "The scheduler was lost: it ended, or cannot be reached any more.",
+                remedy="Start it again, then run again: what has a receipt is kept.",
+                code="scheduler-lost",
+            )
         return ClusterError(
             f"A task was lost ({type(error).__name__}).",
             remedy="Look at the workers' memory and logs, then run again.",

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 from privpipe.cluster.events import Event, Listener, ignore
 from privpipe.cluster.workers.boundary import run_sealed, seal
 from privpipe.cluster.workers.connection import WorkerMemory
+from privpipe.cluster.workers.monitoring.progress import Progress
 from privpipe.protocols import Oracle, Shard, Statistics, Sums
 from privpipe.records.memory import add_sums
 
@@ -41,6 +42,10 @@ class Executor(Protocol):
 
     def measure(self) -> WorkerMemory:
         """Workers, threads and memory as they are now."""
+        ...
+
+    def show(self, progress: Progress) -> None:
+        """Let whoever watches the cluster see how far the run is; never a reason to fail."""
         ...
 
     def send(self, value: Any) -> Any:
@@ -142,6 +147,9 @@ class LocalExecutor:
         """One worker of one thread, with the memory of the machine."""
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return WorkerMemory(1, 1, total, total, 1)
+
+    def show(self, progress: Progress) -> None:
+        """Nobody watches this process but its console."""
 
     def send(self, value: Any) -> Any:
         """The value itself."""

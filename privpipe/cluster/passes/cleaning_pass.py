@@ -132,7 +132,14 @@ def clean_collection(
             raise receipts
         record(receipts)
         n_records = sum(receipt.rows for receipt in receipts)
-        executor.listener(Event("clean_chunk", "advances", n_records))
+        numbers = {
+            "chunks": len(receipts),
+            "withheld": sum(receipt.withheld for receipt in receipts),
+            "bytes": sum(stored.length for r in receipts for stored in r.objects),
+        }
+        executor.listener(
+            Event("clean_chunk", "advances", n_records, numbers=tuple(numbers.items()))
+        )
 
 
 def clean_chunks(job: CleaningJob, chunks: list[int]) -> list[Receipt]:

@@ -19,6 +19,8 @@ import distributed
 from distributed import Client, WorkerPlugin
 
 from privpipe.cluster.workers.guarded import check_dashboard, start_cluster
+from privpipe.cluster.workers.monitoring.scheduler_side import ShowProgress
+from privpipe.cluster.workers.versions import check_versions
 from privpipe.errors import ClusterError, OptionError
 
 __all__ = [
@@ -40,6 +42,19 @@ WORKER_ENVIRONMENT = {
     # A file in the folder that a run is started from must not be imported in a library's place.
     "PYTHONSAFEPATH": "1",
 }
+
+SETTINGS = {
+    "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
+    "distributed.comm.timeouts.connect": "60s",
+    "distributed.worker.memory.spill-compression": None,
+    # A nanny replaces a killed worker. After 15 s, the default, Dask would give the worker up:
+    # a busy machine needs longer, and with the last one the run would wait for ever.
+    "distributed.deploy.lost-worker-timeout": "1 hour",
+    # Each of these processes looks 50 times a second whether its loop is late: a third of the
+    # driver's processor time.
+    "distributed.admin.tick.interval": "1s",
+}
+"""Of scheduler and workers, local or deployed."""
 
 
 @dataclass(frozen=True)
@@ -127,20 +142,9 @@ def connect(options: ClusterOptions) -> Iterator[Client]:
             yield client
         return
     check_dashboard(options.dashboard)
-    settings = {
-        "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
-        "distributed.comm.timeouts.connect": "60s",
-        "distributed.worker.memory.spill-compression": None,
-        # A nanny replaces a killed worker. After 15 s, the default, Dask would give the worker up:
-        # a busy machine needs longer, and with the last one the run would wait for ever.
-        "distributed.deploy.lost-worker-timeout": "1 hour",
-        # Each of these processes looks 50 times a second whether its loop is late: a third of the
-        # driver's processor time.
-        "distributed.admin.tick.interval": "1s",
-    }
     with (
         _scratch_folder(options.scratch) as scratch,
-        dask.config.set(settings),
+        dask.config.set(SETTINGS),
         start_cluster(
             workers=options.workers or os.cpu_count() or 1,
             memory_limit=options.memory_limit,
@@ -190,6 +194,7 @@ def _reach(address: str, wait_seconds: float) -> Iterator[Client]:
     else:
         with client:
             _prepare(client, wait_seconds)
+            check_versions(client)
             yield client
         return
     raise ClusterError(
@@ -208,6 +213,7 @@ def _prepare(client: Client, wait_seconds: float) -> None:
     if problem:
         raise ClusterError(problem, remedy="Start workers, or raise the limit.", code="no-workers")
     client.register_plugin(PrepareWorker())
+    client.register_plugin(ShowProgress())
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from distributed import Nanny, Scheduler, Security, SpecCluster, Worker
 from tornado.routing import Matcher, Rule, RuleRouter
 
 from privpipe.cluster.workers.forking import prepare_forking
+from privpipe.cluster.workers.monitoring.progress_page import add_page
 from privpipe.errors import ClusterError, OptionError
 
 __all__ = ["GuardedScheduler", "PagelessWorker", "check_dashboard", "start_cluster"]
@@ -82,6 +83,7 @@ def start_cluster(
         Folder for spilled records.
     """
     check_dashboard(dashboard)
+    add_page()
     prefix = f"/{secrets.token_urlsafe(24)}"
     security = Security.temporary()
     common = {"host": _HOST, "protocol": "tls://", "security": security}

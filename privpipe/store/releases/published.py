@@ -9,6 +9,7 @@ import numpy as np
 import zarr
 
 from privpipe.errors import IncompleteReleaseError
+from privpipe.store.access.generation_log import is_generational
 from privpipe.store.access.location import Place, as_url, list_keys, open_store, shown
 from privpipe.store.arrays.blocks import Receipt, Stored, measure_object
 from privpipe.store.arrays.factored_basis import BASIS, read_basis
@@ -58,6 +59,10 @@ def open_release(url: Place, *, verify: bool = False) -> xr.Dataset:
     import privpipe.store.releases.release_view  # noqa: F401  # ``dataset.privpipe``
 
     url = as_url(url)
+    if is_generational(url):
+        from privpipe.store.releases.joined_parts import open_generation
+
+        return open_generation(url, verify=verify)
     header = check_release(url, verify=verify)
     dataset: xr.Dataset = xr.open_zarr(
         open_store(url, read_only=True), consolidated=False, chunks={}

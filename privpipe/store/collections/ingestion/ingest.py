@@ -22,6 +22,7 @@ from privpipe.store.arrays.destination import hold_destination
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.ingestion.category_tables import Coder
+from privpipe.store.collections.ingestion.joining import fit_survey
 from privpipe.store.collections.ingestion.survey import Survey, survey_source
 from privpipe.store.collections.ingestion.writing import Chunk, write_held
 from privpipe.store.collections.trust.sealing import collection_arrays
@@ -77,7 +78,11 @@ class IngestOptions:
 
 
 def ingest(
-    source_url: Place, dest_url: Place, options: IngestOptions | None = None
+    source_url: Place,
+    dest_url: Place,
+    options: IngestOptions | None = None,
+    *,
+    like: CollectionSchema | None = None,
 ) -> CollectionSchema:
     """Make a collection from a foreign source.
 
@@ -90,6 +95,9 @@ def ingest(
         Where the collection will be; nothing may be there yet.
     options
         See `IngestOptions`.
+    like
+        Take features, variables, category tables, dtype and chunks of another collection, whose
+        records these join; what does not fit is refused.
 
     Returns
     -------
@@ -125,12 +133,17 @@ def ingest(
         source_url, options.whole_layout, min_category_count=options.min_category_count
     )
     with hold_destination(dest_url) as work:
-        _ingest_into(dest_url, work, source, shown(source_url), options)
+        _ingest_into(dest_url, work, source, shown(source_url), options, like)
     return open_collection(dest_url).schema_of_records
 
 
 def _ingest_into(
-    dest_url: str, work: str, source: RecordSource, where: str, options: IngestOptions
+    dest_url: str,
+    work: str,
+    source: RecordSource,
+    where: str,
+    options: IngestOptions,
+    like: CollectionSchema | None,
 ) -> None:
     """Both passes over a source, for who holds the destination."""
     layout = options.whole_layout
@@ -138,6 +151,14 @@ def _ingest_into(
     chunk_rows = plan_chunk_rows(
         source.n_features, dtype.itemsize, target_bytes=options.chunk_bytes
     )
+    if like is not None:
+        dtype, chunk_rows = np.dtype(like.dtype), like.chunk_rows
+        kinds = {v.name: v.categories is not None for v in like.variables}
+        layout = replace(
+            layout,
+            categorical=tuple(name for name, is_categorical in kinds.items() if is_categorical),
+            numeric=tuple(name for name, is_categorical in kinds.items() if not is_categorical),
+        )
     rows = min(chunk_rows, BLOCK_ROWS)
     survey = survey_source(
         source,
@@ -152,7 +173,10 @@ def _ingest_into(
         raise InputError(
             f"Nothing is left of {where}.", remedy="Leave features or variables in.", code="empty"
         )
-    _say_guesses(survey)
+    if like is None:
+        _say_guesses(survey)
+    else:
+        survey = fit_survey(survey, source, like, where)
     schema = CollectionSchema(
         n_records=survey.n_records,
         n_features=source.n_features,

@@ -1,0 +1,239 @@
+"""Certificates of a cluster: an authority of its own, one certificate each for its three parts.
+
+Whoever holds a certificate of the authority may speak to the scheduler, and so run code on the
+workers: keys are files of mode 0600 in a folder of mode 0700, and each cluster has an authority.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from privpipe.errors import FormatError, OptionError
+
+__all__ = ["PARTS", "CertificateState", "make_certificates", "read_certificate"]
+
+PARTS = ("scheduler", "worker", "client")
+AUTHORITY = "authority"
+AUTHORITY_DAYS = 3650
+LOCAL = ("localhost", "127.0.0.1", "::1")
+SKEW = timedelta(minutes=5)
+"""Clocks of machines differ: a certificate holds from a little before it was made."""
+
+
+@dataclass(frozen=True)
+class CertificateState:
+    """A certificate as its file says it.
+
+    Parameters
+    ----------
+    path
+        Its file.
+    expires
+        UTC.
+    hosts
+        Names and addresses that it is for.
+    ours
+        Whether the authority beside it has signed it.
+    private
+        Whether nobody but its owner can read the key beside it.
+    """
+
+    path: Path
+    expires: datetime
+    hosts: tuple[str, ...]
+    ours: bool
+    private: bool
+
+    def days_left(self, now: datetime | None = None) -> float:
+        """Days until it expires; negative once it has."""
+        return (self.expires - (now or datetime.now(UTC))) / timedelta(days=1)
+
+
+def make_certificates(
+    folder: str | Path, hosts: Sequence[str] = (), days: int = 90, *, renew: bool = False
+) -> list[CertificateState]:
+    """Make an authority and certificates for scheduler, worker and client.
+
+    Parameters
+    ----------
+    folder
+        Made with mode 0700. An authority that is there signs; it is never replaced.
+    hosts
+        Names and addresses of the scheduler and the workers, beside this machine's own.
+    days
+        How long the certificates hold; the authority holds ten years.
+    renew
+        Replace certificates that are there, with the hosts they had when none are named.
+
+    Raises
+    ------
+    OptionError
+        If there are certificates already and `renew` is not set, or `days` is below 1.
+    """
+    if not 1 <= days <= AUTHORITY_DAYS:
+        raise OptionError(
+            f"Certificates of {days} days are asked for.",
+            remedy=f"Give --days from 1 to {AUTHORITY_DAYS}.",
+        )
+    place = Path(folder)
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    place.chmod(0o700)
+    there = [part for part in PARTS if (place / f"{part}.pem").exists()]
+    if there and not renew:
+        raise OptionError(
+            f"{place} holds certificates already.",
+            remedy="Add --renew to replace them by new ones of the same authority.",
+            code="exists",
+        )
+    names = list(hosts)
+    if not hosts and there:
+        names = list(read_certificate(place, there[0]).hosts)
+    key, authority = _take_authority(place)
+    for part in PARTS:
+        own = ec.generate_private_key(ec.SECP256R1())
+        signed = _build(f"privpipe {part}", own.public_key(), days, authority, key, names)
+        _write(place, part, own, signed)
+    return [read_certificate(place, part) for part in PARTS]
+
+
+def read_certificate(folder: str | Path, part: str) -> CertificateState:
+    """What a certificate of the folder is, and whether it is one of its authority.
+
+    Raises
+    ------
+    FormatError
+        If a file is missing or no certificate.
+    """
+    place = Path(folder)
+    path = place / f"{part}.pem"
+    try:
+        found = x509.load_pem_x509_certificate(path.read_bytes())
+        authority = x509.load_pem_x509_certificate((place / f"{AUTHORITY}.pem").read_bytes())
+        mode = (place / f"{part}.key").stat().st_mode
+    except (OSError, ValueError) as error:
+        raise FormatError(
+            f"The certificate {path} or its key cannot be read ({type(error).__name__}).",
+            remedy="Make new ones: privpipe certs FOLDER --renew.",
+            code="certificate",
+        ) from None
+    try:
+        found.verify_directly_issued_by(authority)
+        ours = True
+    except (ValueError, TypeError, InvalidSignature):
+        ours = False
+    return CertificateState(
+        path, found.not_valid_after_utc, _hosts_of(found), ours, not mode & 0o077
+    )
+
+
+def _hosts_of(certificate: x509.Certificate) -> tuple[str, ...]:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return ()
+    return tuple(str(name.value) for name in names)
+
+
+def _take_authority(place: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    """The authority of the folder, made when there is none."""
+    key_file, file = place / f"{AUTHORITY}.key", place / f"{AUTHORITY}.pem"
+    if key_file.exists():
+        key = serialization.load_pem_private_key(key_file.read_bytes(), None)
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise FormatError(f"{key_file} is no key of this command.", remedy="Use a new folder.")
+        return key, x509.load_pem_x509_certificate(file.read_bytes())
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate = _build("privpipe authority", key.public_key(), AUTHORITY_DAYS, None, key, ())
+    _write(place, AUTHORITY, key, certificate)
+    return key, certificate
+
+
+def _build(
+    name: str,
+    public: ec.EllipticCurvePublicKey,
+    days: int,
+    authority: x509.Certificate | None,
+    signer: ec.EllipticCurvePrivateKey,
+    hosts: Sequence[str],
+) -> x509.Certificate:
+    """A certificate of the authority, or the authority's own where that is None."""
+    own = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    is_authority = authority is None
+    now = datetime.now(UTC)
+    usage = dict.fromkeys(
+        "content_commitment key_encipherment data_encipherment key_agreement encipher_only "
+        "decipher_only".split(),
+        False,
+    )
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(own)
+        .issuer_name(own if authority is None else authority.subject)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - SKEW)
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(
+            x509.BasicConstraints(ca=is_authority, path_length=0 if is_authority else None), True
+        )
+        .add_extension(
+            x509.KeyUsage(
+                digital_signature=True, key_cert_sign=is_authority, crl_sign=is_authority, **usage
+            ),
+            True,
+        )
+    )
+    if is_authority:
+        subject = x509.SubjectKeyIdentifier.from_public_key(public)
+        return builder.add_extension(subject, False).sign(signer, hashes.SHA256())
+    both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+    names = [_general_name(host) for host in dict.fromkeys((*LOCAL, *hosts))]
+    return (
+        builder.add_extension(x509.SubjectAlternativeName(names), False)
+        .add_extension(x509.ExtendedKeyUsage(both), False)
+        .add_extension(issuer, False)
+        .sign(signer, hashes.SHA256())
+    )
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(host))
+    except ValueError:
+        pass
+    try:
+        return x509.DNSName(host)
+    except ValueError:
+        raise OptionError(
+            f"{host!r} is no name of a host.", remedy="Give names and addresses by comma."
+        ) from None
+
+
+def _write(
+    place: Path, name: str, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate
+) -> None:
+    """Both files, each whole or not there; readers of the former pair are not disturbed."""
+    secret = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    public = certificate.public_bytes(serialization.Encoding.PEM)
+    for ending, content in (("key", secret), ("pem", public)):
+        temporary = place / f".{name}.{ending}.new"
+        temporary.unlink(missing_ok=True)
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(content)
+        temporary.rename(place / f"{name}.{ending}")

@@ -1,0 +1,80 @@
+"""The configuration of scheduler and workers that run on their own: as local ones are, and closed.
+
+`write_configuration` writes what `deploy/dask.yaml` shows; `deploy/preload.py` calls
+`prepare_process` before a scheduler or worker begins.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from privpipe.cluster.workers.certificates import AUTHORITY, PARTS
+from privpipe.cluster.workers.connection import SETTINGS, WORKER_ENVIRONMENT
+from privpipe.errors import ClusterError
+
+__all__ = ["describe_configuration", "prepare_process", "write_configuration"]
+
+
+def describe_configuration(folder: str) -> dict[str, Any]:
+    """Dask's configuration with the certificates of a folder."""
+    files = {
+        part: {"cert": f"{folder}/{part}.pem", "key": f"{folder}/{part}.key"} for part in PARTS
+    }
+    return {
+        "distributed": {
+            "comm": {
+                "require-encryption": True,
+                "timeouts": {"connect": "60s"},
+                "tls": {"ca-file": f"{folder}/{AUTHORITY}.pem", **files},
+            },
+            # A worker that was cut off is given up, and its supervisor starts another.
+            "scheduler": {"worker-ttl": "5 minutes", "allowed-failures": 3},
+            "worker": {
+                "memory": {
+                    "target": 0.6,
+                    "spill": 0.7,
+                    "pause": 0.8,
+                    "terminate": 0.95,
+                    "spill-compression": None,
+                },
+            },
+            "nanny": {
+                "pre-spawn-environ": dict(WORKER_ENVIRONMENT),
+            },
+            "admin": {"tick": {"interval": SETTINGS["distributed.admin.tick.interval"]}},
+        }
+    }
+
+
+def write_configuration(folder: str | Path) -> Path:
+    """Write ``dask.yaml`` beside the certificates that it names; its path for ``DASK_CONFIG``."""
+    place = Path(folder).absolute()
+    path = place / "dask.yaml"
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        yaml.safe_dump(describe_configuration(str(place)), file, sort_keys=False)
+    return path
+
+
+def prepare_process(*, is_worker: bool) -> None:
+    """Make files private, leave no memory on disk, and refuse a worker that was started openly.
+
+    Raises
+    ------
+    ClusterError
+        If a worker's allocator or libraries have settings of their own, which are read before
+        Python starts: the nanny hands them over from ``pre-spawn-environ``.
+    """
+    os.umask(0o077)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    missing = [name for name, value in WORKER_ENVIRONMENT.items() if os.environ.get(name) != value]
+    if is_worker and missing:
+        raise ClusterError(
+            f"The worker was started without {', '.join(missing)}.",
+            remedy="Start it with a nanny, and DASK_CONFIG naming `privpipe certs`'s dask.yaml.",
+            code="worker-environment",
+        )

@@ -1,0 +1,89 @@
+"""Progress as Prometheus gauges: on the scheduler's /metrics, in a file, or at a gateway.
+
+Labels are words of `progress` alone, so that the number of series never grows with runs or records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from prometheus_client import REGISTRY, CollectorRegistry, push_to_gateway, write_to_textfile
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from privpipe.cluster.workers.monitoring.progress import GATES, STAGES, Progress
+
+__all__ = ["GAUGES", "RunCollector", "push_progress", "serve_progress", "write_progress"]
+
+GAUGES = {
+    "privpipe_done": "How much of the work under way is done, in its unit.",
+    "privpipe_total": "How much there is; 0 where it is not known.",
+    "privpipe_chunks_done": "Chunks of the stage that are done.",
+    "privpipe_chunks_total": "Chunks of the stage.",
+    "privpipe_per_second": "Records, or other units of the work, per second.",
+    "privpipe_seconds_left": "Estimated; 0 where nothing can be said.",
+    "privpipe_tasks_failed": "Tasks that failed for good.",
+    "privpipe_tasks_retried": "Tasks that were tried again.",
+    "privpipe_records_withheld": "Records whose row holds nothing.",
+    "privpipe_values_clipped": "Values that were bounded.",
+    "privpipe_bytes_written": "Bytes of released chunks.",
+    "privpipe_privacy_loss": "Largest epsilon of a record; 0 where none is counted.",
+}
+
+FIELDS = (
+    "done total chunks_done chunks_total per_second seconds_left failed retried withheld clipped "
+    "n_bytes privacy_loss"
+).split()
+"""Of `Progress`, in the order of `GAUGES`."""
+
+
+class RunCollector(Collector):
+    """Gauges of the run that was heard of last."""
+
+    def __init__(self, progress: Progress | None = None) -> None:
+        self.progress = progress
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Called for each scrape."""
+        now = self.progress or Progress()
+        for (name, about), field in zip(GAUGES.items(), FIELDS, strict=True):
+            yield GaugeMetricFamily(name, about, value=float(getattr(now, field)))
+        for name, about, word, words in (
+            ("privpipe_stage", "1 for the stage of the run.", now.stage, STAGES),
+            ("privpipe_gate", "1 for what the gate said.", now.gate, GATES),
+        ):
+            family = GaugeMetricFamily(name, about, labels=[name.removeprefix("privpipe_")])
+            for known in words:
+                family.add_metric([known], float(known == word and self.progress is not None))
+            yield family
+
+
+_SERVED = RunCollector()
+_registered: list[RunCollector] = []
+
+
+def serve_progress(progress: Progress) -> None:
+    """Show it in this process's registry, which a scheduler serves at /metrics."""
+    _SERVED.progress = progress
+    if not _registered:
+        with suppress(ValueError):  # somebody else's names
+            REGISTRY.register(_SERVED)
+        _registered.append(_SERVED)
+
+
+def write_progress(progress: Progress, path: str) -> None:
+    """Write a file for node_exporter's textfile collector, whole."""
+    write_to_textfile(path, _registry(progress))
+
+
+def push_progress(progress: Progress, gateway: str) -> None:
+    """Push to a Prometheus gateway, as the job "privpipe"."""
+    push_to_gateway(gateway, job="privpipe", registry=_registry(progress), timeout=5)
+
+
+def _registry(progress: Progress) -> Any:
+    registry = CollectorRegistry()
+    registry.register(RunCollector(progress))
+    return registry

@@ -1,0 +1,220 @@
+"""A numbered line of documents, each made only if its number is free: the newest is what holds.
+
+One step makes a generation visible, on a file system and in a bucket alike: the document of number
+n + 1 comes to exist, by whoever is first. The root names a generation from which readers look
+forward; it may lag behind by those whose writers died before they renewed it, and it may be set
+back by a writer who slept, and neither changes what readers see.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from privpipe.errors import FormatError, StoreError
+from privpipe.store.access.durability import flush_folder
+from privpipe.store.access.location import (
+    create_bytes,
+    join,
+    local_path,
+    open_store,
+    read_bytes,
+    shown,
+    write_bytes,
+)
+
+__all__ = [
+    "FORMAT",
+    "Generation",
+    "is_generational",
+    "publish_generation",
+    "read_generation",
+    "read_newest",
+    "write_root",
+]
+
+FORMAT = "generations"
+"""Of the root: what `read_kind` says of such a place."""
+
+FOLDER = "generations"
+ROOT = "zarr.json"
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One state of a growing collection or an incremental release.
+
+    Parameters
+    ----------
+    number
+        From 1.
+    previous
+        Digest of the generation before; empty for the first.
+    kind
+        "collection" or "release".
+    content
+        What it consists of, JSON-ready.
+    """
+
+    number: int
+    previous: str
+    kind: str
+    content: Mapping[str, Any] = field(repr=False)
+
+    def encode(self) -> bytes:
+        """The document, sealed by its digest."""
+        body = json.dumps(
+            {
+                "number": self.number,
+                "previous": self.previous,
+                "kind": self.kind,
+                "content": self.content,
+            },
+            sort_keys=True,
+        )
+        return json.dumps({"sha256": _digest(body), "body": body}).encode()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256, hexadecimal."""
+        return str(json.loads(self.encode())["sha256"])
+
+
+def is_generational(url: str) -> bool:
+    """Whether a place is a line of generations, or has begun to be one."""
+    return _read(url, 1) is not None
+
+
+def read_newest(url: str, kind: str) -> Generation | None:
+    """The generation that holds now; None where there is none.
+
+    Raises
+    ------
+    FormatError
+        If it is damaged, or of another kind.
+    """
+    found = None
+    number = max(_read_root(url), 1)
+    while (content := _read(url, number)) is not None:
+        found, number = content, number + 1
+    if found is None and number > 1:
+        raise _damaged(url, number)
+    if found is None:
+        return None
+    generation = _decode(url, number - 1, found)
+    if generation.kind != kind:
+        raise FormatError(
+            f"{shown(url)} is a growing {generation.kind}, not a {kind}.", remedy="Check the path."
+        )
+    return generation
+
+
+def read_generation(url: str, number: int) -> Generation:
+    """A generation by its number; FormatError where it is missing or damaged."""
+    content = _read(url, number)
+    if content is None:
+        raise _damaged(url, number)
+    return _decode(url, number, content)
+
+
+def publish_generation(
+    url: str, kind: str, content: Mapping[str, Any], expected: Generation | None
+) -> Generation:
+    """Make the next generation, if `expected` is still the newest.
+
+    Raises
+    ------
+    StoreError
+        If another writer was first; nothing has changed then.
+    """
+    following = Generation(
+        1 if expected is None else expected.number + 1,
+        "" if expected is None else expected.digest,
+        kind,
+        content,
+    )
+    if not _create(url, following.number, following.encode()):
+        raise StoreError(
+            f"Another writer made generation {following.number} of {shown(url)} first.",
+            remedy="Nothing was changed. Run again: it goes on from that generation.",
+            code="generation-taken",
+        )
+    write_root(url, following)
+    return following
+
+
+def write_root(url: str, generation: Generation) -> None:
+    """Name the generation in the root, whole; also by who finds it lagging."""
+    about = {"format": FORMAT, "kind": generation.kind, "generation": generation.number}
+    root = {"zarr_format": 3, "node_type": "group", "attributes": {"privpipe": about}}
+    write_bytes(open_store(url), ROOT, json.dumps(root).encode())
+
+
+def _key(number: int) -> str:
+    return f"{FOLDER}/{number:08d}.json"
+
+
+def _read(url: str, number: int) -> bytes | None:
+    return read_bytes(open_store(url, read_only=True), _key(number))
+
+
+def _read_root(url: str) -> int:
+    """The number that the root names; 0 without a root that does."""
+    content = read_bytes(open_store(url, read_only=True), ROOT)
+    with suppress(ValueError, KeyError, TypeError):
+        return int(json.loads(content or b"")["attributes"]["privpipe"]["generation"])
+    return 0
+
+
+def _decode(url: str, number: int, document: bytes) -> Generation:
+    try:
+        outer = json.loads(document)
+        body = json.loads(outer["body"])
+        intact = _digest(outer["body"]) == outer["sha256"] and body["number"] == number
+        found = Generation(number, body["previous"], body["kind"], body["content"])
+    except (ValueError, KeyError, TypeError):
+        intact = False
+    if not intact:
+        raise _damaged(url, number)
+    return found
+
+
+def _create(url: str, number: int, document: bytes) -> bool:
+    """Make the document, whole and durable, only if the number is free."""
+    path = local_path(url)
+    if path is None:
+        return create_bytes(join(url, _key(number)), document)
+    folder = os.path.join(path, FOLDER)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    target = os.path.join(path, _key(number))
+    temporary = f"{target}.{secrets.token_hex(8)}.partial"
+    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(document)
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        os.link(temporary, target)  # unlike a rename, it fails where the number is taken
+    except FileExistsError:
+        return False
+    finally:
+        os.unlink(temporary)
+    flush_folder(folder)
+    return True
+
+
+def _digest(body: str) -> str:
+    return hashlib.sha256(body.encode()).hexdigest()
+
+
+def _damaged(url: str, number: int) -> FormatError:
+    return FormatError(
+        f"Generation {number} of {shown(url)} is missing or damaged.",
+        remedy="Restore it from a backup: generations are never changed once made.",
+        code="generation-damaged",
+    )

@@ -1,0 +1,249 @@
+"""Collections that grow: partitions, each a collection of its own, named by generations.
+
+A partition has chunks of its own, so that what comes later moves no record of what is there. All
+have the schema of the first: the same features, variables and category tables.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from privpipe.errors import FormatError, OptionError, StoreError
+from privpipe.records.schema import CollectionSchema, suggest
+from privpipe.store.access.generation_log import (
+    Generation,
+    is_generational,
+    publish_generation,
+    read_generation,
+    read_newest,
+)
+from privpipe.store.access.holding.workspace import hold_workspace, remove_workspace
+from privpipe.store.access.location import (
+    delete_tree,
+    join,
+    list_keys,
+    open_store,
+    shown,
+)
+from privpipe.store.arrays.headers import exists, read_kind
+from privpipe.store.collections.collection import open_collection
+from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
+
+__all__ = [
+    "StoredPartition",
+    "append_partition",
+    "digest_content",
+    "find_partition",
+    "read_partitions",
+]
+
+
+@dataclass(frozen=True)
+class StoredPartition:
+    """A partition of a growing collection.
+
+    Parameters
+    ----------
+    name
+        Unique among the partitions that hold now; never published.
+    place
+        Its collection, below the growing one.
+    content
+        SHA-256 over the records, whatever their chunks.
+    n_records
+    time
+        Logical time, ISO 8601 in UTC.
+    """
+
+    name: str
+    place: str
+    content: str
+    n_records: int
+    time: str
+
+    def url(self, collection: str) -> str:
+        """Where its collection is."""
+        return join(collection, self.place)
+
+
+def read_partitions(url: str) -> tuple[StoredPartition, ...]:
+    """The partitions that hold now, in the order in which they came.
+
+    Raises
+    ------
+    OptionError
+        If the collection was made in one piece, by `ingest`.
+    StoreError
+        If there is none.
+    """
+    newest = read_newest(url, "collection")
+    if newest is not None:
+        return _partitions(newest)
+    if exists(url) and read_kind(url) == "collection":
+        raise _whole(url)
+    raise StoreError(
+        f"There is no growing collection at {shown(url)}.",
+        remedy="`privpipe append SOURCE COLLECTION` makes one.",
+        code="not-found",
+    )
+
+
+def append_partition(
+    source: str,
+    url: str,
+    name: str,
+    time: str,
+    options: IngestOptions | None = None,
+    *,
+    replacing: bool = False,
+) -> tuple[StoredPartition, bool]:
+    """Add a partition to a growing collection, making the collection when there is none.
+
+    Parameters
+    ----------
+    source
+        As `ingest` takes it.
+    url
+        The growing collection.
+    name
+        Of the partition.
+    time
+        Its logical time, ISO 8601 in UTC.
+    options
+        See `IngestOptions`; dtype and chunks are those of the first partition.
+    replacing
+        Take other records under a name that is there.
+
+    Returns
+    -------
+    partition
+        As it stands now.
+    changed
+        False where it stood there already, with the same records.
+
+    Raises
+    ------
+    OptionError
+        If the collection was made in one piece.
+    InputError
+        If the source does not fit the schema.
+    StoreError
+        If the name holds other records and is not to be replaced, the records stand there under
+        another name, or another process writes.
+    """
+    if not is_generational(url) and exists(url):
+        raise _whole(url)
+    with hold_workspace(url):
+        newest = read_newest(url, "collection")
+        like = None if newest is None else _schema(newest)
+        _sweep(url, _all_named(url, newest))
+        place = f"partitions/{secrets.token_hex(8)}"
+        ingest(source, join(url, place), options, like=like)
+        made = open_collection(join(url, place)).schema_of_records
+        added = StoredPartition(name, place, digest_content(made), made.n_records, time)
+        there = () if newest is None else _partitions(newest)
+        try:
+            known = _find(there, added, shown(url), replacing=replacing)
+        except StoreError:
+            delete_tree(open_store(added.url(url)))
+            raise
+        if known is not None:
+            delete_tree(open_store(added.url(url)))
+            return known, False
+        kept = [partition for partition in there if partition.name != name]
+        schema = like or replace(made, n_records=0, partitions=())
+        content = {
+            "schema": asdict(schema),
+            "partitions": [asdict(partition) for partition in (*kept, added)],
+        }
+        publish_generation(url, "collection", content, newest)
+        remove_workspace(url)
+    return added, True
+
+
+def _find(
+    there: Sequence[StoredPartition], added: StoredPartition, where: str, *, replacing: bool
+) -> StoredPartition | None:
+    """The partition that is the added one already; StoreError where it must not be added."""
+    problem = ""
+    for old in there:
+        if old.content == added.content and old.name == added.name:
+            return old
+        if old.content == added.content:
+            problem = f"holds these records already, as the partition {old.name!r}"
+        elif old.name == added.name and not replacing:
+            problem = f"holds other records under the name {old.name!r}"
+    if problem:
+        raise StoreError(
+            f"{where} {problem}.",
+            remedy="Nothing was changed. Give another --partition, or --replace to take the new "
+            "records in place of those of this name.",
+            code="partition-changed",
+        )
+    return None
+
+
+def _sweep(url: str, there: Sequence[StoredPartition]) -> None:
+    """Remove the partitions that no generation names: of killed, refused or needless appends.
+
+    Only who holds the collection may. Replaced partitions stay while a run may read them.
+    """
+    named = {partition.place for partition in there}
+    store = open_store(url, read_only=True)
+    for place in {"/".join(key.split("/")[:2]) for key in list_keys(store, "partitions/")} - named:
+        delete_tree(open_store(join(url, place)))
+
+
+def digest_content(schema: CollectionSchema) -> str:
+    """SHA-256 over the records of all partitions of a source, whatever their chunks."""
+    digests = "".join(partition.digest for partition in schema.partitions)
+    return hashlib.sha256(digests.encode()).hexdigest()
+
+
+def find_partition(there: Sequence[StoredPartition], name: str) -> StoredPartition:
+    """A partition by name; OptionError where there is none."""
+    for partition in there:
+        if partition.name == name:
+            return partition
+    names = [partition.name for partition in there]
+    raise OptionError(
+        f"There is no partition {name!r}{suggest(name, names)}.",
+        remedy=f"There are {len(names)}.",
+        code="partition",
+    )
+
+
+def _all_named(url: str, newest: Generation | None) -> list[StoredPartition]:
+    """Partitions of the newest generation and of the one before, which readers may have open."""
+    found = [] if newest is None else list(_partitions(newest))
+    if newest is not None and newest.number > 1:
+        found += _partitions(read_generation(url, newest.number - 1))
+    return found
+
+
+def _partitions(generation: Generation) -> tuple[StoredPartition, ...]:
+    return tuple(StoredPartition(**item) for item in generation.content["partitions"])
+
+
+def _schema(generation: Generation) -> CollectionSchema:
+    content: Mapping[str, Any] = generation.content["schema"]
+    try:
+        return TypeAdapter(CollectionSchema).validate_python(content)
+    except ValueError:
+        raise FormatError(
+            "The schema of a growing collection is damaged.", remedy="Restore it from a backup."
+        ) from None
+
+
+def _whole(url: str) -> OptionError:
+    return OptionError(
+        f"{shown(url)} was made in one piece, by `privpipe ingest`, and cannot grow.",
+        remedy="Append its source to a new place: privpipe append SOURCE COLLECTION.",
+        code="whole-collection",
+    )

@@ -1,0 +1,144 @@
+"""The parts of a generation as one lazy dataset; a part is opened when it is first read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import zarr
+from xarray.backends import BackendArray
+from xarray.core import indexing
+
+from privpipe.errors import StoreError
+from privpipe.store.access.location import open_store, shown
+from privpipe.store.arrays.layout import FEATURES
+from privpipe.store.releases.incremental_release import (
+    IncrementalState,
+    Part,
+    check_part,
+    part_url,
+    read_incremental,
+)
+from privpipe.store.releases.published import check_release
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["check_generation", "open_generation"]
+
+
+def open_generation(url: str, *, verify: bool = False) -> xr.Dataset:
+    """The newest generation of an incremental release, as `open_release` gives it.
+
+    Time does not grow with the parts but by their entries in one document: each is checked against
+    its digest there, and its receipts against its header, when one of its records is first read.
+    """
+    import xarray as xr
+
+    header, state = check_generation(url, verify=verify)
+    variables = {
+        str(array["name"]): (
+            ("record", "feature")[: 1 + bool(array["columns"])],
+            indexing.LazilyIndexedArray(JoinedArray(url, state, array)),
+            dict(array["attributes"]),
+        )
+        for array in state.arrays
+    }
+    dataset = xr.Dataset(variables).chunk({"record": _cut(state) or (0,)})
+    names = list(header.get("feature_names") or ())
+    if names and FEATURES in dataset:
+        dataset = dataset.assign_coords(feature=names)
+    dataset.attrs = {"privpipe": header}
+    return dataset
+
+
+def check_generation(url: str, *, verify: bool = False) -> tuple[dict[str, Any], IncrementalState]:
+    """Header and state of the newest generation; with `verify` every stored byte is read."""
+    found = read_incremental(url)
+    if found is None:
+        raise StoreError(
+            f"There is no generation of a release at {shown(url)}.",
+            remedy="Check the path; the first run of the release makes one.",
+            code="not-found",
+        )
+    newest, state = found
+    if verify:
+        for part in state.parts:
+            check_part(url, part)
+            check_release(part_url(url, part.id), verify=True)
+    header = {
+        "format": "release",
+        **state.header,
+        "generation": newest.number,
+        "line": state.line,
+        "n_parts": len(state.parts),
+        "n_records": sum(part.n_records for part in state.parts),
+        "n_withheld": sum(part.n_withheld for part in state.parts),
+        "arrays": [array["name"] for array in state.arrays],
+    }
+    return header, state
+
+
+class JoinedArray(BackendArray):
+    """One array over all parts; a part is opened when one of its records is read.
+
+    Parameters
+    ----------
+    url, state
+        The release and its generation.
+    about
+        The array, as the generation describes it.
+    """
+
+    def __init__(self, url: str, state: IncrementalState, about: Mapping[str, Any]) -> None:
+        self.url, self.parts, self.name = url, state.parts, str(about["name"])
+        self.ends = np.cumsum([part.n_records for part in state.parts], dtype=np.int64)
+        self.dtype = np.dtype(about["dtype"])
+        n = int(self.ends[-1]) if len(self.ends) else 0
+        columns = int(about["columns"])
+        self.shape = (n, columns) if columns else (n,)
+
+    def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
+        return indexing.explicit_indexing_adapter(
+            key, self.shape, indexing.IndexingSupport.BASIC, self._read
+        )
+
+    def _read(self, key: tuple[Any, ...]) -> npt.NDArray[Any]:
+        """Rows of a slice or one number, from the parts that hold them."""
+        rows, rest = key[0], key[1:]
+        if not isinstance(rows, slice):
+            one: npt.NDArray[Any] = self._read((slice(rows, rows + 1), *rest))[0]
+            return one
+        start, stop, step = rows.indices(self.shape[0])
+        found = [np.empty((0, *self.shape[1:]), self.dtype)]
+        first = int(np.searchsorted(self.ends, start, side="right"))
+        at = start
+        while at < stop:
+            begin = int(self.ends[first - 1]) if first else 0
+            end = min(stop, int(self.ends[first]))
+            part = self.parts[first]
+            arrays = _open_part(self.url, part.id, part.root_sha256)
+            found.append(np.asarray(arrays[self.name][at - begin : end - begin]))
+            at, first = end, first + 1
+        joined: npt.NDArray[Any] = np.concatenate(found)[::step]
+        cut: npt.NDArray[Any] = joined[(slice(None), *rest)]
+        return cut
+
+
+def _cut(state: IncrementalState) -> tuple[int, ...]:
+    """Rows of the chunks of all parts, each cut for itself."""
+    return tuple(
+        min(state.chunk_rows, part.n_records - start)
+        for part in state.parts
+        for start in range(0, part.n_records, state.chunk_rows)
+    )
+
+
+@lru_cache(maxsize=64)
+def _open_part(url: str, part: str, root_sha256: str) -> Any:
+    check_part(url, Part(part, "", 0, 0, root_sha256))
+    check_release(part_url(url, part))
+    return zarr.open_group(open_store(part_url(url, part), read_only=True), mode="r")

@@ -1,0 +1,204 @@
+"""Files of `deploy/`: what is shipped is taken, and one deliberate mistake each is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from privpipe.cluster.workers.deployed import describe_configuration
+from privpipe.cluster.workers.monitoring.metrics import GAUGES
+from privpipe.cluster.workers.monitoring.progress import GATES, STAGES
+from privpipe.errors import OptionError
+from privpipe_flows.runs.scheduling.deployment_file import read_automations, read_deployments
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+
+
+def test_deployments__of_the_repository_are_taken() -> None:
+    found = {one.name: one for one in read_deployments(str(DEPLOY / "prefect.yaml"))}
+    assert set(found) == {"release", "train", "audit", "incremental", "backfill"}
+    assert found["release"].schedules == (("0 2 * * *", "Europe/Berlin", True),)
+    assert len(read_automations(str(DEPLOY / "automations.yaml"))) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "instead", "said"),
+    [
+        (", timezone: Europe/Berlin, active: true", "", "names no time zone"),
+        ("Europe/Berlin, active: true", "Europe/Berlim, active: true", "unknown"),
+        ("Europe/Berlin, active: true", "CEST, active: true", "unknown"),
+        ("config_path: run.toml }", "config_paht: run.toml }", "did you mean 'config_path'"),
+        ("strategy: CANCEL_NEW", "strategy: ENQUEUE", "finds another at work"),
+        (
+            "privpipe_flows.deployments.release",
+            "privpipe_flows.deployments.releases",
+            "not installed",
+        ),
+        ("enforce_parameter_schema: true", "enforce_parameter_schema: false", "check parameters"),
+        ("deployments:", "deployments: [", "cannot be read"),
+    ],
+)
+def test_deployments__a_mistake_is_refused(
+    tmp_path: Path, text: str, instead: str, said: str
+) -> None:
+    content = (DEPLOY / "prefect.yaml").read_text()
+    assert text in content
+    path = tmp_path / "prefect.yaml"
+    path.write_text(content.replace(text, instead, 1))
+    with pytest.raises(OptionError, match=re.escape(said)) as refused:
+        read_deployments(str(path))
+    assert refused.value.remedy
+
+
+def test_automations__are_ones_that_prefect_reads() -> None:
+    from prefect.events.schemas.automations import AutomationCore
+    from pydantic import ValidationError
+
+    items = read_automations(str(DEPLOY / "automations.yaml"))
+    for item in items:
+        assert AutomationCore.model_validate(item).enabled
+    broken = {**items[0], "trigger": {**items[0]["trigger"], "posture": "Sometimes"}}
+    with pytest.raises(ValidationError):
+        AutomationCore.model_validate(broken)
+
+
+def test_dask_configuration__is_the_one_that_certs_writes() -> None:
+    assert yaml.safe_load((DEPLOY / "dask.yaml").read_text()) == describe_configuration(
+        "/etc/privpipe/certs"
+    )
+
+
+def read_expressions() -> list[str]:
+    rules = yaml.safe_load((DEPLOY / "alerts.yaml").read_text())["groups"][0]["rules"]
+    panels = json.loads((DEPLOY / "grafana" / "privpipe.json").read_text())["panels"]
+    return [rule["expr"] for rule in rules] + [
+        target["expr"] for panel in panels for target in panel["targets"]
+    ]
+
+
+def test_alerts_and_dashboard__speak_of_gauges_and_words_that_there_are() -> None:
+    known = {*GAUGES, "privpipe_stage", "privpipe_gate"}
+    expressions = read_expressions()
+    named = set(re.findall(r"privpipe_\w+", " ".join(expressions)))
+    assert named <= known
+    assert named >= known - {"privpipe_stage", "privpipe_gate"}, "a gauge that nobody looks at"
+    words = set(re.findall(r'(?:stage|gate)=~?"([^"]+)"', " ".join(expressions)))
+    assert {word for group in words for word in group.split("|")} <= {*STAGES, *GATES}
+
+
+def test_alerts__are_parsed_and_a_mistake_is_not() -> None:
+    promql = pytest.importorskip("promql_parser")
+    for expression in read_expressions():
+        promql.parse(expression)
+    with pytest.raises(ValueError, match=r".+"):
+        promql.parse(read_expressions()[0].replace("[15m]", "[15 minutes"))
+
+
+def test_alerts__each_has_its_place_in_the_runbook() -> None:
+    rules = yaml.safe_load((DEPLOY / "alerts.yaml").read_text())["groups"][0]["rules"]
+    text = (DEPLOY / "RUNBOOK.md").read_text()
+    for rule in rules:
+        assert f"**{rule['alert']}**" in text, rule["alert"]
+
+
+def documents(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((DEPLOY / "kubernetes" / name).read_text()))
+
+
+def test_kubernetes__resources_are_valid_and_a_mistake_is_not() -> None:
+    kubernetes = pytest.importorskip("kubernetes_validate")
+    [runs] = documents("runs.yaml")
+    kubernetes.validate(runs, "1.31", strict=True)
+    runs["spec"]["template"]["spec"]["containers"][0]["resource"] = {}
+    with pytest.raises(kubernetes.ValidationError):
+        kubernetes.validate(runs, "1.31", strict=True)
+
+
+def test_kubernetes__pods_of_the_operator_are_valid_and_closed() -> None:
+    kubernetes = pytest.importorskip("kubernetes_validate")
+    [cluster] = documents("cluster.yaml")
+    pods = [cluster["spec"][part]["spec"] for part in ("worker", "scheduler")]
+    pods.append(documents("runs.yaml")[0]["spec"]["template"]["spec"])
+    for spec in pods:
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": spec}
+        kubernetes.validate(pod, "1.31", strict=True)
+        assert spec["securityContext"]["runAsNonRoot"]
+        for container in spec["containers"]:
+            assert container["securityContext"]["readOnlyRootFilesystem"]
+            assert not container["securityContext"]["allowPrivilegeEscalation"]
+            assert container["resources"]["limits"]["memory"]
+            assert "value" not in {
+                key for env in container["env"] for key in env if "SECRET" in env
+            }
+
+
+def test_operator__its_own_schema_takes_the_cluster_and_refuses_a_mistake() -> None:
+    from jsonschema import Draft7Validator
+
+    schema = json.loads((Path(__file__).parent / "data" / "daskcluster.json").read_text())
+    check = Draft7Validator(schema)
+    [cluster] = documents("cluster.yaml")
+    assert list(check.iter_errors(cluster)) == []
+    cluster["spec"]["worker"]["replicas"] = "four"
+    assert list(check.iter_errors(cluster))
+
+
+def test_compose__fits_its_schema_and_a_mistake_does_not() -> None:
+    from jsonschema import Draft7Validator
+
+    schema = json.loads((Path(__file__).parent / "data" / "compose_spec.json").read_text())
+    check = Draft7Validator(schema)
+    content = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    assert list(check.iter_errors(content)) == []
+    for name, service in content["services"].items():
+        assert service["mem_limit"], name
+        if service["image"].startswith("privpipe"):
+            assert service["read_only"]
+            assert service["user"] == "10001:10001"
+        for port in service.get("ports", ()):
+            assert port.startswith("127.0.0.1:"), "only loopback is published"
+    content["services"]["server"]["restarts"] = "always"
+    assert list(check.iter_errors(content))
+
+
+def test_compose__holds_no_secret() -> None:
+    text = (DEPLOY / "compose.yaml").read_text()
+    for line in text.splitlines():
+        if re.search(r"PASSWORD|SECRET|_USER", line):
+            assert "_FILE: /run/secrets/" in line, line
+
+
+UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
+def test_units__are_verified_and_a_mistake_is_told(tmp_path: Path) -> None:
+    """With a program of this machine, since /opt/privpipe is not here."""
+
+    def verify(name: str, text: str) -> str:
+        (tmp_path / name).write_text(re.sub(r"/opt/privpipe/\.venv/bin/\w+", "/bin/true", text))
+        done = subprocess.run(
+            ["systemd-analyze", "verify", "--man=no", str(tmp_path / name)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        return "\n".join(line for line in done.stderr.splitlines() if name in line)
+
+    assert len(UNITS) == 4
+    for unit in UNITS:
+        text = unit.read_text()
+        assert verify(unit.name, text) == ""
+        assert "UMask=0077" in text
+        assert "LimitCORE=0" in text
+        assert "Restart=always" in text
+    wrong = UNITS[0].read_text().replace("Restart=always", "Restart=evermore")
+    assert "evermore" in verify("wrong.service", wrong)

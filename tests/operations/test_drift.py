@@ -1,0 +1,45 @@
+"""Drift: both error rates of its limit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from privpipe.errors import GateError
+from privpipe.numerics.regression.moments import CoMoments
+from privpipe_flows.runs.increments.drift import Reference, check_drift, measure_drift
+
+
+def measure(rng: np.random.Generator, shift: float, n: int) -> float:
+    reference = Reference.of(CoMoments.of(rng.normal(size=(400, 12))))
+    new = rng.normal(size=(n, 12))
+    new[:, 0] += shift
+    return measure_drift(reference, CoMoments.of(new)).upper
+
+
+@pytest.mark.parametrize("n", [50, 500])
+def test_drift__beyond_the_limit_passes_at_most_at_its_level(n: int) -> None:
+    """The true difference is the limit: upper limits below it come in 5 % of draws at most."""
+    rng = np.random.default_rng(n)
+    missed = sum(measure(rng, 0.5, n) < 0.5 for _ in range(600))
+    assert missed <= 600 * 0.05 + 3 * (600 * 0.05 * 0.95) ** 0.5
+
+
+def test_drift__of_the_same_law_passes_when_there_are_enough_records() -> None:
+    rng = np.random.default_rng(1)
+    assert sum(measure(rng, 0.0, 500) <= 0.5 for _ in range(200)) >= 198
+    assert sum(measure(rng, 0.0, 10) <= 0.5 for _ in range(200)) == 0, "too few to tell"
+
+
+def test_drift__a_feature_that_was_constant_counts() -> None:
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(300, 3))
+    x[:, 2] = 4.0
+    reference = Reference.of(CoMoments.of(x))
+    new = rng.normal(size=(300, 3))
+    drift = measure_drift(reference, CoMoments.of(new))
+    assert drift.n_new == 1
+    with pytest.raises(GateError, match="constant") as refused:
+        check_drift(drift, 1.0, "monday")
+    assert refused.value.code == "drift"
+    check_drift(drift, None, "monday")

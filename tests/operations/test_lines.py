@@ -1,0 +1,61 @@
+"""Lines of generations are never mixed; what is known is never cleaned again; nothing leaks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import privpipe
+from privpipe.errors import OptionError, StoreError
+from privpipe.store.collections.growing_collection import read_partitions
+from privpipe_flows.runs.increments import increment
+from tests.operations.increments import append, configure, release
+
+RECORDS = [np.random.default_rng(n).normal(size=(45, 3)).round(4) for n in range(3)]
+
+
+def test_line__another_option_begins_a_new_one_of_all_partitions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = configure(tmp_path)
+    url = options.release.path
+    append(tmp_path, "monday-secret", RECORDS[0], 1)
+    assert release(options) == "published"
+    append(tmp_path, "tuesday-secret", RECORDS[1], 2)
+    made: list[str] = []
+    real = increment.check_part_of
+    monkeypatch.setattr(
+        increment,
+        "check_part_of",
+        lambda o, line, p, part: made.append(p.name) or real(o, line, p, part),
+    )
+    assert release(options) == "published"
+    assert made == ["tuesday-secret"], "what is known is not cleaned again"
+    first = privpipe.open_release(url)
+    assert release(configure(tmp_path, budget=0.3)) == "published"
+    assert made == ["tuesday-secret", "monday-secret", "tuesday-secret"]
+    second = privpipe.open_release(url)
+    lines = [one.attrs["privpipe"]["line"] for one in (first, second)]
+    assert lines[0] != lines[1]
+    assert second.sizes["record"] == first.sizes["record"] == 90
+    assert not np.array_equal(first.features.values, second.features.values)
+    digests = [partition.content for partition in read_partitions(str(tmp_path / "growing.zarr"))]
+    for path in (tmp_path / "release.zarr").rglob("*"):
+        content = path.read_bytes() if path.is_file() else b""
+        for secret in ("monday-secret", "tuesday-secret", *digests):
+            assert secret.encode() not in content, path
+
+
+def test_incremental__what_cannot_be_released_in_parts_is_refused(tmp_path: Path) -> None:
+    options = configure(tmp_path)
+    append(tmp_path, "a", RECORDS[0], 1)
+    with pytest.raises(OptionError, match="grows"):
+        release(options.model_copy(update={"training": None}))
+    with pytest.raises(StoreError, match="other records"):
+        append(tmp_path, "a", RECORDS[1], 1)
+    with pytest.raises(StoreError, match="already, as"):
+        append(tmp_path, "b", RECORDS[0], 1)
+    assert append(tmp_path, "a", RECORDS[0], 1) is False
+    assert append(tmp_path, "a", RECORDS[1], 1, replacing=True) is True
