@@ -11,6 +11,7 @@ import typer
 
 import privpipe
 from privpipe.attacks.adversaries.table import ADVERSARIES
+from privpipe.sanitizers import METHODS
 from privpipe.store.sources.formats import FORMATS
 from privpipe_flows.command.app import app
 from privpipe_flows.command.explain_command import EXIT_CODES
@@ -69,6 +70,12 @@ def test_readme__python_works_and_prints_a_guarantee(capsys: pytest.CaptureFixtu
     assert "utility_bound" in capsys.readouterr().out
     for name in re.findall(r"privpipe\.([a-zA-Z_]+)\(", TEXT):
         assert hasattr(privpipe, name)
+
+
+def test_readme__names_every_method_once_and_no_other() -> None:
+    [section] = re.findall(r"## Methods\n(.*?)\n## ", TEXT, re.DOTALL)
+    named = re.findall(r"`([a-z_]+)`", section)
+    assert sorted(named) == sorted(METHODS)
 
 
 def test_readme__counts_adversaries_and_formats() -> None:
