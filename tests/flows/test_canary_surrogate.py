@@ -82,7 +82,7 @@ def find(folder: Path, patterns: list[bytes]) -> list[str]:
     return [path.name for path in files if any(one in path.read_bytes() for one in patterns)]
 
 
-def test_run__leaves_neither_key_nor_signs_nor_records(tmp_path: Path) -> None:
+def test_run__leaves_nothing(tmp_path: Path) -> None:
     source, folder = tmp_path / "input", tmp_path / "all"
     for place in (source, folder, folder / "tmp"):
         place.mkdir()

@@ -18,6 +18,7 @@ THREE = {"desired": '["late"]', "confidential": '["party"]'}
 BOTH = {"desired": '["late"]', "confidential": '["income", "party"]'}
 
 NULL = "utility_budget = 0.5"
+NOISY = "epsilon = 1.0\nthreshold = 1.0\ncentre = false"
 WIDE = "n_filtered = 300"
 
 REFUSED: dict[str, list[tuple[str, dict[str, str], str]]] = {
@@ -67,6 +68,15 @@ REFUSED: dict[str, list[tuple[str, dict[str, str], str]]] = {
         ("n_surrogates = 3", TWO, "at least as many"),
         ('n_surrogates = 40\nsolver = "literal"\nclip = 3.0', TWO, "clip works on standardised"),
         ("n_surrogates = 40", TWO | {"layout": "factored"}, "no factored layout"),
+    ],
+    "noisy": [
+        (f"{NOISY}\ngrid = 0.3", TWO, "The grid is 0.3"),
+        (f'{NOISY}\nnorm = "l1"', TWO, "law of the l2 norm"),
+        (
+            f'{NOISY}\n[method.filter]\nname = "masking"\nn_surrogates = 40',
+            TWO,
+            "records of its own",
+        ),
     ],
     "pca": [(WIDE, TWO, "n_filtered is 300")],
     "rand": [(WIDE, TWO, "n_filtered is 300")],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,7 +98,8 @@ def test_privacy_mapping__releases_codes_that_tell_less(tmp_path: Path, keys: Pa
     promise = release.attrs["privpipe"]["promise"]
     assert promise.startswith("at most ")
     assert "nats with confidence .95 about the law of these records" in promise
-    assert promise in (tmp_path / "release.report" / "audit.md").read_text()
+    told = (tmp_path / "release.report" / "audit.md").read_text()
+    assert promise in re.sub(r"\\(.)", r"\1", told)  # names of variables are escaped in markdown
 
 
 def test_minimax__releases_filtered_coordinates(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from sklearn import metrics
 
 from privpipe.attacks.statistics.measures import halve_numbers, weigh_areas
 from privpipe.attacks.statistics.uncertainty.bootstrap import measure_bootstrap_interval
@@ -102,6 +101,8 @@ def measure_roc(
             f"value is not finite for {np.count_nonzero(~np.isfinite(scores))} records.",
             remedy="Give finite rankings.",
         )
+    from sklearn import metrics  # slow to import; the driver needs GRID alone
+
     fpr, tpr, _ = metrics.roc_curve(truth, scores, drop_intermediate=True)
     area = measure_bootstrap_interval(
         weigh_areas(truth, np.column_stack([np.zeros(len(scores)), scores])),

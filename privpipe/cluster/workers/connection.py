@@ -32,6 +32,9 @@ __all__ = [
     "measure_workers",
 ]
 
+LONGEST_FOLDER = 107 - len("/pymp-12345678/listener-12345678")
+"""Bytes: a socket's path has 107 at most (unix(7)), and this is what Python adds."""
+
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 WORKER_ENVIRONMENT = {
@@ -142,6 +145,7 @@ def connect(options: ClusterOptions) -> Iterator[Client]:
             yield client
         return
     check_dashboard(options.dashboard)
+    _check_temporary_folder()
     with (
         _scratch_folder(options.scratch) as scratch,
         dask.config.set(SETTINGS),
@@ -214,6 +218,18 @@ def _prepare(client: Client, wait_seconds: float) -> None:
         raise ClusterError(problem, remedy="Start workers, or raise the limit.", code="no-workers")
     client.register_plugin(PrepareWorker())
     client.register_plugin(ShowProgress())
+
+
+def _check_temporary_folder() -> None:
+    """Raise ClusterError where the sockets of worker processes would have no place."""
+    length = len(os.fsencode(tempfile.gettempdir()))
+    if length > LONGEST_FOLDER:
+        raise ClusterError(
+            f"The path of the temporary folder has {length} bytes; worker processes talk to one "
+            f"another by sockets in it, whose place allows {LONGEST_FOLDER}.",
+            remedy="Set TMPDIR to a shorter path, such as /tmp, or [cluster] workers = 0.",
+            code="temporary-folder",
+        )
 
 
 @contextmanager

@@ -17,7 +17,6 @@ import numpy.typing as npt
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.beside import Beside
 from privpipe.attacks.adversaries.evidence import Evidence, prepare_evidence
-from privpipe.attacks.kinds.noise import make_equal_noise
 from privpipe.cluster.passes.judging.cleaned_shards import release_shard
 from privpipe.numerics.finite import find_empty_rows, find_finite_rows
 from privpipe.protocols import Column, FloatArray, Shard, WordArray
@@ -268,6 +267,8 @@ def _make_noise(shard: Shard, raw: npt.NDArray[Any], collection: Collection) -> 
     """The records with noise of the release's utility; None where no utility is asked for."""
     held = ~find_empty_rows(shard.released)
     columns = [] if collection.indicators else collection.schema.desired
+    from privpipe.attacks.kinds.noise import make_equal_noise  # slow to import
+
     return make_equal_noise(raw, shard.released, shard.desired, columns, rows=held)
 
 
