@@ -19,6 +19,7 @@ BOTH = {"desired": '["late"]', "confidential": '["income", "party"]'}
 
 NULL = "utility_budget = 0.5"
 NOISY = "epsilon = 1.0\nthreshold = 1.0\ncentre = false"
+MASKING = '[method.filter]\nname = "masking"\nn_surrogates = 40'
 WIDE = "n_filtered = 300"
 
 REFUSED: dict[str, list[tuple[str, dict[str, str], str]]] = {
