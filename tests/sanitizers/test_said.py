@@ -27,6 +27,13 @@ MORE = {
         "settings": {"axes": 1, "width": 2, "kernels": 2},
         "max_iterations": 1,
     },
+    "noisy": {
+        "epsilon": 1.0,
+        "threshold": 1.0,
+        "centre": False,
+        "allow_data_bound": True,
+        "filter": {"name": "minimax", "max_iterations": 1},
+    },
     "privacy_mapping": {"attributes": ("a", "b"), "private": ("s",), "distortion_budget": 0.2},
     "masking": {"n_surrogates": 20},
 }

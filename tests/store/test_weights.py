@@ -19,6 +19,9 @@ from tests.standard import make_standard, write_standard
 ROLES = {"desired": ("height",), "confidential": ("income",)}
 
 
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
 def open_weighted(folder: Path, n_records: int = 150, **changes: str | None) -> Collection:
     write_standard(str(folder / "records.zarr"), n_records, chunk_rows=40)
     return open_collection(str(folder / "records.zarr"), **ROLES, weights="person", **changes)
@@ -84,6 +87,12 @@ def test_methods__that_do_not_weigh_refuse_weights_in_memory() -> None:
         "privacy_lds": {"n_filtered": 1},
         "ppls": {"n_filtered": 1},
         "masking": {"n_surrogates": 20},
+        "noisy": {"epsilon": 1.0, "threshold": 1.0, "centre": False},
+        "minimax_own": {
+            "filter": "Convolution",
+            "module": str(EXAMPLES / "convolution.py"),
+            "settings": {"axes": 1, "width": 3, "kernels": 2},
+        },
         "privacy_mapping": {"attributes": ("a",), "private": ("b",), "distortion_budget": 0.1},
     }
     asked = [m for m in METHODS.values() if not m.weighs and m.name != "rand"]  # reads no record

@@ -130,6 +130,8 @@ def _has_written(plan: ReleasePlan) -> bool:
 
 def confirm_loss(run: Run, trained: Trained) -> None:
     """Say that the release is published; its loss was counted from the first chunk on."""
-    charges = _list_charges(trained, make_keys(run, trained) if trained.draws else None)
+    if trained.guarantee.kind != "local_dp":  # nothing was charged, and the key may be gone
+        return
+    charges = _list_charges(trained, make_keys(run, trained))
     if charges:
         open_account(run).record("confirm", charges, run.run_id)

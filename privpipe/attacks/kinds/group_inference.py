@@ -94,14 +94,18 @@ def read_size(name: str) -> int | None:
     return None if text == "all" else int(text)
 
 
-def list_sizes(evidence: Evidence, position: int, test_share: float) -> tuple[int | None, ...]:
+def list_sizes(evidence: Evidence, position: int, options: AttackOptions) -> tuple[int | None, ...]:
     """Sizes at which a variable is attacked by group; none where it is not of whole groups.
 
-    Where the variable tells the groups apart, records of each train and judge, and fewer are left.
+    Nor where most groups are single records: what these tell is attacked anyhow, and a level
+    shared with the same question once more would be lost. Where the variable tells the groups
+    apart, records of each train and judge, and fewer are left.
     """
     groups, truth = evidence.groups, evidence.truth[:, position]
     if groups is None or evidence.columns[position].n_categories is None:
         return ()
+    if not set(options.adversaries) & set(BASES):
+        return ()  # nobody asked for says how sure he is
     known = ~np.isnan(truth)
     if not _is_of_groups(groups[known], truth[known].astype(np.int64)):
         return ()
@@ -109,7 +113,10 @@ def list_sizes(evidence: Evidence, position: int, test_share: float) -> tuple[in
     sizes = sizes[sizes > 0]
     if len(sizes) < FEWEST_GROUPS:
         return ()
-    left = np.median(sizes) * (test_share if tells_groups(groups[known], truth[known]) else 1.0)
+    apart = tells_groups(groups[known], truth[known])
+    left = np.median(sizes) * (options.test_share if apart else 1.0)
+    if left < SIZES[1]:
+        return ()
     return (*(size for size in SIZES if size <= left), None)
 
 

@@ -198,7 +198,7 @@ def plan_attacks(evidence: Evidence, options: AttackOptions) -> tuple[Attack, ..
     together = tuple(
         Attack(column.name, "classes", GROUPS, name_size(size))
         for position, column in enumerate(evidence.columns)
-        for size in list_sizes(evidence, position, options.test_share)
+        for size in list_sizes(evidence, position, options)
     )
     return single + together
 

@@ -74,7 +74,7 @@ class Lattice:
     --------
     >>> lattice = Lattice(2.0**-12, 2, "l2")
     >>> lattice.radius, lattice.place(np.array([[0.6, 0.8]]))
-    (4096, array([[2456, 3275]]))
+    (4096, array([[2457, 3275]]))
     """
 
     grid: float

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -176,6 +177,7 @@ def test_draw__has_the_same_bytes_on_other_processors(variables: dict[str, str],
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", SCRIPT],
         env=environment,
+        cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,
         check=False,

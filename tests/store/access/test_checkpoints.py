@@ -26,6 +26,7 @@ from privpipe.records.holdout import PartCount
 from privpipe.sanitizers.mapping.profiles import ProfileCounts
 from privpipe.sanitizers.masking.record_survey import RecordSurvey
 from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments, LabelMoments
+from privpipe.sanitizers.noise.public_norms import FilteredMean, NormCounts
 from privpipe.sanitizers.null_space.least_squares import DesignMoments
 from privpipe.store.access.checkpoints import KNOWN, PartialSum, read_checkpoint, write_checkpoint
 
@@ -40,6 +41,8 @@ VALUES = (
     AuditSums(3, {"e/privacy": ROWS[0], "nothing": np.empty((0, 2))}),
     UtilityLosses(3, 1 / 3, math.inf, 2, 1),
     RecordSurvey(1, 3, 0, ROWS[0], ROWS[1], ROWS[2], ROWS[0] > 0, ROWS[3], ROWS[4], {"1": MOMENTS}),
+    FilteredMean(50, ROWS.sum(axis=0)),
+    NormCounts(np.arange(5)),
     LABEL,
     LabelledMoments(50, 2, ROWS.mean(axis=0), ROWS.T @ ROWS, 1.5, (LABEL,)),
     ProfileCounts(np.arange(6).reshape(2, 3), np.array([4, 5]), 2, 1),

@@ -47,8 +47,8 @@ def find_radius(n_cells: int, n_records: float, miss: float) -> float:
 
     Examples
     --------
-    >>> 0.001 < find_radius(2, 10_000, 0.05) < 0.002
-    True
+    >>> round(10_000 * find_radius(2, 10_000, 0.05), 2)
+    5.74
     """
     free, log = max(n_cells - 1, 1), math.log(1 / miss)
     low, high = 0.0, 1.0

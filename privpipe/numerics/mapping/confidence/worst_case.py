@@ -59,7 +59,7 @@ def measure_worst_cases(joint: FloatArray, mapping: sp.csc_array) -> WorstCases:
     >>> law = np.array([[0.4, 0.1], [0.1, 0.4]])
     >>> found = measure_worst_cases(law, sp.csc_array(np.eye(2)))
     >>> float(round(found.odds.max(), 6)), float(round(np.exp(found.maximal_leakage), 6))
-    (16.0, 1.6)
+    (4.0, 1.6)
     """
     known = joint[joint.sum(axis=1) > 0]
     given = np.asarray((mapping @ (known / known.sum(axis=1, keepdims=True)).T).T)

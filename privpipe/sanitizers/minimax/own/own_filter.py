@@ -10,6 +10,7 @@ import numpy.typing as npt
 from pydantic import Field, computed_field
 from pydantic.dataclasses import dataclass as options_dataclass
 
+from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError, OptionError
 from privpipe.protocols import (
     FloatArray,
@@ -88,6 +89,7 @@ class MinimaxOwnOptions(FamilyOptions):
         return self.code.sha256
 
 
+@described(facts_of_map)
 @dataclass(frozen=True, eq=False)
 class OwnFilter:
     """Maps records by a trained filter of the user's own.
