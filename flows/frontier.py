@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import platformdirs
 from matplotlib.figure import Figure
 
@@ -32,7 +31,6 @@ from privpipe.errors import InputError, OptionError, PrivpipeError
 from privpipe.protocols import RecordMap
 from privpipe.report.style import MARKERS, ThemeName, finish_figure, new_figure
 from privpipe.sanitizers import METHODS
-from privpipe.sanitizers.minimax.linear_filter import LinearFilter
 from privpipe.sanitizers.options import make_options
 from privpipe.store.collections.collection import Collection
 from privpipe.store.models.artifacts import write_model
@@ -43,7 +41,6 @@ from privpipe_flows.runs.stages.check import check_stage
 
 __all__ = ["Point", "find_frontier_folder", "measure_frontier", "plan_points", "plot_frontier"]
 
-BASELINES = ("pca", "rand", "ppls", "privacy_lds")
 RAW = "raw"
 
 
@@ -70,7 +67,6 @@ def plan_points(
     widths: Sequence[int],
     tradeoffs: Sequence[float],
     adversaries: Sequence[tuple[str, ...]],
-    baselines: Sequence[str] = BASELINES,
 ) -> tuple[Point, ...]:
     """Every filter to be learned: baselines at each width, minimax filters at each setting.
 
@@ -85,15 +81,13 @@ def plan_points(
             f"There is no filter of {wrong[:1] or 'no'} outputs of {n_features} features.",
             remedy=f"Give widths of 1 to {n_features}.",
         )
-    points = [Point(RAW, {}), Point("leace", {})]
-    points += [Point(name, {"n_filtered": width}) for name in baselines for width in widths]
-    points += [
-        Point("minimax", {"n_filtered": width, "tradeoff": tradeoff, "adversary": list(names)})
-        for width in widths
-        for tradeoff in tradeoffs
-        for names in adversaries
-    ]
-    return tuple(points)
+    learned = (
+        Point(method.name, options)
+        for method in METHODS.values()
+        if method.vary is not None
+        for options in method.vary(widths, tradeoffs, adversaries)
+    )
+    return (Point(RAW, {}), *learned)
 
 
 def find_frontier_folder(options: RunOptions) -> Path:
@@ -164,9 +158,10 @@ def _measure_point(
         )  # widths beyond the useful ones are the question
         try:
             named = _learn(point, fit, folder)
+            source = RAW if point.method == RAW else "released"
             wanted = replace(held_out, desired=(), confidential=held_out.desired)
             found = {
-                role: _judge(collection, options, named, group)
+                role: _judge(collection, options, named, group, source)
                 for role, collection in (("target", wanted), ("private", held_out))
             }
         except PrivpipeError as error:
@@ -175,19 +170,28 @@ def _measure_point(
 
 
 def _learn(point: Point, fit: ShardedCollection, folder: str) -> dict[str, str]:
-    """Train a filter and store it where the audit finds it."""
-    url, n = f"{folder}/model.zarr", fit.schema.n_features
-    fitted: RecordMap = LinearFilter(RAW, np.eye(n), np.zeros(n))
-    if point.method != RAW:
-        method = METHODS[point.method]
-        options = make_options(method.options, {"name": point.method, **point.options}, point.name)
-        method.check(options, fit.schema)
-        fitted = method.fit(fit, options)
+    """Train a filter and store it where the audit finds it.
+
+    Raw records stand beside what any filter releases: one that learns nothing will do.
+    """
+    url = f"{folder}/model.zarr"
+    if point.method == RAW:
+        row = next(one for one in METHODS.values() if one.vary is not None and not one.learns)
+        assert row.vary is not None
+        point = Point(row.name, row.vary((1,), (), ())[0])
+    method = METHODS[point.method]
+    options = make_options(method.options, {"name": point.method, **point.options}, point.name)
+    method.check(options, fit.schema)
+    fitted: RecordMap = method.fit(fit, options)
     return {"model_url": url, "model_digest": write_model(fitted, url)}
 
 
 def _judge(
-    collection: Collection, options: AttackOptions, named: Mapping[str, str], group: str | None
+    collection: Collection,
+    options: AttackOptions,
+    named: Mapping[str, str],
+    group: str | None,
+    source: str,
 ) -> dict[str, Any]:
     """Of each variable the strongest adversary by accuracy or R squared, and by group."""
     found = sample_evidence(
@@ -198,7 +202,7 @@ def _judge(
         model_digest=named["model_digest"],
     )
     # What is released alone: no control, no bits, no wanted answer.
-    evidence = replace(found, sources={"released": found.sources["released"]})
+    evidence = replace(found, sources={"released": found.sources[source]})
     plan = plan_attacks(evidence, options)
     outcomes = [run_attack(evidence, one, options) for one in plan]
     report = summarise_outcomes(outcomes, plan, options, n_records=evidence.n_records, n_given=0)

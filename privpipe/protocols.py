@@ -5,7 +5,7 @@ Values and protocols only, no behaviour worth a test of its own. Records are row
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar, runtime_checkable
 
@@ -382,6 +382,9 @@ class Method(Generic[O_contra]):
         Its trade-off curve: ``trace(shards, options, n_points, kept, keep)``, where `kept` gives
         the map of a point that an interrupted tracing had `keep` store, or None; a list of points,
         each a mapping of numbers by name. None where there is no curve.
+    vary
+        Options of the filters that a frontier learns: ``vary(widths, tradeoffs, adversaries)``.
+        None where the method is no part of one.
     """
 
     name: str
@@ -407,3 +410,9 @@ class Method(Generic[O_contra]):
     forecast: Callable[[Any, Any], Any] | None = None
     suggest: Callable[..., Mapping[str, Any]] | None = None
     trace: Callable[..., list[Mapping[str, float]]] | None = None
+    vary: (
+        Callable[
+            [Sequence[int], Sequence[float], Sequence[tuple[str, ...]]], list[Mapping[str, Any]]
+        ]
+        | None
+    ) = None

@@ -30,10 +30,10 @@ SHARED = {f"privpipe.sanitizers.{room}" for room in ("names", "options", "utilit
 
 
 def list_sources() -> Iterator[Path]:
-    """Modules of cluster and flows, but for those about named papers, and about named filters."""
+    """Modules of cluster and flows, but for those about named papers."""
     for path in sorted([*ROOT.glob("privpipe/cluster/**/*.py"), *ROOT.glob("flows/**/*.py")]):
         inside = path.relative_to(ROOT).parts
-        if "reproduce" not in inside and not path.name.startswith(("demo", "frontier")):
+        if "reproduce" not in inside and not path.name.startswith("demo"):
             yield path
 
 

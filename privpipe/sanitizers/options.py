@@ -5,7 +5,7 @@ How the values themselves are read is the same for all options: see `privpipe.op
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -13,9 +13,14 @@ from pydantic import TypeAdapter, ValidationError
 from privpipe.errors import OptionError
 from privpipe.option_values import FORBID, Options, admits, take_plain
 
-__all__ = ["FORBID", "Options", "admits", "make_options", "take_plain"]
+__all__ = ["FORBID", "Options", "admits", "make_options", "take_plain", "vary_width"]
 
 T = TypeVar("T")
+
+
+def vary_width(widths: Sequence[int], *_: Any) -> list[Mapping[str, Any]]:
+    """Options of a baseline of a frontier: one filter of each width."""
+    return [{"n_filtered": width} for width in widths]
 
 
 def make_options(kind: type[T], given: Mapping[str, Any], method: str) -> T:

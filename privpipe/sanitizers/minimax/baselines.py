@@ -30,7 +30,7 @@ from privpipe.sanitizers.minimax.training.labelled_moments import (
 )
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks, plan_tasks
 from privpipe.sanitizers.minimax.training.tasks import Task, TaskOptions, find_needs
-from privpipe.sanitizers.options import FORBID, Options
+from privpipe.sanitizers.options import FORBID, Options, vary_width
 
 __all__ = [
     "METHODS",
@@ -244,6 +244,7 @@ METHODS = (
         needs=find_needs,
         releases="rows",
         fit=fit_privacy_lds_filter,
+        vary=vary_width,
         source="Hamm 2017, Minimax Filter, JMLR 18, equations (59)-(62)",
         maps=(LinearFilter,),
         check=check_directions,
@@ -256,6 +257,7 @@ METHODS = (
         needs=lambda _: frozenset(),
         releases="rows",
         fit=fit_pca_filter,
+        vary=vary_width,
         source="Hamm 2017, Minimax Filter, JMLR 18, section 6.1",
         maps=(LinearFilter,),
         check=check_projection,
@@ -268,6 +270,7 @@ METHODS = (
         needs=lambda _: frozenset(),
         releases="rows",
         fit=fit_rand_filter,
+        vary=vary_width,
         source="Hamm 2017, Minimax Filter, JMLR 18, section 6.1",
         maps=(LinearFilter,),
         check=check_projection,

@@ -6,9 +6,9 @@ the best adversary's, both solved anew for every U. Records stay on their shards
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -343,6 +343,18 @@ def _descend(
     )
 
 
+def vary_training(
+    widths: Sequence[int], tradeoffs: Sequence[float], adversaries: Sequence[tuple[str, ...]]
+) -> list[Mapping[str, Any]]:
+    """Options of the filters of a frontier: every width, trade-off and set of adversaries."""
+    return [
+        {"n_filtered": width, "tradeoff": tradeoff, "adversary": list(names)}
+        for width in widths
+        for tradeoff in tradeoffs
+        for names in adversaries
+    ]
+
+
 def check_minimax(options: MinimaxOptions, schema: ShardSchema) -> None:
     """Raise OptionError or InputError if tasks, width or start do not suit the records."""
     check_tasks(options, schema)
@@ -377,6 +389,7 @@ METHODS = (
         needs=find_needs,
         releases="rows",
         fit=fit_minimax_filter,
+        vary=vary_training,
         source="Hamm 2017, Minimax Filter, JMLR 18, Algorithm 1 and section 4",
         maps=(MinimaxFilter,),
         check=check_minimax,

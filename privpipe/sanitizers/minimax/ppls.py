@@ -20,7 +20,7 @@ from privpipe.sanitizers.minimax.training.closed_forms import check_width, cross
 from privpipe.sanitizers.minimax.training.labelled_moments import LABEL_STATISTICS, measure_moments
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks, plan_tasks
 from privpipe.sanitizers.minimax.training.tasks import TaskOptions, find_needs
-from privpipe.sanitizers.options import FORBID
+from privpipe.sanitizers.options import FORBID, vary_width
 
 __all__ = ["METHODS", "PplsOptions", "find_ppls_directions", "fit_ppls_filter"]
 
@@ -134,6 +134,7 @@ METHODS = (
         needs=find_needs,
         releases="rows",
         fit=fit_ppls_filter,
+        vary=vary_width,
         source="Enev et al. 2012, SensorSift, Algorithm 1",
         maps=(LinearFilter,),
         check=check_ppls,

@@ -151,6 +151,7 @@ def fit_leace(shards: Shards, options: LeaceOptions) -> LeaceEraser:
 
 METHOD = Method(
     name="leace",
+    vary=lambda *_: [{}],
     options=LeaceOptions,
     needs=lambda _: frozenset({"confidential"}),
     releases="rows",
