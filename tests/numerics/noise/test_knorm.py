@@ -173,11 +173,12 @@ def draw_both() -> bytes:
     ids=["without AVX-512", "without AVX2", "any x86"],
 )
 def test_draw__has_the_same_bytes_on_other_processors(variables: dict[str, str], tmp_path) -> None:
-    environment = {**os.environ, **variables, "NUMBA_CACHE_DIR": str(tmp_path)}
+    root = str(Path(__file__).parents[3])
+    places = {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": root}
+    environment = {**os.environ, **variables, **places}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", SCRIPT],
         env=environment,
-        cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,
         check=False,
