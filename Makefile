@@ -18,7 +18,7 @@ export DO_NOT_TRACK := 1
 # Tests start hundreds of processes. Where this is set, each compiles every library that it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-kernels test-setup lint bench docs dist release clean constraints
+.PHONY: demo test test-kernels test-setup test-wheel lint bench docs dist release clean constraints
 
 demo: $(READY)
 	$(BIN)/privpipe demo
@@ -34,6 +34,10 @@ test-kernels: $(READY)
 # Set up with every Python found, without any tool but that; downloads, hence apart from `test`.
 test-setup: $(READY)
 	PRIVPIPE_TEST_SETUP=1 $(BIN)/python -m pytest -q -n 0 tests/test_setup.py
+
+# The wheel, by pip alone, in every Python found, beside a user's own folder `flows`: minutes of pip.
+test-wheel: $(READY)
+	PRIVPIPE_TEST_SETUP=wheel $(BIN)/python -m pytest -q -n 0 tests/test_setup.py -k wheel
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -126,6 +126,9 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, SetUp 
             setup.making.communicate()
 
 
+@pytest.mark.skipif(
+    os.environ.get("PRIVPIPE_TEST_SETUP") != "wheel", reason="minutes of pip: make test-wheel"
+)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_wheel__works_by_pip_alone_beside_a_folder_flows(version: str, tmp_path: Path) -> None:
     """Installed from another folder, where the user's own `flows` comes first on the path."""
