@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
 
+import numpy as np
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
 from privpipe.attacks.adversaries.problem import (
@@ -12,6 +15,7 @@ from privpipe.attacks.adversaries.problem import (
     decide_with,
     fit_tuned,
 )
+from privpipe.protocols import FloatArray
 
 __all__ = ["fit_boosting"]
 
@@ -20,30 +24,52 @@ LEAVES = (6, 31)
 TREES = 300
 """Trees in all; with several classes each round of boosting costs one per class."""
 
+PATIENCE = 10
+"""Rounds without a smaller loss on the tuning records after which boosting stops."""
+
 
 def fit_boosting(problem: Problem) -> Fitted:
-    """Gradient boosting on histograms, stopped on the tuning records.
+    """Gradient boosting on histograms, as many rounds as do best on the tuning records.
 
-    Two sizes of tree are tried; `TREES` bounds the number of trees of each.
+    Two sizes of tree are tried; `TREES` bounds the number of trees of each. Besides the round of
+    least loss the last one is tried: guesses go on getting better where certainty no longer does.
     """
     return fit_tuned(problem, _train_boosting)
 
 
 def _train_boosting(problem: Problem, choice: tuple[int, int] | None) -> Iterator[Fitted]:
+    if choice is not None:
+        model = _make(problem, *choice, early_stopping=False)
+        model.fit(problem.x_train, problem.y_train)
+        yield Fitted(decide_with(model, problem), _name(*choice), choice)
+        return
     n_classes = problem.n_classes or 1
-    several = n_classes if n_classes > 2 else 1
+    most = max(20, TREES // (n_classes if n_classes > 2 else 1))
+    for leaves in LEAVES:
+        model = _make(problem, leaves, most, early_stopping=True)
+        model.fit(problem.x_train, problem.y_train, X_val=problem.x_tune, y_val=problem.y_tune)
+        least = int(np.argmax(model.validation_score_[1:])) + 1
+        for rounds in sorted({least, model.n_iter_}):
+            yield Fitted(_stop_at(model, problem, rounds), _name(leaves, rounds), (leaves, rounds))
+
+
+def _make(problem: Problem, leaves: int, rounds: int, *, early_stopping: bool) -> Any:
     regress = problem.n_classes is None
     kind = HistGradientBoostingRegressor if regress else HistGradientBoostingClassifier
-    x, y = problem.x_tune, problem.y_tune
-    for leaves in LEAVES if choice is None else choice[:1]:
-        model = kind(
-            max_iter=max(20, TREES // several) if choice is None else choice[1],
-            max_leaf_nodes=leaves,
-            early_stopping=choice is None,
-            n_iter_no_change=15,
-            random_state=problem.seed,
-        )
-        watched = {"X_val": x, "y_val": y} if choice is None else {}
-        model.fit(problem.x_train, problem.y_train, **watched)
-        settings = f"{leaves} leaves, {model.n_iter_} rounds"
-        yield Fitted(decide_with(model, problem), settings, (leaves, model.n_iter_))
+    return kind(
+        max_iter=rounds,
+        max_leaf_nodes=leaves,
+        early_stopping=early_stopping,
+        n_iter_no_change=PATIENCE,
+        random_state=problem.seed,
+    )
+
+
+def _stop_at(model: Any, problem: Problem, rounds: int) -> Callable[[FloatArray], FloatArray]:
+    """The decision after so many rounds."""
+    stages = model.staged_predict if problem.n_classes is None else model.staged_predict_proba
+    return lambda x: np.asarray(next(islice(stages(x), rounds - 1, None)), np.float64)
+
+
+def _name(leaves: int, rounds: int) -> str:
+    return f"{leaves} leaves, {rounds} rounds"

@@ -12,6 +12,9 @@ __all__ = ["fit_forest"]
 
 TREES = 100
 
+TREES_TRIED = 40
+"""Trees of the forests that are tried: as many as tell which is the better."""
+
 LEAST_RECORDS = (1, 5)
 """Fewest records of a leaf: one remembers, several average."""
 
@@ -31,7 +34,8 @@ def fit_forest(problem: Problem) -> Fitted:
 
 def _train_forests(problem: Problem, choice: int | None) -> Iterator[Fitted]:
     kind = ExtraTreesRegressor if problem.n_classes is None else ExtraTreesClassifier
+    n_trees = TREES_TRIED if choice is None else TREES
     for least in LEAST_RECORDS if choice is None else (choice,):
-        model = kind(n_estimators=TREES, min_samples_leaf=least, random_state=problem.seed)
+        model = kind(n_estimators=n_trees, min_samples_leaf=least, random_state=problem.seed)
         model.fit(problem.x_train, problem.y_train)
         yield Fitted(decide_with(model, problem), f"at least {least} records a leaf", least)

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
+from scipy import linalg
 from scipy.spatial.distance import pdist
-from sklearn.kernel_approximation import Nystroem
+from sklearn.metrics.pairwise import rbf_kernel
 
 from privpipe.attacks.adversaries.linear_adversaries import train_ridges
 from privpipe.attacks.adversaries.problem import (
@@ -25,6 +26,12 @@ WIDTHS = (0.1, 0.3, 1.0, 3.0)
 
 LANDMARKS = 500
 
+Features = Callable[[FloatArray], FloatArray]
+
+
+JITTER = 1e-10
+"""Added to the landmarks' own kernel, whose diagonal is 1: equal landmarks leave it singular."""
+
 
 def fit_rbf(problem: Problem) -> Fitted:
     """Ridge regression on Nystroem features of a Gaussian kernel, best width and ridge.
@@ -38,20 +45,33 @@ def fit_rbf(problem: Problem) -> Fitted:
 
 def _train_kernels(problem: Problem, choice: tuple[float, float] | None) -> Iterator[Fitted]:
     unit = measure_width(problem.x_train, problem.seed)
+    random = np.random.default_rng(problem.seed)
+    n_train = len(problem.x_train)
+    landmarks = problem.x_train[random.choice(n_train, min(LANDMARKS, n_train), replace=False)]
     for width in WIDTHS if choice is None else choice[:1]:
-        features = Nystroem(
-            gamma=width * unit,
-            n_components=min(LANDMARKS, len(problem.x_train)),
-            random_state=problem.seed,
-        ).fit(problem.x_train)
-        mapped = replace(
-            problem,
-            x_train=features.transform(problem.x_train),
-            x_tune=features.transform(problem.x_tune),
-        )
+        find = _find_features(landmarks, width * unit)
+        mapped = replace(problem, x_train=find(problem.x_train), x_tune=find(problem.x_tune))
         ridge = choose_best(mapped, train_ridges(mapped, None if choice is None else choice[1]))
         settings = f"width {width:g}, {ridge.settings}"
-        yield Fitted(_compose(features, ridge), settings, (width, ridge.choice))
+        yield Fitted(_compose(find, ridge), settings, (width, ridge.choice))
+
+
+def _find_features(landmarks: FloatArray, exponent: float) -> Features:
+    """Features whose inner products are the kernel, as far as landmarks span it.
+
+    Any root of the landmarks' kernel will do, for a ridge does not see how it is turned: the
+    triangular one costs a tenth of the symmetric one.
+    """
+    own = rbf_kernel(landmarks, gamma=exponent).astype(np.float64)
+    own.flat[:: len(own) + 1] += JITTER
+    root = linalg.cholesky(own, lower=True)
+
+    def find(x: FloatArray) -> FloatArray:
+        kernel = rbf_kernel(landmarks, x, gamma=exponent)
+        features = linalg.solve_triangular(root.astype(kernel.dtype), kernel, lower=True)
+        return np.asarray(features.T)
+
+    return find
 
 
 def measure_width(x: FloatArray, seed: int) -> float:
@@ -62,5 +82,5 @@ def measure_width(x: FloatArray, seed: int) -> float:
     return 1 / distance if distance > 0 else 1.0
 
 
-def _compose(features: Nystroem, ridge: Fitted) -> Callable[[FloatArray], FloatArray]:
-    return lambda x: ridge.decide(features.transform(x))
+def _compose(find: Features, ridge: Fitted) -> Features:
+    return lambda x: ridge.decide(find(x))

@@ -7,19 +7,22 @@ weak regularisation is weaker than an early stopped one.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from typing import Any
 
 import numpy as np
 from scipy import linalg, special
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 from sklearn.svm import LinearSVC, LinearSVR
 
-from privpipe.attacks.adversaries.problem import Fitted, Problem, fit_tuned, one_hot
+from privpipe.attacks.adversaries.problem import (
+    Fitted,
+    Problem,
+    fit_quietly,
+    fit_tuned,
+    one_hot,
+)
 from privpipe.protocols import FloatArray
 
 __all__ = [
@@ -118,7 +121,7 @@ def train_logistic(
         done = 0
         for stop in stops if choice is None else choice[1:]:
             model.set_params(max_iter=stop - done)
-            _fit_quietly(model, problem)
+            fit_quietly(model, problem)
             settings = f"ridge {ridge:g}, {stop} iterations"
             linear = _freeze(model.coef_.T, model.intercept_, settings, problem.n_classes)
             yield Fitted(rank_by_probability(linear.decide), settings, (ridge, stop))
@@ -141,7 +144,7 @@ def _train_margins(problem: Problem, choice: float | None) -> Iterator[Fitted]:
             )
         else:
             model = LinearSVC(C=strength, dual=False)
-        _fit_quietly(model, problem)
+        fit_quietly(model, problem)
         slope = np.atleast_2d(model.coef_).T
         yield _freeze(slope, model.intercept_, f"C {strength:.3g}", problem.n_classes, margin)
 
@@ -160,13 +163,6 @@ def _train_naive_bayes(problem: Problem, choice: float | None) -> Iterator[Fitte
         model.var_ = plain.var_ + smoothing
         decide = rank_by_probability(model.predict_joint_log_proba)
         yield Fitted(decide, f"smoothing {smoothing:g}", smoothing)
-
-
-def _fit_quietly(model: Any, problem: Problem) -> None:
-    """Train; stopping short is one of the settings tried, no reason for a warning."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        model.fit(problem.x_train, problem.y_train)
 
 
 def rank_by_probability(decide: Callable[[FloatArray], FloatArray]) -> Callable[..., FloatArray]:

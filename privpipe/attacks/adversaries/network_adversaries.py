@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 
-from privpipe.attacks.adversaries.problem import Fitted, Problem, fit_tuned
+from privpipe.attacks.adversaries.problem import Fitted, Problem, fit_quietly, fit_tuned
 from privpipe.protocols import FloatArray
 
 __all__ = ["fit_network"]
@@ -35,14 +35,19 @@ def fit_network(problem: Problem) -> Fitted:
 
 
 def _train_networks(problem: Problem, choice: tuple[float, int] | None) -> Iterator[Fitted]:
+    kind = MLPRegressor if problem.n_classes is None else MLPClassifier
     for penalty in PENALTIES if choice is None else choice[:1]:
-        kind = MLPRegressor if problem.n_classes is None else MLPClassifier
-        model = kind(hidden_layer_sizes=(HIDDEN,), alpha=penalty, random_state=problem.seed)
-        known = {} if problem.n_classes is None else {"classes": np.arange(problem.n_classes)}
+        model = kind(
+            hidden_layer_sizes=(HIDDEN,),
+            alpha=penalty,
+            random_state=problem.seed,
+            warm_start=True,  # each stop goes on from the one before, with Adam's sums begun anew
+            n_iter_no_change=max(EPOCHS),
+        )
         done = 0
         for stop in EPOCHS if choice is None else choice[1:]:
-            for _ in range(done, stop):
-                model.partial_fit(problem.x_train, problem.y_train, **known)
+            model.set_params(max_iter=stop - done)
+            fit_quietly(model, problem)
             done = stop
             settings = f"penalty {penalty:g}, {stop} epochs"
             yield Fitted(_freeze(model, problem), settings, (penalty, stop))

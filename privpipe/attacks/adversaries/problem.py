@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
 
 from privpipe.attacks.statistics.measures import weigh_areas
 from privpipe.attacks.statistics.splits import draw_rows
@@ -19,6 +21,7 @@ __all__ = [
     "Trainer",
     "choose_best",
     "decide_with",
+    "fit_quietly",
     "fit_tuned",
     "measure_tuning",
     "one_hot",
@@ -100,6 +103,13 @@ def decide_with(model: Any, problem: Problem) -> Callable[[FloatArray], FloatArr
     """The decision of a fitted model of scikit-learn: its numbers, or probabilities of classes."""
     decide = model.predict if problem.n_classes is None else model.predict_proba
     return lambda x: np.asarray(decide(x), np.float64)
+
+
+def fit_quietly(model: Any, problem: Problem) -> None:
+    """Train; stopping short is one of the settings tried, no reason for a warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(problem.x_train, problem.y_train)
 
 
 Trainer = Callable[[Problem, Any], Iterable[Fitted]]
