@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
@@ -26,6 +27,7 @@ from privpipe.numerics.mapping.search.mapping_search import search_mapping
 from privpipe.numerics.mapping.search.pairs.frank_wolfe import search_frank_wolfe
 from privpipe.protocols import Guarantee
 from privpipe.sanitizers.mapping.alphabet import Alphabet, Distortion, prepare_alphabet
+from privpipe.sanitizers.mapping.solving.certificate_seconds import forecast_certificate
 from privpipe.sanitizers.mapping.solving.start import read_start
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, UnseenPolicy
 
@@ -87,8 +89,9 @@ def solve_privacy_mapping(
         year's joint. It is checked and normalised for this joint and budget, so that it can
         cost time but never change what is promised.
     max_seconds
-        Time after which no new round begins and inner solves end at their next step; a pricing
-        round is finished. The best mapping so far is returned.
+        Time that the whole solve takes, its certificate included, which is forecast and gets at
+        most half of it. Near the end no round begins that would not fit, and inner solves end at
+        their next step. The best mapping so far is returned; with too little time, the identity.
     on_round
         Called after each round with the search's progress.
     unseen
@@ -137,6 +140,8 @@ def solve_privacy_mapping(
     """
     check_solve_options(distortion_budget, gap, solver, n_steps, max_seconds)
     alphabet = prepare_alphabet(joint, codes, distortion, distortion_budget)
+    began = time.monotonic()
+    max_seconds -= forecast_certificate(alphabet, max_seconds)
     problem = replace(alphabet.problem, budget=_searchable_budget(alphabet))
     beginning = None if start is None else read_start(alphabet, start)
     limit = _solve_limit(alphabet, gap)
@@ -144,6 +149,7 @@ def solve_privacy_mapping(
         progress, stopped = limit
     else:
         breakdown = False
+        max_seconds = max(max_seconds - (time.monotonic() - began), np.finfo(float).tiny)
         try:
             # Extreme problems overflow on the way; what is not finite is never taken.
             with np.errstate(all="ignore"):
