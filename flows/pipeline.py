@@ -54,6 +54,7 @@ from privpipe_flows.runs.stages.publish import (
     publish_stage,
     write_report,
 )
+from privpipe_flows.runs.stages.spend import confirm_published
 from privpipe_flows.runs.stages.train import train_stage
 from privpipe_flows.runs.watch import Watch
 
@@ -237,8 +238,10 @@ def _release(options: RunOptions, watch: Watch, until: str) -> str:
 def _end_published(options: RunOptions, checked: Run) -> None:
     """Do what a run that died after its release was visible had still to do."""
     known = read_state(options.release.path)
-    if known is not None and checked.method.forgets_keys:
-        forget_drawing(known.run_id)
+    if known is not None:
+        confirm_published(checked, known.run_id)
+        if checked.method.forgets_keys:
+            forget_drawing(known.run_id)
     remove_workspace(options.release.path)
 
 

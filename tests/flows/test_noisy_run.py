@@ -242,6 +242,28 @@ def test_run__what_is_learned_from_the_records_themselves_promises_nothing(bench
     assert bench.losses() == []
 
 
+ALONE = {"filter": "", "method": "threshold = 20.0\ncentre = false"}
+"""Noise alone with a given bound: nothing is learned, and no record need be public."""
+
+
+def test_impute__from_private_records_is_refused(bench: Bench) -> None:
+    """The mean of the collection in the place of what is missing is a mean of private records."""
+    given = ALONE | {"public": "false", "nonfinite": "impute"}
+    with pytest.raises(GuaranteeError, match="mean training record") as caught:
+        check_stage(read_options(bench.configure("bad", **given)))
+    assert caught.value.code == "not-public"
+    assert bench.losses() == []
+
+
+@pytest.mark.parametrize("public", ["true", "false"])
+def test_impute__from_public_records_or_with_leave_is_released(bench: Bench, public: str) -> None:
+    method = ALONE["method"] + ("" if public == "true" else "\nallow_data_bound = true")
+    given = {"filter": "", "method": method, "public": public, "nonfinite": "impute"}
+    bench.release("one", **given)
+    kind = bench.header("one")["guarantee"]["kind"]
+    assert kind == ("local_dp" if public == "true" else "none")
+
+
 def test_resume__without_its_key_stops(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.release("one")
     for entry in list_keys():

@@ -82,6 +82,7 @@ def check_stage(options: RunOptions) -> Run:
     if options.training is not None:
         collection = open_collection(section.path, attributes=roles["attributes"])
     _check_public(options, collection, training)
+    _check_imputed(options, method, training)
     _check_kinds(training)
     method.check(options.method, training.schema)
     _check_schemas(collection.schema_of_records, training.schema_of_records)
@@ -168,6 +169,21 @@ def _check_public(options: RunOptions, collection: Collection, training: Collect
             f"[training] public is true, but {len(shared)} of its partitions hold the records of "
             "[collection], which are to be protected.",
             remedy="Train on records that are public and not among those to release.",
+            code="not-public",
+        )
+
+
+def _check_imputed(options: RunOptions, method: Method[Any], training: Collection) -> None:
+    """A mean that stands in released records is learned, as a filter is."""
+    promises = method.loses(options.method) is not None
+    if promises and options.release.nonfinite == "impute" and not training.public:
+        raise GuaranteeError(
+            '[release] nonfinite = "impute" puts the mean training record in the place of what is '
+            "missing, and the training records are not said to be public: what it tells of them "
+            "is outside the promise.",
+            remedy="Name public records as [training] with public = true; or set [release] "
+            'nonfinite = "withhold"; or set [method] allow_data_bound = true, and the release '
+            "promises nothing.",
             code="not-public",
         )
 

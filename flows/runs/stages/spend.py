@@ -17,7 +17,14 @@ from privpipe.store.releases.release import ReleasePlan
 from privpipe_flows.runs.run import Run
 from privpipe_flows.runs.stages.train import Trained
 
-__all__ = ["check_limit", "confirm_loss", "make_keys", "open_account", "reserve_loss"]
+__all__ = [
+    "check_limit",
+    "confirm_loss",
+    "confirm_published",
+    "make_keys",
+    "open_account",
+    "reserve_loss",
+]
 
 
 def open_account(run: Run) -> Account:
@@ -135,3 +142,10 @@ def confirm_loss(run: Run, trained: Trained) -> None:
     charges = _list_charges(trained, make_keys(run, trained))
     if charges:
         open_account(run).record("confirm", charges, run.run_id)
+
+
+def confirm_published(run: Run, run_id: str) -> None:
+    """The same for a run that died between its release and its account."""
+    if run.method.loses(run.options.method) is not None:
+        digests = [part.digest for part in run.collection.schema_of_records.partitions]
+        open_account(run).confirm_run(digests, run_id)

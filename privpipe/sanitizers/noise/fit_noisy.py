@@ -75,6 +75,14 @@ class NoisyOptions(Options):
     centre: Annotated[
         bool, Field(description="Subtract the mean of the public training records first.")
     ] = True
+    orthonormalise: Annotated[
+        bool,
+        Field(
+            description="Turn the columns of a linear filter before the noise into orthonormal "
+            "ones: every direction then has the same noise. False: keep the filter's own scales, "
+            "and directions that it stretches have less noise to bear."
+        ),
+    ] = True
     order: Annotated[
         Order,
         Field(
@@ -234,7 +242,9 @@ def _bound_records(shards: Shards, options: NoisyOptions, fitted: RecordMap | No
     shift: FloatArray = np.zeros(n_features)
     linear: Any = fitted if isinstance(fitted, Projects) else None
     if linear is not None:
-        projection, shift = _orthonormalise(linear.weights, linear.offset)
+        projection, shift = linear.weights, linear.offset
+        if options.orthonormalise:
+            projection, shift = _orthonormalise(projection, shift)
     elif fitted is not None:
         before, shift = (fitted,), np.zeros(fitted.n_features_out)
     mechanism = plan(options, len(shift))

@@ -30,7 +30,9 @@ _SECRET = (
 )
 _NOT_HIDDEN = (
     "Records are protected one by one, not what several records of one person tell together, nor "
-    "variables released beside the features, which records are withheld, and how long it took."
+    "what is published beside the released features: other variables, which records are withheld, "
+    "counts of clipped records, the digest of the source (it confirms a guess of all of them), "
+    "figures of the audit, and how long it took."
 )
 
 

@@ -42,7 +42,8 @@ class NoisyFilter:
     before
         The filter before the noise, where it is no linear one; at most one.
     projection : (n_features, n_filtered)
-        A linear filter before the noise, its columns orthonormal; of no rows where there is none.
+        A linear filter before the noise, its columns orthonormal unless its own scales were to be
+        kept; of no rows where there is none.
     shift : (n_bounded,)
         Added before bounding: less the public mean.
     after

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
 import fsspec
 import google_crc32c
@@ -36,6 +36,9 @@ from privpipe.store.access.location import (
 __all__ = ["Account", "Charge", "Entry", "Loss", "add_up_losses", "find_account"]
 
 Action = Literal["reserve", "confirm", "void"]
+
+BUCKETS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"}
+"""Schemes whose paths begin with a bucket, which nobody but its owner makes."""
 
 MOST_ATTEMPTS = 1_000
 """Entries of rivals that a writer waits for."""
@@ -172,14 +175,22 @@ class Account:
             raise
 
     def _reserve(self, charge: Charge, run: str, limit: float | None) -> bool:
-        """Whether an entry was made; this run may have made it before."""
-        for _ in range(MOST_ATTEMPTS):
+        """Make an entry; whether it was the first of this run.
+
+        A run that goes on makes another one, which costs nothing: the number that a lost "void"
+        of its own may still be on its way to is taken then.
+        """
+        mine, tried, held = (charge.charge, run), -1, False
+        for attempt in range(MOST_ATTEMPTS):
             loss = self.read(charge.partition)
-            if _find_actions(loss.entries).get((charge.charge, run), "void") != "void":
-                return False
+            if attempt == 0:
+                held = _find_actions(loss.entries).get(mine, "void") != "void"
+            if _is_made(loss.entries, tried, mine):  # though the store's answer was lost
+                return not held
             _check_limit(loss, charge, limit)
-            if self._write("reserve", charge, run, len(loss.entries)):
-                return True
+            tried = len(loss.entries)
+            if self._write("reserve", charge, run, tried):
+                return not held
         raise _contended(self.url)
 
     def record(self, action: Action, charges: Iterable[Charge], run: str) -> None:
@@ -193,6 +204,20 @@ class Account:
                     break
             else:
                 raise _contended(self.url)
+
+    def confirm_run(self, partitions: Iterable[str], run: str) -> None:
+        """Confirm what a run reserved that died after its release was visible."""
+        for partition in partitions:
+            entries = self.read(partition).entries
+            held = {e.charge: e for e in entries if e.run == run and e.action == "reserve"}
+            self.record(
+                "confirm",
+                [
+                    Charge(partition, e.charge, e.epsilon, e.delta, e.protects)
+                    for e in held.values()
+                ],
+                run,
+            )
 
     def read(self, partition: str) -> Loss:
         """What a partition has lost.
@@ -225,6 +250,8 @@ class Account:
             file_system, path = fsspec.core.url_to_fs(self.url)
             file_system.invalidate_cache()
             found = file_system.ls(path, detail=False) if file_system.exists(path) else []
+            if not found:
+                _check_bucket(file_system, path)
         except Exception as error:  # many kinds, depending on the file system
             raise explain_unreachable(self.url, error) from None
         for name in sorted(place.rstrip("/").rpartition("/")[2] for place in found):
@@ -238,6 +265,7 @@ class Account:
         try:
             found = file_system.ls(path, detail=False)
         except FileNotFoundError:
+            _check_bucket(file_system, path)
             return []
         names = sorted(place.rpartition("/")[2] for place in found)
         names = [name for name in names if name.endswith(".json") and not name.startswith(".")]
@@ -296,6 +324,16 @@ def _link(path: str, entry: Entry) -> bool:
     return True
 
 
+def _check_bucket(file_system: Any, path: str) -> None:
+    """What is not there is an account of no losses; a bucket that is not there is a mistake."""
+    protocols = {file_system.protocol} if isinstance(file_system.protocol, str) else {
+        *file_system.protocol
+    }  # fmt: skip
+    bucket = path.lstrip("/").partition("/")[0]
+    if protocols & BUCKETS and not file_system.exists(bucket):
+        raise ConnectionError(bucket)
+
+
 def _name(number: int) -> str:
     return f"{number:08d}.json"
 
@@ -317,6 +355,14 @@ def _decode(content: bytes, number: int, where: str) -> Entry:
     except (ValueError, KeyError, TypeError, AttributeError):
         raise _damaged(where, number) from None
     return entry
+
+
+def _is_made(entries: Sequence[Entry], number: int, mine: tuple[str, str]) -> bool:
+    """Whether the entry of this number is the reservation that this run tried to make there."""
+    if not 0 <= number < len(entries):
+        return False
+    found = entries[number]
+    return (found.charge, found.run) == mine and found.action == "reserve"
 
 
 def _find_actions(entries: Iterable[Entry]) -> dict[tuple[str, str], Action]:
