@@ -18,7 +18,8 @@ import dask
 import distributed
 from distributed import Client, WorkerPlugin
 
-from privpipe.cluster.workers.guarded import check_dashboard, start_cluster
+from privpipe.cluster.workers.dashboard import OFF, check_dashboard, check_pages, place_of
+from privpipe.cluster.workers.guarded import start_cluster
 from privpipe.cluster.workers.monitoring.scheduler_side import ShowProgress
 from privpipe.cluster.workers.versions import check_versions
 from privpipe.errors import ClusterError, OptionError
@@ -73,8 +74,9 @@ class ClusterOptions:
     memory_limit
         Memory of each local worker, as Dask writes it ("4GiB"); by default an equal share.
     dashboard
-        ``host:port`` of a local cluster's dashboard, on this machine only. Its pages lie below a
-        path that is new for each run and shown at its start.
+        ``host:port`` of a local cluster's dashboard on this machine, ``https://host:port`` with
+        certificates of Dask's configuration, or "off". Its pages lie below a path that is new for
+        each run and shown at its start.
     wait_seconds
         How long to wait for the first worker.
     scratch
@@ -197,6 +199,7 @@ def _reach(address: str, wait_seconds: float) -> Iterator[Client]:
         problem = type(error).__name__
     else:
         with client:
+            check_pages(client)
             _prepare(client, wait_seconds)
             check_versions(client)
             yield client
@@ -271,11 +274,13 @@ def _is_loopback(host: str) -> bool:
 
 def _free_address(wanted: str) -> str:
     """The wanted address, or any free port of its host when it is taken."""
-    host, _, port = wanted.rpartition(":")
+    if wanted == OFF:
+        return wanted
+    host, _, port = place_of(wanted).rpartition(":")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, int(port)))
         except OSError:
-            return f"{host}:0"
+            return f"{wanted.rpartition(':')[0]}:0"
     return wanted
