@@ -149,6 +149,13 @@ class ClusterSection(Section):
             "https://host:port with certificates of Dask's configuration, or off."
         ),
     ] = "127.0.0.1:8787"
+    performance_report: Annotated[
+        str | None,
+        Field(
+            description="File for Dask's report of the run (tasks, memory, profiles without source "
+            "code), one HTML page that loads nothing. Not set: none."
+        ),
+    ] = None
     wait_seconds: Annotated[
         float, Field(gt=0, description="How long to wait for the first worker.")
     ] = 60.0

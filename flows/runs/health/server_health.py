@@ -71,10 +71,10 @@ def check_deployed(path: str, automations: str) -> Iterator[Finding]:
     there = _list(url, "/deployments/filter")
     by_name = {item["name"]: item for item in there}
     for wanted in read_deployments(path):
-        found = by_name.get(wanted.name)
-        yield _compare(wanted, found, path)
-        if found is not None and any(active for _, _, active in wanted.schedules):
-            yield _judge_last_run(url, wanted, found["id"])
+        there_is = by_name.get(wanted.name)
+        yield _compare(wanted, there_is, path)
+        if there_is is not None and any(active for _, _, active in wanted.schedules):
+            yield _judge_last_run(url, wanted, there_is["id"])
     watching = {item["name"] for item in _list(url, "/automations/filter") if item["enabled"]}
     for item in read_automations(automations):
         found = item["name"] in watching

@@ -18,6 +18,7 @@ import dask
 import distributed
 from distributed import Client, WorkerPlugin
 
+from privpipe.cluster.workers.certificates import check_own_certificate
 from privpipe.cluster.workers.dashboard import OFF, check_dashboard, check_pages, place_of
 from privpipe.cluster.workers.guarded import start_cluster
 from privpipe.cluster.workers.monitoring.scheduler_side import ShowProgress
@@ -82,6 +83,8 @@ class ClusterOptions:
     scratch
         Folder for a local cluster's spilled records, emptied at start and at end; a new private
         one by default.
+    performance_report
+        File for Dask's report of what the workers did, see `report_performance`.
     """
 
     address: str | None = None
@@ -90,6 +93,7 @@ class ClusterOptions:
     dashboard: str = "127.0.0.1:8787"
     wait_seconds: float = 60.0
     scratch: str | None = None
+    performance_report: str | None = None
 
 
 @dataclass(frozen=True)
@@ -139,10 +143,13 @@ def connect(options: ClusterOptions) -> Iterator[Client]:
         If the address is not ``tls://``, or ``tcp://`` on this machine: an open scheduler lets
         anyone who reaches it run code. If the dashboard would listen to other machines.
     ClusterError
-        If it cannot be reached, or no worker joins in time.
+        If it cannot be reached, shows itself to everybody, no worker joins in time, one has other
+        versions, or our own certificate has expired.
     """
     if options.address is not None:
         check_address(options.address)
+        if options.address.startswith("tls://"):
+            check_own_certificate()
         with _reach(options.address, options.wait_seconds) as client:
             yield client
         return
