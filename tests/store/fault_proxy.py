@@ -14,7 +14,7 @@ from typing import Literal
 
 __all__ = ["Ask", "Fault", "FaultProxy", "run_proxy"]
 
-Kind = Literal["throttle", "lose", "expire", "cut", "reset"]
+Kind = Literal["throttle", "lose", "expire", "cut", "reset", "ignore"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ class Fault:
     kind
         throttle: 503 SlowDown, nothing is done. lose: it is done, and the connection ends without
         an answer. expire: 400 ExpiredToken. cut: it is done, and the answer ends in its middle.
-        reset: the connection ends before anything is done. None: nothing, but for the delay.
+        reset: the connection ends before anything is done. ignore: its condition is left out, as
+        by a store that knows none. None: nothing, but for the delay.
     delay
         Seconds before it is handed on.
     """
@@ -105,6 +106,8 @@ def run_proxy(upstream: str) -> Iterator[FaultProxy]:
             elif kind == "expire":
                 self._answer(400, [], describe("ExpiredToken"))
             else:
+                if kind == "ignore":
+                    del self.headers["If-None-Match"]
                 status, headers, answer = self._forward(body)
                 if kind == "lose":
                     self._end()
