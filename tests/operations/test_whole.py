@@ -65,14 +65,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeCluster]:
         text = CONFIG.replace("{place}", place).replace("{cluster}", where).replace("{gate}", gate)
         (whole.folder / f"{name}.toml").write_text(text)
     write_records(whole.folder / "records.npz")
-    deploy = (ROOT / "deploy" / "prefect.yaml").read_text()
-    (whole.folder / "prefect.yaml").write_text(deploy.replace("0 2 * * *", "* * * * *", 1))
+    schedule(whole, "* * * * *", active=False)
     (whole.folder / "automations.yaml").write_text((ROOT / "deploy/automations.yaml").read_text())
     try:
         whole.start(*(name for name in whole.commands if name != "runs"))
         for bucket in ("records", "releases"):
             store(whole).create_bucket(Bucket=bucket)
-        features = "--features x --labels wanted,secret --categorical secret --chunk-mib 0.0005"
+        features = "--features x --labels wanted,secret --categorical secret --chunk-mib 0.001"
         whole.command("ingest", "records.npz", "s3://records/records.zarr", *features.split())
         whole.command("run", "reference.toml")
         whole.command("deploy", "prefect.yaml")
@@ -80,6 +79,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeCluster]:
         yield whole
     finally:
         whole.stop()
+
+
+def schedule(cluster: WholeCluster, cron: str, *, active: bool) -> None:
+    """Write the deployments, the nightly one with another schedule."""
+    text = (ROOT / "deploy" / "prefect.yaml").read_text()
+    nightly = '{ cron: "0 2 * * *", timezone: Europe/Berlin, active: true }'
+    assert nightly in text
+    state = str(active).lower()
+    instead = f'{{ cron: "{cron}", timezone: Europe/Berlin, active: {state} }}'
+    (cluster.folder / "prefect.yaml").write_text(text.replace(nightly, instead))
 
 
 def write_records(path: Path) -> None:
@@ -146,6 +155,9 @@ TIMES = (datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=n) for n in range(100
 
 
 def test_schedule__fires_by_itself_cleans_and_publishes(cluster: WholeCluster) -> None:
+    schedule(cluster, "* * * * *", active=True)
+    cluster.command("deploy", "prefect.yaml")
+
     def find_scheduled() -> str | None:
         made = [key for key in read_keys(cluster, "20") if key.endswith(".zarr/zarr.json")]
         made = [key for key in made if ".model." not in key]
@@ -164,12 +176,11 @@ def test_schedule__fires_by_itself_cleans_and_publishes(cluster: WholeCluster) -
 
 def pause(cluster: WholeCluster) -> None:
     """No more by the schedule: CANCEL_NEW would cancel the runs of the other tests."""
-    found = cluster.ask("/deployments/name/privpipe-release/release")
-    cluster.command_prefect("deployment", "schedule", "clear", "-y", "privpipe-release/release")
-    assert found["schedules"]
+    schedule(cluster, "* * * * *", active=False)
+    cluster.command("deploy", "prefect.yaml")
 
     def is_free() -> bool:
-        asked = {"flow_runs": {"state": {"type": {"any_": ["RUNNING", "PENDING"]}}}}
+        asked = {"flow_runs": {"state": {"type": {"any_": ["RUNNING", "PENDING", "CANCELLING"]}}}}
         return not cluster.ask("/flow_runs/filter", asked)
 
     wait_for("the last scheduled run ends", is_free, 180)

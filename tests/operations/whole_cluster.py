@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -141,17 +142,16 @@ class WholeCluster:
         }
 
     def _make_database(self) -> None:
-        data = self.folder / "database"
-        data.mkdir(mode=0o700)
+        # Its own user must reach it, through no private folder of pytest's.
+        self.data = Path(tempfile.mkdtemp(prefix="privpipe-database-"))
         if os.geteuid() == 0:
-            shutil.chown(data, "postgres")
-            for parent in (self.folder, *self.folder.parents):
-                if parent != Path("/"):
-                    parent.chmod(parent.stat().st_mode | 0o011)
-        password = self.folder / "password"
+            shutil.chown(self.data, "postgres")
+        password = self.data.with_suffix(".password")
+        password.touch(mode=0o600)
         password.write_text(self.secret)
-        password.chmod(0o644)  # its owner is another user
-        made = [f"{POSTGRES}/initdb", "-D", str(data), "-U", "prefect", "-A", "scram-sha-256"]
+        if os.geteuid() == 0:
+            shutil.chown(password, "postgres")
+        made = [f"{POSTGRES}/initdb", "-D", str(self.data), "-U", "prefect", "-A", "scram-sha-256"]
         subprocess.run(
             [*self._as_postgres(), *made, f"--pwfile={password}", "--no-sync"],
             check=True,
@@ -166,7 +166,7 @@ class WholeCluster:
         return ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
 
     def _database_command(self) -> list[str]:
-        where = ["-D", str(self.folder / "database"), "-p", str(self.ports["database"])]
+        where = ["-D", str(self.data), "-p", str(self.ports["database"])]
         sockets = ["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="]
         return [*self._as_postgres(), f"{POSTGRES}/postgres", *where, *sockets]
 
@@ -213,6 +213,8 @@ class WholeCluster:
     def stop(self) -> None:
         """End all."""
         self.kill(*list(self.processes))
+        if POSTGRES is not None:
+            shutil.rmtree(self.data, ignore_errors=True)
 
     def command(self, *words: str) -> str:
         """What a command of privpipe says; AssertionError if it fails."""
