@@ -29,7 +29,7 @@ from zarr.storage import FsspecStore, LocalStore, StorePath
 
 from privpipe.errors import OptionError, StoreError, printable
 from privpipe.store.access.bounds import use_bounded_codecs
-from privpipe.store.access.refusals import http_status
+from privpipe.store.access.store_refusals import http_status
 
 __all__ = [
     "MOST_NAME_BYTES",

@@ -17,7 +17,7 @@ from privpipe.errors import FormatError
 from privpipe.numerics.null_space.cleaning import reconstruct_records
 from privpipe.protocols import FloatArray
 from privpipe.store.access.location import list_keys, open_store, read_bytes, shown
-from privpipe.store.access.refusals import explain_refusal
+from privpipe.store.access.store_refusals import explain_refusal
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -9,7 +9,7 @@ from typing import Any
 
 from privpipe.errors import FormatError, StoreError
 from privpipe.store.access.location import local_path, open_store, read_bytes, read_many, shown
-from privpipe.store.access.refusals import explain_refusal
+from privpipe.store.access.store_refusals import explain_refusal
 from privpipe.store.arrays.layout import ROOT_DOCUMENT, digest_documents, is_sealed
 
 __all__ = [

@@ -37,7 +37,7 @@ from privpipe.store.access.location import (
     shown,
     write_bytes,
 )
-from privpipe.store.access.refusals import explain_refusal
+from privpipe.store.access.store_refusals import explain_refusal
 from privpipe.store.arrays.headers import check_output_free, newest_version, read_header
 from privpipe.store.arrays.layout import ROOT_DOCUMENT, root_document
 

@@ -11,7 +11,7 @@ import zarr
 from privpipe.errors import IncompleteReleaseError
 from privpipe.store.access.generation_log import is_generational
 from privpipe.store.access.location import Place, as_url, list_keys, open_store, shown
-from privpipe.store.access.refusals import explain_refusal
+from privpipe.store.access.store_refusals import explain_refusal
 from privpipe.store.arrays.blocks import Receipt, Stored, measure_object
 from privpipe.store.arrays.factored_basis import BASIS, read_basis
 from privpipe.store.arrays.headers import check_documents, read_header

@@ -24,7 +24,7 @@ from zarr.storage import StorePath, WrapperStore
 from privpipe.errors import FormatError, PrivpipeError, StoreError
 from privpipe.store.access.bounds import MOST_CHUNK_BYTES
 from privpipe.store.access.location import TRAILER, open_store, shown
-from privpipe.store.access.refusals import explain_refusal
+from privpipe.store.access.store_refusals import explain_refusal
 from privpipe.store.arrays.blocks import read_where_new
 from privpipe.store.arrays.headers import check_documents
 from privpipe.store.arrays.layout import ROOT_DOCUMENT, ArrayPlan, chunk_key
