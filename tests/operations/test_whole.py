@@ -8,15 +8,18 @@ another size. `PRIVPIPE_TEST_S3` names another S3 server than moto; one that kee
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import boto3
+import httpx
 import numpy as np
 import pytest
 
+from tests.flows.canaries import Canaries, search_bytes, search_tree
 from tests.operations.whole_cluster import POSTGRES, ROOT, WholeCluster, wait_for
 
 pytestmark = [
@@ -25,6 +28,8 @@ pytestmark = [
 ]
 
 N_RECORDS = max(int(os.environ.get("PRIVPIPE_TEST_WHOLE", "1")), 1_200)
+
+SECRETS = ("SECRETmalaria", "SECRETnothing")
 
 CONFIG = """
 [collection]
@@ -94,7 +99,7 @@ def schedule(cluster: WholeCluster, cron: str, *, active: bool) -> None:
 def write_records(path: Path) -> None:
     random = np.random.default_rng(5)
     x = random.normal(size=(N_RECORDS, 5))
-    secret = (x @ [0.0, 1.0, 1.0, -1.0, 0.3] > 0).astype(np.int8)
+    secret = np.where(x @ [0.0, 1.0, 1.0, -1.0, 0.3] > 0, *SECRETS)
     wanted = x @ [1.0, -1.0, 0.5, 0.0, 0.0] + random.normal(size=N_RECORDS) / 10
     np.savez(path, x=x, wanted=wanted, secret=secret)
 
@@ -243,3 +248,31 @@ def test_kill__of_any_process_makes_the_same_release(cluster: WholeCluster, vict
         if victim != "s3":
             assert cluster.wait_end(run)[0] == "COMPLETED"
     finish(cluster, at)
+
+
+def test_canaries__are_in_no_log_database_or_page(cluster: WholeCluster) -> None:
+    """Of records, after all of the above: logs, Prefect's folder and database, scratch, pages."""
+    run = cluster.begin("run.toml", next(TIMES).isoformat())
+    assert cluster.wait_end(run)[0] == "COMPLETED"
+    with np.load(cluster.folder / "records.npz") as records:
+        numbers = {name: records[name] for name in ("x", "wanted")}
+    canaries = Canaries(numbers, {"secret": SECRETS})
+    content = (cluster.folder / "records.npz").read_bytes()
+    assert search_bytes(canaries, content) == {"x", "wanted", "secret"}
+    seen = cluster.folder / "seen"
+    seen.mkdir()
+    dashboard = f"http://127.0.0.1:{cluster.ports['dashboard']}"
+    for page in ("metrics", "privpipe", "info/main/workers.html", "info/main/logs.html"):
+        answer = httpx.get(f"{dashboard}/{page}", timeout=30)
+        assert answer.status_code == httpx.codes.OK
+        (seen / page.replace("/", "-")).write_bytes(answer.content)
+    assert b"privpipe_chunks" in (seen / "metrics").read_bytes()
+    if POSTGRES is not None:
+        (seen / "database.sql").write_text(cluster.dump_database())
+        assert "privpipe-release" in (seen / "database.sql").read_text()
+    for log in cluster.folder.glob("*.log"):
+        (seen / log.name).write_bytes(log.read_bytes())
+    for name in ("prefect", "scratch-1", "scratch-2"):
+        if (cluster.folder / name).exists():
+            shutil.copytree(cluster.folder / name, seen / name)
+    assert search_tree(canaries, seen) == {}

@@ -29,6 +29,7 @@ from privpipe.cluster.workers.deployed import write_configuration
 __all__ = ["POSTGRES", "WholeCluster", "free_port", "wait_for"]
 
 ROOT = Path(__file__).parents[2]
+PORTS = ("server", "scheduler", "database", "s3", "dashboard")
 ENDED = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 
 
@@ -70,7 +71,7 @@ class WholeCluster:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.ports = {name: free_port() for name in ("server", "scheduler", "database", "s3")}
+        self.ports = {name: free_port() for name in PORTS}
         self.secret = secrets.token_hex(16)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         make_certificates(folder / "certs")
@@ -135,7 +136,8 @@ class WholeCluster:
             "scheduler": [
                 *"dask scheduler --host 127.0.0.1 --protocol tls".split(),
                 *("--port", str(self.ports["scheduler"])),
-                *("--dashboard-address", "127.0.0.1:0", "--preload", preload),
+                *("--dashboard-address", f"127.0.0.1:{self.ports['dashboard']}"),
+                *("--preload", preload),
             ],
             **workers,
             "runs": "prefect worker start --pool privpipe --name one --limit 2".split(),
@@ -235,6 +237,14 @@ class WholeCluster:
         )
         assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-1500:]
         return done.stdout + done.stderr
+
+    def dump_database(self) -> str:
+        """All that PostgreSQL holds, as text."""
+        url = self.environment["PREFECT_SERVER_DATABASE_CONNECTION_URL"].replace("+asyncpg", "")
+        done = subprocess.run(
+            [f"{POSTGRES}/pg_dump", "--dbname", url], capture_output=True, text=True, check=True
+        )
+        return done.stdout
 
     def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """An answer of Prefect's server; asked again while it is not there."""
