@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -213,8 +214,10 @@ class WholeCluster:
             process.wait()
 
     def stop(self) -> None:
-        """End all."""
+        """End all, runs that outlived their worker among them."""
         self.kill(*list(self.processes))
+        for number in self._find_processes(f"PREFECT_HOME={self.folder}/prefect"):
+            os.kill(number, signal.SIGKILL)
         if POSTGRES is not None:
             shutil.rmtree(self.data, ignore_errors=True)
 
@@ -291,14 +294,19 @@ class WholeCluster:
 
     def find_driver(self, run: str) -> int:
         """Process number of a run that is under way."""
+        found = self._find_processes(f"PREFECT__FLOW_RUN_ID={run}")
+        assert found, "the run has no process"
+        return found[0]
+
+    def _find_processes(self, variable: str) -> list[int]:
+        """Processes whose environment holds exactly this."""
+        found = []
         for folder in Path("/proc").iterdir():
             if folder.name.isdigit():
-                try:
-                    if f"PREFECT__FLOW_RUN_ID={run}".encode() in (folder / "environ").read_bytes():
-                        return int(folder.name)
-                except OSError:
-                    continue
-        raise AssertionError("the run has no process")
+                with suppress(OSError):
+                    if variable.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                        found.append(int(folder.name))
+        return found
 
     def describe(self) -> str:
         """Last lines of all logs, for who reads of a failure."""
