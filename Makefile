@@ -18,7 +18,7 @@ export DO_NOT_TRACK := 1
 # Tests start hundreds of processes. Where this is set, each compiles every library that it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-kernels test-setup test-wheel lint bench docs dist release clean constraints
+.PHONY: demo test test-kernels test-setup test-wheel test-s3 test-whole lint bench docs dist release clean constraints
 
 demo: $(READY)
 	$(BIN)/privpipe demo
@@ -38,6 +38,22 @@ test-setup: $(READY)
 # The wheel, by pip alone, in every Python found, beside a user's own folder `flows`: minutes of pip.
 test-wheel: $(READY)
 	PRIVPIPE_TEST_SETUP=wheel $(BIN)/python -m pytest -q -n 0 tests/test_setup.py -k wheel
+
+# Storage faults with a second S3 server, from the package index in an environment of its own.
+S3_SERVER := $(VENV)-s3
+S3_COMMAND := env GATEWAY_PORT={port} BIND_HOST=127.0.0.1 SERVICES=s3 S3_PERSIST=1 \
+  S3_DATA_DIR={folder} "$(CURDIR)/$(S3_SERVER)/bin/ministack"
+test-s3: $(READY) $(S3_SERVER)/bin/ministack
+	PRIVPIPE_TEST_S3='$(S3_COMMAND)' $(BIN)/python -m pytest -q -n 0 tests/store/test_storage_faults.py
+
+# A whole installation in processes, each killed once, with that server.
+test-whole: $(READY) $(S3_SERVER)/bin/ministack
+	PRIVPIPE_TEST_S3='$(S3_COMMAND)' PRIVPIPE_TEST_WHOLE=1 \
+	  $(BIN)/python -m pytest -q -n 0 tests/operations/test_whole.py
+
+$(S3_SERVER)/bin/ministack:
+	"$(PYTHON)" -m venv --clear "$(S3_SERVER)"
+	"$(S3_SERVER)/bin/python" -m pip install --quiet --disable-pip-version-check ministack==1.5.33
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -80,4 +96,4 @@ constraints: $(READY)
 	  --extra dev --extra docs --extra s3 --upgrade pyproject.toml -o constraints.txt
 
 clean:
-	rm -rf "$(VENV)" .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist-wheels docs/_build *.egg-info
+	rm -rf "$(VENV)" "$(S3_SERVER)" .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist-wheels docs/_build *.egg-info

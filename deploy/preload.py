@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from privpipe.cluster.workers.deployed import prepare_process
+from privpipe.cluster.workers.deployed import prepare_server
 from privpipe.cluster.workers.monitoring.progress_page import add_page
 
 add_page()  # before the scheduler serves its pages
@@ -12,4 +12,4 @@ add_page()  # before the scheduler serves its pages
 
 def dask_setup(server: Any) -> None:
     """Called by Dask before the scheduler or worker serves."""
-    prepare_process(is_worker=hasattr(server, "nthreads") or type(server).__name__ == "Worker")
+    prepare_server(server)

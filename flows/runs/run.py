@@ -196,6 +196,7 @@ def cluster_options(options: RunOptions) -> ClusterOptions:
         dashboard=section.dashboard,
         wait_seconds=section.wait_seconds,
         scratch=f"{workspace}/dask",
+        performance_report=section.performance_report,
     )
 
 

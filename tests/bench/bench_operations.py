@@ -1,8 +1,7 @@
-"""Operations: the generation switch, and opening a release of many parts.
+"""Operations: generations, increments, clusters that are deployed, and clients of object stores.
 
-Ratios of processor time within one run. The other figures of operations (a TLS cluster against a
-local one, memory of scheduler and workers, the start on a warm cluster, the cost of metrics, an
-increment against the whole) are not measured yet.
+Ratios within one run. Small runs, as in every test run, start no process: they show generations and
+increments alone. obstore is compared where it is installed; privpipe does not need it.
 """
 
 from __future__ import annotations
@@ -10,11 +9,31 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from statistics import median
+from unittest.mock import patch
 
+import fsspec
+import numpy as np
+from distributed import Client
+from zarr.abc.store import Store
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.sync import sync
+from zarr.storage import FsspecStore, ObjectStore
+
+from privpipe.cluster.executors.dask_executor import DaskExecutor
+from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.store.access.generation_log import publish_generation, read_newest
+from privpipe.store.access.location import open_store, write_bytes
 from privpipe.store.releases.incremental_release import IncrementalState, Part
 from privpipe.store.releases.published import open_release
+from tests.bench.cluster_jobs import JobBench
+from tests.bench.deployed_cluster import deployed_cluster, s3_server
+from tests.operations.increments import append, configure, release
+
+Row = tuple[str, float, str, str, float, float]
 
 
 def measure(work: Callable[[], object], times: int = 7) -> float:
@@ -31,29 +50,169 @@ def make_release(folder: Path, n_parts: int) -> str:
     """A generation that names so many parts; opening asks for none of them."""
     url = str(folder / f"release{n_parts}.zarr")
     parts = tuple(Part(f"{n:032x}", f"{n:032x}", 500, 0, "0" * 64) for n in range(n_parts))
-    array = {"name": "features", "dtype": "float64", "columns": 64, "attributes": {}}
-    state = IncrementalState("0" * 64, {"method": "null_space"}, (array,), 500, parts)
+    features = {"name": "features", "dtype": "float64", "columns": 64, "attributes": {}}
+    label = {"name": "digit", "dtype": "int8", "columns": 0, "attributes": {}}
+    state = IncrementalState("0" * 64, {"method": "null_space"}, (features, label), 500, parts)
     publish_generation(url, "release", state.encode(), None)
     return url
 
 
-def run(small: bool = False) -> list[tuple[str, float, str, str, float, float]]:
-    """Rows of the table: opening (at most 3), the switch (constant)."""
+def run(small: bool = False) -> list[Row]:
+    """Opening (at most 3), the switch (constant), an increment (.02); clusters, stores."""
+    rows = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        few, many = (make_release(folder, n) for n in (10, 1000))
-        ten = measure(lambda: open_release(few))
-        thousand = measure(lambda: open_release(many))
-        url = str(folder / "line")
+        rows += measure_generations(folder, 50 if small else 500)
+        rows += measure_increment(folder, 2 if small else 100)
+        if not small:
+            rows += measure_clusters(folder, 64)
+            rows += measure_stores(folder, 200)
+    return rows
 
-        def switch() -> None:
-            publish_generation(url, "release", {"parts": []}, read_newest(url, "release"))
 
-        early = measure(switch, 20)
-        for _ in range(50 if small else 500):
-            switch()
-        late = measure(switch, 20)
+def measure_generations(folder: Path, n_switches: int) -> list[Row]:
+    """Opening a release of many parts, and making one more generation after many."""
+    few, many = (make_release(folder, n) for n in (10, 1000))
+    open_release(few)
+    ten = measure(lambda: open_release(few))
+    thousand = measure(lambda: open_release(many))
+    url = str(folder / "line")
+
+    def switch() -> None:
+        publish_generation(url, "release", {"parts": []}, read_newest(url, "release"))
+
+    early = measure(switch, 20)
+    for _ in range(n_switches):
+        switch()
+    late = measure(switch, 20)
     return [
         ("open 1,000 parts", thousand, "s", "10 parts", ten, thousand / ten),
         ("switch after many", late, "s", "the first", early, late / early),
     ]
+
+
+def measure_increment(folder: Path, n_parts: int) -> list[Row]:
+    """One more partition of as many, without what a run takes that finds nothing new."""
+    options = configure(folder)
+    rng = np.random.default_rng(1)
+
+    def add(number: int) -> None:
+        append(folder, f"part-{number}", rng.normal(size=(400, 3)), 0)
+
+    def spend() -> float:
+        begun = time.process_time()
+        release(options)
+        return time.process_time() - begun
+
+    for number in range(n_parts):
+        add(number)
+    whole, nothing = spend(), spend()
+    add(n_parts)
+    one = spend()
+    part = max(one - nothing, 0.0)
+    return [
+        (f"1 partition after {n_parts}", part, "s of CPU", "all of them", whole, part / whole),
+        ("increment, all of it", one, "s of CPU", "nothing new", nothing, one / nothing),
+    ]
+
+
+def measure_clusters(folder: Path, n_chunks: int) -> list[Row]:
+    """Deployed processes behind TLS against local workers; start; what showing progress costs."""
+    (folder / "jobs").mkdir()
+    bench = JobBench(folder / "jobs", 2_000)
+    collection = bench.collection(n_chunks)
+    found: dict[str, list[float]] = {"local": [], "deployed": []}
+    local = ClusterOptions(workers=2, dashboard="127.0.0.1:0")
+    with deployed_cluster(folder, 2) as remote, connect(local) as here, connect(remote) as there:
+        there.wait_for_workers(2, timeout=120)
+        clients = {"local": here, "deployed": there}
+        for client in clients.values():
+            bench.clean(client, bench.collection(2))
+        for _ in range(5):  # in turn: the machine changes meanwhile
+            for kind, client in clients.items():
+                found[kind].append(bench.clean(client, collection).wall)
+        shown, cleaned = _share_of_showing(bench, here, n_chunks)
+        warm = _first_answer(remote)
+    cold = _first_answer(local)
+    usual, deployed = (median(found[kind]) for kind in ("local", "deployed"))
+    return [
+        ("clean on deployed TLS", deployed, "s", "local workers", usual, deployed / usual),
+        ("start, warm cluster", warm, "s", "a local one", cold, warm / cold),
+        ("showing progress", shown, "s of CPU", "cleaning", cleaned, shown / cleaned),
+    ]
+
+
+def _first_answer(options: ClusterOptions) -> float:
+    """Seconds from connecting to the first task's answer."""
+    begun = time.perf_counter()
+    with connect(options) as client:
+        client.submit(sum, [1, 2], pure=False).result()
+        return time.perf_counter() - begun
+
+
+def _share_of_showing(bench: JobBench, client: Client, n_chunks: int) -> tuple[float, float]:
+    """Processor time of the driver in `DaskExecutor.show`, and of cleaning in all processes."""
+    spent = [0.0]
+    real = DaskExecutor.show
+
+    def timed(self: DaskExecutor, progress: object) -> None:
+        begun = time.thread_time()
+        real(self, progress)  # type: ignore[arg-type]
+        spent[0] += time.thread_time() - begun
+
+    with patch.object(DaskExecutor, "show", timed):
+        found = bench.clean(client, bench.collection(n_chunks))
+    return spent[0], found.processor + found.driver
+
+
+def measure_stores(folder: Path, n_objects: int) -> list[Row]:
+    """Two clients of one S3 server, and files: writing and reading objects of 64 KiB."""
+    value, buffer = b"v" * 2**16, default_buffer_prototype().buffer
+    with s3_server() as endpoint:
+        fsspec.filesystem("s3").mkdir("bench")
+        stores: dict[str, Store] = {
+            "s3fs": FsspecStore.from_url("s3://bench/s3fs"),
+            "files": open_store(str(folder / "files")),
+        }
+        if find_spec("obstore"):
+            stores["obstore"] = _open_obstore(endpoint)
+        spent = dict.fromkeys(stores, 0.0)
+        mine = dict.fromkeys(stores, 0.0)
+        for number in range(n_objects):
+            for name, store in stores.items():
+                begun, processor = time.perf_counter(), time.process_time()
+                write_bytes(store, f"{number}", value)
+                read = sync(store.get(f"{number}", default_buffer_prototype()))
+                spent[name] += time.perf_counter() - begun
+                mine[name] += time.process_time() - processor
+                if read is None or read.to_bytes() != buffer.from_bytes(value).to_bytes():
+                    raise RuntimeError(f"{name} read something else")
+    return [
+        row
+        for other in stores
+        if other != "s3fs"
+        for row in (
+            ("S3 by s3fs", spent["s3fs"], "s", other, spent[other], spent["s3fs"] / spent[other]),
+            (
+                "S3 by s3fs",
+                mine["s3fs"],
+                "s of CPU",
+                other,
+                mine[other],
+                mine["s3fs"] / mine[other],
+            ),
+        )
+    ]
+
+
+def _open_obstore(endpoint: str) -> Store:
+    store = import_module("obstore.store").S3Store
+    return ObjectStore(
+        store(
+            "bench",
+            prefix="obstore",
+            endpoint=endpoint,
+            client_options={"allow_http": True},
+            virtual_hosted_style_request=False,
+        )
+    )

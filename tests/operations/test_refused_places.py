@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from privpipe.cluster.workers.certificates import PARTS, make_certificates, read_certificate
+from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.cluster.workers.deployed import write_configuration
 from privpipe.cluster.workers.versions import describe_difference, list_shaping_versions
 from privpipe.errors import ClusterError, GateError, OptionError, PrivpipeError, StoreError
-from privpipe_flows.runs.health.cluster_health import check_certificates
+from privpipe_flows.runs.health.cluster_health import _judge, check_certificates
 from privpipe_flows.runs.increments.scope import Scope
 from privpipe_flows.runs.scheduling.logical_time import fill_time, read_time
 from privpipe_flows.runs.scheduling.retrying import retry_passing
@@ -173,3 +174,58 @@ def test_preload__refuses_a_worker_without_its_environment(tmp_path: Path) -> No
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
     )
     assert done.stdout == "worker-environment\n"
+
+
+def test_connect__by_an_expired_or_foreign_certificate_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once, without asking the scheduler."""
+    import dask
+
+    from privpipe.cluster.workers import certificates
+
+    ours, foreign = tmp_path / "ours", tmp_path / "foreign"
+    make_certificates(foreign)
+
+    class Earlier(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(tz) - timedelta(days=100)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(certificates, "datetime", Earlier)
+        make_certificates(ours, days=90)
+    options = ClusterOptions(address="tls://127.0.0.1:1", wait_seconds=1)
+
+    def refuse() -> PrivpipeError:
+        settings = {"distributed.comm.tls.client.cert": str(ours / "client.pem")}
+        with dask.config.set(settings), pytest.raises(ClusterError) as told, connect(options):
+            pass
+        return told.value
+
+    assert refuse().code == "certificate"
+    assert "expired on" in refuse().message
+    assert "--renew" in refuse().remedy
+    make_certificates(ours, renew=True)
+    assert refuse().code == "unreachable"
+    for name in ("client.pem", "client.key"):
+        (ours / name).write_bytes((foreign / name).read_bytes())
+    assert "another authority" in refuse().message
+
+
+def test_doctor__judges_what_a_worker_tells() -> None:
+    """Clock, umask, core dumps, disk and storage: each wrong one is named, with the worker."""
+    sound = {"time": 1e9, "umask": 0o077, "cores": 0, "free": 2**40, "reads": True, "writes": True}
+    assert [found.state for found in _judge("tls://w", sound, 1e9 + 5)] == ["ok"]
+    for name, value, said in (
+        ("time", 1e9 + 45, "clock 45 s away"),
+        ("umask", 0o022, "umask 022"),
+        ("cores", -1, "core dumps"),
+        ("free", 2**20, "GiB free"),
+        ("reads", False, "cannot read"),
+        ("writes", False, "cannot write"),
+    ):
+        (found,) = _judge("tls://w", {**sound, name: value}, 1e9)
+        assert (found.state, "tls://w" in found.detail) == ("fails", True)
+        assert said in found.detail
+        assert found.remedy

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from types import SimpleNamespace
 
 import dask
 import numpy as np
@@ -218,3 +219,22 @@ def test_hold_lease__is_renewed_while_held_and_reported_when_lost(place: str):
         create_bytes(f"{work}/lease/00000001.json", b"{}")
         time.sleep(1.0)
     delete_tree(open_store(work))
+
+
+def test_hold_lease__by_a_clock_far_from_the_stores_is_refused(
+    place: str, monkeypatch: pytest.MonkeyPatch
+):
+    """A lease of this holder would look expired, or last for ever, to all others."""
+    real = time.time
+    for skew, bears in ((20.0, True), (-20.0, True), (45.0, False), (-3600.0, False)):
+        work = f"{place}/{skew}"
+        with monkeypatch.context() as patch:
+            patch.setattr(lease, "time", SimpleNamespace(time=lambda skew=skew: real() + skew))
+            if bears:
+                with lease.hold_lease(work):
+                    pass
+                continue
+            with pytest.raises(StoreError, match="clock") as caught, lease.hold_lease(work):
+                pass
+        assert caught.value.code == "clock-skew"
+        assert list_keys(open_store(work, read_only=True)) == []

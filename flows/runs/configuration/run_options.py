@@ -143,8 +143,19 @@ class ClusterSection(Section):
         str | None, Field(description="tls://host:port, or tcp:// on this machine.")
     ] = None
     dashboard: Annotated[
-        str, Field(description="host:port of a local cluster's dashboard, on this machine only.")
+        str,
+        Field(
+            description="host:port of a local cluster's dashboard on this machine, "
+            "https://host:port with certificates of Dask's configuration, or off."
+        ),
     ] = "127.0.0.1:8787"
+    performance_report: Annotated[
+        str | None,
+        Field(
+            description="File for Dask's report of the run (tasks, memory, profiles without source "
+            "code), one HTML page that loads nothing. Not set: none."
+        ),
+    ] = None
     wait_seconds: Annotated[
         float, Field(gt=0, description="How long to wait for the first worker.")
     ] = 60.0
@@ -168,9 +179,13 @@ class ClusterSection(Section):
     @field_validator("dashboard")
     @classmethod
     def _is_place(cls, text: str) -> str:
-        host, _, port = text.rpartition(":")
-        if not host or not port.isdecimal() or not 0 <= int(port) < 2**16 or " " in host:
-            raise ValueError('give HOST:PORT, as "127.0.0.1:8787"; port 0 takes a free one')
+        host, _, port = text.removeprefix("https://").rpartition(":")
+        is_place = host and port.isdecimal() and 0 <= int(port) < 2**16 and " " not in host
+        if not is_place and text != "off":
+            raise ValueError(
+                'give HOST:PORT, as "127.0.0.1:8787", where port 0 takes a free one; '
+                'https://HOST:PORT; or "off"'
+            )
         return text
 
     @field_validator("wait_seconds")

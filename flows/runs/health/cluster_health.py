@@ -16,6 +16,7 @@ import dask
 from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.cluster.workers.certificates import PARTS, read_certificate
 from privpipe.cluster.workers.connection import connect
+from privpipe.store.access.holding.lease import MOST_SKEW
 from privpipe.store.access.location import join, open_store, read_bytes, write_bytes
 from privpipe.store.arrays.layout import ROOT_DOCUMENT
 from privpipe_flows.runs.health.finding import Finding
@@ -25,9 +26,6 @@ __all__ = ["check_certificates", "check_cluster"]
 
 WARN_DAYS = 14.0
 """Left to a certificate when its renewal becomes due."""
-
-MOST_SKEW = 30.0
-"""Seconds between clocks: a quarter of a lease of 120 s."""
 
 LEAST_FREE = 2**30
 """Bytes for spilled records."""

@@ -22,6 +22,12 @@ __all__ = ["check_deployed", "check_server_health"]
 PATIENCE = 30.0
 """Seconds for an answer: a busy SQLite takes long."""
 
+ENDED = ("COMPLETED", "FAILED", "CRASHED")
+"""Not cancelled: a run that finds another at work is, and one that somebody stopped."""
+
+MOST_RUNS = 50
+"""Newest runs that are looked at for one of the schedule's own."""
+
 
 def check_server_health() -> Iterator[Finding]:
     """Whether the server answers us, and nobody without the password."""
@@ -65,7 +71,10 @@ def check_deployed(path: str, automations: str) -> Iterator[Finding]:
     there = _list(url, "/deployments/filter")
     by_name = {item["name"]: item for item in there}
     for wanted in read_deployments(path):
-        yield _compare(wanted, by_name.get(wanted.name), path)
+        there_is = by_name.get(wanted.name)
+        yield _compare(wanted, there_is, path)
+        if there_is is not None and any(active for _, _, active in wanted.schedules):
+            yield _judge_last_run(url, wanted, there_is["id"])
     watching = {item["name"] for item in _list(url, "/automations/filter") if item["enabled"]}
     for item in read_automations(automations):
         found = item["name"] in watching
@@ -100,16 +109,47 @@ def _compare(wanted: Deployment, found: dict[str, Any] | None, path: str) -> Fin
     return Finding("ok", "deployment", f"{name}  {when or 'when asked'}")
 
 
-def _list(url: str, path: str) -> list[dict[str, Any]]:
-    answer = _ask(url, path, "POST", password=True)
+def _judge_last_run(url: str, wanted: Deployment, deployment: str) -> Finding:
+    """How the newest run of a schedule ended; those that found another at work are left out."""
+    asked = {
+        "deployments": {"id": {"any_": [deployment]}},
+        "flow_runs": {"state": {"type": {"any_": list(ENDED)}}},
+        "sort": "END_TIME_DESC",
+        "limit": MOST_RUNS,
+    }
+    runs = [run for run in _list(url, "/flow_runs/filter", asked) if run["auto_scheduled"]]
+    name = f"{wanted.flow}/{wanted.name}"
+    if not runs:
+        return Finding("ok", "last run", f"{name} has not run by its schedule yet")
+    state, ended = runs[0]["state_type"], str(runs[0]["end_time"])[:16].replace("T", " ")
+    failed = state != "COMPLETED"
+    return Finding(
+        "warns" if failed else "ok",
+        "last run",
+        f"{name} by its schedule, {state.lower()} at {ended} UTC",
+        "Read the run's page in Prefect, or its log; it goes on where it stopped."
+        if failed
+        else "",
+    )
+
+
+def _list(url: str, path: str, asked: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    answer = _ask(url, path, "POST", password=True, asked=asked)
     answer.raise_for_status()
     found: list[dict[str, Any]] = answer.json()
     return found
 
 
-def _ask(url: str, path: str, method: str, *, password: bool = False) -> httpx.Response:
+def _ask(
+    url: str,
+    path: str,
+    method: str,
+    *,
+    password: bool = False,
+    asked: dict[str, Any] | None = None,
+) -> httpx.Response:
     """An answer of the server; a lost connection is Prefect's to explain."""
     user, _, secret = os.environ.get("PREFECT_API_AUTH_STRING", "").partition(":")
     given: dict[str, Any] = {"auth": (user, secret)} if password and user else {}
-    body: dict[str, Any] = {"json": {}} if method == "POST" else {}
+    body: dict[str, Any] = {"json": asked or {}} if method == "POST" else {}
     return httpx.request(method, f"{url}{path}", timeout=PATIENCE, **given, **body)

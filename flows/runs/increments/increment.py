@@ -130,26 +130,23 @@ class _Before:
         self.line, self.ledger = line, ledger
         same = self.state is not None and self.state.line == line.id
         self.same = self.state if same else None
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """Parts of this line."""
-        return () if self.same is None else self.same.parts
+        self.parts: tuple[Part, ...] = () if self.same is None else tuple(self.same.parts)
+        self._ids = frozenset(part.id for part in self.parts)
 
     def name(self, partition: StoredPartition) -> str:
         return self.ledger.name_part(self.line.id, partition.content)
 
     def has(self, partition: StoredPartition) -> bool:
-        return self.name(partition) in {part.id for part in self.parts}
+        return self.name(partition) in self._ids
 
     def is_withdrawn(self, partition: StoredPartition) -> bool:
         withdrawn = () if self.state is None else self.state.withdrawn
         return self.ledger.mark_content(partition.content) in withdrawn
 
-    def find_replaced(self, partitions: tuple[StoredPartition, ...]) -> set[str]:
+    def find_replaced(self, partitions: tuple[StoredPartition, ...]) -> frozenset[str]:
         """Parts whose partition holds other records now, or is gone."""
         current = {self.name(partition) for partition in partitions}
-        return {part.id for part in self.parts} - current
+        return self._ids - current
 
 
 def _make(
@@ -184,7 +181,7 @@ def _make(
     )
 
 
-def _retire(state: IncrementalState, replaced: set[str]) -> IncrementalState:
+def _retire(state: IncrementalState, replaced: frozenset[str]) -> IncrementalState:
     due = (datetime.now(UTC) + GRACE).isoformat()
     return replace(
         state,

@@ -68,7 +68,8 @@ class DaskExecutor:
 
     def describe(self) -> str:
         """The dashboard's address."""
-        return f"dashboard at {self.client.dashboard_link}"
+        link = self.client.dashboard_link
+        return f"dashboard at {link}" if link else "no dashboard"
 
     def measure(self) -> WorkerMemory:
         """Workers, threads and memory as they are now."""

@@ -11,6 +11,7 @@ from privpipe.cluster.events import Listener, ignore
 from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.executors.executor import Executor, LocalExecutor
 from privpipe.cluster.workers.connection import ClusterOptions, connect
+from privpipe.cluster.workers.monitoring.performance import report_performance
 
 __all__ = ["open_executor"]
 
@@ -40,5 +41,5 @@ def open_executor(
         with threadpool_limits(limits=1):
             yield LocalExecutor(listener)
         return
-    with connect(options) as client:
+    with connect(options) as client, report_performance(client, options.performance_report):
         yield DaskExecutor(client, run, listener)

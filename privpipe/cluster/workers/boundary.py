@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from privpipe.errors import ClusterError, MemoryBudgetError, PrivpipeError, StoreError
+from privpipe.store.access.store_refusals import explain_refusal
 
 __all__ = ["run_sealed", "seal"]
 
@@ -55,6 +56,10 @@ def seal(error: Exception, stage: str) -> PrivpipeError:
             f"The disk is full ({stage}).",
             remedy="Free space, then run again: the work so far is kept.",
             code="disk-full",
+        )
+    if (refused := explain_refusal(error)) is not None:
+        return StoreError(
+            f"{refused.message.rstrip('.')} ({stage}).", remedy=refused.remedy, code=refused.code
         )
     if isinstance(error, OSError) and error.errno in REFUSALS:
         return StoreError(

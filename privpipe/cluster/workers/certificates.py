@@ -13,15 +13,22 @@ from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 
+import dask
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from privpipe.errors import FormatError, OptionError
+from privpipe.errors import ClusterError, FormatError, OptionError
 
-__all__ = ["PARTS", "CertificateState", "make_certificates", "read_certificate"]
+__all__ = [
+    "PARTS",
+    "CertificateState",
+    "check_own_certificate",
+    "make_certificates",
+    "read_certificate",
+]
 
 PARTS = ("scheduler", "worker", "client")
 AUTHORITY = "authority"
@@ -134,6 +141,34 @@ def read_certificate(folder: str | Path, part: str) -> CertificateState:
         ours = False
     return CertificateState(
         path, found.not_valid_after_utc, _hosts_of(found), ours, not mode & 0o077
+    )
+
+
+def check_own_certificate() -> None:
+    """Refuse to connect by a certificate that nobody will take.
+
+    Looks at what Dask's configuration names, where it lies as `make_certificates` made it.
+
+    Raises
+    ------
+    ClusterError
+        If it has expired, or another authority signed it.
+    """
+    given = Path(str(dask.config.get("distributed.comm.tls.client.cert", None) or ""))
+    if given.name != "client.pem" or not (given.parent / f"{AUTHORITY}.pem").exists():
+        return
+    state = read_certificate(given.parent, "client")
+    left = state.days_left()
+    if state.ours and left > 0:
+        return
+    problem = f"expired on {state.expires:%Y-%m-%d}" if state.ours else "is of another authority"
+    raise ClusterError(
+        f"The certificate {given} {problem}.",
+        remedy=f"privpipe certs {given.parent} --renew; then copy the new ones to the machines of "
+        "the cluster, and start scheduler and workers again."
+        if state.ours
+        else "Take the client's certificate and key from the folder of the cluster's authority.",
+        code="certificate",
     )
 
 

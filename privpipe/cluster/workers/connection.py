@@ -18,7 +18,9 @@ import dask
 import distributed
 from distributed import Client, WorkerPlugin
 
-from privpipe.cluster.workers.guarded import check_dashboard, start_cluster
+from privpipe.cluster.workers.certificates import check_own_certificate
+from privpipe.cluster.workers.dashboard import OFF, check_dashboard, check_pages, place_of
+from privpipe.cluster.workers.guarded import start_cluster
 from privpipe.cluster.workers.monitoring.scheduler_side import ShowProgress
 from privpipe.cluster.workers.versions import check_versions
 from privpipe.errors import ClusterError, OptionError
@@ -73,13 +75,16 @@ class ClusterOptions:
     memory_limit
         Memory of each local worker, as Dask writes it ("4GiB"); by default an equal share.
     dashboard
-        ``host:port`` of a local cluster's dashboard, on this machine only. Its pages lie below a
-        path that is new for each run and shown at its start.
+        ``host:port`` of a local cluster's dashboard on this machine, ``https://host:port`` with
+        certificates of Dask's configuration, or "off". Its pages lie below a path that is new for
+        each run and shown at its start.
     wait_seconds
         How long to wait for the first worker.
     scratch
         Folder for a local cluster's spilled records, emptied at start and at end; a new private
         one by default.
+    performance_report
+        File for Dask's report of what the workers did, see `report_performance`.
     """
 
     address: str | None = None
@@ -88,6 +93,7 @@ class ClusterOptions:
     dashboard: str = "127.0.0.1:8787"
     wait_seconds: float = 60.0
     scratch: str | None = None
+    performance_report: str | None = None
 
 
 @dataclass(frozen=True)
@@ -137,10 +143,13 @@ def connect(options: ClusterOptions) -> Iterator[Client]:
         If the address is not ``tls://``, or ``tcp://`` on this machine: an open scheduler lets
         anyone who reaches it run code. If the dashboard would listen to other machines.
     ClusterError
-        If it cannot be reached, or no worker joins in time.
+        If it cannot be reached, shows itself to everybody, no worker joins in time, one has other
+        versions, or our own certificate has expired.
     """
     if options.address is not None:
         check_address(options.address)
+        if options.address.startswith("tls://"):
+            check_own_certificate()
         with _reach(options.address, options.wait_seconds) as client:
             yield client
         return
@@ -197,6 +206,7 @@ def _reach(address: str, wait_seconds: float) -> Iterator[Client]:
         problem = type(error).__name__
     else:
         with client:
+            check_pages(client)
             _prepare(client, wait_seconds)
             check_versions(client)
             yield client
@@ -271,11 +281,13 @@ def _is_loopback(host: str) -> bool:
 
 def _free_address(wanted: str) -> str:
     """The wanted address, or any free port of its host when it is taken."""
-    host, _, port = wanted.rpartition(":")
+    if wanted == OFF:
+        return wanted
+    host, _, port = place_of(wanted).rpartition(":")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, int(port)))
         except OSError:
-            return f"{host}:0"
+            return f"{wanted.rpartition(':')[0]}:0"
     return wanted

@@ -1,23 +1,26 @@
 """The configuration of scheduler and workers that run on their own: as local ones are, and closed.
 
 `write_configuration` writes what `deploy/dask.yaml` shows; `deploy/preload.py` calls
-`prepare_process` before a scheduler or worker begins.
+`prepare_server` before a scheduler or worker begins.
 """
 
 from __future__ import annotations
 
 import os
 import resource
+import sys
 from pathlib import Path
 from typing import Any
 
 import yaml
+from distributed import Worker
 
 from privpipe.cluster.workers.certificates import AUTHORITY, PARTS
 from privpipe.cluster.workers.connection import SETTINGS, WORKER_ENVIRONMENT
-from privpipe.errors import ClusterError
+from privpipe.cluster.workers.dashboard import close_pages, guard_pages
+from privpipe.errors import ClusterError, PrivpipeError
 
-__all__ = ["describe_configuration", "prepare_process", "write_configuration"]
+__all__ = ["describe_configuration", "prepare_process", "prepare_server", "write_configuration"]
 
 
 def describe_configuration(folder: str) -> dict[str, Any]:
@@ -58,6 +61,24 @@ def write_configuration(folder: str | Path) -> Path:
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         yaml.safe_dump(describe_configuration(str(place)), file, sort_keys=False)
     return path
+
+
+def prepare_server(server: Any) -> None:
+    """Prepare the process of a scheduler or worker that is about to serve, or end it.
+
+    Dask only logs what a preload raises, and goes on: a server that is refused must not serve.
+    """
+    is_worker = isinstance(server, Worker)
+    try:
+        prepare_process(is_worker=is_worker)
+        if is_worker:
+            close_pages(server)
+        else:
+            guard_pages(server)
+    except PrivpipeError as error:
+        sys.stderr.write(f"error[{error.code}]: {error}\n")
+        sys.stderr.flush()
+        os._exit(error.exit_code)
 
 
 def prepare_process(*, is_worker: bool) -> None:

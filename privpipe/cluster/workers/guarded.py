@@ -13,21 +13,20 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from ipaddress import ip_address
 from typing import Any
 
 import dask
 from distributed import Nanny, Scheduler, Security, SpecCluster, Worker
 from tornado.routing import Matcher, Rule, RuleRouter
 
+from privpipe.cluster.workers.dashboard import OFF, check_dashboard, guard_pages, place_of
 from privpipe.cluster.workers.forking import prepare_forking
 from privpipe.cluster.workers.monitoring.progress_page import add_page
-from privpipe.errors import ClusterError, OptionError
+from privpipe.errors import ClusterError
 
-__all__ = ["GuardedScheduler", "PagelessWorker", "check_dashboard", "start_cluster"]
+__all__ = ["GuardedScheduler", "PagelessScheduler", "PagelessWorker", "start_cluster"]
 
 _HOST = "127.0.0.1"
-_LARGEST_PORT = 65_535
 
 
 class _BelowPath(Matcher):
@@ -53,9 +52,17 @@ class GuardedScheduler(Scheduler):
     def start_http_server(self, *args: Any, **kwargs: Any) -> None:
         """Serve, with the guard before everything that Dask and Bokeh add to the server."""
         super().start_http_server(*args, **kwargs)  # type: ignore[no-untyped-call]
+        guard_pages(self)
         # No request is handled before this returns: it runs on the thread of the event loop.
         rule = Rule(_BelowPath(self._guarded_prefix), self.http_application)
         self.http_server.request_callback = RuleRouter([rule])
+
+
+class PagelessScheduler(Scheduler):
+    """A scheduler that serves no pages."""
+
+    def start_http_server(self, *args: Any, **kwargs: Any) -> None:
+        """Listen to nobody."""
 
 
 class PagelessWorker(Worker):
@@ -78,7 +85,8 @@ def start_cluster(
     memory_limit
         Of each, as Dask writes it.
     dashboard
-        ``host:port`` on this machine, see `check_dashboard`; another port when it is taken.
+        ``host:port`` on this machine, ``https://host:port`` or "off", see `check_dashboard`;
+        another port when it is taken.
     scratch
         Folder for spilled records.
     """
@@ -97,18 +105,17 @@ def start_cluster(
         # The process that workers are forked from may have begun in another environment.
         "env": {**os.environ, **dask.config.get("distributed.nanny.pre-spawn-environ", {})},
     }
+    shown = dashboard != OFF
+    pages = {"dashboard_address": place_of(dashboard), "http_prefix": prefix} if shown else {}
     scheduler = {
-        **common,
-        "port": 0,
-        "dashboard": True,
-        "dashboard_address": dashboard,
-        "http_prefix": prefix,
+        "cls": GuardedScheduler if shown else PagelessScheduler,
+        "options": {**common, "port": 0, "dashboard": shown, **pages},
     }
     link = {"distributed.dashboard.link": f"{{scheme}}://{{host}}:{{port}}{prefix}/status"}
     with (
         dask.config.set(link | prepare_forking()),
         SpecCluster(
-            scheduler={"cls": GuardedScheduler, "options": scheduler},
+            scheduler=scheduler,
             workers={number: {"cls": Nanny, "options": nanny} for number in range(workers)},
             security=security,
             silence_logs="CRITICAL",
@@ -118,40 +125,10 @@ def start_cluster(
         yield cluster
 
 
-def check_dashboard(address: str) -> None:
-    """Refuse an address of the dashboard that is not ``host:port`` on this machine.
-
-    Raises
-    ------
-    OptionError
-        If the host is another one, an interface that others reach, or missing (which would be
-        all interfaces): the dashboard has no login and speaks plain http.
-    """
-    host, _, port = address.rpartition(":")
-    if not (port.isascii() and port.isdigit() and int(port) <= _LARGEST_PORT):
-        problem = f"its port is not a number from 0 to {_LARGEST_PORT}"
-    elif host == "localhost" or _is_loopback(host):
-        return
-    else:
-        problem = "others could reach it there, and it has no login"
-    raise OptionError(
-        f"[cluster] dashboard = {address!r} is refused: {problem}.",
-        remedy='Use "127.0.0.1:8787", or port 0 for any free one; look at it from elsewhere '
-        "through `ssh -L 8787:127.0.0.1:8787 HOST`.",
-        code="open-dashboard",
-    )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).version == 4 and ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def _check_closed(scheduler: Any) -> None:
     """A later Dask may start its pages in another way: then nothing is started at all."""
-    guarded = isinstance(scheduler.http_server.request_callback, RuleRouter)
+    pages = getattr(scheduler, "http_server", None)
+    guarded = pages is None or isinstance(pages.request_callback, RuleRouter)
     if guarded and scheduler.address.startswith("tls://"):
         return
     raise ClusterError(

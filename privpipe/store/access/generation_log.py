@@ -60,12 +60,15 @@ class Generation:
         "collection" or "release".
     content
         What it consists of, JSON-ready.
+    sealed
+        Digest of the document that it was read from; empty for one that is to be written.
     """
 
     number: int
     previous: str
     kind: str
     content: Mapping[str, Any] = field(repr=False)
+    sealed: str = field(default="", repr=False, compare=False)
 
     def encode(self) -> bytes:
         """The document, sealed by its digest."""
@@ -83,12 +86,12 @@ class Generation:
     @property
     def digest(self) -> str:
         """SHA-256, hexadecimal."""
-        return str(json.loads(self.encode())["sha256"])
+        return self.sealed or str(json.loads(self.encode())["sha256"])
 
 
 def is_generational(url: str) -> bool:
     """Whether a place is a line of generations, or has begun to be one."""
-    return _read(url, 1) is not None
+    return _read_root(url) > 0 or _read(url, 1) is not None
 
 
 def read_newest(url: str, kind: str) -> Generation | None:
@@ -177,7 +180,7 @@ def _decode(url: str, number: int, document: bytes) -> Generation:
         outer = json.loads(document)
         body = json.loads(outer["body"])
         intact = _digest(outer["body"]) == outer["sha256"] and body["number"] == number
-        found = Generation(number, body["previous"], body["kind"], body["content"])
+        found = Generation(number, body["previous"], body["kind"], body["content"], outer["sha256"])
     except (ValueError, KeyError, TypeError):
         intact = False
     if not intact:

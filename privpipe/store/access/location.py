@@ -14,6 +14,7 @@ import stat
 import time
 from collections.abc import Collection, Sequence
 from http import HTTPStatus
+from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import fsspec
@@ -28,6 +29,7 @@ from zarr.storage import FsspecStore, LocalStore, StorePath
 
 from privpipe.errors import OptionError, StoreError, printable
 from privpipe.store.access.bounds import use_bounded_codecs
+from privpipe.store.access.store_refusals import http_status
 
 __all__ = [
     "MOST_NAME_BYTES",
@@ -268,11 +270,13 @@ def write_bytes(store: Store, key: str, value: bytes) -> None:
 
 
 def create_bytes(url: str, value: bytes) -> bool:
-    """Write an object of a remote place only if there is none; False if there was one.
+    """Write an object of a remote place only if there is none; whether it holds this value now.
 
     The store itself decides who was first (S3: ``If-None-Match``, which has to be enforced
     by the store; see DESIGN.md). What it answers to who was not differs from store to store in
     all but its HTTP status: 412, or 409 while another's write is under way, which is asked again.
+    Where the answer to our own write was lost, the client asks again and is told that there is an
+    object: ours. So what is there is compared; rivals must write different values.
     """
     file_system, path = fsspec.core.url_to_fs(url)
     for pause in (*CONFLICT_PAUSES, None):
@@ -280,28 +284,26 @@ def create_bytes(url: str, value: bytes) -> bool:
             file_system.pipe_file(path, value, mode="create")
             return True
         except FileExistsError:
-            return False
+            break
         except Exception as error:  # many kinds, depending on the file system
-            status = _http_status(error)
+            status = http_status(error)
             if status not in (HTTPStatus.CONFLICT, HTTPStatus.PRECONDITION_FAILED):
+                if _holds(file_system, path, value):
+                    return True
                 raise
         if status == HTTPStatus.PRECONDITION_FAILED or pause is None:
             break
         time.sleep(pause)
-    return False
+    return _holds(file_system, path, value)
 
 
-def _http_status(error: BaseException | None) -> int | None:
-    """Status of the answer that an exception or one of its causes was made of."""
-    while error is not None:
-        response = getattr(error, "response", None)
-        metadata = response.get("ResponseMetadata", {}) if isinstance(response, dict) else {}
-        named = (getattr(error, name, None) for name in ("status", "status_code", "code"))
-        for found in (metadata.get("HTTPStatusCode"), *named):
-            if isinstance(found, int | str) and str(found).isdigit():
-                return int(found)
-        error = error.__cause__ or error.__context__
-    return None
+def _holds(file_system: Any, path: str, value: bytes) -> bool:
+    """Whether an object is there and holds this value; asked of the store, not of a cache."""
+    file_system.invalidate_cache()
+    try:
+        return bool(file_system.cat_file(path) == value)
+    except Exception:  # it is not there, or the store does not answer now either
+        return False
 
 
 def list_keys(store: Store, prefix: str = "") -> list[str]:

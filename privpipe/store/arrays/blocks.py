@@ -25,6 +25,7 @@ from privpipe.capabilities import BoundCounts
 from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.sanitizers.utility_summary import UtilitySummary
 from privpipe.store.access.location import join, measure_bytes, open_store, shown
+from privpipe.store.access.store_refusals import explain_refusal
 from privpipe.store.arrays.layout import ArrayPlan, chunk_key
 
 __all__ = [
@@ -106,7 +107,9 @@ def open_array(url: str, name: str, version: str) -> zarr.Array[Any]:
     try:
         return zarr.open_array(store=open_store(url), path=name, mode="r+")
     except Exception as error:  # many kinds, depending on the store
-        problem = type(error).__name__
+        refused, problem = explain_refusal(error), type(error).__name__
+    if refused is not None:
+        raise refused
     raise StoreError(
         f"The array {name!r} of {shown(url)} cannot be opened ({problem}).",
         remedy="Check the path and your rights to it.",
@@ -151,7 +154,9 @@ def _read_rows(url: str, name: str, start: int, stop: int, version: str) -> npt.
     try:
         return np.asarray(array[start:stop])
     except Exception as error:  # many kinds, depending on codec and store
-        problem = type(error).__name__
+        refused, problem = explain_refusal(error), type(error).__name__
+    if refused is not None:
+        raise refused
     raise StoreError(
         f"Records {start} to {stop} of {name!r} in {shown(url)} cannot be read ({problem}).",
         remedy="A chunk is damaged or unreachable: restore it, or ingest the collection again.",
@@ -268,11 +273,13 @@ def _write_rows(url: str, name: str, start: int, values: npt.NDArray[Any], versi
         array[start : start + len(values)] = values
         return
     except OSError as error:
-        problem = error.strerror or type(error).__name__
+        refused, problem = explain_refusal(error), error.strerror or type(error).__name__
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             code = "disk-full"
     except Exception as error:  # many kinds, depending on the store
-        problem = type(error).__name__
+        refused, problem = explain_refusal(error), type(error).__name__
+    if refused is not None:
+        raise refused
     raise StoreError(
         f"{join(shown(url), name)} could not be written ({problem}).",
         remedy="Check free space and your rights, then run again; the work so far is kept.",

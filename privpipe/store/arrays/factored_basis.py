@@ -17,6 +17,7 @@ from privpipe.errors import FormatError
 from privpipe.numerics.null_space.cleaning import reconstruct_records
 from privpipe.protocols import FloatArray
 from privpipe.store.access.location import list_keys, open_store, read_bytes, shown
+from privpipe.store.access.store_refusals import explain_refusal
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -89,7 +90,9 @@ def read_basis(url: str) -> Basis:
         )
         return Basis(lift, centre, str(group.attrs["dtype"]))
     except Exception as error:  # many kinds, depending on the store
-        problem = type(error).__name__
+        refused, problem = explain_refusal(error), type(error).__name__
+    if refused is not None:
+        raise refused
     raise FormatError(
         f"The basis of the factored release {shown(url)} cannot be read ({problem}).",
         remedy="The release was damaged after it was published: get it again.",

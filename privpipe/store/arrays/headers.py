@@ -9,6 +9,7 @@ from typing import Any
 
 from privpipe.errors import FormatError, StoreError
 from privpipe.store.access.location import local_path, open_store, read_bytes, read_many, shown
+from privpipe.store.access.store_refusals import explain_refusal
 from privpipe.store.arrays.layout import ROOT_DOCUMENT, digest_documents, is_sealed
 
 __all__ = [
@@ -81,6 +82,8 @@ def _read_attributes(url: str, expected: str) -> tuple[Mapping[str, Any], bool]:
         content = read_bytes(open_store(url, read_only=True), ROOT_DOCUMENT)
         problem = "" if content else "there is none"
     except OSError as error:
+        if (refused := explain_refusal(error)) is not None and refused.code != "not-found":
+            raise refused from None
         content, problem = None, error.strerror or type(error).__name__
     if content is None:
         ingest = "; `privpipe ingest SOURCE DEST` makes a collection"

@@ -37,6 +37,7 @@ from privpipe.store.access.location import (
     shown,
     write_bytes,
 )
+from privpipe.store.access.store_refusals import explain_refusal
 from privpipe.store.arrays.headers import check_output_free, newest_version, read_header
 from privpipe.store.arrays.layout import ROOT_DOCUMENT, root_document
 
@@ -182,7 +183,9 @@ def read_arrays(url: str, names: list[str]) -> dict[str, npt.NDArray[Any]]:
             name: np.asarray(zarr.open_array(store, path=name, mode="r")[...]) for name in names
         }
     except Exception as error:  # many kinds, depending on store and codec
-        problem = type(error).__name__
+        refused, problem = explain_refusal(error), type(error).__name__
+    if refused is not None:
+        raise refused
     raise FormatError(
         f"Arrays of {shown(url)} cannot be read ({problem}).",
         remedy="Train the model again, or get it from where it came.",

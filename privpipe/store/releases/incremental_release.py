@@ -13,9 +13,9 @@ import os
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, overload
 
 from zarr.core.sync import sync
 
@@ -40,6 +40,7 @@ __all__ = [
     "Part",
     "PrivateLedger",
     "Retired",
+    "StoredParts",
     "check_part",
     "delete_part",
     "digest_root",
@@ -110,20 +111,68 @@ class IncrementalState:
     header: Mapping[str, Any] = field(repr=False)
     arrays: tuple[Mapping[str, Any], ...]
     chunk_rows: int
-    parts: tuple[Part, ...]
+    parts: Sequence[Part]
     withdrawn: tuple[str, ...] = ()
     retired: tuple[Retired, ...] = ()
 
     def encode(self) -> dict[str, Any]:
         """JSON-ready."""
-        return asdict(self)
+        return asdict(replace(self, parts=tuple(self.parts)))
+
+
+class StoredParts(Sequence[Part]):
+    """Parts as a generation's document lists them, each made when it is asked for.
+
+    A release of thousands of parts is opened by readers who want a few.
+
+    Parameters
+    ----------
+    items
+        What the document says of each.
+
+    Raises
+    ------
+    TypeError
+        If one of them has other fields.
+    """
+
+    def __init__(self, items: Sequence[Mapping[str, Any]]) -> None:
+        needed = {one.name for one in fields(Part) if one.default is MISSING}
+        known = {one.name for one in fields(Part)}
+        if not all(needed <= item.keys() <= known for item in items):
+            raise TypeError("another part")
+        self._items = items
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @overload
+    def __getitem__(self, at: int) -> Part: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> tuple[Part, ...]: ...
+
+    def __getitem__(self, at: int | slice) -> Part | tuple[Part, ...]:
+        if isinstance(at, slice):
+            return tuple(Part(**item) for item in self._items[at])
+        return Part(**self._items[at])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def column(self, name: str) -> list[Any]:
+        """One field of all parts."""
+        return [item[name] for item in self._items]
 
 
 def read_state_of(generation: Generation) -> IncrementalState:
     """What a generation says; FormatError where it says something else."""
     given = dict(generation.content)
     try:
-        given["parts"] = tuple(Part(**item) for item in given["parts"])
+        given["parts"] = StoredParts(given["parts"])
         given["retired"] = tuple(Retired(**item) for item in given["retired"])
         given["arrays"], given["withdrawn"] = tuple(given["arrays"]), tuple(given["withdrawn"])
         return IncrementalState(**given)

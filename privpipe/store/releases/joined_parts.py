@@ -13,11 +13,13 @@ from xarray.backends import BackendArray
 from xarray.core import indexing
 
 from privpipe.errors import StoreError
+from privpipe.store.access.generation_log import Generation
 from privpipe.store.access.location import open_store, shown
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.releases.incremental_release import (
     IncrementalState,
     Part,
+    StoredParts,
     check_part,
     part_url,
     read_incremental,
@@ -38,7 +40,10 @@ def open_generation(url: str, *, verify: bool = False) -> xr.Dataset:
     """
     import xarray as xr
 
-    header, state = check_generation(url, verify=verify)
+    newest, state = _find(url)
+    header = _describe(newest, state)
+    if verify:
+        _verify(url, state)
     variables = {
         str(array["name"]): (
             ("record", "feature")[: 1 + bool(array["columns"])],
@@ -47,7 +52,10 @@ def open_generation(url: str, *, verify: bool = False) -> xr.Dataset:
         )
         for array in state.arrays
     }
-    dataset = xr.Dataset(variables).chunk({"record": _cut(state) or (0,)})
+    # By default Dask would hash what an array is: the entries of all parts.
+    dataset = xr.Dataset(variables).chunk(
+        {"record": _cut(state) or (0,)}, token=f"{url} {newest.digest}"
+    )
     names = list(header.get("feature_names") or ())
     if names and FEATURES in dataset:
         dataset = dataset.assign_coords(feature=names)
@@ -57,6 +65,13 @@ def open_generation(url: str, *, verify: bool = False) -> xr.Dataset:
 
 def check_generation(url: str, *, verify: bool = False) -> tuple[dict[str, Any], IncrementalState]:
     """Header and state of the newest generation; with `verify` every stored byte is read."""
+    newest, state = _find(url)
+    if verify:
+        _verify(url, state)
+    return _describe(newest, state), state
+
+
+def _find(url: str) -> tuple[Generation, IncrementalState]:
     found = read_incremental(url)
     if found is None:
         raise StoreError(
@@ -64,22 +79,33 @@ def check_generation(url: str, *, verify: bool = False) -> tuple[dict[str, Any],
             remedy="Check the path; the first run of the release makes one.",
             code="not-found",
         )
-    newest, state = found
-    if verify:
-        for part in state.parts:
-            check_part(url, part)
-            check_release(part_url(url, part.id), verify=True)
-    header = {
+    return found
+
+
+def _verify(url: str, state: IncrementalState) -> None:
+    for part in state.parts:
+        check_part(url, part)
+        check_release(part_url(url, part.id), verify=True)
+
+
+def _describe(newest: Generation, state: IncrementalState) -> dict[str, Any]:
+    return {
         "format": "release",
         **state.header,
         "generation": newest.number,
         "line": state.line,
         "n_parts": len(state.parts),
-        "n_records": sum(part.n_records for part in state.parts),
-        "n_withheld": sum(part.n_withheld for part in state.parts),
+        "n_records": sum(_column(state, "n_records")),
+        "n_withheld": sum(_column(state, "n_withheld")),
         "arrays": [array["name"] for array in state.arrays],
     }
-    return header, state
+
+
+def _column(state: IncrementalState, name: str) -> list[int]:
+    """A number of each part, without making the parts."""
+    if isinstance(state.parts, StoredParts):
+        return state.parts.column(name)
+    return [getattr(part, name) for part in state.parts]
 
 
 class JoinedArray(BackendArray):
@@ -95,7 +121,7 @@ class JoinedArray(BackendArray):
 
     def __init__(self, url: str, state: IncrementalState, about: Mapping[str, Any]) -> None:
         self.url, self.parts, self.name = url, state.parts, str(about["name"])
-        self.ends = np.cumsum([part.n_records for part in state.parts], dtype=np.int64)
+        self.ends = np.cumsum(_column(state, "n_records"), dtype=np.int64)
         self.dtype = np.dtype(about["dtype"])
         n = int(self.ends[-1]) if len(self.ends) else 0
         columns = int(about["columns"])
@@ -131,9 +157,9 @@ class JoinedArray(BackendArray):
 def _cut(state: IncrementalState) -> tuple[int, ...]:
     """Rows of the chunks of all parts, each cut for itself."""
     return tuple(
-        min(state.chunk_rows, part.n_records - start)
-        for part in state.parts
-        for start in range(0, part.n_records, state.chunk_rows)
+        min(state.chunk_rows, n_records - start)
+        for n_records in _column(state, "n_records")
+        for start in range(0, n_records, state.chunk_rows)
     )
 
 

@@ -11,6 +11,7 @@ import zarr
 from privpipe.errors import IncompleteReleaseError
 from privpipe.store.access.generation_log import is_generational
 from privpipe.store.access.location import Place, as_url, list_keys, open_store, shown
+from privpipe.store.access.store_refusals import explain_refusal
 from privpipe.store.arrays.blocks import Receipt, Stored, measure_object
 from privpipe.store.arrays.factored_basis import BASIS, read_basis
 from privpipe.store.arrays.headers import check_documents, read_header
@@ -127,7 +128,7 @@ def _read_receipts(url: str, header: Mapping[str, Any]) -> list[Receipt]:
             for name in ("rows", "length", "crc32c")
         )
     except Exception as error:  # many kinds, depending on the store
-        problem = type(error).__name__
+        refused, problem = explain_refusal(error), type(error).__name__
     else:
         names = header["arrays"]
         return [
@@ -143,6 +144,8 @@ def _read_receipts(url: str, header: Mapping[str, Any]) -> list[Receipt]:
             )
             for chunk in range(len(rows))
         ]
+    if refused is not None:
+        raise refused
     raise IncompleteReleaseError(
         f"The receipts of {shown(url)} cannot be read ({problem}).",
         remedy="The release was damaged after it was published: get it again.",

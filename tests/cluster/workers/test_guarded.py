@@ -23,7 +23,7 @@ from bokeh.client import pull_session
 from distributed import Client, Security
 
 from privpipe.cluster.workers.connection import ClusterOptions, connect
-from privpipe.cluster.workers.guarded import check_dashboard
+from privpipe.cluster.workers.dashboard import check_dashboard
 from privpipe.errors import OptionError
 
 ATTACK = """

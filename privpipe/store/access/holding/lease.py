@@ -13,7 +13,7 @@ import secrets
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 
 import fsspec
@@ -21,9 +21,11 @@ import fsspec
 from privpipe.errors import StoreError
 from privpipe.store.access.location import create_bytes, join, shown
 
-__all__ = ["LEASES", "LEASE_SECONDS", "hold_lease"]
+__all__ = ["LEASES", "LEASE_SECONDS", "MOST_SKEW", "hold_lease"]
 
 LEASE_SECONDS = 120.0
+MOST_SKEW = LEASE_SECONDS / 4
+"""Seconds that the clock of a holder may be away from the store's."""
 LEASES = "lease"
 """Folder of the leases within a workspace."""
 
@@ -41,7 +43,8 @@ def hold_lease(work_url: str, *, seconds: float = LEASE_SECONDS) -> Iterator[Non
     Raises
     ------
     StoreError
-        If another holder's lease has not expired, or this one was lost while it was held.
+        If another holder's lease has not expired, this one was lost while it was held, or the
+        store lets two make the same one.
     """
     holder = secrets.token_hex(8)
     number = _take(work_url, holder, seconds)
@@ -49,10 +52,13 @@ def hold_lease(work_url: str, *, seconds: float = LEASE_SECONDS) -> Iterator[Non
 
     def renew() -> None:
         while not stop.wait(seconds / 4):
-            if _newest(work_url) != number:
-                lost.set()
-                return
-            _write(_place(work_url, number), _Lease(holder, time.time() + seconds))
+            # A store that does not answer now may do so before the lease runs out; if not, whoever
+            # takes the next one is seen as soon as it does.
+            with suppress(Exception):
+                if _newest(work_url) != number:
+                    lost.set()
+                    return
+                _write(_place(work_url, number), _Lease(holder, time.time() + seconds))
 
     thread = threading.Thread(target=renew, name="privpipe-lease", daemon=True)
     thread.start()
@@ -67,7 +73,8 @@ def hold_lease(work_url: str, *, seconds: float = LEASE_SECONDS) -> Iterator[Non
     finally:
         stop.set()
         thread.join()
-        _give_back(work_url, number)
+        with suppress(Exception):  # what was done is done; the lease ends by itself
+            _give_back(work_url, number)
 
 
 def _take(work_url: str, holder: str, seconds: float) -> int:
@@ -76,11 +83,46 @@ def _take(work_url: str, holder: str, seconds: float) -> int:
         following = 0 if number is None else number + 1
         lease = _Lease(holder, time.time() + seconds)
         if create_bytes(_place(work_url, following), _encode(lease)):
+            _check_enforced(work_url, following, seconds)
+            _check_clock(work_url, following)
             return following
     raise StoreError(
         f"Another run holds {shown(work_url)}.",
         remedy=f"Wait for it; the lease of a run that died expires after {seconds:.0f} s.",
         code="busy",
+    )
+
+
+def _check_enforced(work_url: str, number: int, seconds: float) -> None:
+    """Raise StoreError if the store lets somebody else make the lease that we just made."""
+    rival = _Lease(secrets.token_hex(8), time.time() + seconds)
+    if not create_bytes(_place(work_url, number), _encode(rival)):
+        return
+    _delete(_place(work_url, number))
+    raise StoreError(
+        f"The store of {shown(work_url)} ignores conditions: it replaced an object that was to be "
+        "written only if there was none, so two runs could write and publish one release.",
+        remedy="Use a store that enforces If-None-Match, as S3 does, or a file system.",
+        code="conditions-ignored",
+    )
+
+
+def _check_clock(work_url: str, number: int) -> None:
+    """Raise StoreError if this clock and the store's differ by what a lease cannot bear."""
+    file_system, path = fsspec.core.url_to_fs(_place(work_url, number))
+    file_system.invalidate_cache()
+    try:
+        skew = abs(file_system.modified(path).timestamp() - time.time())
+    except (AttributeError, FileNotFoundError, KeyError, NotImplementedError):
+        return  # a store that does not say when
+    if skew <= MOST_SKEW:
+        return
+    _delete(_place(work_url, number))
+    raise StoreError(
+        f"The clock of this machine is {skew:.0f} s away from that of the store of "
+        f"{shown(work_url)}: others would take its leases too early, or too late.",
+        remedy=f"Set the clocks (NTP); they must agree within {MOST_SKEW:.0f} s.",
+        code="clock-skew",
     )
 
 

@@ -24,6 +24,7 @@ from zarr.storage import StorePath, WrapperStore
 from privpipe.errors import FormatError, PrivpipeError, StoreError
 from privpipe.store.access.bounds import MOST_CHUNK_BYTES
 from privpipe.store.access.location import TRAILER, open_store, shown
+from privpipe.store.access.store_refusals import explain_refusal
 from privpipe.store.arrays.blocks import read_where_new
 from privpipe.store.arrays.headers import check_documents
 from privpipe.store.arrays.layout import ROOT_DOCUMENT, ArrayPlan, chunk_key
@@ -85,7 +86,7 @@ def _read_rows(sealed: SealedArrays, name: str, start: int, stop: int) -> npt.ND
     except PrivpipeError as error:
         problem = type(error)(error.message, remedy=error.remedy, code=error.code)
     except Exception as error:  # many kinds, depending on codec and store
-        problem = StoreError(
+        problem = explain_refusal(error) or StoreError(
             f"Records {start} to {stop} of {name!r} in {shown(sealed.url)} cannot be read "
             f"({type(error).__name__}).",
             remedy="A chunk is damaged or unreachable: restore it, or ingest the collection again.",

@@ -1,0 +1,161 @@
+"""Where the dashboard of a cluster may answer: on this machine, by certificate, or nowhere.
+
+The dashboard has no login. On this machine it speaks plain http, or https where Dask's
+configuration names a certificate (``distributed.scheduler.dashboard.tls``). Beyond this machine it
+speaks https alone, and to clients alone that show a certificate of the authority: the same lets
+them speak to the scheduler, so nobody sees more than they could do already.
+"""
+
+from __future__ import annotations
+
+import ssl
+from ipaddress import ip_address
+from typing import Any
+
+import dask
+
+from privpipe.errors import ClusterError, OptionError
+
+__all__ = [
+    "OFF",
+    "check_dashboard",
+    "check_pages",
+    "close_pages",
+    "find_open_pages",
+    "guard_pages",
+    "is_loopback",
+    "place_of",
+]
+
+OFF = "off"
+"""In the place of an address: nothing is served."""
+
+SECURE = "https://"
+
+_LARGEST_PORT = 65_535
+_TLS = "distributed.scheduler.dashboard.tls"
+
+
+def place_of(address: str) -> str:
+    """``host:port`` of a dashboard's address."""
+    return address.removeprefix(SECURE)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address of a host is one of this machine alone, IPv4."""
+    try:
+        return ip_address(host).version == 4 and ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_dashboard(address: str) -> None:
+    """Refuse an address that is neither ``host:port`` of this machine, nor https, nor off.
+
+    Raises
+    ------
+    OptionError
+        If the host is another one, an interface that others reach, or missing (which would be
+        all interfaces), without https; if it is https and Dask's configuration names no
+        certificate, key or authority.
+    """
+    if address == OFF:
+        return
+    host, _, port = place_of(address).rpartition(":")
+    if not (port.isascii() and port.isdigit() and int(port) <= _LARGEST_PORT):
+        problem = f"its port is not a number from 0 to {_LARGEST_PORT}"
+    elif address.startswith(SECURE):
+        missing = [name for name in ("cert", "key", "ca-file") if not _configured(name)]
+        if _is_host(host) and not missing:
+            return
+        problem = f"Dask's configuration names no {', no '.join(missing)} below {_TLS}"
+        if not missing:
+            problem = "its host is neither a name nor an address"
+    elif host == "localhost" or is_loopback(host):
+        return
+    else:
+        problem = "others could reach it there, and it has no login"
+    raise OptionError(
+        f"[cluster] dashboard = {address!r} is refused: {problem}.",
+        remedy='Use "127.0.0.1:8787", or port 0 for any free one, and look at it from elsewhere '
+        'through `ssh -L 8787:127.0.0.1:8787 HOST`; "https://HOST:8787" with certificates of '
+        '`privpipe certs`; or "off".',
+        code="open-dashboard",
+    )
+
+
+def guard_pages(server: Any) -> None:
+    """Ask for certificates at the pages of a scheduler; refuse plain pages that others reach.
+
+    Parameters
+    ----------
+    server
+        A scheduler of Dask that listens already: what counts is what it listens on.
+
+    Raises
+    ------
+    ClusterError
+        If it serves plain http beyond this machine, or https without an authority to ask. It
+        serves nothing then.
+    """
+    pages = getattr(server, "http_server", None)
+    if pages is None:
+        return
+    if isinstance(pages.ssl_options, ssl.SSLContext):
+        pages.ssl_options.verify_mode = ssl.CERT_REQUIRED  # of handshakes from here on
+    if problem := find_open_pages(server):
+        close_pages(server)
+        raise _refuse_open(problem)
+
+
+def close_pages(server: Any) -> None:
+    """Stop serving pages: those of a worker are found on the scheduler's, but for its logs."""
+    if getattr(server, "http_server", None) is not None:
+        server.http_server.stop()
+        server.services.pop("dashboard", None)
+
+
+def check_pages(client: Any) -> None:
+    """Refuse a scheduler that was started without `guard_pages` and shows itself to everybody.
+
+    Raises
+    ------
+    ClusterError
+        With what it serves, and how to start it.
+    """
+    if problem := client.run_on_scheduler(find_open_pages):
+        raise _refuse_open(problem)
+
+
+def find_open_pages(dask_scheduler: Any) -> str:
+    """What is open to others in a server's pages; empty where nothing is."""
+    pages = getattr(dask_scheduler, "http_server", None)
+    if pages is None:
+        return ""
+    context = pages.ssl_options
+    hosts = [socket.getsockname()[0] for socket in pages._sockets.values()]
+    beyond = [host for host in hosts if not is_loopback(host) and host != "::1"]
+    if not isinstance(context, ssl.SSLContext):
+        return f"speaks plain http at {', '.join(beyond)}, and has no login" if beyond else ""
+    if not context.get_ca_certs():
+        return "speaks https and knows no authority to ask for certificates"
+    asks = context.verify_mode == ssl.CERT_REQUIRED
+    return "" if asks or not beyond else f"asks for no certificate at {', '.join(beyond)}"
+
+
+def _refuse_open(problem: str) -> ClusterError:
+    return ClusterError(
+        f"The dashboard {problem}.",
+        remedy="Start the scheduler with --preload deploy/preload.py and --dashboard-address "
+        f"127.0.0.1:8787, or give Dask's configuration {_TLS}.cert, .key and .ca-file.",
+        code="open-dashboard",
+    )
+
+
+def _configured(name: str) -> str:
+    return str(dask.config.get(f"{_TLS}.{name}", None) or "")
+
+
+def _is_host(host: str) -> bool:
+    """Whether one host is named: no list of addresses, no path."""
+    return bool(host) and not set(host) & set("/,@ ")

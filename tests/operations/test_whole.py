@@ -1,0 +1,278 @@
+"""All of it at once, with real processes: a schedule, a gate, a cancelled run, and a kill of each.
+
+Minutes on a small machine: runs where PRIVPIPE_TEST_WHOLE is set, to a number of records for
+another size. `PRIVPIPE_TEST_S3` names another S3 server than moto; one that keeps its objects in
+``{folder}`` is killed as well.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import boto3
+import httpx
+import numpy as np
+import pytest
+
+from tests.flows.canaries import Canaries, search_bytes, search_tree
+from tests.operations.whole_cluster import POSTGRES, ROOT, WholeCluster, wait_for
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif("PRIVPIPE_TEST_WHOLE" not in os.environ, reason="PRIVPIPE_TEST_WHOLE"),
+]
+
+N_RECORDS = max(int(os.environ.get("PRIVPIPE_TEST_WHOLE", "1")), 1_200)
+
+SECRETS = ("SECRETmalaria", "SECRETnothing")
+
+CONFIG = """
+[collection]
+path = "s3://records/records.zarr"
+desired = ["wanted"]
+confidential = ["secret"]
+[method]
+name = "null_space"
+utility_budget = 0.05
+ridge = 0.01
+[release]
+path = "s3://releases/{place}.zarr"
+[cluster]
+{cluster}
+[audit]
+holdout = 0.4
+adversaries = []
+[gate]
+{gate}
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeCluster]:
+    """Everything started and deployed, and a release to compare with, made in one process."""
+    whole = WholeCluster(tmp_path_factory.mktemp("whole"))
+    address = f'address = "tls://127.0.0.1:{whole.ports["scheduler"]}"'
+    for name, place, where, gate in (
+        ("run", "{logical_time}", address, "enforce = false"),
+        (
+            "gated",
+            "gated-{logical_time}",
+            address,
+            "enforce = true\nconfidential_advantage_max = 0.0",
+        ),
+        ("reference", "reference", "workers = 0", "enforce = false"),
+    ):
+        text = CONFIG.replace("{place}", place).replace("{cluster}", where).replace("{gate}", gate)
+        (whole.folder / f"{name}.toml").write_text(text)
+    write_records(whole.folder / "records.npz")
+    schedule(whole, "* * * * *", active=False)
+    (whole.folder / "automations.yaml").write_text((ROOT / "deploy/automations.yaml").read_text())
+    try:
+        whole.start(*(name for name in whole.commands if name != "runs"))
+        for bucket in ("records", "releases"):
+            store(whole).create_bucket(Bucket=bucket)
+        features = "--features x --labels wanted,secret --categorical secret --chunk-mib 0.001"
+        whole.command("ingest", "records.npz", "s3://records/records.zarr", *features.split())
+        whole.command("run", "reference.toml")
+        whole.command("deploy", "prefect.yaml")
+        whole.start("runs")
+        yield whole
+    finally:
+        whole.stop()
+
+
+def schedule(cluster: WholeCluster, cron: str, *, active: bool) -> None:
+    """Write the deployments, the nightly one with another schedule."""
+    text = (ROOT / "deploy" / "prefect.yaml").read_text()
+    nightly = '{ cron: "0 2 * * *", timezone: Europe/Berlin, active: true }'
+    assert nightly in text
+    state = str(active).lower()
+    instead = f'{{ cron: "{cron}", timezone: Europe/Berlin, active: {state} }}'
+    (cluster.folder / "prefect.yaml").write_text(text.replace(nightly, instead))
+
+
+def write_records(path: Path) -> None:
+    random = np.random.default_rng(5)
+    x = random.normal(size=(N_RECORDS, 5))
+    secret = np.where(x @ [0.0, 1.0, 1.0, -1.0, 0.3] > 0, *SECRETS)
+    wanted = x @ [1.0, -1.0, 0.5, 0.0, 0.0] + random.normal(size=N_RECORDS) / 10
+    np.savez(path, x=x, wanted=wanted, secret=secret)
+
+
+def store(cluster: WholeCluster):
+    names = cluster.environment
+    return boto3.client(
+        "s3",
+        endpoint_url=names["AWS_ENDPOINT_URL"],
+        aws_access_key_id=names["AWS_ACCESS_KEY_ID"],
+        aws_secret_access_key=names["AWS_SECRET_ACCESS_KEY"],
+        region_name="us-east-1",
+    )
+
+
+def read_keys(cluster: WholeCluster, prefix: str = "") -> list[str]:
+    pages = (
+        store(cluster).get_paginator("list_objects_v2").paginate(Bucket="releases", Prefix=prefix)
+    )
+    return [item["Key"] for page in pages for item in page.get("Contents", ())]
+
+
+def read_release(cluster: WholeCluster, name: str) -> dict[str, bytes]:
+    """Objects of a release but for its root, which holds run and times."""
+    client = store(cluster)
+    return {
+        key.removeprefix(f"{name}.zarr/"): client.get_object(Bucket="releases", Key=key)[
+            "Body"
+        ].read()
+        for key in read_keys(cluster, f"{name}.zarr/")
+        if key != f"{name}.zarr/zarr.json"
+    }
+
+
+def is_published(cluster: WholeCluster, name: str) -> bool:
+    return f"{name}.zarr/zarr.json" in read_keys(cluster, f"{name}.zarr/zarr.json")
+
+
+def check_same(cluster: WholeCluster, name: str) -> None:
+    wanted, found = read_release(cluster, "reference"), read_release(cluster, name)
+    assert len(wanted) > 20
+    assert found == wanted
+
+
+def name_of(at: datetime) -> str:
+    return at.strftime("%Y%m%dT%H%M%SZ")
+
+
+def wait_cleaning(cluster: WholeCluster, name: str) -> None:
+    """Until the run has written some chunks, and by far not all."""
+    wait_for(
+        "chunks", lambda: len(read_keys(cluster, f"{name}.zarr/features/c/")) >= 5, seconds=120
+    )
+    assert not is_published(cluster, name)
+
+
+TIMES = (datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=n) for n in range(1000))
+
+
+def test_schedule__fires_by_itself_cleans_and_publishes(cluster: WholeCluster) -> None:
+    schedule(cluster, "* * * * *", active=True)
+    cluster.command("deploy", "prefect.yaml")
+
+    def find_scheduled() -> str | None:
+        made = [key for key in read_keys(cluster, "20") if key.endswith(".zarr/zarr.json")]
+        made = [key for key in made if ".model." not in key]
+        return made[0].partition(".")[0] if made else None
+
+    name = wait_for("a scheduled release", find_scheduled, 240)
+    check_same(cluster, name)
+    if POSTGRES is not None:
+        assert not list((cluster.folder / "prefect").glob("*.db"))
+    done = cluster.ask(
+        "/flow_runs/filter", {"flow_runs": {"state": {"type": {"any_": ["COMPLETED"]}}}}
+    )
+    assert any(run["auto_scheduled"] for run in done)
+    pause(cluster)
+
+
+def pause(cluster: WholeCluster) -> None:
+    """No more by the schedule: CANCEL_NEW would cancel the runs of the other tests."""
+    schedule(cluster, "* * * * *", active=False)
+    cluster.command("deploy", "prefect.yaml")
+
+    def is_free() -> bool:
+        asked = {"flow_runs": {"state": {"type": {"any_": ["RUNNING", "PENDING", "CANCELLING"]}}}}
+        return not cluster.ask("/flow_runs/filter", asked)
+
+    wait_for("the last scheduled run ends", is_free, 180)
+
+
+def test_gate__that_is_closed_fails_the_run_and_says_so(cluster: WholeCluster) -> None:
+    at = next(TIMES)
+    kind, message = cluster.wait_end(cluster.begin("gated.toml", at.isoformat()))
+    assert kind == "FAILED"
+    assert "GateError" in message
+    assert not is_published(cluster, f"gated-{name_of(at)}")
+
+
+def test_run__that_was_cancelled_goes_on(cluster: WholeCluster) -> None:
+    at = next(TIMES)
+    run = cluster.begin("run.toml", at.isoformat())
+    wait_cleaning(cluster, name_of(at))
+    cluster.cancel(run)
+    assert cluster.wait_end(run)[0] == "CANCELLED"
+    assert not is_published(cluster, name_of(at))
+    assert read_keys(cluster, f".{name_of(at)}.zarr.privpipe/ledger/")
+    finish(cluster, at)
+
+
+def finish(cluster: WholeCluster, at: datetime) -> None:
+    """Runs of the same logical time until one ends well; a dead one's lease must run out first."""
+
+    def is_done() -> bool:
+        if is_published(cluster, name_of(at)):
+            return True
+        run = cluster.begin("run.toml", at.isoformat())
+        return cluster.wait_end(run, 240)[0] == "COMPLETED"
+
+    wait_for("the release", is_done, 300)
+    check_same(cluster, name_of(at))
+
+
+VICTIMS = ("worker-1", "scheduler", "runs", "driver", "server", "database", "s3")
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+def test_kill__of_any_process_makes_the_same_release(cluster: WholeCluster, victim: str) -> None:
+    if victim == "database" and POSTGRES is None:
+        pytest.skip("there is no PostgreSQL here")
+    if victim == "s3" and not cluster.keeps_objects:
+        pytest.skip("this S3 server keeps its objects in memory")
+    at = next(TIMES)
+    run = cluster.begin("run.toml", at.isoformat())
+    wait_cleaning(cluster, name_of(at))
+    if victim == "driver":
+        os.kill(cluster.find_driver(run), signal.SIGKILL)
+        assert cluster.wait_end(run)[0] in {"CRASHED", "FAILED"}
+    else:
+        cluster.kill(victim)
+        # What supervisors do: workers end with their scheduler and are started again with it.
+        again = ["worker-1", "worker-2"] if victim == "scheduler" else []
+        for name in again:
+            wait_for(f"{name} ends", lambda name=name: cluster.processes[name].poll() is not None)
+        cluster.start(victim, *again)
+        if victim != "s3":
+            assert cluster.wait_end(run)[0] == "COMPLETED"
+    finish(cluster, at)
+
+
+def test_canaries__are_in_no_log_database_or_page(cluster: WholeCluster) -> None:
+    """Of records, after all of the above: logs, Prefect's folder and database, scratch, pages."""
+    run = cluster.begin("run.toml", next(TIMES).isoformat())
+    assert cluster.wait_end(run)[0] == "COMPLETED"
+    with np.load(cluster.folder / "records.npz") as records:
+        numbers = {name: records[name] for name in ("x", "wanted")}
+    canaries = Canaries(numbers, {"secret": SECRETS})
+    content = (cluster.folder / "records.npz").read_bytes()
+    assert search_bytes(canaries, content) == {"x", "wanted", "secret"}
+    seen = cluster.folder / "seen"
+    seen.mkdir()
+    dashboard = f"http://127.0.0.1:{cluster.ports['dashboard']}"
+    for page in ("metrics", "privpipe", "info/main/workers.html", "info/main/logs.html"):
+        answer = httpx.get(f"{dashboard}/{page}", timeout=30)
+        assert answer.status_code == httpx.codes.OK
+        (seen / page.replace("/", "-")).write_bytes(answer.content)
+    assert b"privpipe_chunks" in (seen / "metrics").read_bytes()
+    if POSTGRES is not None:
+        (seen / "database.sql").write_text(cluster.dump_database())
+        assert "privpipe-release" in (seen / "database.sql").read_text()
+    for log in cluster.folder.glob("*.log"):
+        (seen / log.name).write_bytes(log.read_bytes())
+    for name in ("prefect", "scratch-1", "scratch-2"):
+        if (cluster.folder / name).exists():
+            shutil.copytree(cluster.folder / name, seen / name)
+    assert search_tree(canaries, seen) == {}
