@@ -476,7 +476,9 @@ def _parse(text: str, path: str) -> dict[str, Any]:
         if open_:  # as `privpipe init` wrote it
             raise OptionError(
                 f"{path} still says FILL IN at {', '.join(open_)}.",
-                remedy="The lines above each key say what it means; write a value there.",
+                remedy="The lines above each key say what it means; write a value there. For "
+                "utility_budget, 0.001 is a first try with wanted classes: `privpipe check` then "
+                "says what share of the prediction's variance it is.",
                 code="fill-in",
             ) from None
         raise OptionError(
