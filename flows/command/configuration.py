@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
 from pydantic import ValidationError
 
 from privpipe.errors import PrivpipeError, RankError, StoreError
 from privpipe.report.console import say, say_raw
 from privpipe.sanitizers import METHODS
 from privpipe.store.arrays.headers import companion_url
-from privpipe.store.collections.collection import open_collection
+from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.collections.ingestion.write_statistics import read_statistics
 from privpipe_flows.command.output import print_document
 from privpipe_flows.runs.configuration.run_options import RunOptions
 from privpipe_flows.runs.configuration.template import FILL_IN, write_template
 from privpipe_flows.runs.run import Run
-from privpipe_flows.runs.stages.budget import explain_budget
+from privpipe_flows.runs.stages.budget import explain_budget, read_sample
 from privpipe_flows.runs.stages.check import check_stage
 from privpipe_flows.runs.stages.gate_check import suggest_gate, write_keys
 from privpipe_flows.runs.stages.preview import measure_rarest, suggest_method
@@ -27,6 +29,9 @@ __all__ = ["init_command", "schema_command"]
 
 RIDGE = 1e-6
 """Added where features depend on one another; see `NullSpaceOptions`."""
+
+SCALES = 30.0
+"""Ratio of deviations from which features are surely not in one unit."""
 
 SHARE = 0.01
 """Share of the variance of the desired prediction that a first configuration gives away."""
@@ -68,6 +73,7 @@ def init_command(
     n_gaps = _count_gaps(collection, method)
     budget, first = _suggest_budget(collection, release, method, desired, confidential, n_gaps)
     gate = _suggest_gate(collection, method, desired, confidential)
+    standardise = method in METHODS and METHODS[method].scales and _differ_in_scale(opened)
     text = write_template(
         collection,
         schema,
@@ -79,6 +85,7 @@ def init_command(
         values=values if method == suited and values else first,
         gate=gate,
         n_gaps=n_gaps,
+        standardise=standardise,
     )
     answer = {"path": out, "complete": FILL_IN not in _uncommented(text), "text": text}
     if out != "-":
@@ -86,19 +93,17 @@ def init_command(
     elif not as_json:
         say_raw(text, end="")
     if out != "-" and not as_json:
-        todo = "" if answer["complete"] else f"fill in what is marked {FILL_IN}, then: "
-        say(f"{out}: method {method}; {todo}privpipe check {out}, privpipe run {out}")
         if n_gaps:
             say(
                 f"{n_gaps:,} of {schema.n_records:,} records have cells that are missing: "
                 '[release] nonfinite = "impute" is written, which fills in means.'
             )
+        if standardise:
+            say("Features differ in scale: [collection] standardise = true is written.")
         if gate:
-            say(
-                f"{schema.n_records:,} records are too few, for classes as rare as these, to show "
-                f"the usual limits of the gate. Weaker ones are written, and will stand in the "
-                f"release: {write_keys(gate)}. For stricter limits, take more records."
-            )
+            say(_explain_gate(schema.n_records, gate))
+        todo = "" if answer["complete"] else f"fill in what is marked {FILL_IN}, then: "
+        say(f"{out}: method {method}; {todo}privpipe check {out}, privpipe run {out}")
     return answer
 
 
@@ -166,6 +171,31 @@ def _count_gaps(collection: str, method: str) -> int:
         return 0  # surrogates are made of records with gaps
     reads_codes = "attributes" in _options_of(method)
     return 0 if reads_codes else read_statistics(collection).records_not_finite
+
+
+def _explain_gate(n_records: int, gate: Mapping[tuple[str, str], Any]) -> str:
+    """Why keys of the gate are not their defaults."""
+    if all(section == "audit" for section, _ in gate):
+        return (
+            "The limits of the gate can only be shown with more held-out records than usual: "
+            f"{write_keys(gate)} is written."
+        )
+    return (
+        f"{n_records:,} records are too few, for classes as rare as these, to show the usual "
+        "limits of the gate. Weaker ones are written, and will stand in the release: "
+        f"{write_keys(gate)}. For stricter limits, take more records."
+    )
+
+
+def _differ_in_scale(collection: Collection) -> bool:
+    """Whether features of a few chunks have deviations that differ by more than `SCALES`."""
+    x = np.asarray(read_sample(collection).features, np.float64)
+    x[~np.isfinite(x)] = np.nan
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a feature without any value
+        deviations = np.nanstd(x, axis=0) if x.size else np.zeros(0)
+    varying = deviations[deviations > 0]
+    return bool(varying.size) and bool(varying.max() > SCALES * varying.min())
 
 
 def _depend(run: Run) -> bool:

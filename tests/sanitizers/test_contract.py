@@ -35,6 +35,7 @@ from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
 from privpipe.sanitizers.null_space.leace import fit_leace_eraser
 from privpipe.sanitizers.null_space.maps.factored_cleaner import FactoredCleaner
 from privpipe.sanitizers.options import make_options
+from privpipe.sanitizers.standardiser import fit_standardiser
 from privpipe.store.access.checkpoints import KNOWN
 from privpipe.store.models.artifacts import digest_map, open_model, write_model
 from tests.sanitizers.xu_records import make_features, make_labels, make_records
@@ -42,6 +43,7 @@ from tests.sanitizers.xu_records import make_features, make_labels, make_records
 FILTERS = Path(__file__).parents[1] / "examples"
 
 EXAMPLES: dict[str, Callable[[], RecordMap]] = {
+    "standardiser": lambda: fit_standardiser(make_records()),
     "null_space_cleaner": lambda: fit_null_space_cleaner(make_records(), utility_budget=0.1),
     "targeted_cleaner": lambda: fit_targeted_cleaner(make_records(), utility_budget=0.1),
     "printed_cleaner": lambda: fit_targeted_cleaner(

@@ -71,6 +71,15 @@ class CollectionOptions(Section):
             "fit (null-space cleaning and LEACE). The audit counts every record once."
         ),
     ] = None
+    standardise: Annotated[
+        bool,
+        Field(
+            description="Learn from, and clean, features less their mean, in standard deviations, "
+            "both of the training records; stored with the model, so that records to come are "
+            "standardised likewise. For filters, which depend on the units of the features; the "
+            "other methods do not, or standardise by themselves."
+        ),
+    ] = False
 
 
 class TrainingOptions(Section):

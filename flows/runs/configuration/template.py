@@ -40,6 +40,7 @@ def write_template(
     values: Mapping[str, Any] | None = None,
     gate: Mapping[tuple[str, str], Any] | None = None,
     n_gaps: int = 0,
+    standardise: bool = False,
 ) -> str:
     """Write a configuration for a collection.
 
@@ -64,6 +65,8 @@ def write_template(
         ask for more records than there are.
     n_gaps
         Records with missing cells, which are then filled in.
+    standardise
+        Standardise the features.
 
     Returns
     -------
@@ -89,6 +92,7 @@ def write_template(
         ("collection", "desired"): list(desired),
         ("collection", "confidential"): list(confidential),
         ("release", "path"): release,
+        ("collection", "standardise"): standardise or None,
         ("release", "nonfinite"): "impute" if n_gaps else None,
         ("method", "name"): method,
         ("method", "utility_budget"): budget,

@@ -66,7 +66,7 @@ def forecast_run(run: Run) -> Forecast | None:
     return told
 
 
-def measure_rarest(training: Collection, least: int) -> dict[str, float]:
+def measure_rarest(training: Collection, least: float) -> dict[str, float]:
     """Share of the rarest class of each categorical confidential variable, in a few chunks.
 
     Parameters
