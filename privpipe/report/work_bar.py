@@ -1,4 +1,4 @@
-"""How far long work is: a bar with rate and time left on a terminal, now and then a line in a log."""
+"""How far long work is: a bar with rate and time left on a terminal, some lines in a log."""
 
 from __future__ import annotations
 
