@@ -92,6 +92,8 @@ def _show(run: Run, found: SampleFindings) -> None:
             f"features   {', '.join(constant[:12])}{more} did not vary in the records read: they "
             "say nothing, and least squares without a ridge refuses them."
         )
+    if found.dependence:
+        say(f"features   {found.dependence}")
     if found.warning:
         say(f"gate       {found.warning}")
     elif found.gate is not None:

@@ -199,12 +199,12 @@ def _differ_in_scale(collection: Collection) -> bool:
 
 
 def _depend(run: Run) -> bool:
-    """Whether the fit refuses the features of a few chunks."""
+    """Whether the fit refuses the features of a few chunks; columns of 0 and 1 do so in all."""
     try:
-        explain_budget(run, strict=True)
+        meaning = explain_budget(run, strict=True)
     except RankError:
         return True
-    return False
+    return meaning is not None and bool(meaning.dependence)
 
 
 def _options_of(method: str) -> set[str]:

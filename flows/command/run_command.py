@@ -54,8 +54,11 @@ def run_command(
             checked = check_stage(options)
             if read_state(options.release.path) is None and not exists(options.release.path):
                 # A first run: what a few chunks tell ends it now, not after the cluster started.
-                if warning := check_sample(checked).warning:
-                    say(f"gate     {warning}", stderr=True)
+                found = check_sample(checked)
+                if found.dependence:
+                    say(f"features {found.dependence}", stderr=True)
+                if found.warning:
+                    say(f"gate     {found.warning}", stderr=True)
     except Exception as error:
         write_failure(options.release.path, None, error)
         raise

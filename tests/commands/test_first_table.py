@@ -207,3 +207,25 @@ def test_run__what_a_few_chunks_tell_ends_it_before_prefect_starts(
     assert left == 3
     assert f"error[{code}]" in said
     assert way in said
+
+
+def test_init__writes_a_ridge_where_only_some_chunks_were_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Columns of 0 and 1 of one column depend on one another in every chunk."""
+    make_table(3_000).to_csv(tmp_path / "a.csv", index=False)
+    given = ("--labels", "gone,ill", "--drop", "note,customer,income", "--one-hot", "plan", *DATES)
+    place, config = str(tmp_path / "a.zarr"), tmp_path / "my.toml"
+    code, said = call(
+        monkeypatch, capsys, "ingest", str(tmp_path / "a.csv"), place, *given, "--chunk-mib", "0.02"
+    )
+    assert code == 0, said
+    assert "9 chunks" in said
+    asked = ("--desired", "gone", "--confidential", "ill")
+    call(monkeypatch, capsys, "init", place, str(config), *asked)
+    assert "\nridge = 1e-06\n" in config.read_text()
+    config.write_text(config.read_text().replace("\nridge = 1e-06\n", "\n"))
+    code, said = call(monkeypatch, capsys, "check", str(config))
+    assert code == 0, said
+    assert "The fit will probably refuse the features" in said
+    assert "plan=basic, plan=plus" in said

@@ -43,6 +43,16 @@ class SampleFindings:
     instead: str = ""
 
     @property
+    def dependence(self) -> str:
+        """A sentence where the fit will probably refuse the features; else nothing."""
+        if self.meaning is None or not self.meaning.dependence:
+            return ""
+        return (
+            f"The fit will probably refuse the features: {self.meaning.dependence} Set [method] "
+            "ridge = 1e-6."
+        )
+
+    @property
     def warning(self) -> str:
         """A sentence where the gate will hardly open; else nothing."""
         if self.gate is None or self.gate.can_pass:
