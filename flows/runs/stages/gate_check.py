@@ -63,6 +63,11 @@ class GateNeeds:
     def can_pass(self) -> bool:
         return self.reaches <= self.limit
 
+    @property
+    def has_room(self) -> bool:
+        """Whether a release that tells nothing passes by more than chance."""
+        return ROOM * self.reaches <= self.limit
+
     def describe(self) -> str:
         """In a sentence."""
         needed = f"{self.n_needed:,.0f}" if self.n_needed < float("inf") else "more than any"
@@ -183,13 +188,13 @@ def plan_gate(
             found.append(
                 GateNeeds(column.name, score, needed, n_held_out, n_intervals, limit, reaches)
             )
-    return max(found, key=lambda one: (not one.can_pass, one.n_needed))
+    return max(found, key=lambda one: (not one.can_pass, not one.has_room, one.n_needed))
 
 
 def suggest_gate(
     options: RunOptions, training: Collection, rarest: Mapping[str, float] | None = None
 ) -> dict[tuple[str, str], Any]:
-    """Keys to write into a configuration; none where the defaults can be shown.
+    """Keys to write into a configuration; none where the limits can be shown with some room.
 
     The limits are those that this number of records can show, no smaller: whoever wants less
     needs more records. They stand in the configuration and in the release. `rarest` as of
@@ -197,7 +202,7 @@ def suggest_gate(
     """
     if not training.confidential:
         return {}
-    if plan_gate(options, training, rarest).can_pass:
+    if plan_gate(options, training, rarest).has_room:
         return {}
     found: dict[tuple[str, str], Any] = {}
     if 0 < options.audit.holdout < HOLDOUT:  # 0 audits all records
@@ -207,7 +212,7 @@ def suggest_gate(
     gate = options.gate
     for _ in range(2):  # one limit is of exposure, the other of advantage
         needs = plan_gate(options, training, rarest)
-        if needs.can_pass:
+        if needs.has_room:
             break
         key = "exposed_max" if needs.score.startswith("tpr") else "confidential_advantage_max"
         found["gate", key] = min(1.0, math.ceil(100 * ROOM * needs.reaches) / 100)

@@ -54,13 +54,11 @@ class SampleFindings:
 
     @property
     def warning(self) -> str:
-        """A sentence where the gate will hardly open; else nothing."""
-        if self.gate is None or self.gate.can_pass:
+        """A sentence where the gate will hardly open, or by chance alone; else nothing."""
+        if self.gate is None or self.gate.has_room:
             return ""
-        return (
-            f"The gate will hardly open: {self.gate.describe()} So many records can show: "
-            f"{self.instead}."
-        )
+        how = "may stay closed by chance" if self.gate.can_pass else "will hardly open"
+        return f"The gate {how}: {self.gate.describe()} So many records can show: {self.instead}."
 
 
 def check_sample(run: Run) -> SampleFindings:
@@ -80,5 +78,5 @@ def check_sample(run: Run) -> SampleFindings:
     audit = run.options.audit
     rarest = measure_rarest(run.training, audit.min_class_records / (audit.holdout or 1.0))
     needs = plan_gate(run.options, run.training, rarest)
-    instead = "" if needs.can_pass else write_keys(suggest_gate(run.options, run.training, rarest))
+    instead = "" if needs.has_room else write_keys(suggest_gate(run.options, run.training, rarest))
     return SampleFindings(tuple(constant), meaning, forecast, needs, instead)
