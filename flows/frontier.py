@@ -31,8 +31,8 @@ from privpipe.errors import InputError, OptionError, PrivpipeError
 from privpipe.protocols import RecordMap
 from privpipe.report.style import MARKERS, ThemeName, finish_figure, new_figure
 from privpipe.sanitizers import METHODS
+from privpipe.sanitizers.composed.standardiser import fit_standardised
 from privpipe.sanitizers.options import make_options
-from privpipe.sanitizers.standardiser import fit_standardised
 from privpipe.store.collections.collection import Collection
 from privpipe.store.models.artifacts import write_model
 from privpipe_flows.reproduce.steps import expect_steps, step

@@ -10,9 +10,9 @@ from typing import Any
 
 from privpipe.protocols import Method, RecordMap
 from privpipe.sanitizers import mapping, masking, minimax, noise, null_space
-from privpipe.sanitizers.chain import Chain
+from privpipe.sanitizers.composed.chain import Chain
+from privpipe.sanitizers.composed.standardiser import Standardiser
 from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
-from privpipe.sanitizers.standardiser import Standardiser
 
 __all__ = ["METHODS", "RECORD_MAPS", "STATISTICS"]
 

@@ -13,7 +13,7 @@ import zarr
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.cluster.passes.cleaning_pass import CleaningJob, clean_collection
 from privpipe.protocols import FloatArray, RecordMap
-from privpipe.sanitizers.chain import Chain
+from privpipe.sanitizers.composed.chain import Chain
 from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
 from privpipe.store.arrays.layout import FEATURES, ArrayPlan
 from privpipe.store.collections.collection import open_collection

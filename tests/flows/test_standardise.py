@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from privpipe.errors import OptionError
-from privpipe.sanitizers.chain import Chain
-from privpipe.sanitizers.standardiser import Standardiser
+from privpipe.sanitizers.composed.chain import Chain
+from privpipe.sanitizers.composed.standardiser import Standardiser
 from privpipe.store.models.artifacts import open_model
 from privpipe.store.releases.published import open_release
 from privpipe_flows.command.configuration import init_command

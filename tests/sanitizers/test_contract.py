@@ -19,7 +19,8 @@ from privpipe.numerics.random.streams import KeyedStream
 from privpipe.protocols import Guarantee, RecordMap
 from privpipe.records.memory import Records
 from privpipe.sanitizers import METHODS, RECORD_MAPS
-from privpipe.sanitizers.chain import Chain
+from privpipe.sanitizers.composed.chain import Chain
+from privpipe.sanitizers.composed.standardiser import fit_standardiser
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 from privpipe.sanitizers.minimax.baselines import PcaOptions, fit_pca_filter
 from privpipe.sanitizers.minimax.ddd import fit_ddd_filter
@@ -35,7 +36,6 @@ from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
 from privpipe.sanitizers.null_space.leace import fit_leace_eraser
 from privpipe.sanitizers.null_space.maps.factored_cleaner import FactoredCleaner
 from privpipe.sanitizers.options import make_options
-from privpipe.sanitizers.standardiser import fit_standardiser
 from privpipe.store.access.checkpoints import KNOWN
 from privpipe.store.models.artifacts import digest_map, open_model, write_model
 from tests.sanitizers.xu_records import make_features, make_labels, make_records

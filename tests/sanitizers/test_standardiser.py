@@ -11,9 +11,13 @@ from privpipe.errors import InputError, OptionError
 from privpipe.protocols import FloatArray
 from privpipe.records.memory import Records
 from privpipe.sanitizers import METHODS
-from privpipe.sanitizers.chain import Chain
+from privpipe.sanitizers.composed.chain import Chain
+from privpipe.sanitizers.composed.standardiser import (
+    Standardiser,
+    fit_standardised,
+    fit_standardiser,
+)
 from privpipe.sanitizers.options import make_options
-from privpipe.sanitizers.standardiser import Standardiser, fit_standardised, fit_standardiser
 from privpipe.store.models.artifacts import open_model, write_model
 
 GIVEN = {

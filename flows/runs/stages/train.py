@@ -18,7 +18,7 @@ from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.errors import StoreError
 from privpipe.numerics.regression.moments import CoMoments
 from privpipe.protocols import FloatArray, Guarantee, RecordMap, Shard
-from privpipe.sanitizers.standardiser import fit_standardised
+from privpipe.sanitizers.composed.standardiser import fit_standardised
 from privpipe.store.arrays.headers import check_output_free, exists
 from privpipe.store.models.artifacts import digest_map, open_model, write_model
 from privpipe.store.models.predictor_files import read_predictor

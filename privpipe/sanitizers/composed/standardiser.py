@@ -34,7 +34,7 @@ from privpipe.protocols import (
     Sums,
 )
 from privpipe.sanitizers.arrays import as_records, check_finite_records
-from privpipe.sanitizers.chain import Chain
+from privpipe.sanitizers.composed.chain import Chain
 from privpipe.sanitizers.names import by_name
 
 __all__ = ["StandardisedShards", "Standardiser", "fit_standardised", "fit_standardiser"]
