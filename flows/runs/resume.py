@@ -85,8 +85,8 @@ def check_unchanged(run: Run) -> None:
         if read_source_version(collection.url) != known:
             raise StoreError(
                 f"{shown(collection.url)} has changed since the run began.",
-                remedy=f"Nothing was published. `privpipe purge {shown(run.release_url)}`, then run "
-                "again.",
+                remedy=f"Nothing was published. `privpipe purge {shown(run.release_url)}`, then "
+                "run again.",
                 code="source-changed",
             )
 
