@@ -44,6 +44,7 @@ class PlainConsole(Console):
             soft_wrap=True,
             force_terminal=False if os.environ.get(PLAIN) else None,
         )
+        self.soft_wrap = not self.is_terminal  # a terminal would fold within words
 
     def render_str(self, text: str, **options: Any) -> Text:
         """A text as Rich shows it: every one passes here, cells of tables included."""
@@ -67,8 +68,9 @@ def say(*parts: str | Table, style: str = "", stderr: bool = False) -> None:
     for part in parts:
         if isinstance(part, Table) and not console.is_terminal:
             part.box = None
-        # A table folds to the width of the terminal; a line of text is the terminal's to fold.
-        console.print(part, style=style or None, soft_wrap=isinstance(part, str))
+        # A table folds to any width; text between words, and not at all in a log.
+        folds = console.is_terminal or isinstance(part, Table)
+        console.print(part, style=style or None, soft_wrap=not folds)
 
 
 def say_raw(text: str, *, end: str = "\n", flush: bool = False) -> None:

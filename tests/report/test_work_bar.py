@@ -102,3 +102,17 @@ def test_showing__takes_another_whole_for_other_work(monkeypatch: pytest.MonkeyP
         listen(5, 10)
         listen(5, 10)
     assert begun == [("ingest", 0), ("ingest", 10)]
+
+
+def test_say__folds_between_words_on_a_terminal_and_not_at_all_in_a_log(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "with which the upper limit of even a guess is small " * 4
+    say(text)
+    assert capsys.readouterr().out.splitlines() == [text]
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "40")
+    say(text)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 40
+    assert " ".join(lines).split() == text.split()
