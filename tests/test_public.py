@@ -17,7 +17,7 @@ HEAVY = ("numpy", "zarr", "dask", "distributed", "prefect", "xarray", "pandas", 
 
 def run_python(code: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True
     )
     return done.stdout
 

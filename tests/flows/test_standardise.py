@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 
 from privpipe.errors import OptionError
+from privpipe.records.memory import Records
 from privpipe.sanitizers.composed.chain import Chain
 from privpipe.sanitizers.composed.standardiser import Standardiser
 from privpipe.store.models.artifacts import open_model
 from privpipe.store.releases.published import open_release
 from privpipe_flows.command.configuration import init_command
+from privpipe_flows.comparison import plan_entries
+from privpipe_flows.frontier import Point, _learn
 from privpipe_flows.pipeline import run_pipeline
 from privpipe_flows.runs.configuration.run_options import read_options
 from privpipe_flows.runs.run import digest_options
@@ -20,6 +23,7 @@ from privpipe_flows.runs.stages.check import check_stage
 from tests.flows.test_pipeline import configure
 from tests.standard import make_standard, write_standard
 
+COMPARED = ('name = "pca", n_filtered = 2', 'name = "leace"')
 PCA = 'name = "pca"\nn_filtered = 2'
 """Of standard records, whose features have deviations from 0.1 to 5."""
 
@@ -84,3 +88,21 @@ def test_init__standardises_features_of_different_units(
         as_json=True,
     )
     assert ("\nstandardise = true\n" in out.read_text()) == written
+
+
+def test_compare__standardises_the_methods_that_depend_on_scales(tmp_path: Path) -> None:
+    config = Path(configure_standardised(tmp_path))
+    others = "".join(f"[[compare]]\nmethod = {{ {one} }}\n" for one in COMPARED)
+    config.write_text(config.read_text() + others)
+    entries = plan_entries(read_options(str(config)))
+    found = {one.options.method.name: one.options.collection.standardise for one in entries}
+    assert found == {"pca": True, "leace": False}
+
+
+def test_frontier__learns_from_standardised_records(tmp_path: Path) -> None:
+    x, variables = make_standard(300)
+    records = Records(x, desired=variables["late"].astype(int))
+    for standardises in (True, False):
+        folder = tmp_path / str(standardises)
+        found = _learn(Point("pca", {"n_filtered": 2}), records, str(folder), standardises)
+        assert isinstance(open_model(found["model_url"]), Chain) == standardises
