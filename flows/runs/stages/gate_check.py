@@ -71,7 +71,8 @@ class GateNeeds:
     def describe(self) -> str:
         """In a sentence."""
         needed = f"{self.n_needed:,.0f}" if self.n_needed < float("inf") else "more than any"
-        score = SCORE_WORDS.get(self.score, self.score).partition(" ")[2]
+        words = SCORE_WORDS.get(self.score, f"a {self.score.replace('_', ' ')}")
+        score = words.partition(" ")[2]  # without its article
         return (
             f"about {needed} different held-out records show that an adversary's gain in "
             f"{score} of {self.variable!r} is within {self.limit:g} (of {self.n_intervals} "
