@@ -24,6 +24,7 @@ from privpipe.cluster.passes.judging.attack_tasks import distribute_attacks
 from privpipe.cluster.passes.judging.evidence_sample import sample_evidence
 from privpipe.cluster.passes.judging.kind_sample import KindSources, measure_kept_utility
 from privpipe.errors import OptionError, PrivpipeError
+from privpipe.sanitizers import METHODS
 from privpipe.store.access.holding.workspace import hold_workspace, remove_workspace
 from privpipe.store.access.location import join, shown
 from privpipe.store.access.text import write_file
@@ -80,6 +81,9 @@ def plan_entries(options: RunOptions) -> tuple[Entry, ...]:
     entries: list[Entry] = []
     for one in options.compare:
         about = options.model_copy(update={"method": one.method, "compare": ()})
+        if not METHODS[one.method.name].scales:  # standardised are those that depend on it
+            plain = options.collection.model_copy(update={"standardise": False})
+            about = about.model_copy(update={"collection": plain})
         place = join(base, f"{one.method.name}-{digest_options(about)[:8]}.zarr")
         release = options.release.model_copy(update={"path": place})
         about = about.model_copy(update={"release": release})

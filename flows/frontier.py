@@ -31,6 +31,7 @@ from privpipe.errors import InputError, OptionError, PrivpipeError
 from privpipe.protocols import RecordMap
 from privpipe.report.style import MARKERS, ThemeName, finish_figure, new_figure
 from privpipe.sanitizers import METHODS
+from privpipe.sanitizers.composed.standardiser import fit_standardised
 from privpipe.sanitizers.options import make_options
 from privpipe.store.collections.collection import Collection
 from privpipe.store.models.artifacts import write_model
@@ -135,10 +136,15 @@ def measure_frontier(
     fit = ShardedCollection(checked.training.keeping(checked.split, "fit"), executor)
     held_out = checked.training.keeping(checked.split, "held_out")
     attack = find_attack_options(options)
-    asked = json.dumps(attack.without_limits().max_records), attack.adversaries
+    standardises = options.collection.standardise
+    how = ("standardised",) * standardises
+    asked = (json.dumps(attack.without_limits().max_records), attack.adversaries, *how)
     group = options.audit.group
     rows = [
-        step(f"{one.name} {asked}", partial(_measure_point, one, fit, held_out, attack, group))
+        step(
+            f"{one.name} {asked}",
+            partial(_measure_point, one, fit, held_out, attack, group, standardises),
+        )
         for one in points
     ]
     return {"format_version": 1, "group": group, "points": rows}
@@ -150,6 +156,7 @@ def _measure_point(
     held_out: Collection,
     options: AttackOptions,
     group: str | None,
+    standardises: bool,
 ) -> dict[str, Any]:
     about = {"method": point.method, "name": point.name, "options": dict(point.options)}
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
@@ -157,7 +164,7 @@ def _measure_point(
             "ignore", UserWarning
         )  # widths beyond the useful ones are the question
         try:
-            named = _learn(point, fit, folder)
+            named = _learn(point, fit, folder, standardises)
             source = RAW if point.method == RAW else "released"
             wanted = replace(held_out, desired=(), confidential=held_out.desired)
             found = {
@@ -169,7 +176,7 @@ def _measure_point(
     return {**about, "status": "measured", **found}
 
 
-def _learn(point: Point, fit: ShardedCollection, folder: str) -> dict[str, str]:
+def _learn(point: Point, fit: ShardedCollection, folder: str, standardises: bool) -> dict[str, str]:
     """Train a filter and store it where the audit finds it.
 
     Raw records stand beside what any filter releases: one that learns nothing will do.
@@ -182,7 +189,8 @@ def _learn(point: Point, fit: ShardedCollection, folder: str) -> dict[str, str]:
     method = METHODS[point.method]
     options = make_options(method.options, {"name": point.method, **point.options}, point.name)
     method.check(options, fit.schema)
-    fitted: RecordMap = method.fit(fit, options)
+    learn = partial(fit_standardised, method) if standardises and method.scales else method.fit
+    fitted: RecordMap = learn(fit, options)
     return {"model_url": url, "model_digest": write_model(fitted, url)}
 
 

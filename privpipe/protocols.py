@@ -369,6 +369,9 @@ class Method(Generic[O_contra]):
         differential privacy is promised.
     weighs
         Whether `fit` counts records by their weights; the others refuse weights.
+    scales
+        Whether what it learns depends on the units of the features, so that it may be fitted to
+        standardised ones.
     forgets_keys
         Whether the keys of its draws are destroyed as soon as the release is published.
     forecast
@@ -406,6 +409,7 @@ class Method(Generic[O_contra]):
     learns: bool = True
     loses: Callable[[O_contra], float | None] = lambda _: None
     weighs: bool = False
+    scales: bool = False
     forgets_keys: bool = False
     forecast: Callable[[Any, Any], Any] | None = None
     suggest: Callable[..., Mapping[str, Any]] | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,7 @@ HEAVY = ("numpy", "zarr", "dask", "distributed", "prefect", "xarray", "pandas", 
 
 def run_python(code: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True
     )
     return done.stdout
 
@@ -37,6 +38,37 @@ def test_help__loads_nothing_heavy() -> None:
     assert "HEAVY []" in output
     for command in ("run", "ingest", "inspect", "demo"):
         assert command in output
+
+
+WATCH_IMPORT = """
+import os, socket, sys, threading
+home, seen = os.environ["HOME"], []
+
+def watch(event, args):
+    paths = [os.fsdecode(one) for one in args[:1] if isinstance(one, (str, bytes))]
+    if event.startswith(("socket.", "urllib.")) or any(one.startswith(home) for one in paths):
+        seen.append(event)
+
+sys.addaudithook(watch)
+import privpipe
+tasks = len(os.listdir("/proc/self/task")) if os.path.isdir("/proc/self/task") else 1
+for name in privpipe.__all__:
+    getattr(privpipe, name)
+print(seen, tasks, threading.active_count())
+socket.socket().close()
+open(os.path.join(home, "x"), "w").close()
+print(seen)
+"""
+"""Imports all there is, then does what it must not do, to see that it would have been noticed."""
+
+
+def test_import__touches_no_network_no_home_and_no_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    imported, afterwards = run_python(WATCH_IMPORT).splitlines()
+    assert imported == "[] 1 1"
+    assert afterwards == "['socket.__new__', 'open']"
 
 
 @pytest.mark.parametrize("name", privpipe.__all__)

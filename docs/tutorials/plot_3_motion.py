@@ -94,3 +94,29 @@ for source in ("raw", "released"):
     found = best[source]
     print(f"{source:10s} {found['adversary']:20s} {found['lower']:.2f} to {found['upper']:.2f}")
 print(findings["gate"]["state"], "-", findings["gate"]["sentence"])
+
+# %%
+# Why the gate stays closed, and what you do
+# ------------------------------------------
+# The gate is right. The release tells who it is more surely than even these generous limits allow,
+# so the run ended with exit code 6, and nothing was published.
+
+assert findings["gate"]["state"] == "failed"
+print("published:", (folder / "release.zarr").exists())
+
+# %%
+# Why: null-space cleaning promises how much of the *wanted* prediction is kept, and removes what a
+# linear guess of the person would use. How somebody moves and who it is stand in the same
+# measurements, and an adversary that is not linear, or reads last digits, finds what is left.
+#
+# What you do, in this order:
+#
+# 1. Open ``release.report/report.html``: *what decided* names the adversary and what it read.
+# 2. Release less. A filter (``privpipe init motion.zarr --method minimax ...``) releases a few
+#    numbers instead of 71; ``privpipe frontier`` and ``privpipe compare`` show what methods keep
+#    and tell, before anything is published. Then ``privpipe purge release.zarr`` and run again.
+# 3. Ask for less: people in groups instead of single people, or a coarser wanted answer.
+#
+# The message also says which limits would let this release pass. With them it would tell nearly
+# everything that the raw records tell; they are for who decides that this is no harm, with a name
+# and a reason in the release (``privpipe approve``), not for making a run end well.

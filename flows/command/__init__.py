@@ -29,6 +29,9 @@ def main() -> None:
     debug = "--debug" in sys.argv
     if debug:
         sys.argv.remove("--debug")
+    if "--plain" in sys.argv:
+        sys.argv.remove("--plain")
+        os.environ["PRIVPIPE_PLAIN"] = "1"  # `console` reads it; importing that takes a while
     if "--json" in sys.argv and "--help" not in sys.argv:
         from privpipe_flows.command.output import print_document, printing_to_stderr
 

@@ -23,7 +23,8 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 2 command line or configuration, 3 data, 4 storage, 5 cluster or "
     "memory, 6 guarantee or gate, 7 anything else, 130 interrupted. With --json stdout holds one "
     'JSON document, also on failure: {"error": {code, exit_code, message, remedy}}. '
-    "--debug anywhere on the line shows tracebacks, which may hold values of records.",
+    "--plain anywhere on the line, or PRIVPIPE_PLAIN=1, writes as for a log: no colour, no bar, no "
+    "frames. --debug shows tracebacks, which may hold values of records.",
 )
 
 

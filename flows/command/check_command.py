@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, is_dataclass
 from typing import Any
 
@@ -13,10 +12,9 @@ from privpipe.store.collections.collection import Collection
 from privpipe_flows.command.ingest_command import describe
 from privpipe_flows.runs.configuration.run_options import read_options
 from privpipe_flows.runs.run import Run
-from privpipe_flows.runs.stages.budget import BudgetMeaning, explain_budget
-from privpipe_flows.runs.stages.check import check_stage, check_variation
-from privpipe_flows.runs.stages.gate_check import plan_gate
-from privpipe_flows.runs.stages.preview import forecast_run
+from privpipe_flows.runs.stages.check import check_stage
+from privpipe_flows.runs.stages.gate_check import GateNeeds
+from privpipe_flows.runs.stages.sample_check import SampleFindings, check_sample
 from privpipe_flows.runs.stages.subject_limit import count_subjects
 
 __all__ = ["check_command"]
@@ -25,11 +23,10 @@ __all__ = ["check_command"]
 def check_command(config: str, *, as_json: bool) -> dict[str, Any]:
     """Check without a cluster; then read a few chunks to explain the budget."""
     run = check_stage(read_options(config))
-    features, _ = check_variation(run)
-    meaning, forecast = explain_budget(run, strict=True), forecast_run(run)
-    subjects = count_subjects(run)
+    found = check_sample(run)
+    meaning, subjects = found.meaning, count_subjects(run)
     if not as_json:
-        _show(run, meaning, forecast, features)
+        _show(run, found)
         if subjects is not None:
             say(f"subjects   {subjects.describe()}")
         say("Everything that can be known without reading all records is in order.")
@@ -38,11 +35,11 @@ def check_command(config: str, *, as_json: bool) -> dict[str, Any]:
         "training": None if run.trains_on_itself else _summarise(run.training),
         "method": run.method.name,
         "source": run.method.source,
-        "constant_features": features,
+        "constant_features": list(found.constant),
         "left_out": list_left_out(run),
-        "gate": _describe_gate(run),
+        "gate": _describe_gate(found.gate),
         "profiles": None,  # what readers of other methods' answers find
-        **_tell(forecast),
+        **_tell(found.forecast),
         "subjects": None if subjects is None else asdict(subjects),
         "budget": None
         if meaning is None
@@ -72,12 +69,8 @@ def _summarise(collection: Collection) -> dict[str, Any]:
     }
 
 
-def _show(
-    run: Run,
-    meaning: BudgetMeaning | None,
-    forecast: Forecast | None,
-    constant: Sequence[str],
-) -> None:
+def _show(run: Run, found: SampleFindings) -> None:
+    meaning, forecast, constant = found.meaning, found.forecast, found.constant
     say(f"collection {shown(run.collection.url)}: {describe(run.collection.schema_of_records)}")
     if not run.trains_on_itself:
         say(f"training   {shown(run.training.url)}: {describe(run.training.schema_of_records)}")
@@ -99,20 +92,23 @@ def _show(
             f"features   {', '.join(constant[:12])}{more} did not vary in the records read: they "
             "say nothing, and least squares without a ridge refuses them."
         )
-    if run.options.gate.enforce:
-        say(f"gate       {plan_gate(run.options, run.training).describe()}")
-    else:
+    if found.dependence:
+        say(f"features   {found.dependence}")
+    if found.warning:
+        say(f"gate       {found.warning}")
+    elif found.gate is not None:
+        say(f"gate       {found.gate.describe()}")
+    elif not run.options.gate.enforce:
         say("gate       not enforced: the release will say that it is not gated.")
     left_out = list_left_out(run)
     if left_out:
         say(f"left out   {', '.join(left_out)}: variables are released where include names them.")
 
 
-def _describe_gate(run: Run) -> dict[str, Any] | None:
+def _describe_gate(needs: GateNeeds | None) -> dict[str, Any] | None:
     """What the gate needs; None where it is not enforced."""
-    if not run.options.gate.enforce:
+    if needs is None:
         return None
-    needs = plan_gate(run.options, run.training)
     found = asdict(needs)
     return found | {"n_needed": needs.n_needed if needs.n_needed < float("inf") else None}
 

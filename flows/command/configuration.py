@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
 from pydantic import ValidationError
 
 from privpipe.errors import PrivpipeError, RankError, StoreError
 from privpipe.report.console import say, say_raw
 from privpipe.sanitizers import METHODS
 from privpipe.store.arrays.headers import companion_url
-from privpipe.store.collections.collection import open_collection
+from privpipe.store.collections.collection import Collection, open_collection
+from privpipe.store.collections.ingestion.write_statistics import read_statistics
 from privpipe_flows.command.output import print_document
 from privpipe_flows.runs.configuration.run_options import RunOptions
 from privpipe_flows.runs.configuration.template import FILL_IN, write_template
 from privpipe_flows.runs.run import Run
-from privpipe_flows.runs.stages.budget import explain_budget
+from privpipe_flows.runs.stages.budget import explain_budget, read_sample
 from privpipe_flows.runs.stages.check import check_stage
-from privpipe_flows.runs.stages.first_gate import suggest_gate
-from privpipe_flows.runs.stages.preview import suggest_method
+from privpipe_flows.runs.stages.gate_check import suggest_gate, write_keys
+from privpipe_flows.runs.stages.preview import measure_rarest, suggest_method
 
 __all__ = ["init_command", "schema_command"]
 
 RIDGE = 1e-6
 """Added where features depend on one another; see `NullSpaceOptions`."""
+
+SCALES = 30.0
+"""Ratio of deviations from which features are surely not in one unit."""
 
 SHARE = 0.01
 """Share of the variance of the desired prediction that a first configuration gives away."""
@@ -64,8 +70,10 @@ def init_command(
     suited, values = suggest_method(opened, () if desired else confidential)
     method = method or suited
     release = release or companion_url(collection, "release.zarr")
-    budget, first = _suggest_budget(collection, release, method, desired, confidential)
-    gate = _suggest_gate(collection, release, method, desired, confidential, budget)
+    n_gaps = _count_gaps(collection, method)
+    budget, first = _suggest_budget(collection, release, method, desired, confidential, n_gaps)
+    gate = _suggest_gate(collection, method, desired, confidential)
+    standardise = method in METHODS and METHODS[method].scales and _differ_in_scale(opened)
     text = write_template(
         collection,
         schema,
@@ -76,6 +84,8 @@ def init_command(
         budget=budget,
         values=values if method == suited and values else first,
         gate=gate,
+        n_gaps=n_gaps,
+        standardise=standardise,
     )
     answer = {"path": out, "complete": FILL_IN not in _uncommented(text), "text": text}
     if out != "-":
@@ -83,14 +93,17 @@ def init_command(
     elif not as_json:
         say_raw(text, end="")
     if out != "-" and not as_json:
+        if n_gaps:
+            say(
+                f"{n_gaps:,} of {schema.n_records:,} records have cells that are missing: "
+                '[release] nonfinite = "impute" is written, which fills in means.'
+            )
+        if standardise:
+            say("Features differ in scale: [collection] standardise = true is written.")
+        if gate:
+            say(_explain_gate(schema.n_records, gate))
         todo = "" if answer["complete"] else f"fill in what is marked {FILL_IN}, then: "
         say(f"{out}: method {method}; {todo}privpipe check {out}, privpipe run {out}")
-        if gate:
-            chosen = ", ".join(f"[{s}] {key} = {value}" for (s, key), value in gate.items())
-            say(
-                f"{schema.n_records:,} records can hardly show less than {chosen}: these are "
-                "written, and will stand in the release. For smaller limits, take more records."
-            )
     return answer
 
 
@@ -104,6 +117,7 @@ def _suggest_budget(
     method: str,
     desired: Sequence[str],
     confidential: Sequence[str],
+    n_gaps: int,
 ) -> tuple[float | None, dict[str, Any]]:
     """1 % of the variance of the desired prediction, to two digits, and what else the fit needs.
 
@@ -116,7 +130,7 @@ def _suggest_budget(
         options = RunOptions(
             collection={"path": collection, "desired": desired, "confidential": confidential},
             method={"name": method, "utility_budget": 1.0},
-            release={"path": release},
+            release={"path": release, "nonfinite": "impute" if n_gaps else "fail"},
             gate={"enforce": False},  # nothing is released
         )
         run = check_stage(options)
@@ -130,36 +144,67 @@ def _suggest_budget(
 
 
 def _suggest_gate(
-    collection: str,
-    release: str,
-    method: str,
-    desired: Sequence[str],
-    confidential: Sequence[str],
-    budget: float | None,
+    collection: str, method: str, desired: Sequence[str], confidential: Sequence[str]
 ) -> dict[tuple[str, str], Any]:
-    """Limits that can be shown, where those of the gate cannot; none where that is unknown."""
+    """Limits that can be shown, where those of the gate cannot; none where that is unknown.
+
+    They depend on how many records there are and how rare the classes, on no option of a method.
+    """
     if method not in METHODS or METHODS[method].releases == "surrogate":
         return {}
-    first = {} if budget is None else {"utility_budget": budget}
     try:
         options = RunOptions(
             collection={"path": collection, "desired": desired, "confidential": confidential},
-            method={"name": method, **first},
-            release={"path": release},
-            gate={"enforce": False},
+            method={"name": "leace"},  # any: its options are not asked
+            release={"path": companion_url(collection, "release.zarr")},
         )
-        return suggest_gate(options, check_stage(options).training)
+        training = open_collection(collection, desired=desired, confidential=confidential)
+        least = options.audit.min_class_records / (options.audit.holdout or 1.0)
+        return suggest_gate(options, training, measure_rarest(training, least))
     except (PrivpipeError, ValidationError):  # `check` will say what is wrong
         return {}
 
 
+def _count_gaps(collection: str, method: str) -> int:
+    """Records whose features are not all there, where the method would stumble over them."""
+    if method not in METHODS or METHODS[method].releases == "surrogate":
+        return 0  # surrogates are made of records with gaps
+    reads_codes = "attributes" in _options_of(method)
+    return 0 if reads_codes else read_statistics(collection).records_not_finite
+
+
+def _explain_gate(n_records: int, gate: Mapping[tuple[str, str], Any]) -> str:
+    """Why keys of the gate are not their defaults."""
+    if all(section == "audit" for section, _ in gate):
+        return (
+            "The limits of the gate can only be shown with more held-out records than usual: "
+            f"{write_keys(gate)} is written."
+        )
+    return (
+        f"{n_records:,} records are too few, for classes as rare as these, to show the usual "
+        "limits of the gate. Weaker ones are written, and will stand in the release: "
+        f"{write_keys(gate)}. For stricter limits, take more records."
+    )
+
+
+def _differ_in_scale(collection: Collection) -> bool:
+    """Whether features of a few chunks have deviations that differ by more than `SCALES`."""
+    x = np.asarray(read_sample(collection).features, np.float64)
+    x[~np.isfinite(x)] = np.nan
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a feature without any value
+        deviations = np.nanstd(x, axis=0) if x.size else np.zeros(0)
+    varying = deviations[deviations > 0]
+    return bool(varying.size) and bool(varying.max() > SCALES * varying.min())
+
+
 def _depend(run: Run) -> bool:
-    """Whether the fit refuses the features of a few chunks."""
+    """Whether the fit refuses the features of a few chunks; columns of 0 and 1 do so in all."""
     try:
-        explain_budget(run, strict=True)
+        meaning = explain_budget(run, strict=True)
     except RankError:
         return True
-    return False
+    return meaning is not None and bool(meaning.dependence)
 
 
 def _options_of(method: str) -> set[str]:

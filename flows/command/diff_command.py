@@ -10,6 +10,7 @@ import numpy as np
 from privpipe.errors import InputError
 from privpipe.numerics.column_change import ColumnChange
 from privpipe.report.console import say, tabulate
+from privpipe.report.work_bar import showing
 from privpipe.store.access.location import shown
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.releases.published import open_release
@@ -66,10 +67,12 @@ def measure_change(collection: Collection, release: str) -> ColumnChange:
             code="not-comparable",
         )
     total = ColumnChange.of(np.empty((0, width)), np.empty((0, width)))
-    for chunk in range(collection.plan.n_chunks):
-        start, stop = collection.plan.rows(chunk)
-        after = np.asarray(opened["features"][start:stop])
-        total = total.merge(ColumnChange.of(collection.shard(chunk).features, after))
+    with showing("compare") as listen:
+        for chunk in range(collection.plan.n_chunks):
+            start, stop = collection.plan.rows(chunk)
+            after = np.asarray(opened["features"][start:stop])
+            total = total.merge(ColumnChange.of(collection.shard(chunk).features, after))
+            listen(stop - start, collection.n_records)
     return total
 
 

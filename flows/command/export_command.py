@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from privpipe.report.console import say
+from privpipe.report.work_bar import showing
 from privpipe.store.access.location import shown
 from privpipe.store.releases.export import export_release
 
@@ -13,7 +14,8 @@ __all__ = ["export_command"]
 
 def export_command(release: str, out: str, *, verify: bool, as_json: bool) -> dict[str, Any]:
     """Export and say how many records were written."""
-    n_records = export_release(release, out, verify=verify)
+    with showing("export") as listen:
+        n_records = export_release(release, out, verify=verify, listen=listen)
     if not as_json:
         say(f"{shown(out)}: {n_records:,} released records")
     return {"release": shown(release), "out": shown(out), "n_records": n_records}

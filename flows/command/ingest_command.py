@@ -8,6 +8,7 @@ from rich.table import Table
 
 from privpipe.records.schema import CollectionSchema
 from privpipe.report.console import say, tabulate
+from privpipe.report.work_bar import showing
 from privpipe.store.access.location import shown
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
 from privpipe.store.collections.ingestion.write_statistics import Statistics, read_statistics
@@ -19,7 +20,8 @@ def ingest_command(
     source: str, dest: str, options: IngestOptions, *, as_json: bool
 ) -> dict[str, Any]:
     """Ingest and describe the result, values withheld."""
-    schema = ingest(source, dest, options)
+    with showing("ingest") as listen:
+        schema = ingest(source, dest, options, listen=listen)
     statistics = read_statistics(dest)
     if not as_json:
         say(f"{shown(dest)}: {describe(schema)}")

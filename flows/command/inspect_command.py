@@ -8,6 +8,7 @@ from typing import Any
 
 from privpipe.errors import FormatError
 from privpipe.report.console import say, say_raw, tabulate
+from privpipe.report.work_bar import showing
 from privpipe.store.access.generation_log import FORMAT as GENERATIONS
 from privpipe.store.access.generation_log import read_generation
 from privpipe.store.access.location import shown
@@ -48,7 +49,8 @@ def inspect_command(path: str, *, verify: bool, as_json: bool) -> dict[str, Any]
         open_model(path)  # checks the digest
         return _show_header(read_model_header(path), path, as_json)
     if kind == "release":
-        header = check_release(path, verify=verify)
+        with showing("verify" if verify else "inspect"):
+            header = check_release(path, verify=verify)
         answer = _show_header(header, path, as_json)
         if verify and not as_json:
             say("Every stored byte matches its receipt.")
@@ -89,7 +91,8 @@ def _show_generations(path: str, verify: bool, as_json: bool) -> dict[str, Any]:
 
 def _show_collection(path: str, verify: bool, as_json: bool) -> dict[str, Any]:
     collection = open_collection(path)
-    origin = verify_collection(collection) if verify else None
+    with showing("verify" if verify else "inspect"):
+        origin = verify_collection(collection) if verify else None
     schema = collection.schema_of_records
     statistics = read_statistics(path)
     content = {**list_counts(schema, statistics), "digest": collection.digest}

@@ -7,7 +7,7 @@ from typing import Any
 from privpipe.errors import GateError
 from privpipe.report.console import say
 from privpipe.store.access.location import shown
-from privpipe.store.arrays.headers import companion_url
+from privpipe.store.arrays.headers import companion_url, exists
 from privpipe_flows.runs.prefect_home import blaming_prefect, prepare_prefect
 
 __all__ = ["resume_command", "run_command"]
@@ -34,19 +34,31 @@ def run_command(
     """
     prepare_prefect()
     # Whatever the metadata says is reported in a moment, before Prefect and a cluster start.
+    from privpipe.store.access.holding.workspace import read_state
     from privpipe_flows.runs.configuration.run_options import read_options
     from privpipe_flows.runs.increments.line import check_growing
     from privpipe_flows.runs.increments.scope import Scope
     from privpipe_flows.runs.results import read_results, write_failure
     from privpipe_flows.runs.scheduling.logical_time import read_time
     from privpipe_flows.runs.stages.check import check_stage
+    from privpipe_flows.runs.stages.sample_check import check_sample
 
     logical_time = read_time(time) if time else None
     begin = read_time(since) if since else None
     scope = Scope(begin, logical_time)
     options = read_options(config, logical_time)
     try:
-        (check_growing if options.release.incremental else check_stage)(options)
+        if options.release.incremental:
+            check_growing(options)
+        else:
+            checked = check_stage(options)
+            if read_state(options.release.path) is None and not exists(options.release.path):
+                # A first run: what a few chunks tell ends it now, not after the cluster started.
+                found = check_sample(checked)
+                if found.dependence:
+                    say(f"features {found.dependence}", stderr=True)
+                if found.warning:
+                    say(f"gate     {found.warning}", stderr=True)
     except Exception as error:
         write_failure(options.release.path, None, error)
         raise

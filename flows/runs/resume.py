@@ -65,7 +65,9 @@ def begin_or_resume(run: Run) -> tuple[Run, bool]:
         code = " (or the module of its filter has changed)" * hasattr(run.options.method, "code")
         raise OptionError(
             f"The interrupted run of {shown(run.release_url)} had another configuration{code}.",
-            remedy="Give it the same again, or remove it with `privpipe purge`.",
+            remedy="Nothing of it was published. To begin anew with this one: `privpipe purge "
+            f"{shown(run.release_url)}`, then run again. To go on with that one, give it the "
+            "configuration it had.",
             code="other-configuration",
         )
     resumed = replace(run, state=known)
@@ -83,7 +85,8 @@ def check_unchanged(run: Run) -> None:
         if read_source_version(collection.url) != known:
             raise StoreError(
                 f"{shown(collection.url)} has changed since the run began.",
-                remedy="Nothing was published. `privpipe purge`, then run again.",
+                remedy=f"Nothing was published. `privpipe purge {shown(run.release_url)}`, then "
+                "run again.",
                 code="source-changed",
             )
 

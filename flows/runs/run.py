@@ -141,6 +141,8 @@ def digest_options(options: RunOptions) -> str:
     excluded = {"cluster", "gate", "audit", "privacy", "compare"}
     content = options.model_dump(mode="json", exclude=excluded)
     counted = {"subject", "records_per_subject"}
+    if not options.collection.standardise:  # as before there was such a key
+        del content["collection"]["standardise"]
     content["privacy"] = options.privacy.model_dump(mode="json", include=counted)
     content["audit"] = options.audit.model_dump(mode="json", include={"holdout", "group"})
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

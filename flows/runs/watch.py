@@ -10,15 +10,6 @@ from uuid import UUID
 
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.context import FlowRunContext
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    SpinnerColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from rich.text import Text
 
 from privpipe.cluster.events import Event
@@ -26,6 +17,7 @@ from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.workers.monitoring.progress import find_stage
 from privpipe.errors import printable
 from privpipe.report.console import PlainConsole
+from privpipe.report.work_bar import WorkBar
 from privpipe_flows.runs.progress_keeper import ProgressKeeper
 from privpipe_flows.runs.scheduling.prefect_calls import tell_prefect
 from privpipe_flows.runs.scheduling.structured_log import Telling
@@ -39,25 +31,13 @@ ARTIFACT_EVERY = 5.0
 """Seconds between two updates of the Prefect artifact, each of which is a request."""
 
 
-class _Speed(ProgressColumn):
-    """Amount per second."""
-
-    def __init__(self, unit: str) -> None:
-        super().__init__()
-        self._unit = unit
-
-    def render(self, task: Task) -> Text:
-        return Text(f"{task.speed:,.1f} {self._unit}/s" if task.speed else "")
-
-
 class Watch:
     """Shows stages, and the events of long work, on a console and in Prefect."""
 
     def __init__(self, console: PlainConsole | None = None) -> None:
         self.console = console or PlainConsole(stderr=True)
-        self._bar: Progress | None = None
+        self._bar = WorkBar(self.console)
         self._artifact: UUID | None = None
-        self._done = self._total = 0.0
         self._work = ""
         self._updated = self._shown = 0.0
         self.run_id: str | None = None
@@ -123,49 +103,30 @@ class Watch:
     def _open(self, event: Event) -> None:
         """Show a bar; without an end where the amount of work is not known."""
         self._close()
-        self._work, self._done, self._total = event.work, 0.0, event.amount
+        self._work = event.work
         self._updated = time.monotonic()
-        known = event.amount > 0
-        amount = "{task.completed:,.0f} of {task.total:,.0f}" if known else "{task.completed:,.0f}"
-        self._bar = Progress(
-            TextColumn("{task.description:8s}"),
-            BarColumn() if known else SpinnerColumn(),
-            TextColumn(f"{amount} {event.unit}"),
-            _Speed(event.unit),
-            *([TimeRemainingColumn()] if known else []),
-            console=self.console,
-            transient=True,
-            disable=not self.console.is_terminal,
-        )
         stage = find_stage(event.work)
         label = event.work if stage == "other" else stage
-        self._bar.add_task(label, total=event.amount or None)
-        self._bar.start()
-        if known and FlowRunContext.get() is not None:
+        self._bar.begin(label, event.amount, event.unit)
+        if event.amount > 0 and FlowRunContext.get() is not None:
             about = f"{label}: {event.unit} done"
             found = tell_prefect(create_progress_artifact, 0.0, description=about)
             self._artifact = found if isinstance(found, UUID) else None
 
     def _advance(self, amount: float) -> None:
         """Move the bar, and now and then the artifact."""
-        if self._total > 0:  # what is done twice after a loss is no more than the whole
-            amount = min(amount, self._total - self._done)
-        self._done += amount
-        if self._bar is not None:
-            self._bar.advance(self._bar.task_ids[0], amount)
+        self._bar.advance(amount)
         if time.monotonic() - self._updated > ARTIFACT_EVERY:
             self._update_artifact()
 
     def _close(self) -> None:
         """Take the bar away."""
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        if self._bar.is_open:
             self._update_artifact()
+            self._bar.end()
         self._work, self._artifact = "", None
 
     def _update_artifact(self) -> None:
         self._updated = time.monotonic()
         if self._artifact is not None:
-            share = 100.0 * self._done / max(self._total, 1.0)
-            tell_prefect(update_progress_artifact, self._artifact, share)
+            tell_prefect(update_progress_artifact, self._artifact, 100.0 * self._bar.share)

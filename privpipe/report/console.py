@@ -7,6 +7,7 @@ and anything printed; ruff forbids both elsewhere.
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import IO, Any
 
@@ -16,7 +17,10 @@ from rich.text import Text
 
 from privpipe.errors import printable
 
-__all__ = ["PlainConsole", "say", "say_raw", "tabulate"]
+__all__ = ["PLAIN", "PlainConsole", "say", "say_raw", "tabulate"]
+
+PLAIN = "PRIVPIPE_PLAIN"
+"""Environment variable that asks for output as for a log: no colour, no bar, no lines of tables."""
 
 
 class PlainConsole(Console):
@@ -32,8 +36,15 @@ class PlainConsole(Console):
 
     def __init__(self, *, stderr: bool = False, file: IO[str] | None = None) -> None:
         super().__init__(
-            file=file, stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=True
+            file=file,
+            stderr=stderr,
+            markup=False,
+            emoji=False,
+            highlight=False,
+            soft_wrap=True,
+            force_terminal=False if os.environ.get(PLAIN) else None,
         )
+        self.soft_wrap = not self.is_terminal  # a terminal would fold within words
 
     def render_str(self, text: str, **options: Any) -> Text:
         """A text as Rich shows it: every one passes here, cells of tables included."""
@@ -55,8 +66,11 @@ def say(*parts: str | Table, style: str = "", stderr: bool = False) -> None:
     """
     console = PlainConsole(stderr=stderr)
     for part in parts:
-        # A table folds to the width of the terminal; a line of text is the terminal's to fold.
-        console.print(part, style=style or None, soft_wrap=isinstance(part, str))
+        if isinstance(part, Table) and not console.is_terminal:
+            part.box = None
+        # A table folds to any width; text between words, and not at all in a log.
+        folds = console.is_terminal or isinstance(part, Table)
+        console.print(part, style=style or None, soft_wrap=not folds)
 
 
 def say_raw(text: str, *, end: str = "\n", flush: bool = False) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 from privpipe.protocols import Method, RecordMap
 from privpipe.sanitizers import mapping, masking, minimax, noise, null_space
-from privpipe.sanitizers.chain import Chain
+from privpipe.sanitizers.composed.chain import Chain
+from privpipe.sanitizers.composed.standardiser import Standardiser
 from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
 
 __all__ = ["METHODS", "RECORD_MAPS", "STATISTICS"]
@@ -29,6 +30,7 @@ METHODS: dict[str, Method[Any]] = _FILTERS | {
 _MAPS: tuple[type[RecordMap], ...] = (
     *(each for method in METHODS.values() for each in method.maps),
     Chain,
+    Standardiser,
     LaplaceMechanism,  # what null-space cleaning is compared with, no method of its own
 )
 

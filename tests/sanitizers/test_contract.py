@@ -19,7 +19,8 @@ from privpipe.numerics.random.streams import KeyedStream
 from privpipe.protocols import Guarantee, RecordMap
 from privpipe.records.memory import Records
 from privpipe.sanitizers import METHODS, RECORD_MAPS
-from privpipe.sanitizers.chain import Chain
+from privpipe.sanitizers.composed.chain import Chain
+from privpipe.sanitizers.composed.standardiser import fit_standardiser
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 from privpipe.sanitizers.minimax.baselines import PcaOptions, fit_pca_filter
 from privpipe.sanitizers.minimax.ddd import fit_ddd_filter
@@ -42,6 +43,7 @@ from tests.sanitizers.xu_records import make_features, make_labels, make_records
 FILTERS = Path(__file__).parents[1] / "examples"
 
 EXAMPLES: dict[str, Callable[[], RecordMap]] = {
+    "standardiser": lambda: fit_standardiser(make_records()),
     "null_space_cleaner": lambda: fit_null_space_cleaner(make_records(), utility_budget=0.1),
     "targeted_cleaner": lambda: fit_targeted_cleaner(make_records(), utility_budget=0.1),
     "printed_cleaner": lambda: fit_targeted_cleaner(

@@ -71,6 +71,15 @@ class CollectionOptions(Section):
             "fit (null-space cleaning and LEACE). The audit counts every record once."
         ),
     ] = None
+    standardise: Annotated[
+        bool,
+        Field(
+            description="Learn from, and clean, features less their mean, in standard deviations, "
+            "both of the training records; stored with the model, so that records to come are "
+            "standardised likewise. For filters, which depend on the units of the features; the "
+            "other methods do not, or standardise by themselves."
+        ),
+    ] = False
 
 
 class TrainingOptions(Section):
@@ -491,7 +500,9 @@ def _parse(text: str, path: str) -> dict[str, Any]:
         if open_:  # as `privpipe init` wrote it
             raise OptionError(
                 f"{path} still says FILL IN at {', '.join(open_)}.",
-                remedy="The lines above each key say what it means; write a value there.",
+                remedy="The lines above each key say what it means; write a value there. For "
+                "utility_budget, 0.001 is a first try with wanted classes: `privpipe check` then "
+                "says what share of the prediction's variance it is.",
                 code="fill-in",
             ) from None
         raise OptionError(

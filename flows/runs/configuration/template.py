@@ -39,6 +39,8 @@ def write_template(
     budget: float | None = None,
     values: Mapping[str, Any] | None = None,
     gate: Mapping[tuple[str, str], Any] | None = None,
+    n_gaps: int = 0,
+    standardise: bool = False,
 ) -> str:
     """Write a configuration for a collection.
 
@@ -61,6 +63,10 @@ def write_template(
     gate
         What the audit must hold out and the gate allow, by section and key, where the defaults
         ask for more records than there are.
+    n_gaps
+        Records with missing cells, which are then filled in.
+    standardise
+        Standardise the features.
 
     Returns
     -------
@@ -86,6 +92,8 @@ def write_template(
         ("collection", "desired"): list(desired),
         ("collection", "confidential"): list(confidential),
         ("release", "path"): release,
+        ("collection", "standardise"): standardise or None,
+        ("release", "nonfinite"): "impute" if n_gaps else None,
         ("method", "name"): method,
         ("method", "utility_budget"): budget,
         **{("method", name): value for name, value in (values or {}).items()},
@@ -96,7 +104,7 @@ def write_template(
         "# A commented key shows its default. Where 'FILL IN' stands, you decide.",
     ]
     for section in known_sections():
-        lines += ["", *_write_section(section, schema, given, method)]
+        lines += ["", *_write_section(section, schema, given, method, n_gaps)]
     return "\n".join(lines) + "\n"
 
 
@@ -107,7 +115,11 @@ def known_sections() -> list[str]:
 
 
 def _write_section(
-    section: str, schema: CollectionSchema, given: Mapping[tuple[str, str], Any], method: str
+    section: str,
+    schema: CollectionSchema,
+    given: Mapping[tuple[str, str], Any],
+    method: str,
+    n_gaps: int,
 ) -> list[str]:
     if section == "method":
         title = METHODS[method].source
@@ -131,9 +143,22 @@ def _write_section(
             default = [PydanticUndefined]
         lines += _comment(description)
         if given.get((section, name)) is not None and section in ("audit", "gate"):
-            lines += _comment(f"So many records can hardly show less; the default is {default}.")
+            lines += _comment(_explain_weaker(section, default))
+        if n_gaps and name == "nonfinite":
+            lines += _comment(f"{n_gaps:,} records have cells that are missing or not finite.")
         lines.append(_write_key(name, given.get((section, name)), default, optional))
     return lines
+
+
+def _explain_weaker(section: str, default: Any) -> str:
+    """Why a key of the gate is not its default, for who has to answer for it."""
+    if section == "audit":
+        return f"More than usual ({default}): with fewer held out, the gate could not open."
+    return (
+        f"WEAKER THAN THE DEFAULT, {default}: even a release that tells nothing could not be shown "
+        "to keep within the default with so few records of such classes. A release that passes is "
+        "only known to tell no more than this; take more records to show less."
+    )
 
 
 def _names_attributes(method: str) -> bool:

@@ -90,6 +90,8 @@ def find_line(options: RunOptions) -> Line:
         mode="json", exclude={"cluster", "gate", "audit", "collection", "release"}
     )
     content["collection"] = options.collection.model_dump(mode="json", exclude={"path"})
+    if not options.collection.standardise:  # as before there was such a key
+        del content["collection"]["standardise"]
     content["release"] = options.release.model_dump(mode="json", exclude={"path"})
     content["audit"] = options.audit.model_dump(mode="json", include={"holdout", "group"})
     content["training"] = training.digest

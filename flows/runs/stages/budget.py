@@ -36,11 +36,15 @@ class BudgetMeaning:
         the budget is per label.
     n_records
         Training records that the estimate rests on.
+    dependence
+        What the fit said of features that depend on one another in these records, where they are
+        not all there are; empty where they do not.
     """
 
     budget: float
     variance: float
     n_records: int
+    dependence: str = ""
 
     @property
     def share(self) -> float:
@@ -76,9 +80,11 @@ def explain_budget(run: Run, *, strict: bool = False) -> BudgetMeaning | None:
     shard = read_sample(run.training)
     files = read_files(run)
     shards = Records.of_shard(shard, run.training.schema)
+    dependence = ""
     try:
         fitted = run.method.fit(shards, run.options.method, **files)
-    except RankError:
+    except RankError as error:
+        dependence = error.message
         if strict and run.training.plan.n_chunks <= MOST_CHUNKS:
             raise
         eased = replace(run.options.method, ridge=1e-6)
@@ -91,7 +97,7 @@ def explain_budget(run: Run, *, strict: bool = False) -> BudgetMeaning | None:
     variance = float(np.einsum("ij,ik,kj->", predictor[:n], covariance, predictor[:n]))
     if getattr(run.options.method, "budget", "total") == "per_label":
         variance /= predictor.shape[1]
-    return BudgetMeaning(float(budget), variance, shard.n_records)
+    return BudgetMeaning(float(budget), variance, shard.n_records, dependence)
 
 
 def find_constants(training: Collection) -> tuple[list[str], list[str]]:

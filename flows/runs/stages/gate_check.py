@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from privpipe.attacks.adversaries.readers import ALONE, TOGETHER, choose_readers
+from privpipe.attacks.kinds.verdicts.judgement import SCORE_WORDS
 from privpipe.attacks.kinds.verdicts.needed import plan_needed_records, plan_reach
+from privpipe.attacks.statistics.measures import EXPOSURES
 from privpipe.errors import OptionError, StoreError
 from privpipe.protocols import Column, Method
 from privpipe.store.access.location import shown
@@ -16,7 +19,13 @@ from privpipe.store.collections.collection import Collection
 from privpipe_flows.runs.configuration.run_options import RunOptions
 from privpipe_flows.runs.run import find_attack_options
 
-__all__ = ["GateNeeds", "check_gate", "plan_gate", "read_previous"]
+__all__ = ["GateNeeds", "check_gate", "plan_gate", "read_previous", "suggest_gate", "write_keys"]
+
+HOLDOUT = 0.5
+"""Share held out where the default share is too few records to show anything."""
+
+ROOM = 1.5
+"""A limit is so many times what a mere guess reaches, so that not chance alone decides."""
 
 UNGATED = "or set [gate] enforce = false, which publishes it as not gated"
 
@@ -54,14 +63,21 @@ class GateNeeds:
     def can_pass(self) -> bool:
         return self.reaches <= self.limit
 
+    @property
+    def has_room(self) -> bool:
+        """Whether a release that tells nothing passes by more than chance."""
+        return ROOM * self.reaches <= self.limit
+
     def describe(self) -> str:
         """In a sentence."""
         needed = f"{self.n_needed:,.0f}" if self.n_needed < float("inf") else "more than any"
+        words = SCORE_WORDS.get(self.score, f"a {self.score.replace('_', ' ')}")
+        score = words.partition(" ")[2]  # without its article
         return (
-            f"about {needed} different held-out records show {self.score.replace('_', ' ')} of "
-            f"{self.variable!r} to be within {self.limit:g} (of {self.n_intervals} intervals that "
-            f"hold together); at most {self.n_held_out:,} are held out, with which even a guess "
-            f"reaches up to {self.reaches:.3g}."
+            f"about {needed} different held-out records show that an adversary's gain in "
+            f"{score} of {self.variable!r} is within {self.limit:g} (of {self.n_intervals} "
+            f"intervals that hold together); at most {self.n_held_out:,} are held out, with which "
+            f"the upper limit of even a guess is {self.reaches:.3g}."
         )
 
 
@@ -99,8 +115,8 @@ def check_gate(options: RunOptions, method: Method[Any], training: Collection) -
     if not needs.can_pass:
         raise OptionError(
             f"The gate cannot be passed: {needs.describe()}",
-            remedy="Hold out more ([audit] holdout) or train on more records, name fewer "
-            "[audit] adversaries, allow more ([gate] confidential_advantage_max, exposed_max), "
+            remedy=f"So many records can show: {write_keys(suggest_gate(options, training))}. Or "
+            "train on more records, name fewer [audit] adversaries, "
             f"{UNGATED}.",
             code="gate-cannot-pass",
         )
@@ -134,30 +150,85 @@ def _mixes_records(method: Method[Any]) -> bool:
     return any(hasattr(one, "sum_records") for one in method.maps)
 
 
-def plan_gate(options: RunOptions, training: Collection) -> GateNeeds:
-    """What the limit that asks for most asks for, of all confidential variables."""
+def plan_gate(
+    options: RunOptions, training: Collection, rarest: Mapping[str, float] | None = None
+) -> GateNeeds:
+    """What the limit that asks for most asks for, of all confidential variables.
+
+    Parameters
+    ----------
+    options, training
+    rarest
+        Share of the rarest class that counts, by variable, where it is known: what shows of a
+        class is shown by its own records, so that n records of which one in ten is of it count
+        as two in ten would of two classes alike. Without it, classes are of one size.
+    """
     attacked = find_attack_options(options)
     n_records, share = training.schema_of_records.n_records, options.audit.holdout
     n_held_out = min(int(n_records * share) if share else n_records, attacked.max_records)
     n_test = max(20, min(int(n_held_out * attacked.test_share), attacked.max_test))
     columns = training.schema.confidential
-    alike = {column.n_categories: column for column in reversed(columns)}
+    uneven = {name: share for name, share in (rarest or {}).items() if share > 0}
+    # The same for all variables of so many classes of such a size.
+    alike = {(c.n_categories, uneven.get(c.name)): c for c in reversed(columns)}
     found = []
-    for column in alike.values():  # the same for all variables of so many classes
+    for column in alike.values():
+        fill = min(1.0, (column.n_categories or 1) * uneven.get(column.name, 1.0))
         given: dict[str, Any] = {
             "n_attacks": _count_attacks(options, column, bool(training.desired)),
             "n_classes": column.n_categories,
             "n_variables": len(columns),
         }
         for score, needed in plan_needed_records(attacked, **given).items():
-            reaches = plan_reach(attacked, score, n_test, **given)
+            even = fill if score == "auc" or score in EXPOSURES else 1.0
+            reaches = plan_reach(attacked, score, max(20, int(n_test * even)), **given)
+            needed /= even
             n_scores = len(attacked.deciding("classes" if column.is_categorical else "numbers"))
             n_intervals = given["n_attacks"] * n_scores
             limit = attacked.allowed(score)
             found.append(
                 GateNeeds(column.name, score, needed, n_held_out, n_intervals, limit, reaches)
             )
-    return max(found, key=lambda one: (not one.can_pass, one.n_needed))
+    return max(found, key=lambda one: (not one.can_pass, not one.has_room, one.n_needed))
+
+
+def suggest_gate(
+    options: RunOptions, training: Collection, rarest: Mapping[str, float] | None = None
+) -> dict[tuple[str, str], Any]:
+    """Keys to write into a configuration; none where the limits can be shown with some room.
+
+    The limits are those that this number of records can show, no smaller: whoever wants less
+    needs more records. They stand in the configuration and in the release. `rarest` as of
+    `plan_gate`.
+    """
+    if not training.confidential:
+        return {}
+    if plan_gate(options, training, rarest).has_room:
+        return {}
+    found: dict[tuple[str, str], Any] = {}
+    if 0 < options.audit.holdout < HOLDOUT:  # 0 audits all records
+        found["audit", "holdout"] = HOLDOUT
+        audit = options.audit.model_copy(update={"holdout": HOLDOUT})
+        options = options.model_copy(update={"audit": audit})
+    gate = options.gate
+    for _ in range(2):  # one limit is of exposure, the other of advantage
+        needs = plan_gate(options, training, rarest)
+        if needs.has_room:
+            break
+        key = "exposed_max" if needs.score.startswith("tpr") else "confidential_advantage_max"
+        found["gate", key] = min(1.0, math.ceil(100 * ROOM * needs.reaches) / 100)
+        gate = gate.model_copy(update={key: found["gate", key]})
+        options = options.model_copy(update={"gate": gate})
+    return found
+
+
+def write_keys(keys: Mapping[tuple[str, str], Any]) -> str:
+    """Keys and values as they would stand in a configuration.
+
+    >>> write_keys({("audit", "holdout"): 0.5, ("gate", "exposed_max"): 0.03})
+    '[audit] holdout = 0.5, [gate] exposed_max = 0.03'
+    """
+    return ", ".join(f"[{section}] {key} = {value}" for (section, key), value in keys.items())
 
 
 def _count_attacks(options: RunOptions, column: Column, has_desired: bool) -> int:

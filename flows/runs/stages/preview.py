@@ -15,7 +15,7 @@ from privpipe.sanitizers import METHODS
 from privpipe.store.collections.collection import Collection
 from privpipe_flows.runs.run import Run
 
-__all__ = ["FewChunks", "forecast_run", "suggest_method"]
+__all__ = ["FewChunks", "forecast_run", "measure_rarest", "suggest_method"]
 
 MOST_CHUNKS = 4
 """Chunks read for a forecast, spread over the collection."""
@@ -64,6 +64,32 @@ def forecast_run(run: Run) -> Forecast | None:
     preview = FewChunks(run.training.keeping(run.split, "fit"), run.collection)
     told: Forecast | None = run.method.forecast(preview, run.options.method)
     return told
+
+
+def measure_rarest(training: Collection, least: float) -> dict[str, float]:
+    """Share of the rarest class of each categorical confidential variable, in a few chunks.
+
+    Parameters
+    ----------
+    training
+        Records of which some will be audited.
+    least
+        Records that a class must have in the whole collection; of fewer it does not count, as
+        the audit merges it with another or refuses it.
+    """
+    bare = replace(training, reads_features=False, only_finite=False)
+    shards = [bare.shard(chunk) for chunk in _choose(bare)]
+    codes = np.concatenate([shard.confidential for shard in shards])
+    found = {}
+    for column, values in zip(bare.schema.confidential, codes.T, strict=True):
+        if column.n_categories is None:
+            continue
+        known = values[np.isfinite(values) & (values >= 0)].astype(int)
+        shares = np.bincount(known, minlength=column.n_categories) / max(len(known), 1)
+        counted = shares[shares * bare.schema_of_records.n_records >= least]
+        if counted.size:
+            found[column.name] = float(counted.min())
+    return found
 
 
 def suggest_method(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.errors import StoreError
 from privpipe.numerics.regression.moments import CoMoments
 from privpipe.protocols import FloatArray, Guarantee, RecordMap, Shard
+from privpipe.sanitizers.composed.standardiser import fit_standardised
 from privpipe.store.arrays.headers import check_output_free, exists
 from privpipe.store.models.artifacts import digest_map, open_model, write_model
 from privpipe.store.models.predictor_files import read_predictor
@@ -82,7 +84,9 @@ def train_stage(run: Run, executor: Executor) -> Trained:
             "fit", shards.collection, run.options.method
         )
         extra["known"] = KnownSteps(about, shards.n_records)
-    fitted = _lay_out(run, run.method.fit(shards, run.options.method, **extra))
+    standardises = run.options.collection.standardise
+    fit = partial(fit_standardised, run.method) if standardises else run.method.fit
+    fitted = _lay_out(run, fit(shards, run.options.method, **extra))
     write_model(
         fitted,
         run.work_model_url,

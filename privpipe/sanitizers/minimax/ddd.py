@@ -217,6 +217,7 @@ METHODS = (
         options=DddOptions,
         needs=find_needs,
         releases="rows",
+        scales=True,
         fit=fit_ddd_filter,
         source="Whitehill and Movellan 2012, mask-type filter",
         maps=(MaskFilter,),

@@ -388,6 +388,7 @@ METHODS = (
         options=MinimaxOptions,
         needs=find_needs,
         releases="rows",
+        scales=True,
         fit=fit_minimax_filter,
         vary=vary_training,
         source="Hamm 2017, Minimax Filter, JMLR 18, Algorithm 1 and section 4",

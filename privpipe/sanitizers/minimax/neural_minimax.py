@@ -223,6 +223,7 @@ METHODS = (
         options=MinimaxNeuralOptions,
         needs=find_needs,
         releases="rows",
+        scales=True,
         fit=fit_minimax_neural_filter,
         source="Hamm 2017, Minimax Filter, JMLR 18, section 6.1 (Minimax 2)",
         maps=(NeuralFilter,),

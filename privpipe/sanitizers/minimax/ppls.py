@@ -133,6 +133,7 @@ METHODS = (
         options=PplsOptions,
         needs=find_needs,
         releases="rows",
+        scales=True,
         fit=fit_ppls_filter,
         vary=vary_width,
         source="Enev et al. 2012, SensorSift, Algorithm 1",

@@ -234,7 +234,8 @@ def check_features(x: FloatArray) -> None:
     if bad:
         raise InputError(
             f"{bad} of {len(x)} training records hold features that are not finite.",
-            remedy="Remove or impute them before training.",
+            remedy="Remove or impute them before training; in a run [release] nonfinite = "
+            '"impute" or "withhold" does.',
             code="nonfinite",
         )
 

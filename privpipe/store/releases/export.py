@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import fsspec
@@ -37,7 +37,13 @@ SUCCESS = "_SUCCESS"
 """Last object of a folder of Parquet files, as Spark writes it; readers of tables skip it."""
 
 
-def export_release(url: Place, out_url: Place, *, verify: bool = False) -> int:
+def export_release(
+    url: Place,
+    out_url: Place,
+    *,
+    verify: bool = False,
+    listen: Callable[[int, int], None] | None = None,
+) -> int:
     """Write a release as Parquet: a column per feature and variable, a row group per chunk.
 
     Parameters
@@ -50,6 +56,8 @@ def export_release(url: Place, out_url: Place, *, verify: bool = False) -> int:
         and so on, and ``_SUCCESS``. Nothing may be there yet.
     verify
         First read every stored byte and compare it with its receipt.
+    listen
+        Is told after each batch how many records it had, and how many there are in all.
 
     Returns
     -------
@@ -78,7 +86,7 @@ def export_release(url: Place, out_url: Place, *, verify: bool = False) -> int:
     url, out_url = as_url(url), as_url(out_url)
     is_folder = _is_folder(out_url)
     header = check_release(url, verify=verify)
-    released = _Released(url, header)
+    released = _Released(url, header, listen)
     parts = list(_cut(header)) if is_folder else [(0, released.n_records)]
     problem = ""
     try:
@@ -174,6 +182,7 @@ def _write_part(released: _Released, system: Any, path: str, start: int, stop: i
         while at < stop:
             end = min(stop, (at // released.chunk_rows + 1) * released.chunk_rows)
             writer.write_batch(released.batch(at, end))
+            released.listen(end - at, released.n_records)
             at = end
 
 
@@ -186,9 +195,17 @@ class _Released:
         The release.
     header
         Its header, checked.
+    listen
+        See `export_release`.
     """
 
-    def __init__(self, url: str, header: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        url: str,
+        header: Mapping[str, Any],
+        listen: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.listen = listen or (lambda _, __: None)
         self.n_records, self.chunk_rows = int(header["n_records"]), int(header["chunk_rows"])
         self._url, self._run = url, str(header["run"])
         self._basis = read_basis(url) if header.get("layout") == "factored" else None

@@ -244,6 +244,7 @@ METHODS = (
         options=MinimaxOwnOptions,
         needs=find_needs,
         releases="rows",
+        scales=True,
         fit=fit_minimax_own_filter,
         source="A filter of one's own; Hamm 2017, Minimax Filter, JMLR 18, section 4",
         maps=(OwnFilter,),

@@ -195,7 +195,8 @@ def summarise_labelled(shard: Shard, schema: ShardSchema) -> LabelledMoments:
         if bad:
             raise InputError(
                 f"At least {bad} training records hold features that are not finite.",
-                remedy="Remove or impute them before training.",
+                remedy="Remove or impute them before training; in a run [release] nonfinite = "
+                '"impute" or "withhold" does.',
                 code="nonfinite",
             )
         whole = whole.merge(_summarise_block(x[complete], labels[complete], len(x)))

@@ -7,7 +7,7 @@ writes chunk by chunk. Memory does not grow with the source.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from privpipe.store.collections.ingestion.survey import Survey, survey_source
 from privpipe.store.collections.ingestion.writing import Chunk, write_held
 from privpipe.store.collections.trust.sealing import collection_arrays
 from privpipe.store.sources.opening import open_source
-from privpipe.store.sources.reading.source import RecordSource, SourceLayout
+from privpipe.store.sources.reading.source import Block, RecordSource, SourceLayout, SourceVariable
 
 __all__ = ["IngestOptions", "ingest"]
 
@@ -37,6 +37,10 @@ MOST_CHUNK_BYTES = 2**30
 
 BLOCK_ROWS = 2**17
 """Most records of a source held at once, however narrow they are."""
+
+
+Listener = Callable[[int, int], None]
+"""Is told how many records were read just now, and of how many, 0 where nobody knows."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,7 @@ def ingest(
     options: IngestOptions | None = None,
     *,
     like: CollectionSchema | None = None,
+    listen: Listener | None = None,
 ) -> CollectionSchema:
     """Make a collection from a foreign source.
 
@@ -98,6 +103,9 @@ def ingest(
     like
         Take features, variables, category tables, dtype and chunks of another collection, whose
         records these join; what does not fit is refused.
+    listen
+        Is told after each block how many records it had, and how many there are in all: 0 in the
+        first pass, which counts them.
 
     Returns
     -------
@@ -133,7 +141,8 @@ def ingest(
         source_url, options.whole_layout, min_category_count=options.min_category_count
     )
     with hold_destination(dest_url) as work:
-        _ingest_into(dest_url, work, source, shown(source_url), options, like)
+        watched = WatchedSource(source, listen) if listen else None
+        _ingest_into(dest_url, work, source, shown(source_url), options, like, watched)
     return open_collection(dest_url).schema_of_records
 
 
@@ -144,6 +153,7 @@ def _ingest_into(
     where: str,
     options: IngestOptions,
     like: CollectionSchema | None,
+    watched: WatchedSource | None = None,
 ) -> None:
     """Both passes over a source, for who holds the destination."""
     layout = options.whole_layout
@@ -161,7 +171,7 @@ def _ingest_into(
         )
     rows = min(chunk_rows, BLOCK_ROWS)
     survey = survey_source(
-        source,
+        watched or source,
         rows,
         categorical=frozenset(layout.categorical),
         numeric=frozenset(layout.numeric),
@@ -186,8 +196,52 @@ def _ingest_into(
         feature_names=source.feature_names,
         partitions=survey.partitions,
     )
-    chunks = _fill_chunks(source, schema, survey.coders, rows)
+    if watched is not None:
+        watched.n_records = survey.n_records
+    chunks = _fill_chunks(watched or source, schema, survey.coders, rows)
     write_held(dest_url, work, schema, chunks, n_pooled=survey.n_pooled)
+
+
+class WatchedSource:
+    """A source that tells of every block that is read.
+
+    Parameters
+    ----------
+    source
+        The source.
+    listen
+        See `ingest`.
+    """
+
+    def __init__(self, source: RecordSource, listen: Listener) -> None:
+        self._source, self._listen = source, listen
+        self.n_records = 0
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        return self._source.feature_names
+
+    @property
+    def n_features(self) -> int:
+        return self._source.n_features
+
+    @property
+    def features_dtype(self) -> np.dtype[Any]:
+        return self._source.features_dtype
+
+    @property
+    def variables(self) -> tuple[SourceVariable, ...]:
+        return self._source.variables
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        return self._source.partitions
+
+    def blocks(self, rows: int, *, with_features: bool = True) -> Iterator[Block]:
+        """Read consecutive blocks; see `RecordSource`."""
+        for block in self._source.blocks(rows, with_features=with_features):
+            yield block
+            self._listen(block.n_records, self.n_records)
 
 
 def _say_guesses(survey: Survey) -> None:

@@ -11,7 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from privpipe.errors import InputError, OptionError
-from privpipe.store.sources.reading.roles import Form, Roles, TableColumn, assign_roles, check_names
+from privpipe.store.sources.reading.roles import (
+    Form,
+    Roles,
+    TableColumn,
+    assign_roles,
+    check_keys,
+    check_names,
+)
 from privpipe.store.sources.reading.source import Block, Coded, SourceLayout, SourceVariable
 
 __all__ = ["Table", "TableSource"]
@@ -83,6 +90,7 @@ class TableSource:
         check_names([c.name for c in columns], table.where, {c.name: c.label for c in columns})
         self._table = table
         self._booleans = {column.name for column in columns if column.is_boolean}
+        self._unnamed = [c for c in columns if c.name not in layout.features]
         self._roles: Roles = assign_roles(columns, layout, labels, table.where, table.locate_text)
 
     @property
@@ -112,11 +120,18 @@ class TableSource:
         if not forms:
             yield from self._empty_blocks(rows)
             return
+        first = True
         for partition, batch in self._table.batches(forms, rows):
+            matrix = as_matrix(batch.select(list(names)), self.features_dtype)
+            if first:
+                held = dict(zip(names, matrix.T, strict=True))
+                unnamed = [c for c in self._unnamed if c.name in held]
+                check_keys(unnamed, held, self._table.where)
+            first = False
             yield Block(
                 partition,
                 batch.num_rows,
-                as_matrix(batch.select(list(names)), self.features_dtype),
+                matrix,
                 {
                     name: self._as_coded(name, batch.column(name))
                     if form == "text"

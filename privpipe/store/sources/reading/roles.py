@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,6 +22,7 @@ __all__ = [
     "TableColumn",
     "assign_roles",
     "check_drift",
+    "check_keys",
     "check_names",
     "check_variable_name",
 ]
@@ -31,6 +33,9 @@ Form = Literal["number", "text"]
 
 TRUTH_VALUES = "nominal of true and false"
 """Type name of a column of text that declares truth values alone."""
+
+LEAST_COUNTED, LEAST_DIFFERENT = 100, 1_000
+"""First records that tell a row number, and a key in any order, from a measurement."""
 
 RESERVED = ("features", "zarr.json")
 """Names within a collection that are no variable's."""
@@ -248,6 +253,51 @@ def check_drift(first: Sequence[TableColumn], here: Sequence[TableColumn], where
         )
 
 
+def check_keys(columns: Sequence[TableColumn], features: Mapping[str, Any], where: str) -> None:
+    """Refuse features that look like keys of records: whole numbers, each another one.
+
+    Parameters
+    ----------
+    columns
+        Columns that became features without being named.
+    features
+        Their first values by name, (n_records,), NaN where missing.
+    where
+        The table, for messages.
+
+    Raises
+    ------
+    InputError
+        With the columns, and never what they hold.
+    """
+    keys = [c for c in columns if c.kind == "integer" and _is_key(features[c.name])]
+    if not keys:
+        return
+    name = keys[0].label if keys[0].place is None else "COLUMN"
+    raise InputError(
+        f"{where} holds in {_listed([c.label for c in keys])} another whole number for each "
+        "record, as a record's key: a feature would carry it into model and release.",
+        remedy=f"--drop {_quoted(name)} leaves it out; --labels {_quoted(name)} keeps it beside "
+        "the records, released only where [release] include names it. If it is a measurement, "
+        "name all features with --features.",
+        code="record-key",
+    )
+
+
+def _is_key(values: Any) -> bool:
+    """Whether so many records have a number each that they are surely no measurements.
+
+    A row number in a hundred records; any whole numbers in a thousand.
+    """
+    values = values[np.isfinite(values)]
+    n = len(values)
+    if n < LEAST_COUNTED:
+        return False
+    if np.unique(np.diff(values)).size == 1 and values[0] != values[-1]:
+        return True
+    return n >= LEAST_DIFFERENT and np.unique(values).size == n
+
+
 def _agree(first: TableColumn, here: TableColumn) -> bool:
     numbers = ("number", "integer")
     same = first.kind == here.kind or (first.kind in numbers and here.kind in numbers)
@@ -296,25 +346,41 @@ def _check_dates(columns: Sequence[TableColumn], where: str) -> None:
 def _check_features(
     features: Sequence[TableColumn], where: str, locate: Callable[[str], str]
 ) -> None:
+    """Refuse all that is no number at once, with what to do about each kind."""
     texts = [column for column in features if column.kind == "text"]
+    dates = [column for column in features if column.kind == "other" and column.is_date]
+    others = [f"{c.label} ({c.type_name})" for c in features if c.kind == "other"]
+    ways = ""
+    if dates:
+        named = ",".join(column.label for column in dates)
+        days = named if all(c.place is None for c in dates) else "COLUMN"
+        ways = f" Name dates with --dates {_quoted(days)}, which makes days of them."
     if texts:
         first = locate(texts[0].name)
+        besides = f" Neither numbers nor text: {_listed(others)}." if others else ""
         raise InputError(
             f"{where} holds text in {_listed([c.label for c in texts])}{first}, and a feature is a "
-            "number.",
-            remedy="Make it features of 0 and 1 with --one-hot, a variable with --labels or "
+            f"number.{besides}",
+            remedy="Make text features of 0 and 1 with --one-hot, a variable with --labels or "
             "--categorical, leave it out with --drop if it is an identifier, or name what stands "
-            "for a missing value with --missing.",
+            f"for a missing value with --missing.{ways}",
             code="text-feature",
         )
-    others = [f"{c.label} ({c.type_name})" for c in features if c.kind == "other"]
     if others:
         raise InputError(
             f"{where} holds columns that are neither numbers nor text: {_listed(others)}.",
-            remedy="Name dates with --dates, which makes days of them; leave others out with "
-            "--drop, or store numbers instead.",
+            remedy=f"{ways.strip()} Leave others out with --drop, or store numbers.".strip(),
             code="column-type",
         )
+
+
+def _quoted(names: str) -> str:
+    """As a shell takes it.
+
+    >>> _quoted("a,b"), _quoted("Signup Date")
+    ('a,b', '"Signup Date"')
+    """
+    return names if re.fullmatch(r"[\w,.:-]+", names) else f'"{names}"'
 
 
 def _check_variables(kept: Sequence[TableColumn], layout: SourceLayout, where: str) -> None:

@@ -1,0 +1,82 @@
+"""What a few chunks tell before Prefect and a cluster start: rank, classes, alphabet, gate.
+
+`check` shows it, `run` refuses by it: what would end the fit after a minute ends the command now.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from privpipe.capabilities import Forecast
+from privpipe_flows.runs.run import Run
+from privpipe_flows.runs.stages.budget import BudgetMeaning, explain_budget
+from privpipe_flows.runs.stages.check import check_variation
+from privpipe_flows.runs.stages.gate_check import GateNeeds, plan_gate, suggest_gate, write_keys
+from privpipe_flows.runs.stages.preview import forecast_run, measure_rarest
+
+__all__ = ["SampleFindings", "check_sample"]
+
+
+@dataclass(frozen=True)
+class SampleFindings:
+    """What a few chunks tell of a run.
+
+    Parameters
+    ----------
+    constant
+        Features that do not vary there.
+    meaning
+        What the budget means; None for methods without one.
+    forecast
+        What the method tells of itself: its alphabet, its noise; None where it tells nothing.
+    gate
+        What the gate needs of classes of such sizes; None where it is not enforced, or judges
+        no variable.
+    instead
+        Keys with which so many records would do, where the gate will hardly open.
+    """
+
+    constant: tuple[str, ...]
+    meaning: BudgetMeaning | None
+    forecast: Forecast | None
+    gate: GateNeeds | None
+    instead: str = ""
+
+    @property
+    def dependence(self) -> str:
+        """A sentence where the fit will probably refuse the features; else nothing."""
+        if self.meaning is None or not self.meaning.dependence:
+            return ""
+        return (
+            f"The fit will probably refuse the features: {self.meaning.dependence} Set [method] "
+            "ridge = 1e-6."
+        )
+
+    @property
+    def warning(self) -> str:
+        """A sentence where the gate will hardly open, or by chance alone; else nothing."""
+        if self.gate is None or self.gate.has_room:
+            return ""
+        how = "may stay closed by chance" if self.gate.can_pass else "will hardly open"
+        return f"The gate {how}: {self.gate.describe()} So many records can show: {self.instead}."
+
+
+def check_sample(run: Run) -> SampleFindings:
+    """Read a few chunks of a run that was checked, and fit where fitting is quick.
+
+    Raises
+    ------
+    InputError, RankError
+        If a variable does not vary, records have gaps that the run would fail on, or the fit
+        refuses the features.
+    """
+    constant, _ = check_variation(run)
+    meaning = explain_budget(run, strict=True)
+    forecast = forecast_run(run)
+    if not run.options.gate.enforce or not run.training.confidential:
+        return SampleFindings(tuple(constant), meaning, forecast, None)
+    audit = run.options.audit
+    rarest = measure_rarest(run.training, audit.min_class_records / (audit.holdout or 1.0))
+    needs = plan_gate(run.options, run.training, rarest)
+    instead = "" if needs.has_room else write_keys(suggest_gate(run.options, run.training, rarest))
+    return SampleFindings(tuple(constant), meaning, forecast, needs, instead)

@@ -1,0 +1,168 @@
+"""How far long work is: a bar with rate and time left on a terminal, some lines in a log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from privpipe.report.console import PlainConsole
+
+__all__ = ["WorkBar", "showing"]
+
+FIRST_LINE, NEXT_LINE = 10.0, 30.0
+"""Seconds until a log tells how far work is, and between two such lines."""
+
+
+class WorkBar:
+    """Shows how much of one piece of work is done.
+
+    Parameters
+    ----------
+    console
+        Where; stderr by default. Where it is no terminal, lines are printed instead of a bar:
+        the first after ten seconds, so that quick work leaves no trace in a log.
+    clock
+        Tells seconds.
+    """
+
+    def __init__(
+        self,
+        console: PlainConsole | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._console = console or PlainConsole(stderr=True)
+        self._clock = clock
+        self._bar: Progress | None = None
+        self._label = self._unit = ""
+        self._done = self._total = 0.0
+        self._begun = self._next = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether work is shown now."""
+        return bool(self._label)
+
+    @property
+    def share(self) -> float:
+        """Done of the whole; 0 where the whole is not known."""
+        return self._done / self._total if self._total else 0.0
+
+    def begin(self, label: str, total: float, unit: str) -> None:
+        """Show new work, in place of other work.
+
+        Parameters
+        ----------
+        label
+            What it is, a word.
+        total
+            How much there is to do; 0 where nobody knows.
+        unit
+            Of what, as "records".
+        """
+        self.end()
+        self._label, self._unit, self._done, self._total = label, unit, 0.0, total
+        self._begun = self._clock()
+        self._next = self._begun + FIRST_LINE
+        if not self._console.is_terminal:
+            return
+        known = total > 0
+        amount = "{task.completed:,.0f} of {task.total:,.0f}" if known else "{task.completed:,.0f}"
+        self._bar = Progress(
+            TextColumn("{task.description:8s}"),
+            BarColumn() if known else SpinnerColumn(),
+            TextColumn(f"{amount} {unit}"),
+            _Speed(unit),
+            *([TimeRemainingColumn()] if known else []),
+            console=self._console,
+            transient=True,
+        )
+        self._bar.add_task(label, total=total or None)
+        self._bar.start()
+
+    def advance(self, amount: float) -> None:
+        """More is done; what is done twice after a loss is no more than the whole."""
+        if self._total > 0:
+            amount = min(amount, self._total - self._done)
+        self._done += amount
+        if self._bar is not None:
+            self._bar.advance(self._bar.task_ids[0], amount)
+        elif self.is_open and self._clock() >= self._next:
+            self._next = self._clock() + NEXT_LINE
+            self._console.print(self.describe())
+
+    def end(self) -> None:
+        """Take it away."""
+        if self._bar is not None:
+            self._bar.stop()
+        self._bar, self._label = None, ""
+
+    def describe(self) -> str:
+        """How far it is, in a line.
+
+        >>> seconds = iter([0.0, 20.0, 20.0])
+        >>> bar = WorkBar(PlainConsole(), clock=lambda: next(seconds))
+        >>> bar.begin("clean", 1000, "records")
+        >>> bar._done = 400
+        >>> bar.describe()
+        'clean    400 of 1,000 records, 20.0 records/s, 30 s left'
+        """
+        spent = max(self._clock() - self._begun, 1e-9)
+        whole = f" of {self._total:,.0f}" if self._total else ""
+        rate = self._done / spent
+        line = f"{self._label:8s} {self._done:,.0f}{whole} {self._unit}, {rate:,.1f} {self._unit}/s"
+        if self._total and rate > 0:
+            line += f", {(self._total - self._done) / rate:,.0f} s left"
+        return line
+
+
+@contextmanager
+def showing(label: str, unit: str = "records") -> Iterator[Callable[[int, int], None]]:
+    """Show work while it is under way.
+
+    Parameters
+    ----------
+    label, unit
+        As of `WorkBar.begin`.
+
+    Yields
+    ------
+    listen
+        To be told how much is done just now, and how much there is in all, 0 where nobody knows:
+        another whole is another piece of work.
+    """
+    bar, known = WorkBar(), [0]
+
+    def listen(amount: int, whole: int) -> None:
+        if whole != known[0]:
+            bar.begin(label, whole, unit)
+            known[0] = whole
+        bar.advance(amount)
+
+    bar.begin(label, 0, unit)
+    try:
+        yield listen
+    finally:
+        bar.end()
+
+
+class _Speed(ProgressColumn):
+    """Amount per second."""
+
+    def __init__(self, unit: str) -> None:
+        super().__init__()
+        self._unit = unit
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.speed:,.1f} {self._unit}/s" if task.speed else "")

@@ -1,0 +1,248 @@
+"""Standardisation as a map: fitted on the training records, stored with what follows it.
+
+A method that depends on the scales of the features learns from standardised records, and its model
+is a `Chain` of the `Standardiser` and the method's own map: records to come are standardised by the
+training records, never by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from privpipe.described import described, facts_of_map
+from privpipe.errors import InputError, OptionError
+from privpipe.numerics.finite import find_finite_rows
+from privpipe.numerics.regression.moments import CoMoments, measure_scale
+from privpipe.protocols import (
+    FloatArray,
+    Guarantee,
+    Method,
+    Oracle,
+    RecordMap,
+    RecordStream,
+    Role,
+    Shard,
+    Shards,
+    ShardSchema,
+    Statistics,
+    Sums,
+)
+from privpipe.sanitizers.arrays import as_records, check_finite_records
+from privpipe.sanitizers.composed.chain import Chain
+from privpipe.sanitizers.names import by_name
+
+__all__ = ["StandardisedShards", "Standardiser", "fit_standardised", "fit_standardiser"]
+
+S = TypeVar("S", bound=Statistics)
+
+_NOTHING = Guarantee(
+    "none",
+    None,
+    "nats",
+    "in expectation",
+    "None: a change of units hides nothing",
+    "Centres and scales are those of the training records, which the model tells.",
+)
+
+
+@described(facts_of_map)
+@dataclass(frozen=True, eq=False)
+class Standardiser:
+    """Maps records to ``(x - centre) / scale``, feature by feature, in float64.
+
+    Parameters
+    ----------
+    centre : (n_features,)
+        Means of the training records, in the units of the features.
+    scale : (n_features,)
+        Their standard deviations; 1 where a feature does not vary.
+
+    Raises
+    ------
+    OptionError
+        If the two do not fit, or a scale is not positive.
+
+    Examples
+    --------
+    >>> Standardiser(np.array([10.0]), np.array([2.0])).apply(np.array([[14.0], [9.0]]))
+    array([[ 2. ],
+           [-0.5]])
+    """
+
+    kind: ClassVar[str] = "standardiser"
+    reads: ClassVar[Role] = "features"
+    draws: ClassVar[bool] = False
+    keeps_features: ClassVar[bool] = False
+
+    centre: FloatArray
+    scale: FloatArray
+
+    def __post_init__(self) -> None:
+        fits = self.centre.ndim == 1 and self.centre.shape == self.scale.shape
+        if not fits or not (self.scale > 0).all():
+            raise OptionError(
+                f"Centres of shape {self.centre.shape} and scales of shape {self.scale.shape} do "
+                "not fit, or a scale is not positive.",
+                remedy="Give one of each per feature; 1 leaves a feature as it is.",
+            )
+
+    @property
+    def n_features_in(self) -> int:
+        return len(self.centre)
+
+    @property
+    def n_features_out(self) -> int:
+        return len(self.centre)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """None: units hide nothing."""
+        return _NOTHING
+
+    def apply(self, x: npt.ArrayLike, stream: RecordStream | None = None) -> FloatArray:
+        """Standardise records.
+
+        Parameters
+        ----------
+        x : (n_records, n_features)
+        stream
+            Ignored: the map draws nothing.
+
+        Returns
+        -------
+        z : (n_records, n_features)
+            In standard deviations of the training records, and the floating dtype of `x`; float64
+            for integers. The same bits for a record in any block.
+
+        Raises
+        ------
+        InputError
+            If the shape is wrong or values are not finite; the message counts them.
+        """
+        records, dtype = as_records(by_name(self, x), self.n_features_in)
+        check_finite_records(records)
+        released: FloatArray = self.standardise(records).astype(dtype, copy=False)
+        return released[0] if np.ndim(x) == 1 else released
+
+    def standardise(self, x: FloatArray) -> FloatArray:
+        """The same of finite records, (n_records, n_features), in float64."""
+        return (x.astype(np.float64) - self.centre) / self.scale
+
+
+@dataclass(frozen=True, eq=False)
+class StandardisedShards:
+    """Shards whose features are standardised where the records are.
+
+    Parameters
+    ----------
+    inner
+        The records themselves.
+    standardiser
+        Fitted to them.
+    """
+
+    inner: Shards
+    standardiser: Standardiser
+
+    @property
+    def n_records(self) -> int:
+        return self.inner.n_records
+
+    @property
+    def schema(self) -> ShardSchema:
+        return self.inner.schema
+
+    def reduce(self, summarise: Callable[[Shard], S]) -> S:
+        """See `Shards.reduce`."""
+        return self.inner.reduce(
+            partial(summarise_standardised, summarise=summarise, standardiser=self.standardiser)
+        )
+
+    def oracle(self, function: Callable[..., Sums], **resident: Any) -> Oracle[Any, Sums]:
+        """See `Shards.oracle`."""
+        return self.inner.oracle(
+            ask_standardised, _function=function, _standardiser=self.standardiser, **resident
+        )
+
+
+def fit_standardiser(shards: Shards) -> Standardiser:
+    """Means and standard deviations of the features, in one pass.
+
+    Parameters
+    ----------
+    shards
+        Training records; their weights do not count.
+
+    Raises
+    ------
+    InputError
+        If features are not finite, or there are no records.
+    """
+    moments = shards.reduce(summarise_features)
+    if moments.count == 0:
+        raise InputError("There are no training records.", remedy="Give some.", code="empty")
+    n_features = len(moments.mean)
+    return Standardiser(moments.mean, measure_scale(moments, n_features, with_intercept=True))
+
+
+def fit_standardised(method: Method[Any], shards: Shards, options: Any, **extra: Any) -> RecordMap:
+    """Fit a method to standardised records; the map standardises records to come likewise.
+
+    Parameters
+    ----------
+    method
+        A row whose fit depends on scales (`Method.scales`).
+    shards, options, extra
+        As its `fit` takes them.
+
+    Returns
+    -------
+    Chain
+        The standardiser, then what the method learned; it promises what that promises of
+        standardised records.
+    """
+    standardiser = fit_standardiser(shards)
+    fitted = method.fit(StandardisedShards(shards, standardiser), options, **extra)
+    return Chain((standardiser, fitted), fitted.guarantee)
+
+
+def summarise_features(shard: Shard) -> CoMoments:
+    """Worker side: co-moments of the features alone."""
+    bad = int(np.count_nonzero(~find_finite_rows(shard.features)))
+    if bad:
+        raise InputError(
+            f"{bad} of {len(shard.features)} training records hold features that are not finite.",
+            remedy='Remove or impute them before training; in a run [release] nonfinite = "impute" '
+            'or "withhold" does.',
+            code="nonfinite",
+        )
+    return CoMoments.of(shard.features)
+
+
+def summarise_standardised(
+    shard: Shard, *, summarise: Callable[[Shard], S], standardiser: Standardiser
+) -> S:
+    """Worker side: a summary of standardised records."""
+    return summarise(_standardise(shard, standardiser))
+
+
+def ask_standardised(
+    shard: Shard,
+    parameters: Any,
+    *,
+    _function: Callable[..., Sums],
+    _standardiser: Standardiser,
+    **resident: Any,
+) -> Sums:
+    """Worker side: an answer about standardised records."""
+    return _function(_standardise(shard, _standardiser), parameters, **resident)
+
+
+def _standardise(shard: Shard, standardiser: Standardiser) -> Shard:
+    return replace(shard, features=standardiser.standardise(shard.features))
