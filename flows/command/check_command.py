@@ -100,7 +100,8 @@ def _show(
             "say nothing, and least squares without a ridge refuses them."
         )
     if run.options.gate.enforce:
-        say(f"gate       {plan_gate(run.options, run.training).describe()}")
+        needs = plan_gate(run.options, run.training)
+        say(f"gate       {'nothing is attacked.' if needs is None else needs.describe()}")
     else:
         say("gate       not enforced: the release will say that it is not gated.")
     left_out = list_left_out(run)
@@ -113,6 +114,8 @@ def _describe_gate(run: Run) -> dict[str, Any] | None:
     if not run.options.gate.enforce:
         return None
     needs = plan_gate(run.options, run.training)
+    if needs is None:
+        return None
     found = asdict(needs)
     return found | {"n_needed": needs.n_needed if needs.n_needed < float("inf") else None}
 

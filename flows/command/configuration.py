@@ -138,10 +138,12 @@ def _suggest_gate(
     budget: float | None,
 ) -> dict[tuple[str, str], Any]:
     """Limits that can be shown, where those of the gate cannot; none where that is unknown."""
-    if method not in METHODS or METHODS[method].releases == "surrogate":
+    if method not in METHODS:
         return {}
-    first = {} if budget is None else {"utility_budget": budget}
+    first: dict[str, Any] = {} if budget is None else {"utility_budget": budget}
     try:
+        if "n_surrogates" in _options_of(method):  # the fewest: how many does not matter here
+            first["n_surrogates"] = open_collection(collection).schema_of_records.n_features + 1
         options = RunOptions(
             collection={"path": collection, "desired": desired, "confidential": confidential},
             method={"name": method, **first},

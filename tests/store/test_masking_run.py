@@ -14,6 +14,8 @@ import pytest
 import privpipe_flows.pipeline
 import privpipe_flows.runs.stages.draw
 import privpipe_flows.runs.stages.publish
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.kinds.verdicts.needed import plan_reach
 from privpipe.errors import GateError, InputError, OptionError, StoreError
 from privpipe.numerics.random.streams import KEY_BYTES
 from privpipe.store.access.holding.workspace import has_workspace
@@ -23,7 +25,10 @@ from privpipe.store.keyring.partition_keys import find_keys
 from privpipe.store.releases.export import export_release
 from privpipe.store.releases.published import check_release, open_release
 from privpipe.store.sources.reading.source import SourceLayout
-from privpipe_flows.runs.configuration.run_options import RunOptions
+from privpipe_flows.command.configuration import init_command
+from privpipe_flows.runs.configuration.run_options import RunOptions, read_options
+from privpipe_flows.runs.stages.check import check_stage
+from privpipe_flows.runs.stages.gate_check import GateNeeds, plan_limits
 from tests.flows.canaries import Canaries, search_tree
 from tests.store.serial_run import read_tree, run_serially, serial_flows
 from tests.store.test_crash_points import CrashingStorage, KilledError
@@ -163,6 +168,11 @@ def test_run__publishes_by_itself_where_every_attack_fails(
     assert findings["gate"]["state"] == "passed"
     assert findings["adversaries"]["verdict"] == "safe"
     assert len(findings["adversaries"]["decisions"]) == 5 + (hidden is not None)
+    planned = {one.variable: one for one in plan(many, tmp_path, **gate(hidden))}
+    for one in findings["adversaries"]["decisions"]:  # as many intervals as the check reckons with
+        if one["target"] in planned:
+            assert planned[one["target"]].n_intervals == one["n_compared"]
+    assert hidden is None or hidden in planned
     assert set(findings["surrogate"]["controls"]) == set(findings["surrogate"]["attacks"])
     pairs = findings["surrogate"]["utility"]["coefficients"]
     assert [one["feature"] for one in pairs] == ["a", "b", "c", "d", "bias"]
@@ -171,20 +181,62 @@ def test_run__publishes_by_itself_where_every_attack_fails(
     assert "| bias" in (tmp_path / "release.report" / "audit.md").read_text()
 
 
+def plan(source: Path, folder: Path, **given: Any) -> list[GateNeeds]:
+    checked = check_stage(make_options(source, folder, **given))
+    return plan_limits(checked.options, checked.training)
+
+
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "kind", "message"),
     [
-        (gate("hidden"), "'hidden' leaks: .* the wanted answer"),
-        # So few records that the limit on recovered ones cannot be shown.
-        (gate(None, exposed_max=0.0001), "is unproven"),
+        (gate("hidden"), GateError, "'hidden' leaks: .* the wanted answer"),
+        # So few records that the limit on recovered ones cannot be shown: said before any work.
+        (gate(None, exposed_max=0.0001), OptionError, "no number of different held-out records"),
+        (gate(None, confidential_advantage_max=0.06), OptionError, "about .* second moments"),
+        (gate(None) | {"audit": {"holdout": 0.0}}, OptionError, "no record is known to be in no"),
     ],
 )
 def test_run__publishes_nothing_where_one_does_not(
-    many: Path, tmp_path: Path, given: dict[str, Any], message: str
+    many: Path, tmp_path: Path, given: dict[str, Any], kind: type[Exception], message: str
 ) -> None:
-    with pytest.raises(GateError, match=message):
+    with pytest.raises(kind, match=message):
         run(many, tmp_path, **given)
     assert not (tmp_path / "release.zarr").exists()
+
+
+def test_check__single_records_and_variables_share_the_level(many: Path, tmp_path: Path) -> None:
+    """The audit gives each half: a gate that only the whole level passes is refused before it."""
+    limits = {one.variable: one for one in plan(many, tmp_path, **gate("apart"))}
+    one = limits["apart"]
+    given = {"n_attacks": one.n_intervals // 4, "n_classes": 2, "n_variables": 1}
+    half, whole = (
+        plan_reach(AttackOptions(level=level), one.score, 1080, **given) for level in (0.975, 0.95)
+    )
+    assert limits["apart"].reaches == half > whole
+
+
+def test_init__writes_limits_of_surrogates_that_its_records_can_show(
+    source: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "my.toml"
+    init_command(
+        str(source),
+        str(config),
+        method="masking",
+        desired=["score"],
+        confidential=["hidden"],
+        release="",
+        as_json=True,
+    )
+    text = config.read_text().replace("n_surrogates = FILL IN", "n_surrogates = 90")
+    config.write_text(text)
+    options = read_options(str(config))
+    assert options.audit.holdout == 0.5
+    needs = plan_limits(options, check_stage(options).training)
+    assert all(1.3 * one.reaches < one.limit or one.limit == 1 for one in needs)
+    defaults = options.model_copy(update={"gate": type(options.gate)()})
+    with pytest.raises(OptionError, match="cannot be passed"):
+        check_stage(defaults)
 
 
 def test_run__destroys_the_key_once_it_is_published(
@@ -244,7 +296,6 @@ def test_draw__of_one_model_gives_the_same_bytes_in_any_chunks(
     from privpipe.cluster.executors.executor import LocalExecutor
     from privpipe.store.models.artifacts import digest_map, open_model, write_model
     from privpipe_flows.runs.resume import begin_or_resume
-    from privpipe_flows.runs.stages.check import check_stage
     from privpipe_flows.runs.stages.clean import plan_release
     from privpipe_flows.runs.stages.train import train_stage
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from privpipe.store.collections.collection import Collection
 from privpipe_flows.runs.configuration.run_options import AuditOptions, GateSection, RunOptions
-from privpipe_flows.runs.stages.gate_check import plan_gate
+from privpipe_flows.runs.stages.gate_check import GateNeeds, plan_limits
 
 __all__ = ["HOLDOUT", "suggest_gate"]
 
@@ -24,19 +25,24 @@ def suggest_gate(options: RunOptions, training: Collection) -> dict[tuple[str, s
     The limits are those that this number of records can show, no smaller: whoever wants less
     needs more records. They stand in the configuration and in the release.
     """
-    if not training.confidential:
-        return {}
     options = options.model_copy(update={"gate": GateSection()})
-    if plan_gate(options, training).can_pass:
+    if _lacks(plan_limits(options, training)) is None:
         return {}
     options = options.model_copy(update={"audit": AuditOptions(holdout=HOLDOUT)})
     limits: dict[str, float] = {}
     for _ in range(2):  # one limit is of exposure, the other of advantage
-        needs = plan_gate(options, training)
-        if needs.can_pass:
+        needs = _lacks(plan_limits(options, training))
+        if needs is None:
             break
-        key = "exposed_max" if needs.score.startswith("tpr") else "confidential_advantage_max"
+        is_share = needs.score.startswith(("tpr", "share"))
+        key = "exposed_max" if is_share else "confidential_advantage_max"
         limits[key] = min(1.0, math.ceil(100 * ROOM * needs.reaches) / 100)
         options = options.model_copy(update={"gate": GateSection(**limits)})
     found: dict[tuple[str, str], Any] = {("audit", "holdout"): HOLDOUT}
     return found | {("gate", key): value for key, value in limits.items()}
+
+
+def _lacks(needs: Sequence[GateNeeds]) -> GateNeeds | None:
+    """The limit that most lacks room between it and what a mere guess reaches; None if none."""
+    short = [one for one in needs if ROOM * one.reaches > one.limit]
+    return max(short, key=lambda one: one.reaches / one.limit, default=None)

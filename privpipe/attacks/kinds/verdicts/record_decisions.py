@@ -15,7 +15,7 @@ from typing import Any
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.kinds.verdicts.judgement import Decision, Verdict
 
-__all__ = ["RECORD_ATTACKS", "decide_records", "share_level", "succeeds"]
+__all__ = ["RECORD_ATTACKS", "decide_records", "halve_level", "share_level", "succeeds"]
 
 RECORD_ATTACKS: dict[str, str] = {
     "membership": "whether a record is in, by the nearest surrogate",
@@ -64,6 +64,15 @@ def decide_records(
     return tuple(
         _decide(name, attacks.get(name), controls.get(name), options) for name in RECORD_ATTACKS
     )
+
+
+def halve_level(options: AttackOptions) -> AttackOptions:
+    """Options of either question about signed sums: confidential variables and single records.
+
+    >>> round(halve_level(AttackOptions(level=0.95)).level, 3)
+    0.975
+    """
+    return replace(options, level=1 - (1 - options.level) / 2)
 
 
 def share_level(options: AttackOptions) -> AttackOptions:
