@@ -16,7 +16,7 @@ import privpipe_flows.runs.stages.draw
 import privpipe_flows.runs.stages.publish
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.kinds.verdicts.needed import plan_reach
-from privpipe.errors import GateError, InputError, OptionError, StoreError
+from privpipe.errors import GateError, InputError, OptionError, PrivpipeError, StoreError
 from privpipe.numerics.random.streams import KEY_BYTES
 from privpipe.store.access.holding.workspace import has_workspace
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
@@ -379,6 +379,70 @@ def test_check__refuses_what_surrogates_do_not_have(
 ) -> None:
     with pytest.raises(OptionError, match=message):
         run(source, tmp_path, **more)
+
+
+SPOILT: dict[str, tuple[str, dict[str, str], dict[str, Any], str, int]] = {
+    # What changes of the table (column: value everywhere, or "column@row"), options, error, exit.
+    "a record without features": (
+        "score",
+        {f"{name}@{row}": "" for name in "abcd" for row in range(3, 9)},
+        {"missing": "complete"},
+        "hold no feature at all",
+        3,
+    ),
+    "missing features": ("score", {"b@5": "", "b@6": "", "b@7": ""}, {}, "missing or infinite", 3),
+    "a missing column": ("score", {"b": ""}, {"missing": "complete"}, "missing in every record", 3),
+    "a constant response": ("score", {"score": "3.7251"}, {}, "does not vary", 3),
+    "a missing response": ("score", {"score": ""}, {}, "does not vary, or is missing", 3),
+    "one class": ("kept", {"kept": "yes"}, {}, "does not vary|one and the same", 3),
+    "nothing desired": ("", {}, {}, r"needs \[collection\] desired", 2),
+    "infinite features": ("score", {"a": "inf"}, {}, "missing or infinite", 3),
+    "an infinite response": ("score", {"score@5": "-inf", "score@6": "inf"}, {}, "infinite", 3),
+    "too few surrogates": ("score", {}, {"n_surrogates": 4}, "at least as many", 2),
+    "far scales, literal": ("score", {"a*": "1e12"}, {"solver": "literal"}, "more than 1e6", 3),
+    "values beyond all squares": ("score", {"a*": "1e201"}, {}, "beyond 1e", 3),
+    "a class of two": ("kept", {"kept@1": "perhaps", "kept@2": "perhaps"}, {}, "holds more", 3),
+}
+
+
+@pytest.mark.parametrize("case", SPOILT)
+def test_run__refuses_bad_input_without_a_value_and_publishes_nothing(
+    table: Path, tmp_path: Path, case: str
+) -> None:
+    desired, changes, method, message, exit_code = SPOILT[case]
+    rows = [line.split(",") for line in table.read_text().splitlines()]
+    for where, value in changes.items():
+        name, _, row = where.partition("@")
+        column = rows[0].index(name.rstrip("*"))
+        for number in [int(row)] if row else range(1, len(rows)):
+            old = rows[number][column]
+            rows[number][column] = f"{float(old) * float(value):.17g}" if name[-1] == "*" else value
+    spoilt = tmp_path / "records.csv"
+    spoilt.write_text("\n".join(map(",".join, rows)) + "\n")
+    named = {"desired": [desired]} if desired else {}
+    with pytest.raises(PrivpipeError, match=message) as caught:
+        run(ingest_table(spoilt, 64), tmp_path, collection=named, method=method, holdout=0.1)
+    assert caught.value.exit_code == exit_code
+    shown = f"{caught.value} {caught.value.remedy}"
+    assert "3.7251" not in shown
+    assert "perhaps" not in shown
+    assert not (tmp_path / "release.zarr").exists()
+    assert not list_keys()
+
+
+def test_run__far_scales_are_kept(table: Path, tmp_path: Path) -> None:
+    """1e12 between two features: standardised, so that nothing of the model is lost."""
+    rows = [line.split(",") for line in table.read_text().splitlines()]
+    for row in rows[1:]:
+        row[0], row[3] = f"{float(row[0]) * 1e6:.17g}", f"{float(row[3]) * 1e-5:.17g}"
+    spoilt = tmp_path / "records.csv"
+    spoilt.write_text("\n".join(map(",".join, rows)) + "\n")
+    found = open_release(str(run(ingest_table(spoilt, 700), tmp_path)), verify=True)
+    scale = np.array([1e6, 1, 1, 1e-5, 1])
+    model = np.linalg.lstsq(
+        found["features"].to_numpy() / scale, found["score"].to_numpy(), rcond=None
+    )[0]
+    np.testing.assert_allclose(model[[0, 1, 3]], [1.0, 0.2, 3.0], atol=0.15)
 
 
 def test_run__refuses_too_many_surrogates_before_anything_is_drawn(
