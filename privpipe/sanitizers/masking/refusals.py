@@ -131,8 +131,8 @@ def check_responses(furthest: FloatArray, counts: FloatArray, names: Sequence[st
             f"In the response {name_few(names, share > RESPONSE_SHARE)} one record holds more than "
             f"{RESPONSE_SHARE:g} of the variance: the released coefficients would show the record.",
             remedy="Merge classes of fewer than about ten records (`privpipe ingest "
-            "--min-category-count`), leave records of outlying responses out, or leave the response "
-            "out of [collection] desired.",
+            "--min-category-count`), leave records of outlying responses out, or leave the "
+            "response out of [collection] desired.",
             code="outlying-response",
         )
 

@@ -181,7 +181,7 @@ def test_fit__refuses_a_class_whose_coefficients_are_a_record(
     classes = np.digitize(y, np.quantile(y, [0.3, 0.6])).astype(str).astype(object)
     classes[0] = "alone"
     records = Records(x, desired=classes)
-    with pytest.raises(InputError, match="one record holds more than 0.1") as caught:
+    with pytest.raises(InputError, match=r"one record holds more than 0\.1") as caught:
         fit(records)
     assert caught.value.code == "outlying-response"
     monkeypatch.setattr("privpipe.sanitizers.masking.refusals.RESPONSE_SHARE", 2.0)

@@ -2,8 +2,8 @@
 
 "leaks" needs a lower limit above what is allowed. "safe" needs the upper limit within it and the
 same attack to have succeeded on an unsafe control: one that finds nothing where there is something
-to find tells nothing. A single record that is found no nearer than others are met by chance, as with
-two or three features, is unproven. All else is unproven, or unknown where the attack could not be run.
+to find tells nothing. A single record found no nearer than others are met by chance, as with two or
+three features, is unproven. So is all else, or unknown where the attack could not be run.
 """
 
 from __future__ import annotations
