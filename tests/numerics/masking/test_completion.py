@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from privpipe.errors import InputError
@@ -34,6 +34,7 @@ def as_blocks(data: list[np.ndarray], weights: list[np.ndarray]) -> list[Block]:
 
 
 @settings(max_examples=25, deadline=None)
+@example(seed=0, t=1, q=2, n=8, m=2, heavy=0.2, share=0.25, cuts=[], unseen=False)  # a level is met
 @given(
     seed=st.integers(0, 2**32 - 1),
     t=st.integers(1, 3),
