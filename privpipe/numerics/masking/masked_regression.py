@@ -33,8 +33,8 @@ SURROGATE_SCALE = 0.5
 """Of surrogates beside records in the scaled problem."""
 
 SCALED_OPTIONS = FixedPointOptions(tolerance=1e-8)
-"""Of the scaled problem, of which the subspace is taken and the coefficients are refitted: mixing and
-coefficients stay within 1e-9 of what 1e-12 gives. With next to no penalty the responses, scaled
+"""Of the scaled problem, of which the subspace is taken and the coefficients are refitted: mixing
+and coefficients stay within 1e-9 of what 1e-12 gives. With next to no penalty the responses, scaled
 down so far, never change by less than 1e-12: five hundred iterations of rounding errors."""
 
 LEAST_PENALTY = 1e-9
