@@ -179,6 +179,15 @@ def test_run__publishes_by_itself_where_every_attack_fails(
     for one in pairs:
         assert one["surrogates"] == pytest.approx(one["raw"], abs=1e-3)
     assert "| bias" in (tmp_path / "release.report" / "audit.md").read_text()
+    page, public = (
+        (tmp_path / "release.report" / name).read_text() for name in ("report.html", "public.html")
+    )
+    for said in ("second moments of the records", "What is not protected", "differential privacy"):
+        assert said in page
+        assert said in public
+    for said in ("What the surrogates keep", "eta =", "Coefficients", "on an unsafe control"):
+        assert said in page
+        assert said not in public
 
 
 def plan(source: Path, folder: Path, **given: Any) -> list[GateNeeds]:
