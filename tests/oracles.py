@@ -100,7 +100,7 @@ def complete_literally(
     known = np.where(weights > 0, observed, 0.0)
     level, z = np.linalg.norm(weights * known, 2) * decrease, np.zeros_like(known)
     while True:
-        level = max(level, penalty)
+        level = level if level > penalty * (1 + 1e-9) else penalty
         point, momentum = z, 1.0
         for _ in range(n_steps):
             u, s, vt = np.linalg.svd(

@@ -98,7 +98,9 @@ def _show(run: Run, found: SampleFindings) -> None:
         say(f"gate       {found.warning}")
     elif found.gate is not None:
         say(f"gate       {found.gate.describe()}")
-    elif not run.options.gate.enforce:
+    elif run.options.gate.enforce:
+        say("gate       nothing is attacked.")
+    else:
         say("gate       not enforced: the release will say that it is not gated.")
     left_out = list_left_out(run)
     if left_out:

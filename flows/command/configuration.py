@@ -148,14 +148,19 @@ def _suggest_gate(
 ) -> dict[tuple[str, str], Any]:
     """Limits that can be shown, where those of the gate cannot; none where that is unknown.
 
-    They depend on how many records there are and how rare the classes, on no option of a method.
+    They depend on how many records there are and how rare the classes, on no option of a method;
+    where surrogates are sums of records, on what is attacked beside.
     """
-    if method not in METHODS or METHODS[method].releases == "surrogate":
+    if method not in METHODS:
         return {}
     try:
+        chosen: dict[str, Any] = {"name": "leace"}  # any: its options are not asked
+        if "n_surrogates" in _options_of(method):  # the fewest: how many does not matter here
+            n_features = open_collection(collection).schema_of_records.n_features
+            chosen = {"name": method, "n_surrogates": n_features + 1}
         options = RunOptions(
             collection={"path": collection, "desired": desired, "confidential": confidential},
-            method={"name": "leace"},  # any: its options are not asked
+            method=chosen,
             release={"path": companion_url(collection, "release.zarr")},
         )
         training = open_collection(collection, desired=desired, confidential=confidential)

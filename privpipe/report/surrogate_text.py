@@ -7,7 +7,14 @@ from typing import Any
 
 import pandas as pd
 
-__all__ = ["write_surrogate_markdown"]
+__all__ = [
+    "say_kept",
+    "tabulate_coefficients",
+    "tabulate_controls",
+    "tabulate_hidden",
+    "tabulate_kept",
+    "write_surrogate_markdown",
+]
 
 
 def write_surrogate_markdown(found: Mapping[str, Any] | None) -> str:
@@ -23,12 +30,34 @@ def write_surrogate_markdown(found: Mapping[str, Any] | None) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _utility(found: Mapping[str, Any] | None) -> str:
+def say_kept(found: Mapping[str, Any] | None) -> str:
+    """How near the model of the surrogates is to that of the raw records, in a sentence."""
     if found is None:
         return "What the surrogates keep was not measured: no record was held out."
+    return (
+        f"Ridge regression of the surrogates beside that of the raw records: coefficients differ "
+        f"by eta = {found['eta']:.4f}; on {found['n_records']:,} raw records held out:"
+    )
+
+
+def tabulate_hidden(found: Mapping[str, Any]) -> pd.DataFrame:
+    """What the released model tells of each hidden variable."""
     rows = [
         {
-            "response": f"`{name}`",
+            "hidden": name,
+            "explained": f"{share['estimate']:.3f}",
+            "limits": f"{share['lower']:.3f} to {share['upper']:.3f}",
+        }
+        for name, share in zip(found["hidden"], found["explained"], strict=True)
+    ]
+    return pd.DataFrame(rows)
+
+
+def tabulate_kept(found: Mapping[str, Any], *, quote: str = "`") -> pd.DataFrame:
+    """Errors of both models, a row per response."""
+    rows = [
+        {
+            "response": f"{quote}{name}{quote}",
             "RMSE, surrogates": f"{masked:.4g}",
             "RMSE, raw records": f"{raw:.4g}",
             "ratio": f"{ratio['estimate']:.4f}",
@@ -42,6 +71,30 @@ def _utility(found: Mapping[str, Any] | None) -> str:
             strict=True,
         )
     ]
+    return pd.DataFrame(rows)
+
+
+def tabulate_coefficients(found: Mapping[str, Any]) -> pd.DataFrame:
+    """Coefficients of both models side by side."""
+    return pd.DataFrame(found["coefficients"])
+
+
+def tabulate_controls(found: Mapping[str, Any], controls: Mapping[str, Any]) -> pd.DataFrame | None:
+    """Every attack on the release and on its unsafe control; None where none was run."""
+    rows = [
+        {
+            "attack": name.replace("_", " "),
+            "on the release": _say(one),
+            "on an unsafe control": _say(controls[name]) if name in controls else "-",
+        }
+        for name, one in sorted(found.items())
+    ]
+    return pd.DataFrame(rows) if rows else None
+
+
+def _utility(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return say_kept(None)
     hidden = "".join(
         f"\n\nThe released model explains {share['estimate']:.3f} ({share['lower']:.3f} to "
         f"{share['upper']:.3f}) of the variance of `{name}`, from raw features."
@@ -49,36 +102,29 @@ def _utility(found: Mapping[str, Any] | None) -> str:
     )
     asked = ""
     if found.get("coefficients"):
-        table = pd.DataFrame(found["coefficients"]).to_markdown(index=False, floatfmt=".6g")
+        table = tabulate_coefficients(found).to_markdown(index=False, floatfmt=".6g")
         asked = f"\n\nCoefficients, as [audit] coefficients asks:\n\n{table}"
-    return (
-        f"Ridge regression of the surrogates beside that of the raw records: coefficients differ "
-        f"by eta = {found['eta']:.4f}; on {found['n_records']:,} raw records held out:\n\n"
-        f"{pd.DataFrame(rows).to_markdown(index=False, disable_numparse=True)}{hidden}{asked}"
-    )
+    table = tabulate_kept(found).to_markdown(index=False, disable_numparse=True)
+    return f"{say_kept(found)}\n\n{table}{hidden}{asked}"
 
 
 def _attacks(found: Mapping[str, Any], controls: Mapping[str, Any]) -> str:
-    rows = [
-        {
-            "attack": name,
-            "on the release": _say(one),
-            "on an unsafe control": _say(controls[name]) if name in controls else "-",
-        }
-        for name, one in sorted(found.items())
-    ]
-    if not rows:
+    table = tabulate_controls(found, controls)
+    if table is None:
         return "No attack was run: no record was held out."
     return (
         "Attacks on single records, and the same on an unsafe control made of the same records, "
         "where they must succeed. That these find nothing says nothing of others:\n\n"
-        f"{pd.DataFrame(rows).to_markdown(index=False, disable_numparse=True)}"
+        f"{table.to_markdown(index=False, disable_numparse=True)}"
     )
 
 
 def _say(one: Mapping[str, Any]) -> str:
     if "failed" in one:
         return f"not measured: {one['failed']}"
+    if one.get("n_attacked") == 1:
+        hit = "found" if one["recovered"]["estimate"] else "not found"
+        return f"{hit} (cosine {one['cosine']:.2f})"
     if "recovered" in one:
         mine, chance = one["recovered"], one["by_chance"]
         return (

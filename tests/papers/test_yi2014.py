@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from privpipe.numerics.masking.noise_level import measure_noise
 from privpipe_flows.reproduce import yi_synthetic
 from privpipe_flows.reproduce.registry import run_reproduction
 from privpipe_flows.reproduce.result import Reproduction
@@ -32,6 +33,21 @@ def test_yi_school__keeps_the_model_where_a_random_projection_does_not(paper_dat
     assert value(found, "80 % missing, ridge: RMSE") < 11.5
     assert value(found, "80 % missing, limit, firm ridge: eta") > 0.04
     assert value(found, "masked, 139 tasks: RMSE") <= 1.005 * value(found, "raw, 139 tasks: RMSE")
+
+
+@pytest.mark.paper
+@pytest.mark.parametrize("name", ["genki", "school", "wq"])
+def test_measure_noise__takes_nothing_from_real_features_however_far_signal_must_stand(
+    paper_data: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    with np.load(paper_data / f"{name}.npz", allow_pickle=False) as stored:
+        x = stored["X"].astype(np.float64)
+    x = x[:, x.std(axis=0) > 0]
+    x = (x - x.mean(axis=0)) / x.std(axis=0)
+    values = np.linalg.eigvalsh(x.T @ x / len(x))
+    for far in (3.0, 6.0, 10.0):
+        monkeypatch.setattr("privpipe.numerics.masking.noise_level.FAR", far)
+        assert measure_noise(values, len(x)) == 0.0
 
 
 def test_yi_synthetic__error_is_near_that_of_known_scores_and_the_relative_residual_stands_beside(

@@ -14,7 +14,9 @@ import pytest
 import privpipe_flows.pipeline
 import privpipe_flows.runs.stages.draw
 import privpipe_flows.runs.stages.publish
-from privpipe.errors import GateError, InputError, OptionError, StoreError
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.kinds.verdicts.needed import plan_reach
+from privpipe.errors import GateError, InputError, OptionError, PrivpipeError, StoreError
 from privpipe.numerics.random.streams import KEY_BYTES
 from privpipe.store.access.holding.workspace import has_workspace
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
@@ -23,7 +25,10 @@ from privpipe.store.keyring.partition_keys import find_keys
 from privpipe.store.releases.export import export_release
 from privpipe.store.releases.published import check_release, open_release
 from privpipe.store.sources.reading.source import SourceLayout
-from privpipe_flows.runs.configuration.run_options import RunOptions
+from privpipe_flows.command.configuration import init_command
+from privpipe_flows.runs.configuration.run_options import RunOptions, read_options
+from privpipe_flows.runs.stages.check import check_stage
+from privpipe_flows.runs.stages.gate_check import GateNeeds, plan_limits
 from tests.flows.canaries import Canaries, search_tree
 from tests.store.serial_run import read_tree, run_serially, serial_flows
 from tests.store.test_crash_points import CrashingStorage, KilledError
@@ -163,28 +168,84 @@ def test_run__publishes_by_itself_where_every_attack_fails(
     assert findings["gate"]["state"] == "passed"
     assert findings["adversaries"]["verdict"] == "safe"
     assert len(findings["adversaries"]["decisions"]) == 5 + (hidden is not None)
+    planned = {one.variable: one for one in plan(many, tmp_path, **gate(hidden))}
+    for one in findings["adversaries"]["decisions"]:  # as many intervals as the check reckons with
+        if one["target"] in planned:
+            assert planned[one["target"]].n_intervals == one["n_compared"]
+    assert hidden is None or hidden in planned
     assert set(findings["surrogate"]["controls"]) == set(findings["surrogate"]["attacks"])
     pairs = findings["surrogate"]["utility"]["coefficients"]
     assert [one["feature"] for one in pairs] == ["a", "b", "c", "d", "bias"]
     for one in pairs:
         assert one["surrogates"] == pytest.approx(one["raw"], abs=1e-3)
     assert "| bias" in (tmp_path / "release.report" / "audit.md").read_text()
+    page, public = (
+        (tmp_path / "release.report" / name).read_text() for name in ("report.html", "public.html")
+    )
+    for said in ("second moments of the records", "What is not protected", "differential privacy"):
+        assert said in page
+        assert said in public
+    for said in ("What the surrogates keep", "eta =", "Coefficients", "on an unsafe control"):
+        assert said in page
+        assert said not in public
+
+
+def plan(source: Path, folder: Path, **given: Any) -> list[GateNeeds]:
+    checked = check_stage(make_options(source, folder, **given))
+    return plan_limits(checked.options, checked.training)
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "kind", "message"),
     [
-        (gate("hidden"), "'hidden' leaks: .* the wanted answer"),
-        # So few records that the limit on recovered ones cannot be shown.
-        (gate(None, exposed_max=0.0001), "is unproven"),
+        (gate("hidden"), GateError, "'hidden' leaks: .* the wanted answer"),
+        # So few records that the limit on recovered ones cannot be shown: said before any work.
+        (gate(None, exposed_max=0.0001), OptionError, "no number of different held-out records"),
+        (gate(None, confidential_advantage_max=0.06), OptionError, "about .* second moments"),
+        (gate(None) | {"audit": {"holdout": 0.0}}, OptionError, "no record is known to be in no"),
     ],
 )
 def test_run__publishes_nothing_where_one_does_not(
-    many: Path, tmp_path: Path, given: dict[str, Any], message: str
+    many: Path, tmp_path: Path, given: dict[str, Any], kind: type[Exception], message: str
 ) -> None:
-    with pytest.raises(GateError, match=message):
+    with pytest.raises(kind, match=message):
         run(many, tmp_path, **given)
     assert not (tmp_path / "release.zarr").exists()
+
+
+def test_check__single_records_and_variables_share_the_level(many: Path, tmp_path: Path) -> None:
+    """The audit gives each half: a gate that only the whole level passes is refused before it."""
+    limits = {one.variable: one for one in plan(many, tmp_path, **gate("apart"))}
+    one = limits["apart"]
+    given = {"n_attacks": one.n_intervals // 4, "n_classes": 2, "n_variables": 1}
+    half, whole = (
+        plan_reach(AttackOptions(level=level), one.score, 1080, **given) for level in (0.975, 0.95)
+    )
+    assert limits["apart"].reaches == half > whole
+
+
+def test_init__writes_limits_of_surrogates_that_its_records_can_show(
+    source: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "my.toml"
+    init_command(
+        str(source),
+        str(config),
+        method="masking",
+        desired=["score"],
+        confidential=["hidden"],
+        release="",
+        as_json=True,
+    )
+    text = config.read_text().replace("n_surrogates = FILL IN", "n_surrogates = 90")
+    config.write_text(text)
+    options = read_options(str(config))
+    assert options.audit.holdout == 0.5
+    needs = plan_limits(options, check_stage(options).training)
+    assert all(1.3 * one.reaches < one.limit or one.limit == 1 for one in needs)
+    defaults = options.model_copy(update={"gate": type(options.gate)()})
+    with pytest.raises(OptionError, match="cannot be passed"):
+        check_stage(defaults)
 
 
 def test_run__destroys_the_key_once_it_is_published(
@@ -244,7 +305,6 @@ def test_draw__of_one_model_gives_the_same_bytes_in_any_chunks(
     from privpipe.cluster.executors.executor import LocalExecutor
     from privpipe.store.models.artifacts import digest_map, open_model, write_model
     from privpipe_flows.runs.resume import begin_or_resume
-    from privpipe_flows.runs.stages.check import check_stage
     from privpipe_flows.runs.stages.clean import plan_release
     from privpipe_flows.runs.stages.train import train_stage
 
@@ -328,6 +388,70 @@ def test_check__refuses_what_surrogates_do_not_have(
 ) -> None:
     with pytest.raises(OptionError, match=message):
         run(source, tmp_path, **more)
+
+
+SPOILT: dict[str, tuple[str, dict[str, str], dict[str, Any], str, int]] = {
+    # What changes of the table (column: value everywhere, or "column@row"), options, error, exit.
+    "a record without features": (
+        "score",
+        {f"{name}@{row}": "" for name in "abcd" for row in range(3, 9)},
+        {"missing": "complete"},
+        "hold no feature at all",
+        3,
+    ),
+    "missing features": ("score", {"b@5": "", "b@6": "", "b@7": ""}, {}, "missing or infinite", 3),
+    "a missing column": ("score", {"b": ""}, {"missing": "complete"}, "missing in every record", 3),
+    "a constant response": ("score", {"score": "3.7251"}, {}, "does not vary", 3),
+    "a missing response": ("score", {"score": ""}, {}, "does not vary, or is missing", 3),
+    "one class": ("kept", {"kept": "yes"}, {}, "does not vary|one and the same", 3),
+    "nothing desired": ("", {}, {}, r"needs \[collection\] desired", 2),
+    "infinite features": ("score", {"a": "inf"}, {}, "missing or infinite", 3),
+    "an infinite response": ("score", {"score@5": "-inf", "score@6": "inf"}, {}, "infinite", 3),
+    "too few surrogates": ("score", {}, {"n_surrogates": 4}, "at least as many", 2),
+    "far scales, literal": ("score", {"a*": "1e12"}, {"solver": "literal"}, "more than 1e6", 3),
+    "values beyond all squares": ("score", {"a*": "1e201"}, {}, "beyond 1e", 3),
+    "a class of two": ("kept", {"kept@1": "perhaps", "kept@2": "perhaps"}, {}, "holds more", 3),
+}
+
+
+@pytest.mark.parametrize("case", SPOILT)
+def test_run__refuses_bad_input_without_a_value_and_publishes_nothing(
+    table: Path, tmp_path: Path, case: str
+) -> None:
+    desired, changes, method, message, exit_code = SPOILT[case]
+    rows = [line.split(",") for line in table.read_text().splitlines()]
+    for where, value in changes.items():
+        name, _, row = where.partition("@")
+        column = rows[0].index(name.rstrip("*"))
+        for number in [int(row)] if row else range(1, len(rows)):
+            old = rows[number][column]
+            rows[number][column] = f"{float(old) * float(value):.17g}" if name[-1] == "*" else value
+    spoilt = tmp_path / "records.csv"
+    spoilt.write_text("\n".join(map(",".join, rows)) + "\n")
+    named = {"desired": [desired]} if desired else {}
+    with pytest.raises(PrivpipeError, match=message) as caught:
+        run(ingest_table(spoilt, 64), tmp_path, collection=named, method=method, holdout=0.1)
+    assert caught.value.exit_code == exit_code
+    shown = f"{caught.value} {caught.value.remedy}"
+    assert "3.7251" not in shown
+    assert "perhaps" not in shown
+    assert not (tmp_path / "release.zarr").exists()
+    assert not list_keys()
+
+
+def test_run__far_scales_are_kept(table: Path, tmp_path: Path) -> None:
+    """1e12 between two features: standardised, so that nothing of the model is lost."""
+    rows = [line.split(",") for line in table.read_text().splitlines()]
+    for row in rows[1:]:
+        row[0], row[3] = f"{float(row[0]) * 1e6:.17g}", f"{float(row[3]) * 1e-5:.17g}"
+    spoilt = tmp_path / "records.csv"
+    spoilt.write_text("\n".join(map(",".join, rows)) + "\n")
+    found = open_release(str(run(ingest_table(spoilt, 700), tmp_path)), verify=True)
+    scale = np.array([1e6, 1, 1, 1e-5, 1])
+    model = np.linalg.lstsq(
+        found["features"].to_numpy() / scale, found["score"].to_numpy(), rcond=None
+    )[0]
+    np.testing.assert_allclose(model[[0, 1, 3]], [1.0, 0.2, 3.0], atol=0.15)
 
 
 def test_run__refuses_too_many_surrogates_before_anything_is_drawn(

@@ -25,6 +25,7 @@ from privpipe.attacks.kinds.verdicts.judgement import Decision
 from privpipe.attacks.kinds.verdicts.record_decisions import (
     RECORD_ATTACKS,
     decide_records,
+    halve_level,
     share_level,
 )
 from privpipe.attacks.moments.surrogate_utility import (
@@ -83,7 +84,7 @@ def audit_masking(
         As `audit_surrogate` gives them; `surrogate` holds the attacks, the utility and what is not
         protected.
     """
-    options = _halve(find_attack_options(run.options))
+    options = halve_level(find_attack_options(run.options))
     attacks: dict[str, Any] = {}
     controls: dict[str, Any] = {}
     utility: dict[str, Any] | None = None
@@ -115,11 +116,6 @@ def audit_masking(
         },
         "adversaries": _join(found, decide_records(attacks, controls, options)),
     }
-
-
-def _halve(options: AttackOptions) -> AttackOptions:
-    """Confidential variables and records share the level."""
-    return replace(options, level=1 - (1 - options.level) / 2)
 
 
 def _say_nothing(reason: str, verdict: str = "unknown") -> dict[str, Any]:

@@ -7,19 +7,38 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.readers import ALONE, TOGETHER, choose_readers
+from privpipe.attacks.kinds.all_but_one import count_targets
 from privpipe.attacks.kinds.verdicts.judgement import SCORE_WORDS
-from privpipe.attacks.kinds.verdicts.needed import plan_needed_records, plan_reach
+from privpipe.attacks.kinds.verdicts.needed import (
+    plan_membership_reach,
+    plan_needed_others,
+    plan_needed_records,
+    plan_reach,
+    plan_recovery_reach,
+)
+from privpipe.attacks.kinds.verdicts.record_decisions import RECORD_ATTACKS, halve_level
 from privpipe.attacks.statistics.measures import EXPOSURES
 from privpipe.errors import OptionError, StoreError
 from privpipe.protocols import Column, Method
+from privpipe.sanitizers import METHODS
 from privpipe.store.access.location import shown
 from privpipe.store.arrays.headers import exists, read_header
 from privpipe.store.collections.collection import Collection
 from privpipe_flows.runs.configuration.run_options import RunOptions
 from privpipe_flows.runs.run import find_attack_options
+from privpipe_flows.runs.stages.audit_surrogate import MOST_RECORDS
 
-__all__ = ["GateNeeds", "check_gate", "plan_gate", "read_previous", "suggest_gate", "write_keys"]
+__all__ = [
+    "GateNeeds",
+    "check_gate",
+    "plan_gate",
+    "plan_limits",
+    "read_previous",
+    "suggest_gate",
+    "write_keys",
+]
 
 HOLDOUT = 0.5
 """Share held out where the default share is too few records to show anything."""
@@ -37,7 +56,7 @@ class GateNeeds:
     Parameters
     ----------
     variable, score
-        Of the limit that asks for most.
+        Of the limit that asks for most; of surrogates, it may be what is asked of single records.
     n_needed
         Held-out records with which a release that tells nothing of the variable would pass;
         infinite where none are enough.
@@ -70,11 +89,12 @@ class GateNeeds:
 
     def describe(self) -> str:
         """In a sentence."""
-        needed = f"{self.n_needed:,.0f}" if self.n_needed < float("inf") else "more than any"
+        finite = math.isfinite(self.n_needed)
+        needed = f"about {self.n_needed:,.0f}" if finite else "no number of"
         words = SCORE_WORDS.get(self.score, f"a {self.score.replace('_', ' ')}")
         score = words.partition(" ")[2]  # without its article
         return (
-            f"about {needed} different held-out records show that an adversary's gain in "
+            f"{needed} different held-out records show that an adversary's gain in "
             f"{score} of {self.variable!r} is within {self.limit:g} (of {self.n_intervals} "
             f"intervals that hold together); at most {self.n_held_out:,} are held out, with which "
             f"the upper limit of even a guess is {self.reaches:.3g}."
@@ -96,23 +116,24 @@ def check_gate(options: RunOptions, method: Method[Any], training: Collection) -
         return
     read_previous(options, training)
     _check_required(options, method, training)
-    why = ""
+    why, way = "", "Name what is to be attacked"
     if method.releases == "surrogate" and not _mixes_records(method):
         why = "what a surrogate release tells of confidential variables is not judged"
     elif not training.confidential and method.releases != "surrogate":
         why = "no variable is named as confidential, so that nothing would be shown"
-    elif not options.audit.adversaries:
+    elif method.releases == "surrogate" and not options.audit.holdout > 0:
+        why = "[audit] holdout is 0, so that no record is known to be in no surrogate"
+        way = "Hold records out"
+    elif not options.audit.adversaries and training.confidential:
         why = "[audit] adversaries is empty, so that nothing would be attacked"
     if why:
         raise OptionError(
             f"The gate cannot be passed: {why}; unknown never passes.",
-            remedy=f"Name what is to be attacked, {UNGATED}.",
+            remedy=f"{way}, {UNGATED}.",
             code="gate-cannot-pass",
         )
-    if not training.confidential:
-        return  # single records are attacked; how many are needed, the audit says
     needs = plan_gate(options, training)
-    if not needs.can_pass:
+    if needs is not None and not needs.can_pass:
         raise OptionError(
             f"The gate cannot be passed: {needs.describe()}",
             remedy=f"So many records can show: {write_keys(suggest_gate(options, training))}. Or "
@@ -152,8 +173,27 @@ def _mixes_records(method: Method[Any]) -> bool:
 
 def plan_gate(
     options: RunOptions, training: Collection, rarest: Mapping[str, float] | None = None
-) -> GateNeeds:
-    """What the limit that asks for most asks for, of all confidential variables.
+) -> GateNeeds | None:
+    """What the limit that asks for most asks for; None where nothing is attacked.
+
+    Parameters
+    ----------
+    options, training, rarest
+        As of `plan_limits`.
+    """
+    found = plan_limits(options, training, rarest)
+    return max(
+        found, key=lambda one: (not one.can_pass, not one.has_room, one.n_needed), default=None
+    )
+
+
+def plan_limits(
+    options: RunOptions, training: Collection, rarest: Mapping[str, float] | None = None
+) -> list[GateNeeds]:
+    """What every limit asks for, of all that is attacked.
+
+    Of a release of surrogates that are sums of records, confidential variables and single records
+    share the level.
 
     Parameters
     ----------
@@ -165,7 +205,53 @@ def plan_gate(
     """
     attacked = find_attack_options(options)
     n_records, share = training.schema_of_records.n_records, options.audit.holdout
-    n_held_out = min(int(n_records * share) if share else n_records, attacked.max_records)
+    n_held_out = int(n_records * share) if share else n_records
+    found: list[GateNeeds] = []
+    if _mixes_records(METHODS[options.method.name]):
+        attacked = halve_level(attacked)
+        found = _plan_records(attacked, n_records, n_held_out, training.schema.n_features + 1)
+    return found + _plan_variables(options, attacked, training, n_held_out, rarest)
+
+
+def _plan_records(
+    attacked: AttackOptions, n_records: int, n_held_out: int, width: int
+) -> list[GateNeeds]:
+    """What the attacks on single records ask for."""
+    n_members, n_others = (min(n, MOST_RECORDS) for n in (n_records - n_held_out, n_held_out))
+    n_targets = min(n_members, count_targets(width))
+    recovered = plan_recovery_reach(attacked, n_targets)
+    return [
+        GateNeeds(
+            RECORD_ATTACKS["tracing"],
+            "advantage",
+            plan_needed_others(attacked, n_members, MOST_RECORDS),
+            n_others,
+            len(RECORD_ATTACKS),
+            attacked.max_advantage,
+            plan_membership_reach(attacked, n_members, n_others),
+        ),
+        GateNeeds(
+            RECORD_ATTACKS["all_but_one"],
+            "share_recovered",
+            # Records of the fit are attacked; of few, fewer. However many are held out.
+            0 if recovered <= attacked.max_exposed else math.inf,
+            n_others,
+            len(RECORD_ATTACKS),
+            attacked.max_exposed,
+            recovered,
+        ),
+    ]
+
+
+def _plan_variables(
+    options: RunOptions,
+    attacked: AttackOptions,
+    training: Collection,
+    n_held_out: int,
+    rarest: Mapping[str, float] | None,
+) -> list[GateNeeds]:
+    """What the attacks on confidential variables ask for."""
+    n_held_out = min(n_held_out, attacked.max_records)
     n_test = max(20, min(int(n_held_out * attacked.test_share), attacked.max_test))
     columns = training.schema.confidential
     uneven = {name: share for name, share in (rarest or {}).items() if share > 0}
@@ -189,7 +275,7 @@ def plan_gate(
             found.append(
                 GateNeeds(column.name, score, needed, n_held_out, n_intervals, limit, reaches)
             )
-    return max(found, key=lambda one: (not one.can_pass, not one.has_room, one.n_needed))
+    return found
 
 
 def suggest_gate(
@@ -201,9 +287,7 @@ def suggest_gate(
     needs more records. They stand in the configuration and in the release. `rarest` as of
     `plan_gate`.
     """
-    if not training.confidential:
-        return {}
-    if plan_gate(options, training, rarest).has_room:
+    if _find_short(options, training, rarest) is None:
         return {}
     found: dict[tuple[str, str], Any] = {}
     if 0 < options.audit.holdout < HOLDOUT:  # 0 audits all records
@@ -212,14 +296,23 @@ def suggest_gate(
         options = options.model_copy(update={"audit": audit})
     gate = options.gate
     for _ in range(2):  # one limit is of exposure, the other of advantage
-        needs = plan_gate(options, training, rarest)
-        if needs.has_room:
+        needs = _find_short(options, training, rarest)
+        if needs is None:
             break
-        key = "exposed_max" if needs.score.startswith("tpr") else "confidential_advantage_max"
+        is_share = needs.score.startswith(("tpr", "share"))
+        key = "exposed_max" if is_share else "confidential_advantage_max"
         found["gate", key] = min(1.0, math.ceil(100 * ROOM * needs.reaches) / 100)
         gate = gate.model_copy(update={key: found["gate", key]})
         options = options.model_copy(update={"gate": gate})
     return found
+
+
+def _find_short(
+    options: RunOptions, training: Collection, rarest: Mapping[str, float] | None
+) -> GateNeeds | None:
+    """The limit that most lacks room between it and what a mere guess reaches; None if none."""
+    short = [one for one in plan_limits(options, training, rarest) if not one.has_room]
+    return max(short, key=lambda one: one.reaches / one.limit, default=None)
 
 
 def write_keys(keys: Mapping[tuple[str, str], Any]) -> str:
@@ -235,6 +328,7 @@ def _count_attacks(options: RunOptions, column: Column, has_desired: bool) -> in
     """Attacks on readings of the release, as far as the configuration tells."""
     attacked, release = find_attack_options(options), options.release
     beside = bool(release.include) or release.partitions or options.training is None
+    beside &= METHODS[options.method.name].releases == "rows"  # surrogates stand beside nobody
     readings = ["released", "bits", *["everything"] * beside, *["joined"] * has_desired]
     readings += [f"{ALONE}{name}" for name in release.include]
     readings += [f"{TOGETHER}{url}" for url in options.audit.earlier]

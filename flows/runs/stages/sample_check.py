@@ -73,10 +73,11 @@ def check_sample(run: Run) -> SampleFindings:
     constant, _ = check_variation(run)
     meaning = explain_budget(run, strict=True)
     forecast = forecast_run(run)
-    if not run.options.gate.enforce or not run.training.confidential:
+    if not run.options.gate.enforce:
         return SampleFindings(tuple(constant), meaning, forecast, None)
     audit = run.options.audit
     rarest = measure_rarest(run.training, audit.min_class_records / (audit.holdout or 1.0))
     needs = plan_gate(run.options, run.training, rarest)
-    instead = "" if needs.has_room else write_keys(suggest_gate(run.options, run.training, rarest))
+    has_room = needs is None or needs.has_room
+    instead = "" if has_room else write_keys(suggest_gate(run.options, run.training, rarest))
     return SampleFindings(tuple(constant), meaning, forecast, needs, instead)

@@ -8,7 +8,7 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.kinds.attack_table import Sample
 from privpipe.attacks.kinds.recovery import RecoveryReport, find_frame, report_recovery
 
-__all__ = ["attack"]
+__all__ = ["attack", "count_targets"]
 
 MOST_TARGETS = 2000
 """Records that are attacked in turn; a few are met by chance where features are few."""
@@ -20,6 +20,11 @@ WIDE = 64
 BATCH_BYTES = 2**25
 
 
+def count_targets(width: int) -> int:
+    """Most records of so many features, the bias one included, that are attacked."""
+    return MOST_TARGETS if width <= WIDE else MOST_WIDE_TARGETS
+
+
 def attack(sample: Sample, options: AttackOptions) -> RecoveryReport:
     """The row "all_but_one" of the kinds of attack."""
     assert sample.released is not None
@@ -29,7 +34,7 @@ def attack(sample: Sample, options: AttackOptions) -> RecoveryReport:
     frame = find_frame(sample.released)
     left = frame @ (sample.released.T @ sample.released - sample.gram) @ frame.T
     q = len(frame)
-    targets = sample.members[: MOST_TARGETS if q <= WIDE else MOST_WIDE_TARGETS] @ frame.T
+    targets = sample.members[: count_targets(q)] @ frame.T
     guesses = np.empty((len(targets), 1, q))
     batch = max(1, BATCH_BYTES // (8 * q * q))
     for start in range(0, len(targets), batch):

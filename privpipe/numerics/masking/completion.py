@@ -173,9 +173,9 @@ def _check(blocks: Sequence[Block], penalty: float) -> None:
 
 
 def _lower(start: float, penalty: float, decrease: float) -> Iterator[float]:
-    """Penalties of the continuation, the asked one last."""
+    """Penalties of the continuation, the asked one last; none that is the same to rounding."""
     level = start * decrease
-    while level > penalty:
+    while level > penalty * (1 + 1e-9):
         yield level
         level *= decrease
     yield penalty

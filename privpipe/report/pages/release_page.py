@@ -19,6 +19,7 @@ from privpipe.report.audit_text import (
     say_unseen,
     tabulate_predictions,
 )
+from privpipe.report.pages.kept_model_sections import list_kept_model, list_not_protected
 from privpipe.report.pages.page import Picture, Section, draw_groups, render_page
 from privpipe.report.pages.release_sections import (
     draw_variable,
@@ -101,6 +102,7 @@ def render_release_page(findings: Mapping[str, Any], *, version: str = "") -> st
             *list_kinds(findings.get("attacks") or {}),
             *list_power(found),
             *list_distortion(findings),
+            *list_kept_model(findings),
             *_attack_sections(found),
             *_closing_sections(findings),
         ],
@@ -318,6 +320,7 @@ def _closing_sections(findings: Mapping[str, Any]) -> Iterator[Section]:
         yield Section("Limits of the gate", table=table, folded=True)
     words = pd.DataFrame({"figure": list(GLOSSARY), "is": list(GLOSSARY.values())})
     yield Section("What the figures are", table=words, folded=True)
+    yield from list_not_protected(findings)
     yield Section("What this does not promise", NOT_PROMISED)
 
 

@@ -20,6 +20,9 @@ MOST_PATTERNS = 32
 BLOCK_RECORDS = 8192
 """Records that are surveyed at once."""
 
+LARGEST = 1e150
+"""Of a value: squares of larger ones are infinite."""
+
 
 @dataclass(frozen=True, eq=False)
 class RecordSurvey:
@@ -212,6 +215,14 @@ def _survey_unusual(
     if np.isinf(rows[:, :t]).any():
         raise InputError(
             "A response is infinite.", remedy="Leave such records out.", code="nonfinite"
+        )
+    large = int(np.count_nonzero((np.abs(rows) > LARGEST).any(axis=1)))
+    if large:
+        raise InputError(
+            f"{large} of {len(rows)} records hold values beyond {LARGEST:g}, whose squares no "
+            "number holds.",
+            remedy="Ingest them in a larger unit.",
+            code="nonfinite",
         )
     known = np.isfinite(rows)
     parts, overflown = _cut_by_pattern(rows, known)

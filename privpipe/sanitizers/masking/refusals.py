@@ -17,6 +17,7 @@ __all__ = [
     "check_leverage",
     "check_outliers",
     "check_rank",
+    "check_responses",
     "check_whole",
     "name_few",
 ]
@@ -26,6 +27,10 @@ RECORDS_PER_RANK = 2
 
 SURROGATES_PER_SQUARE = 10
 """Records squared per surrogate: with more, all records but one tell that one to 12 per cent."""
+
+
+RESPONSE_SHARE = 0.1
+"""Of the variance of a response that one record may hold; a class of ten records is at it."""
 
 
 def check_counts(n_surrogates: int, n_records: int, n_features: int) -> None:
@@ -103,6 +108,32 @@ def check_outliers(
             remedy=f"Set [method] clip (standard deviations; below {clip:g}), or leave such "
             "features out.",
             code="outlier",
+        )
+
+
+def check_responses(furthest: FloatArray, counts: FloatArray, names: Sequence[str]) -> None:
+    """Raise InputError where one record holds too much of the variance of a response.
+
+    The released coefficients are the second moments' inverse times ``sum y_i x_i``, and the second
+    moments are released: of a class of one record that sum is the record. One that holds the share
+    s of the variance is met by it at a cosine of about ``sqrt(s)``.
+
+    Parameters
+    ----------
+    furthest, counts : (n_responses,)
+        Largest deviation in standard deviations, and known entries.
+    names
+        Of the responses; a class is one of them.
+    """
+    share = furthest**2 / np.maximum(counts, 1)
+    if (share > RESPONSE_SHARE).any():
+        raise InputError(
+            f"In the response {name_few(names, share > RESPONSE_SHARE)} one record holds more than "
+            f"{RESPONSE_SHARE:g} of the variance: the released coefficients would show the record.",
+            remedy="Merge classes of fewer than about ten records (`privpipe ingest "
+            "--min-category-count`), leave records of outlying responses out, or leave the "
+            "response out of [collection] desired.",
+            code="outlying-response",
         )
 
 

@@ -280,6 +280,7 @@ def _check_records(survey: RecordSurvey, schema: ShardSchema, options: MaskingOp
             remedy="Leave it out of desired, or mask records in which it varies.",
             code="single_class",
         )
+    refusals.check_responses(survey.furthest[:t], survey.counts[:t], responses)
     n_complete = survey.complete.count
     if options.missing == "refuse" and n_complete <= schema.n_features + 1 + t:
         raise InputError(

@@ -94,3 +94,14 @@ def test_decide_records__errs_as_seldom_as_said(share: float, wrong: str) -> Non
         for k in random.binomial(1000, share, 400)
     )
     assert n_wrong <= 400 * (1 - share_level(OPTIONS).level) / 2 + 5
+
+
+def test_decide_records__a_single_record_that_chance_meets_is_no_leak() -> None:
+    """Of two features a sixth of all directions is near enough; of many, none is."""
+    met = recover(1, 1) | {"by_chance": asdict(measure_exact_interval(160, 1000))}
+    attacks = FAILING | {"outlying_record": met}
+    assert decide("outlying_record", attacks, SUCCEEDING) == "unproven"
+    reasons = [one.reason for one in decide_records(attacks, SUCCEEDING, OPTIONS)]
+    assert any("as 16.0% of records are that are in no surrogate" in one for one in reasons)
+    few = recover(1, 1) | {"by_chance": asdict(measure_exact_interval(1, 1000))}
+    assert decide("outlying_record", FAILING | {"outlying_record": few}, SUCCEEDING) == "leaks"

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from privpipe.errors import InputError
@@ -34,6 +34,8 @@ def as_blocks(data: list[np.ndarray], weights: list[np.ndarray]) -> list[Block]:
 
 
 @settings(max_examples=25, deadline=None)
+# A level of the continuation that is the penalty itself, to rounding.
+@example(seed=0, t=1, q=2, n=8, m=2, heavy=0.2, share=0.25, cuts=[], unseen=False)
 @given(
     seed=st.integers(0, 2**32 - 1),
     t=st.integers(1, 3),
@@ -42,27 +44,46 @@ def as_blocks(data: list[np.ndarray], weights: list[np.ndarray]) -> list[Block]:
     m=st.integers(2, 20),
     heavy=st.sampled_from([0.2, 1.0, 3.0]),
     share=st.floats(0.02, 0.5),
+    cuts=st.lists(st.integers(0, 40), max_size=4),
+    unseen=st.booleans(),
 )
 def test_solve_completion__is_the_literal_iteration(
-    seed: int, t: int, q: int, n: int, m: int, heavy: float, share: float
+    seed: int,
+    t: int,
+    q: int,
+    n: int,
+    m: int,
+    heavy: float,
+    share: float,
+    cuts: list[int],
+    unseen: bool,
 ) -> None:
+    """Whatever the shapes, the weights, the rows that a block lacks, and the chunks of the sums."""
     data, weights = make_problem(seed, t, q, n, m, heavy)
+    if unseen:  # a feature that no surrogate has
+        data[1][-1], weights[1][-1] = 0.0, 0.0
     whole = np.hstack(data)
     entries = np.hstack(
         [np.tile(w[:, None], r.shape[1]) for w, r in zip(weights, data, strict=True)]
     )
     penalty = share * np.linalg.norm(entries * whole, 2)
     steps = FixedPointOptions(tolerance=-1, early_tolerance=-1, gap=-1, max_iterations=12)
-    found = solve_completion(as_blocks(data, weights), penalty, steps)
+    chunks = np.split(data[0], sorted(min(cut, n) for cut in cuts), axis=1)
+    summed = sum((part @ part.T for part in chunks), np.zeros((t + q, t + q)))
+    blocks = [Block(summed, weights[0]), *as_blocks(data[1:], weights[1:])]
+    found = solve_completion(blocks, penalty, steps)
     made = np.hstack([f @ r for f, r in zip(found.factors, data, strict=True)])
     expected = complete_literally(whole, entries, penalty, 12)
     np.testing.assert_allclose(made, expected, atol=1e-10 * np.abs(whole).max())
 
 
-def test_solve_completion__meets_first_order_conditions_and_the_interior_point() -> None:
+@pytest.mark.parametrize(("seed", "heavy"), [(3, 1.0), (4, 3.0), (5, 0.2)])
+def test_solve_completion__meets_first_order_conditions_and_the_interior_point(
+    seed: int, heavy: float
+) -> None:
     import cvxpy as cp
 
-    data, weights = make_problem(3, 2, 4, 15, 8, 1.0)
+    data, weights = make_problem(seed, 2, 4, 15, 8, heavy)
     whole = np.hstack(data)
     entries = np.hstack(
         [np.tile(w[:, None], r.shape[1]) for w, r in zip(weights, data, strict=True)]

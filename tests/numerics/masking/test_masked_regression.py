@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from privpipe.errors import InputError
+from privpipe.numerics.masking.completion import FixedPointOptions
 from privpipe.numerics.masking.masked_regression import solve_masked_regression
 from privpipe.numerics.masking.noise_level import measure_noise
 from privpipe.numerics.masking.sign_sums import plan_grid, round_to_grid, sum_with_signs
@@ -34,6 +35,26 @@ def test_solve_masked_regression__keeps_the_model_whatever_the_size_of_responses
     exact = np.linalg.lstsq(gram[1:, 1:], gram[1:, 0], rcond=1e-10)[0]
     np.testing.assert_allclose(found.coefficients[0], exact, rtol=1e-5, atol=1e-6 * response)
     assert found.rank == 4
+
+
+@pytest.mark.parametrize("noise", [None, 0.2])
+def test_solve_masked_regression__ends_early_and_is_what_a_long_solve_gives(
+    monkeypatch: pytest.MonkeyPatch, noise: float | None
+) -> None:
+    random = np.random.default_rng(4)
+    x = random.normal(size=(3000, 12)) @ (np.geomspace(1, 0.1, 12) * random.normal(size=(12, 12)))
+    y = x @ random.normal(size=12) + random.normal(size=3000)
+    z = np.column_stack([y, x]) / np.append(y.std(), x.std(axis=0))
+    gram = z.T @ z
+    found = solve_masked_regression(gram, 1, 3000, 60, noise=noise)
+    assert found.completion.stopped == "change"
+    assert found.completion.n_iterations < 60
+    long = FixedPointOptions(tolerance=1e-12, max_iterations=2000)
+    monkeypatch.setattr("privpipe.numerics.masking.masked_regression.SCALED_OPTIONS", long)
+    exact = solve_masked_regression(gram, 1, 3000, 60, noise=noise)
+    assert found.rank == exact.rank
+    np.testing.assert_allclose(found.mixing, exact.mixing, atol=1e-9)
+    np.testing.assert_allclose(found.coefficients, exact.coefficients, atol=1e-8)
 
 
 def test_solve_masked_regression__literal_loses_it_when_responses_are_large() -> None:

@@ -47,13 +47,15 @@ def complete(found: Loadings, rows: np.ndarray) -> np.ndarray:
 @settings(max_examples=5, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
+    n=st.integers(12, 40),
+    p=st.integers(4, 7),
     missing=st.sampled_from([0.1, 0.5]),
-    cuts=st.lists(st.integers(0, 40), max_size=3).map(sorted),
+    cuts=st.lists(st.integers(0, 12), max_size=3).map(sorted),
 )
 def test_fit_loadings__is_the_literal_completion(
-    seed: int, missing: float, cuts: list[int]
+    seed: int, n: int, p: int, missing: float, cuts: list[int]
 ) -> None:
-    rows = make_rows(seed, missing=missing)
+    rows = make_rows(seed, n, p, missing=missing)
     weights = np.isfinite(rows).astype(float)
     found = fit(rows, 2.0, tuple(cuts))
     expected = complete_literally(np.nan_to_num(rows).T, weights.T, 2.0, 150).T
@@ -64,10 +66,13 @@ def test_fit_loadings__is_the_literal_completion(
     np.testing.assert_allclose(mine, expected, atol=2e-2 * np.nanmax(np.abs(rows)))
 
 
-def test_fit_loadings__meets_first_order_conditions_and_the_interior_point() -> None:
+@pytest.mark.parametrize(("seed", "missing"), [(7, 0.3), (8, 0.5), (9, 0.0)])
+def test_fit_loadings__meets_first_order_conditions_and_the_interior_point(
+    seed: int, missing: float
+) -> None:
     import cvxpy as cp
 
-    rows = make_rows(7, n=18)
+    rows = make_rows(seed, n=18, missing=missing)
     weights = np.isfinite(rows).astype(float)
     filled = np.nan_to_num(rows)
     found = fit(rows, 1.0)
@@ -75,8 +80,13 @@ def test_fit_loadings__meets_first_order_conditions_and_the_interior_point() -> 
     loss = cp.sum_squares(cp.multiply(weights, z - filled)) / 2
     best = cp.Problem(cp.Minimize(cp.normNuc(z) + loss)).solve(solver=cp.CLARABEL)
     assert found.objective == pytest.approx(best, rel=1e-6)
-    residual = weights * (filled - complete(found, rows))
+    made = complete(found, rows)
+    residual = weights * (filled - made)
     assert np.linalg.norm(residual, 2) <= 1 + 1e-3
+    # It is a subgradient of the nuclear norm: the sum of u v^T on the range.
+    u, s, vt = np.linalg.svd(made, full_matrices=False)
+    rank = int((s > 1e-3 * s[0]).sum())
+    np.testing.assert_allclose(u[:, :rank].T @ residual @ vt[:rank].T, np.eye(rank), atol=2e-3)
 
 
 def test_sum_pattern__gives_the_sums_of_the_rows() -> None:

@@ -164,6 +164,39 @@ def test_fit__refuses_an_outlying_record_and_clips_it_on_demand() -> None:
     assert np.isfinite(draw(model, spoil(enlarge)).features).all()
 
 
+def find_by_coefficients(x: np.ndarray, made: MaskedRecords, response: int) -> float:
+    """Cosine of the first record with what second moments and coefficients say of a response."""
+    model = regress(made.features, made.responses[:, response])
+    told = (made.features.T @ made.features) @ model
+    guess = (told[:-1] / told[-1] - x.mean(axis=0)) / x.std(axis=0)
+    first = (x[0] - x.mean(axis=0)) / x.std(axis=0)
+    return float(guess @ first / np.linalg.norm(guess) / np.linalg.norm(first))
+
+
+def test_fit__refuses_a_class_whose_coefficients_are_a_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Responses hold no residual, but of a class of one record the coefficients are that record."""
+    x, y = make_table()
+    classes = np.digitize(y, np.quantile(y, [0.3, 0.6])).astype(str).astype(object)
+    classes[0] = "alone"
+    records = Records(x, desired=classes)
+    with pytest.raises(InputError, match=r"one record holds more than 0\.1") as caught:
+        fit(records)
+    assert caught.value.code == "outlying-response"
+    monkeypatch.setattr("privpipe.sanitizers.masking.refusals.RESPONSE_SHARE", 2.0)
+    made = draw(fit(records, n_surrogates=3000, noise_level=0.0), records)
+    assert find_by_coefficients(x, made, 3) > 0.95, "what is refused would have shown the record"
+    monkeypatch.undo()
+    classes[:14] = "alone"
+    model = fit(Records(x, desired=classes))
+    assert model.response_names[3] == "desired_0=3"
+    y[0] = 1e4
+    with pytest.raises(InputError, match="one record holds more") as caught:
+        fit(Records(x, desired=y))
+    assert "10000" not in str(caught.value)
+
+
 def test_draw__refuses_a_record_that_no_single_feature_shows() -> None:
     def bend(x: np.ndarray, y: np.ndarray) -> None:
         x[17, 4] = x[17, 0]
@@ -203,6 +236,7 @@ def test_fit__refuses_integers_and_blurs_them_on_demand() -> None:
         (lambda x, y: y.__setitem__(slice(None), 2.5), "does not vary"),
         (lambda x, y: y.__setitem__(slice(None), np.nan), "does not vary, or is missing"),
         (lambda x, y: y.__setitem__(4, np.inf), "response is infinite"),
+        (lambda x, y: x.__setitem__((slice(None), 2), x[:, 2] * 1e202), "600 of 600 .* beyond"),
     ],
 )
 def test_fit__refuses_bad_records_without_a_value(change, message: str) -> None:

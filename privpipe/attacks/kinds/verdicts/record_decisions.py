@@ -2,7 +2,8 @@
 
 "leaks" needs a lower limit above what is allowed. "safe" needs the upper limit within it and the
 same attack to have succeeded on an unsafe control: one that finds nothing where there is something
-to find tells nothing. All else is unproven, or unknown where the attack could not be run.
+to find tells nothing. A single record found no nearer than others are met by chance, as with two or
+three features, is unproven. So is all else, or unknown where the attack could not be run.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.kinds.verdicts.judgement import Decision, Verdict
 
-__all__ = ["RECORD_ATTACKS", "decide_records", "share_level", "succeeds"]
+__all__ = ["RECORD_ATTACKS", "decide_records", "halve_level", "share_level", "succeeds"]
 
 RECORD_ATTACKS: dict[str, str] = {
     "membership": "whether a record is in, by the nearest surrogate",
@@ -66,6 +67,15 @@ def decide_records(
     )
 
 
+def halve_level(options: AttackOptions) -> AttackOptions:
+    """Options of either question about signed sums: confidential variables and single records.
+
+    >>> round(halve_level(AttackOptions(level=0.95)).level, 3)
+    0.975
+    """
+    return replace(options, level=1 - (1 - options.level) / 2)
+
+
 def share_level(options: AttackOptions) -> AttackOptions:
     """Options of one of the record attacks, whose intervals hold together at the given level.
 
@@ -96,7 +106,7 @@ def _decide(
     gain, verdict = _measure(found, options), "unproven"
     shown = control is not None and succeeds(control, options)
     if succeeds(found, options):
-        verdict = "leaks"
+        verdict = "unproven" if _is_met_by_chance(found, options) else "leaks"
     elif shown and (_is_single(found) or gain.upper <= gain.allowed):
         verdict = "safe"
     return _describe(name, verdict, gain, found, shown, options)  # type: ignore[arg-type]
@@ -121,6 +131,12 @@ def _is_single(found: Mapping[str, Any]) -> bool:
     return found.get("n_attacked") == 1
 
 
+def _is_met_by_chance(found: Mapping[str, Any], options: AttackOptions) -> bool:
+    """Whether one record that was found may have been met: of few features, directions are few."""
+    alarm = 1 - share_level(options).level
+    return _is_single(found) and bool(found["by_chance"]["estimate"] > alarm)
+
+
 def _leaks(gain: _Gain) -> bool:
     return gain.lower > gain.allowed
 
@@ -140,6 +156,8 @@ def _describe(
     if _is_single(found):
         hit = "is found" if mine["estimate"] else "is not found"
         told = f"it {hit} (cosine {found['cosine']:.2f})"
+        if mine["estimate"] and _is_met_by_chance(found, options):
+            told += f", as {chance['estimate']:.1%} of records are that are in no surrogate"
     else:
         told = (
             f"{gain.estimate:.3g} beyond chance ({gain.lower:.3g} to {gain.upper:.3g}); allowed "
