@@ -15,6 +15,7 @@ from privpipe_flows.runs.configuration.run_options import read_options
 from privpipe_flows.runs.run import Run
 from privpipe_flows.runs.stages.budget import BudgetMeaning, explain_budget
 from privpipe_flows.runs.stages.check import check_stage, check_variation
+from privpipe_flows.runs.stages.earlier import count_earlier
 from privpipe_flows.runs.stages.gate_check import plan_gate
 from privpipe_flows.runs.stages.preview import forecast_run
 from privpipe_flows.runs.stages.subject_limit import count_subjects
@@ -100,7 +101,7 @@ def _show(
             "say nothing, and least squares without a ridge refuses them."
         )
     if run.options.gate.enforce:
-        say(f"gate       {plan_gate(run.options, run.training).describe()}")
+        say(f"gate       {plan_gate(run.options, run.training, count_earlier(run)).describe()}")
     else:
         say("gate       not enforced: the release will say that it is not gated.")
     left_out = list_left_out(run)
@@ -112,7 +113,7 @@ def _describe_gate(run: Run) -> dict[str, Any] | None:
     """What the gate needs; None where it is not enforced."""
     if not run.options.gate.enforce:
         return None
-    needs = plan_gate(run.options, run.training)
+    needs = plan_gate(run.options, run.training, count_earlier(run))
     found = asdict(needs)
     return found | {"n_needed": needs.n_needed if needs.n_needed < float("inf") else None}
 

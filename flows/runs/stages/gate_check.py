@@ -14,7 +14,8 @@ from privpipe.store.access.location import shown
 from privpipe.store.arrays.headers import exists, read_header
 from privpipe.store.collections.collection import Collection
 from privpipe_flows.runs.configuration.run_options import RunOptions
-from privpipe_flows.runs.run import find_attack_options
+from privpipe_flows.runs.run import Run, find_attack_options
+from privpipe_flows.runs.stages.earlier import count_earlier
 
 __all__ = ["GateNeeds", "check_gate", "plan_gate", "read_previous"]
 
@@ -65,7 +66,7 @@ class GateNeeds:
         )
 
 
-def check_gate(options: RunOptions, method: Method[Any], training: Collection) -> None:
+def check_gate(run: Run) -> None:
     """Refuse a gate that no release could pass.
 
     Raises
@@ -76,6 +77,7 @@ def check_gate(options: RunOptions, method: Method[Any], training: Collection) -
     StoreError, FormatError
         If the previous release cannot be read.
     """
+    options, method, training = run.options, run.method, run.training
     if not options.gate.enforce:
         return
     read_previous(options, training)
@@ -95,7 +97,7 @@ def check_gate(options: RunOptions, method: Method[Any], training: Collection) -
         )
     if not training.confidential:
         return  # single records are attacked; how many are needed, the audit says
-    needs = plan_gate(options, training)
+    needs = plan_gate(options, training, count_earlier(run))
     if not needs.can_pass:
         raise OptionError(
             f"The gate cannot be passed: {needs.describe()}",
@@ -134,8 +136,16 @@ def _mixes_records(method: Method[Any]) -> bool:
     return any(hasattr(one, "sum_records") for one in method.maps)
 
 
-def plan_gate(options: RunOptions, training: Collection) -> GateNeeds:
-    """What the limit that asks for most asks for, of all confidential variables."""
+def plan_gate(options: RunOptions, training: Collection, n_earlier: int = 0) -> GateNeeds:
+    """What the limit that asks for most asks for, of all confidential variables.
+
+    Parameters
+    ----------
+    options, training
+        The configuration, and the records that judge.
+    n_earlier
+        Earlier releases that are joined with this one.
+    """
     attacked = find_attack_options(options)
     n_records, share = training.schema_of_records.n_records, options.audit.holdout
     n_held_out = min(int(n_records * share) if share else n_records, attacked.max_records)
@@ -145,7 +155,7 @@ def plan_gate(options: RunOptions, training: Collection) -> GateNeeds:
     found = []
     for column in alike.values():  # the same for all variables of so many classes
         given: dict[str, Any] = {
-            "n_attacks": _count_attacks(options, column, bool(training.desired)),
+            "n_attacks": _count_attacks(options, column, bool(training.desired), n_earlier),
             "n_classes": column.n_categories,
             "n_variables": len(columns),
         }
@@ -160,13 +170,13 @@ def plan_gate(options: RunOptions, training: Collection) -> GateNeeds:
     return max(found, key=lambda one: (not one.can_pass, one.n_needed))
 
 
-def _count_attacks(options: RunOptions, column: Column, has_desired: bool) -> int:
+def _count_attacks(options: RunOptions, column: Column, has_desired: bool, n_earlier: int) -> int:
     """Attacks on readings of the release, as far as the configuration tells."""
     attacked, release = find_attack_options(options), options.release
     beside = bool(release.include) or release.partitions or options.training is None
     readings = ["released", "bits", *["everything"] * beside, *["joined"] * has_desired]
     readings += [f"{ALONE}{name}" for name in release.include]
-    readings += [f"{TOGETHER}{url}" for url in options.audit.earlier]
+    readings += [f"{TOGETHER}{k}" for k in range(n_earlier)]
     kind = column.is_categorical
     return sum(len(choose_readers(reading, kind, attacked)) for reading in readings)
 
