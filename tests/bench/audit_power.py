@@ -1,7 +1,7 @@
 """Whether an audit finds what its report says it would have found, per kind of leak.
 
-``python -m tests.bench.audit_power [audits] [law ...]`` prints the shares at full size; the suite
-runs them small. Each trial states the power on one release, then plants a leak of the stated size
+``python -m tests.bench.audit_power [audits] [law or kind of leak ...]`` prints the shares at full
+size; the suite runs them small. Each trial states the power on one release, then plants a leak of the stated size
 in another release of the same law, with code of its own, and attacks that as any release is
 attacked. A law is of records: a class, one with subjects of several records, one with a wanted
 answer, or a number. Adversaries are few and cheap, as an option allows; splits, readings, scores,
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -164,10 +164,10 @@ def hold_statement(trials: Iterable[Trial], level: float = 0.95) -> tuple[Interv
     return measure_exact_interval(sum(found), len(found), level=level), silent
 
 
-def main(n_audits: int, laws: Iterable[str]) -> None:
+def main(n_audits: int, asked: Collection[str]) -> None:
     """Print the shares per law and kind of leak; trials until so many have made a statement."""
-    for law in laws:
-        for leak in LEAKS:
+    for law in [law for law in LAWS if law in asked] or LAWS:
+        for leak in [leak for leak in LEAKS if leak in asked] or LEAKS:
             trials: list[Trial] = []
             while sum(one.found is not None for one in trials) < n_audits:
                 trials.append(try_statement(leak, law, len(trials)))
@@ -185,4 +185,4 @@ def main(n_audits: int, laws: Iterable[str]) -> None:
 
 if __name__ == "__main__":
     arguments = sys.argv[1:]
-    main(int(arguments[0]) if arguments else 200, arguments[1:] or LAWS)
+    main(int(arguments[0]) if arguments else 200, arguments[1:])

@@ -24,6 +24,7 @@ from privpipe import Records, fit_leace_eraser
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import prepare_evidence
 from privpipe.attacks.kinds.inference import measure_attacks, train_adversary
+from privpipe.attacks.kinds.power import LEAKS
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.report.console import PlainConsole
 from privpipe.report.pages.release_page import render_release_page
@@ -39,7 +40,7 @@ from privpipe_flows.runs.stages.gate import gate_stage
 from privpipe_flows.runs.stages.publish import merge_utility
 from privpipe_flows.runs.stages.train import train_stage
 from privpipe_flows.runs.watch import Watch
-from tests.bench import audit_errors
+from tests.bench import audit_errors, audit_power
 from tests.gate.leaky_runs import make_records, write_records
 
 Row = tuple[str, float, str, str, float, float]
@@ -63,6 +64,7 @@ def run(small: bool) -> list[Row]:
         rows += measure_page(findings)
         rows += measure_compare(Path(folder), small=small)
     rows += measure_errors(n_audits)
+    rows += measure_statements(2 if small else 200)
     return [*rows, *([] if small else measure_eraser())]
 
 
@@ -209,8 +211,19 @@ def measure_errors(n_audits: int) -> list[Row]:
         rows += [
             _row(f"noise said to leak, {word}", noise["leaks"], "share", "1 - level", 0.05),
             _row(f"intervals hold the truth, {word}", noise["covers"], "share", "level", 0.95),
-            _row(f"twice the limit said safe, {word}", safes, "share", "1 - level", 0.05),
+            _row(f"twice the limit said safe, {word}", safes["safe"], "share", "1 - level", 0.05),
         ]
+    return rows
+
+
+def measure_statements(n_trials: int) -> list[Row]:
+    """Figure 2: stated leaks that are found, per kind; all laws by `tests.bench.audit_power`."""
+    rows = []
+    for leak in LEAKS:
+        trials = [audit_power.try_statement(leak, "classes", seed) for seed in range(2 * n_trials)]
+        share, _ = audit_power.hold_statement(trials)
+        name = f"stated leak found: {leak} ({share.lower:.3f} to {share.upper:.3f})"
+        rows.append(_row(name, share.estimate, "share", "wanted", 0.95))
     return rows
 
 

@@ -43,10 +43,10 @@ __all__ = ["LEAKS", "choose_planted", "list_leaks", "measure_power"]
 SIZES = (0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5)
 """Shares of the records of leaks that need no fit."""
 
-FINER = (1 / 3, 1.0)
-"""Sizes of planted leaks that are tried, in units of the one that must be found. Where the small
-one is found the larger one of the same kind is not planted: every record that
-tells, tells still."""
+STEPS = (1 / 3, 1.0, 2.0)
+"""Sizes of planted leaks that are tried, in units of the one that must be found. Where a smaller
+one is surely found the larger ones of the same kind are not planted: every record that tells,
+tells still."""
 
 ROOM = 2.5
 """Standard errors by which the lower limit of a stated leak must be above nothing: 1.645 so that
@@ -106,8 +106,8 @@ def measure_power(
     Returns
     -------
     Detection
-        Its size is NaN where not even the leak that must be found is found. A leak is found
-        where the lower limit of a deciding score is above nothing.
+        Its size is NaN where none that is tried is found with `ROOM`. A leak is found where the
+        lower limit of a deciding score is above nothing.
 
     Notes
     -----
@@ -117,8 +117,13 @@ def measure_power(
     """
     target = evidence.columns[position].name
     if leak in ("advantage", "certain"):
-        size = _search(lambda share: _find_ideal(evidence, position, leak, share, options))
-        return Detection(target, leak, size, "who knows", size <= options.must_find)
+
+        def find(share: float, room: float) -> bool:
+            return _find_ideal(evidence, position, leak, share, options, room)
+
+        size = _search(lambda share: find(share, ROOM))
+        finds = size <= options.must_find or find(options.must_find, 0.0)
+        return Detection(target, leak, size, "who knows", finds)
     kind = evidence.columns[position].is_categorical
     # Who reads the wanted answer as well: first one that weighs columns, last one that does more.
     suited = choose_readers("joined", kind, options)
@@ -127,30 +132,32 @@ def measure_power(
     source = "released"
     if leak == "bits":
         source, adversary = "bits", READS_BITS
-    found = math.nan
-    for factor in FINER:
-        share = factor * options.must_find
+    size, finds = math.nan, False
+    for share in dict.fromkeys(min(1.0, step * options.must_find) for step in STEPS):
         planted = _plant(evidence, position, leak, share, options.seed)
         attack = Attack(target, "classes" if kind else "numbers", source, adversary)
-        outcome = run_attack(planted, attack, options)
-        if _is_found([outcome.scores], attack.kind, options):
-            found = share
+        draws = [run_attack(planted, attack, options).scores]
+        finds |= share <= options.must_find and _is_found(draws, attack.kind, options, 0.0)
+        if _is_found(draws, attack.kind, options, ROOM):
+            size = share
             break
-    return Detection(target, leak, found, adversary, math.isfinite(found))
+    return Detection(target, leak, size, adversary, finds)
 
 
-def _is_found(draws: Sequence[Sequence[Score]], kind: str, options: AttackOptions) -> bool:
-    """Whether a deciding score is above nothing, with room for the draw of another audit."""
+def _is_found(
+    draws: Sequence[Sequence[Score]], kind: str, options: AttackOptions, room: float
+) -> bool:
+    """Whether a deciding score is above nothing by so many standard errors."""
     alike = zip(*draws, strict=True)
-    return any(_has_room(some) for some in alike if some[0].name in options.deciding(kind))
+    return any(_has_room(some, room) for some in alike if some[0].name in options.deciding(kind))
 
 
-def _has_room(draws: Sequence[Score]) -> bool:
-    """Whether limits of one score, on average over draws, are far enough above nothing."""
+def _has_room(draws: Sequence[Score], room: float) -> bool:
+    """Whether limits of one score, on average over draws, are so far above nothing."""
     first = draws[0].interval if draws[0].beyond is None else draws[0].beyond
     lower = float(np.mean([s.gain_lower for s in draws]))
     reach = float(np.mean([s.gain for s in draws])) - lower  # so many standard errors
-    return lower > ROOM * reach / float(scipy.stats.norm.ppf(0.5 + first.level / 2))
+    return lower > room * reach / float(scipy.stats.norm.ppf(0.5 + first.level / 2))
 
 
 def _search(finds: Callable[[float], bool]) -> float:
@@ -163,7 +170,12 @@ def _search(finds: Callable[[float], bool]) -> float:
 
 
 def _find_ideal(
-    evidence: Evidence, position: int, leak: str, share: float, options: AttackOptions
+    evidence: Evidence,
+    position: int,
+    leak: str,
+    share: float,
+    options: AttackOptions,
+    room: float,
 ) -> bool:
     """Whether the scores of an adversary that knows what a leak tells are above nothing.
 
@@ -191,7 +203,7 @@ def _find_ideal(
             mean = np.full(len(test), scale[0]) if known is None else known[0]
             decided = _know_number(leak, share, mean, told, truth[test], scale[1], random)
         draws.append(score_decisions(evidence, position, test, decided, known, guess, quick))
-    return _is_found(draws, "classes" if n_classes else "numbers", options)
+    return _is_found(draws, "classes" if n_classes else "numbers", options, room)
 
 
 def _draw_told(evidence: Evidence, share: float, random: np.random.Generator) -> BoolArray:
