@@ -1,11 +1,11 @@
 """Whether an audit finds what its report says it would have found, per kind of leak.
 
 ``python -m tests.bench.audit_power [audits] [law or kind of leak ...]`` prints the shares at full
-size; the suite runs them small. Each trial states the power on one release, then plants a leak of the stated size
-in another release of the same law, with code of its own, and attacks that as any release is
-attacked. A law is of records: a class, one with subjects of several records, one with a wanted
-answer, or a number. Adversaries are few and cheap, as an option allows; splits, readings, scores,
-levels and limits are those of every audit.
+size; the suite runs them small. Each trial states the power on one release, then plants a leak of
+the stated size in another release of the same law, with code of its own, and attacks that as any
+release is attacked. A law is of records: a class, one with subjects of several records, one with a
+wanted answer, or a number. Adversaries are few and cheap, as an option allows; splits, readings,
+scores, levels and limits are those of every audit.
 """
 
 from __future__ import annotations

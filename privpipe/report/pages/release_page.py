@@ -60,7 +60,8 @@ GLOSSARY = {
     "prediction works as well as from the release: what plain noise would hide",
     "complete privacy": "share of records whose confidential label is predicted no better than "
     "from the mean record",
-    "would have found": "share of records of the smallest planted leak that 19 of 20 such audits find",
+    "would have found": "share of records of the smallest planted leak that 19 of 20 such "
+    "audits find",
     "not gated": "published whatever the audit found",
 }
 
