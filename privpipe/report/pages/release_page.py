@@ -69,7 +69,7 @@ NOT_PROMISED = (
     "The audit speaks of the adversaries that are named, of a sample of this size, and of this "
     "confidence; a stronger adversary, or one who knows more of a person, may find more. It says "
     "nothing of variables that were not named as confidential, nor of this release together with "
-    "others that [audit] earlier does not name."
+    "others that neither [audit] earlier names nor the register beside the account of losses."
 )
 
 
