@@ -42,7 +42,7 @@ class Earlier:
     unread
         Those that are there and cannot be read: what they tell is unknown.
     warnings
-        A sentence for each that is gone.
+        A sentence for each that is not at its place.
     """
 
     releases: tuple[EarlierRelease, ...] = ()
@@ -152,7 +152,7 @@ def _open_registered(run: Run, entry: Registered, names: list[str]) -> EarlierRe
 
 def _say_gone(entry: Registered) -> str:
     return (
-        f"An earlier release of these records ({entry.method} {entry.run}, {entry.time}) is no "
-        "longer where it was published. If anybody has a copy, name that in [audit] earlier: who "
-        "holds both joins them."
+        f"A release of these records is in the register ({entry.method} {entry.run}, {entry.time}) "
+        "and no longer at its place: removed, or never published. If anybody has a copy, name that "
+        "in [audit] earlier: who holds both joins them."
     )
