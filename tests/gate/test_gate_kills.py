@@ -63,9 +63,7 @@ def run_killed(options: RunOptions, target: str, *, after: bool = False) -> None
 
 
 BEFORE_THE_GATE = [
-    ("privpipe_flows.pipeline.clean_task", True),
     ("privpipe_flows.pipeline.audit_task", False),
-    ("privpipe_flows.runs.stages.audit_attacks.distribute_attacks", False),
     ("privpipe_flows.runs.stages.audit_attacks.distribute_attacks", True),
     ("privpipe_flows.pipeline.audit_task", True),
     ("privpipe_flows.runs.stages.gate.write_case", False),

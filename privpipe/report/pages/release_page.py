@@ -152,8 +152,11 @@ def _gate_sections(findings: Mapping[str, Any]) -> Iterator[Section]:
 
     gate = findings.get("gate") or {}
     if complaints := gate.get("complaints"):
-        rows = [{"kind": one["code"], "complaint": one["reason"]} for one in complaints]
-        yield Section("What the gate refuses", str(gate["ways_out"]), table=pd.DataFrame(rows))
+        few = complaints[:MOST_FIGURES]
+        rows = [{"kind": one["code"], "complaint": one["reason"]} for one in few]
+        more = len(complaints) - len(few)
+        text = f"{gate['ways_out']}{f' {more} more are in audit.json.' if more else ''}"
+        yield Section("What the gate refuses", text, table=pd.DataFrame(rows))
 
 
 def _facts(findings: Mapping[str, Any]) -> dict[str, str]:
@@ -191,6 +194,17 @@ def _suppress(found: Mapping[str, Any]) -> dict[str, str]:
     return suppress_counts(told, total=("Records given", found.get("n_given")))
 
 
+def _rank(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Decisions, the worst first: by verdict, then by how far a limit reaches beyond its own."""
+
+    def reach(one: Mapping[str, Any]) -> tuple[int, float]:
+        known = one["gain_upper"] is not None and one["allowed"] is not None
+        beyond = one["gain_upper"] - one["allowed"] if known else 1.0
+        return WORST.index(one["verdict"]), -beyond
+
+    return sorted(found["decisions"], key=reach)
+
+
 def _decisions(found: Mapping[str, Any]) -> pd.DataFrame | None:
     """What decided for each variable, the worst first."""
     import pandas as pd  # slow to load
@@ -212,7 +226,7 @@ def _decisions(found: Mapping[str, Any]) -> pd.DataFrame | None:
             "equal noise": _number(one["noise_advantage"]),
             "wanted answer": _number(one["wanted_advantage"]),
         }
-        for one in sorted(found["decisions"], key=lambda one: WORST.index(one["verdict"]))
+        for one in _rank(found)
     ]
     return pd.DataFrame(rows) if rows else None
 
@@ -228,7 +242,7 @@ def _public_decisions(found: Mapping[str, Any]) -> pd.DataFrame | None:
             "gain at most": coarsen(one["gain_upper"], n),
             "allowed": _number(one["allowed"]),
         }
-        for one in sorted(found["decisions"], key=lambda one: WORST.index(one["verdict"]))
+        for one in _rank(found)
     ]
     return pd.DataFrame(rows) if rows else None
 
@@ -297,8 +311,7 @@ def _utility_sections(findings: Mapping[str, Any]) -> Iterator[Section]:
 def _figures(findings: Mapping[str, Any]) -> Iterator[Section]:
     """The interval figure and the ROC of each variable, the worst first."""
     found = findings["adversaries"]
-    ranked = sorted(found["decisions"], key=lambda one: WORST.index(one["verdict"]))
-    for one in ranked[:MOST_FIGURES]:
+    for one in _rank(found)[:MOST_FIGURES]:
         rows = [row for row in found.get("table", ()) if row["target"] == one["target"]]
         if rows:
             section = draw_variable(one["target"], rows, found)
@@ -317,9 +330,17 @@ def _draw_curve(
 
 
 def _attack_sections(found: Mapping[str, Any]) -> Iterator[Section]:
+    """Every attack on the worst variables; of hundreds the others are in ``audit.json`` alone."""
     table = _read_table(found)
-    if table is not None:
-        yield Section("All attacks", table=summarise_attack_table(table), folded=True)
+    if table is None:
+        return
+    worst = [one["target"] for one in _rank(found)[:MOST_FIGURES]]
+    shown = table[table["target"].isin(worst)] if worst else table
+    text = ""
+    if len(shown) < len(table):
+        n_variables = table["target"].nunique()
+        text = f"Of the {len(worst)} worst variables; those of all {n_variables} are in audit.json."
+    yield Section("All attacks", text, table=summarise_attack_table(shown), folded=True)
 
 
 def _read_table(found: Mapping[str, Any]) -> pd.DataFrame | None:
