@@ -7,6 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from privpipe.report.tables import write_table
+
 __all__ = ["write_surrogate_markdown"]
 
 
@@ -49,12 +51,12 @@ def _utility(found: Mapping[str, Any] | None) -> str:
     )
     asked = ""
     if found.get("coefficients"):
-        table = pd.DataFrame(found["coefficients"]).to_markdown(index=False, floatfmt=".6g")
+        table = write_table(pd.DataFrame(found["coefficients"]), floatfmt=".6g")
         asked = f"\n\nCoefficients, as [audit] coefficients asks:\n\n{table}"
     return (
         f"Ridge regression of the surrogates beside that of the raw records: coefficients differ "
         f"by eta = {found['eta']:.4f}; on {found['n_records']:,} raw records held out:\n\n"
-        f"{pd.DataFrame(rows).to_markdown(index=False, disable_numparse=True)}{hidden}{asked}"
+        f"{write_table(pd.DataFrame(rows), disable_numparse=True)}{hidden}{asked}"
     )
 
 
@@ -72,7 +74,7 @@ def _attacks(found: Mapping[str, Any], controls: Mapping[str, Any]) -> str:
     return (
         "Attacks on single records, and the same on an unsafe control made of the same records, "
         "where they must succeed. That these find nothing says nothing of others:\n\n"
-        f"{pd.DataFrame(rows).to_markdown(index=False, disable_numparse=True)}"
+        f"{write_table(pd.DataFrame(rows), disable_numparse=True)}"
     )
 
 
