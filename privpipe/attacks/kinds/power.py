@@ -56,6 +56,9 @@ the score is on average was itself estimated."""
 N_DRAWS = 4
 """Leaks that need no fit are drawn so often, and their limits averaged."""
 
+CLEAR = 2.0
+"""Standard errors away from what is asked at which further draws would change nothing."""
+
 LEAKS: dict[str, str] = {
     "advantage": "every record told a little",
     "certain": "a few records told for certain",
@@ -148,16 +151,25 @@ def _is_found(
     draws: Sequence[Sequence[Score]], kind: str, options: AttackOptions, room: float
 ) -> bool:
     """Whether a deciding score is above nothing by so many standard errors."""
+    return _find_room(draws, kind, options) > room
+
+
+def _find_room(draws: Sequence[Sequence[Score]], kind: str, options: AttackOptions) -> float:
+    """By how many standard errors the best deciding score's limit is above nothing."""
     alike = zip(*draws, strict=True)
-    return any(_has_room(some, room) for some in alike if some[0].name in options.deciding(kind))
+    found = (_count_errors(some) for some in alike if some[0].name in options.deciding(kind))
+    return max(found, default=-math.inf)
 
 
-def _has_room(draws: Sequence[Score], room: float) -> bool:
-    """Whether limits of one score, on average over draws, are so far above nothing."""
+def _count_errors(draws: Sequence[Score]) -> float:
+    """The same of one score, its limits averaged over draws."""
     first = draws[0].interval if draws[0].beyond is None else draws[0].beyond
     lower = float(np.mean([s.gain_lower for s in draws]))
     reach = float(np.mean([s.gain for s in draws])) - lower  # so many standard errors
-    return lower > room * reach / float(scipy.stats.norm.ppf(0.5 + first.level / 2))
+    if not math.isfinite(lower):
+        return -math.inf
+    error = reach / float(scipy.stats.norm.ppf(0.5 + first.level / 2))
+    return lower / error if error > 0 else math.copysign(math.inf, lower or -1.0)
 
 
 def _search(finds: Callable[[float], bool]) -> float:
@@ -191,7 +203,9 @@ def _find_ideal(
     if "wanted" in evidence.sources:
         known = decide_wanted(evidence, position, split, scale, test, options)
     guess = guess_target(truth[split.train], n_classes)
-    quick, draws = replace(options, n_replicates=50), []
+    quick, kind = replace(options, n_replicates=50), "classes" if n_classes else "numbers"
+    draws: list[Sequence[Score]] = []
+    found = -math.inf
     for _ in range(N_DRAWS):
         told = _draw_told(evidence, share, random)[test]
         if n_classes:
@@ -203,7 +217,10 @@ def _find_ideal(
             mean = np.full(len(test), scale[0]) if known is None else known[0]
             decided = _know_number(leak, share, mean, told, truth[test], scale[1], random)
         draws.append(score_decisions(evidence, position, test, decided, known, guess, quick))
-    return _is_found(draws, "classes" if n_classes else "numbers", options, room)
+        found = _find_room(draws, kind, options)
+        if abs(found - room) > CLEAR:
+            break
+    return found > room
 
 
 def _draw_told(evidence: Evidence, share: float, random: np.random.Generator) -> BoolArray:
