@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,22 @@ if threading.current_thread() is threading.main_thread():
 
 # Imported only where the extra `torch` is installed; its tests are skipped without it.
 collect_ignore = [] if find_spec("torch") else ["privpipe/sanitizers/minimax/own/torch_filter.py"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _account_of_a_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """An account of losses and releases for the fixtures of a module."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PRIVPIPE_ACCOUNT", str(tmp_path_factory.mktemp("account")))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _account_of_a_test(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one for each test: others' releases of the same records are no business of it."""
+    monkeypatch.setenv("PRIVPIPE_ACCOUNT", str(tmp_path_factory.mktemp("account")))
 
 
 @pytest.fixture(autouse=True)

@@ -34,6 +34,7 @@ from privpipe_flows.runs.resume import begin_or_resume
 from privpipe_flows.runs.run import Run, cluster_options, digest_options, find_attack_options, now
 from privpipe_flows.runs.stages.audit_attacks import describe_published
 from privpipe_flows.runs.stages.check import check_stage
+from privpipe_flows.runs.stages.earlier import find_earlier
 from privpipe_flows.runs.stages.gate import judge_findings
 from privpipe_flows.runs.stages.train import Trained, train_stage
 from privpipe_flows.runs.watch import Watch
@@ -197,7 +198,7 @@ def _measure(
 
 def _find_sources(run: Run, trained: Trained) -> KindSources:
     """Held-out records, released by the map where they are read."""
-    published, _ = describe_published(run)
+    published, _ = describe_published(run, find_earlier(run))
     judged = run.training.keeping(run.split, "held_out" if run.options.audit.holdout else "all")
     judged = replace(judged, indicators=trained.reads == "attributes")
     if published.order or published.withholds:

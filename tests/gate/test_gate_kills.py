@@ -64,15 +64,21 @@ def run_killed(options: RunOptions, target: str, *, after: bool = False) -> None
 
 BEFORE_THE_GATE = [
     ("privpipe_flows.pipeline.audit_task", False),
+    ("privpipe_flows.runs.stages.audit_attacks.distribute_attacks", True),
     ("privpipe_flows.pipeline.audit_task", True),
     ("privpipe_flows.runs.stages.gate.write_case", False),
     ("privpipe_flows.runs.stages.gate.write_case", True),
+    ("privpipe_flows.pipeline.write_report", False),
     ("privpipe_flows.pipeline.write_report", True),
+    ("privpipe_flows.pipeline.tell_gate", True),
     ("privpipe_flows.pipeline.check_gated", False),
 ]
 BEHIND_THE_GATE = [
     ("privpipe_flows.runs.stages.gate.read_approval", True),
     ("privpipe_flows.pipeline.publish_task", False),
+    ("privpipe_flows.runs.stages.publish.check_unchanged", False),
+    ("privpipe_flows.runs.stages.publish.note_release", False),
+    ("privpipe_flows.runs.stages.publish.note_release", True),
     ("privpipe_flows.runs.stages.publish.publish_model", False),
     ("privpipe_flows.runs.stages.publish.publish_model", True),
     ("privpipe_flows.runs.stages.publish.publish_release", False),

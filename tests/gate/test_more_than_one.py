@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privpipe.errors import GateError, OptionError, StoreError
+from privpipe.errors import FormatError, GateError, OptionError, StoreError
 from privpipe.store.keyring.keyformat import KeyBinding, KeyEntry
+from privpipe.store.releases.published import open_release
 from privpipe_flows.runs.stages import audit_attacks
 from privpipe_flows.runs.stages.check import check_stage
+from privpipe_flows.runs.stages.earlier import find_earlier
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 from tests.gate.test_broken_releases import break_map
 from tests.store.serial_run import run_serially, serial_flows
@@ -65,6 +68,123 @@ def test_gate__keeps_back_what_an_earlier_release_unmasks(
     others = [r for r in rows if r["source"] in ("released", "everything", "bits")]
     assert max(r["gain_lower"] for r in others) < 0.1
     assert not (tmp_path / "b.zarr").exists()
+
+
+def list_together(audit: dict[str, Any]) -> set[str]:
+    """Earlier releases that were joined with this one."""
+    table = audit["adversaries"]["table"]
+    return {row["source"] for row in table if row["source"].startswith("together: ")}
+
+
+def test_gate__finds_an_earlier_release_that_nobody_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same leak as above, without a word of the first release in the second configuration."""
+    write_records(str(tmp_path / "records.zarr"), make_records())
+    given: dict[str, Any] = {"method": {"name": "leace"}}
+    with monkeypatch.context() as patch:
+        break_map(patch, show_mask)
+        run_serially(make_leaky_options(tmp_path, **given, release={"path": f"{tmp_path}/a.zarr"}))
+    write_records(str(tmp_path / "copy" / "records.zarr"), make_records())  # moved elsewhere
+    break_map(monkeypatch, mask_secret)
+    with pytest.raises(GateError, match="together with the earlier one 'leace "):
+        run_serially(make_leaky_options(tmp_path / "copy", **given))
+    assert not (tmp_path / "copy" / "release.zarr").exists()
+
+
+@pytest.mark.parametrize("place", ["file", "bucket"])
+def test_audit__of_a_second_budget_joins_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Two budgets, two folders, no line about it; also where records, releases, account are far."""
+    home = str(tmp_path) if place == "file" else f"memory://{tmp_path.name}"
+    monkeypatch.setenv("PRIVPIPE_ACCOUNT", f"{home}/account")
+    write_records(f"{home}/records.zarr", make_records(2000))
+    for name, budget in (("a", 0.01), ("b", 0.5), ("again", 0.01)):
+        options = make_leaky_options(
+            tmp_path,
+            collection={"path": f"{home}/records.zarr"},
+            release={"path": f"{home}/{name}.zarr"},
+            method={"name": "null_space", "utility_budget": budget, "ridge": 0.01},
+            gate={"enforce": False},
+        )
+        run_serially(options)
+    runs = {name: open_release(f"{home}/{name}.zarr").attrs["privpipe"] for name in ("a", "b")}
+    again = open_release(f"{home}/again.zarr").attrs["privpipe"]
+    assert list_together(runs["a"]["audit"]) == set()
+    assert list_together(runs["b"]["audit"]) == {f"together: null_space {runs['a']['run']}"}
+    # The very same records once more tell nothing more; those of the other budget do.
+    assert list_together(again["audit"]) == {f"together: null_space {runs['b']['run']}"}
+    assert check_stage(options).options == options
+
+
+def test_audit__joins_the_rows_that_two_collections_share(tmp_path: Path) -> None:
+    """A collection of two partitions, of which one was released before, by itself."""
+    records = make_records(2000)
+    second = {name: values[1000:] for name, values in records.items()}
+    for folder, some, cuts in (("first", second, (400,)), ("both", records, (1000, 1400))):
+        write_records(str(tmp_path / folder / "records.zarr"), some, cuts=cuts)
+        run_serially(
+            make_leaky_options(tmp_path / folder, method={"name": "leace"}, gate={"enforce": False})
+        )
+    run = json.loads((tmp_path / "first/release.report/audit.json").read_text())["about"]["run"]
+    assert list_together(read_audit(tmp_path / "both", "release")) == {f"together: leace {run}"}
+    options = make_leaky_options(
+        tmp_path / "both", release={"path": f"{tmp_path}/next.zarr"}, gate={"enforce": False}
+    )
+    known = find_earlier(check_stage(options)).releases
+    assert [one.rows is None for one in known] == [False, True]
+    other = known[0]
+    assert np.isnan(other.read(0, 1000)).all()
+    expected = open_release(str(tmp_path / "first" / "release.zarr")).features.values
+    assert np.array_equal(other.read(900, 1100)[100:], expected[:100])
+
+
+def test_audit__says_of_an_earlier_release_that_it_is_gone_or_damaged(tmp_path: Path) -> None:
+    write_records(str(tmp_path / "records.zarr"), make_records(3000))
+    given: dict[str, Any] = {"method": {"name": "leace"}, "gate": {"enforce": False}}
+    for name in "ab":
+        changed = {"utility_budget": 0.5, "name": "null_space", "ridge": 0.01}
+        method = given if name == "a" else given | {"method": changed}
+        run_serially(make_leaky_options(tmp_path, **method, release={"path": f"{tmp_path}/{name}"}))
+    shutil.rmtree(tmp_path / "a")
+    (chunk,) = list((tmp_path / "b" / "features" / "c").rglob("0"))[-1:]
+    chunk.unlink()
+    options = make_leaky_options(
+        tmp_path, method={"name": "leace"}, release={"path": f"{tmp_path}/c"}
+    )
+    found = find_earlier(check_stage(options))
+    assert found.releases == ()
+    (left_out,), (warning,) = found.unread, found.warnings
+    assert "cannot be read (damaged)" in left_out.reason
+    assert "leace" in warning
+    assert str(tmp_path) not in warning
+    with pytest.raises(GateError) as caught:  # what it tells is unknown, and unknown never passes
+        run_serially(options)
+    assert "was not attacked" in caught.value.message
+    assert not (tmp_path / "c").exists()
+
+
+def test_publish__shows_nothing_that_the_register_does_not_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_records(str(tmp_path / "records.zarr"), make_records(400))
+    options = make_leaky_options(tmp_path, audit={"adversaries": []}, gate={"enforce": False})
+    place = tmp_path / "account"
+    monkeypatch.setenv("PRIVPIPE_ACCOUNT", str(place))
+    place.mkdir()
+    (place / ".releases").write_text("a file where a folder should be")
+    with pytest.raises(StoreError):
+        run_serially(options)
+    assert not (tmp_path / "release.zarr").exists()
+    (place / ".releases").unlink()
+    (place / ".releases").mkdir()
+    (place / ".releases" / "01234567.json").write_text('{"url": "x"}')
+    with pytest.raises(FormatError, match="register of releases"):
+        run_serially(options)
+    (place / ".releases" / "01234567.json").unlink()
+    run_serially(options)
+    assert [file.suffix for file in (place / ".releases").iterdir()] == [".json"]
 
 
 def test_earlier__other_records_and_missing_places_are_refused(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from privpipe_flows.runs.approval import approve_release, read_approval, write_c
 from privpipe_flows.runs.configuration.run_options import RunOptions, read_options
 from privpipe_flows.runs.stages.check import check_stage
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
+from tests.store.serial_run import run_serially, serial_flows
 
 BAD = {
     "gate.confidential_advantage_max": ("-0.1", "greater than or equal to 0"),
@@ -81,6 +84,79 @@ def test_check__too_few_held_out_records_are_refused(tmp_path: Path) -> None:
 def test_check__a_previous_release_that_is_missing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="there is no release"):
         check(tmp_path, make_records(), gate={"previous": f"{tmp_path}/nothing.zarr"})
+
+
+@pytest.fixture
+def serially() -> Iterator[None]:
+    with serial_flows():
+        yield
+
+
+def test_check__a_previous_release_of_other_variables_is_refused(
+    tmp_path: Path, serially: None
+) -> None:
+    write_records(str(tmp_path / "records.zarr"), make_records(3000))
+    audit: dict[str, Any] = {"holdout": 0.5, "adversaries": ("least_squares",), "max_records": 400}
+    run_serially(
+        make_leaky_options(tmp_path, method={"name": "leace"}, audit=audit, gate={"enforce": False})
+    )
+    earlier = f"{tmp_path}/release.zarr"
+    changes: dict[str, Any] = {"release": {"path": f"{tmp_path}/next.zarr"}, "audit": audit}
+    del audit["max_records"]
+    check_stage(make_leaky_options(tmp_path, gate={"previous": earlier}, **changes))
+    changes["collection"] = {"confidential": ["secret", "other"]}
+    with pytest.raises(OptionError, match="whose audit did not judge 'other'") as caught:
+        check_stage(make_leaky_options(tmp_path, gate={"previous": earlier}, **changes))
+    assert caught.value.code == "other-variables"
+
+
+@pytest.mark.parametrize("rare_classes", ["merge"])
+def test_run__a_class_too_small_publishes_nothing(
+    tmp_path: Path, serially: None, rare_classes: str
+) -> None:
+    records = make_records(3000)
+    records["other"] = (np.arange(3000) < 6).astype(np.int8)
+    write_records(str(tmp_path / "records.zarr"), records)
+    options = make_leaky_options(
+        tmp_path,
+        method={"name": "leace"},
+        collection={"confidential": ["secret", "other"]},
+        audit={"holdout": 0.5, "adversaries": ("least_squares",), "rare_classes": rare_classes},
+    )
+    with pytest.raises(GateError, match="'other' is unproven, it was not attacked: ") as caught:
+        run_serially(options)
+    assert caught.value.code == "unproven"
+    assert not (tmp_path / "release.zarr").exists()
+
+
+def test_run__no_held_out_records_publish_nothing(tmp_path: Path, serially: None) -> None:
+    write_records(str(tmp_path / "records.zarr"), make_records(400))
+    options = make_leaky_options(tmp_path, audit={"holdout": 0.0001}, gate={"enforce": False})
+    with pytest.raises(InputError, match="leaves too few"):
+        run_serially(options)
+    assert not (tmp_path / "release.zarr").exists()
+
+
+def test_run__a_variable_named_like_markup_is_escaped_wherever_it_stands(
+    tmp_path: Path, serially: None
+) -> None:
+    name, records = "<script>", make_records(600)
+    records = {name if key == "secret" else key: values for key, values in records.items()}
+    write_records(str(tmp_path / "records.zarr"), records)
+    audit = {"holdout": 0.5, "adversaries": ("least_squares",)}
+    run_serially(
+        make_leaky_options(
+            tmp_path,
+            method={"name": "leace"},
+            collection={"confidential": [name]},
+            audit=audit,
+            gate={"enforce": False},
+        )
+    )
+    for page in ("report.html", "public.html", "audit.md"):
+        text = (tmp_path / "release.report" / page).read_text()
+        assert "script" in text
+        assert not re.search(r"(?<!\\)<script", text)  # a backslash before it in Markdown
 
 
 def test_approve__for_another_digest_or_without_a_reason_is_refused(tmp_path: Path) -> None:

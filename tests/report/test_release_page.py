@@ -115,6 +115,49 @@ def test_suppress_counts__no_sum_gives_a_small_count_away(seed: int) -> None:
         assert sum(counts[name] for name in hidden) >= SMALL
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_public_page__of_another_small_count_is_the_very_same(
+    findings: dict[str, Any], seed: int
+) -> None:
+    """Whoever reads all of the page cannot tell a small count from any other small one.
+
+    For each there are other records, of which nothing that is not shown need be alike, with the
+    same page to the last byte: no sum, share, rounding step or limit says which it was.
+    """
+    random = np.random.default_rng(seed)
+    small = int(random.integers(1, SMALL))
+    counts = {"n_records": int(random.choice([240, 399, 400, 401, 2019, 50_000]))}
+    counts["n_withheld"], counts["n_seen"] = small, int(random.choice([0, 4, 11, 600]))
+    if seed % 2:
+        counts["n_withheld"], counts["n_seen"] = counts["n_seen"], small
+    name = "n_seen" if seed % 2 else "n_withheld"
+    page = _render_counts(findings, counts)
+    for other in (1, 5, SMALL - 1):
+        moved = small - other
+        elsewhere = [{}, *({one: counts[one] + moved} for one in counts.keys() - {name})]
+        pages = [_render_counts(findings, counts | {name: other} | more) for more in elsewhere]
+        assert page in pages, (counts, name, other)
+
+
+def _render_counts(findings: dict[str, Any], counts: dict[str, int]) -> str:
+    given = {"n_given": sum(counts.values())}
+    return render_public_page(
+        {**findings, "adversaries": {**findings["adversaries"], **counts, **given}}
+    )
+
+
+def test_public_page__shows_no_figure_of_an_attack(findings: dict[str, Any]) -> None:
+    """No estimate, limit, curve or interval of the table stands there, however it is written."""
+    html = render_public_page(findings)
+    shown = {float(number) for number in re.findall(r"(?<![\w.])\d*\.\d+", html)}
+    for row in findings["adversaries"]["table"]:
+        for key in ("estimate", "lower", "upper", "gain", "gain_lower"):
+            value = row[key]
+            if value is not None and 0 < value < 1 and abs(value - round(value, 2)) > 1e-9:
+                assert not any(abs(value - other) < 1e-6 for other in shown), (key, value)
+    assert "<svg" not in html
+
+
 @pytest.mark.parametrize("n", [25, 276, 4000])
 def test_coarsen__leaves_several_counts_possible(n: int) -> None:
     """Every share of a small count, or of all but a small count, looks like that of none."""
@@ -131,6 +174,26 @@ def test_page__asks_the_net_for_nothing(findings: dict[str, Any], tmp_path: Path
     assert list_requests(page) == set()
     bad.write_text('<img src="http://127.0.0.1:9/pixel.png">')  # the test can fail
     assert list_requests(bad)
+
+
+def test_page__of_hundreds_of_variables_shows_the_worst_first_and_stays_small(
+    findings: dict[str, Any],
+) -> None:
+    found = findings["adversaries"]
+    names = [f"variable {k}" for k in range(300)]
+
+    def spread(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [row | {"target": name} for name in names for row in rows]
+
+    wide = {key: spread(found[key]) for key in ("decisions", "table")}
+    wide["decisions"][217]["gain_upper"] = 2.0
+    complaints = [{"code": one["verdict"], "reason": one["reason"]} for one in wide["decisions"]]
+    gate = findings["gate"] | {"complaints": complaints}
+    html = render_release_page({**findings, "adversaries": {**found, **wide}, "gate": gate})
+    assert len(html.encode()) < 1.5e6
+    assert html.index("variable 217") < min(html.index(f"{name}<") for name in names[:3])
+    assert "Of the 30 worst variables; those of all 300 are in audit.json." in html
+    assert "270 more are in audit.json." in html
 
 
 def test_page__shows_what_the_audit_asks(findings: dict[str, Any]) -> None:

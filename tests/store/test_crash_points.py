@@ -149,8 +149,14 @@ def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple
     folder = tmp_path_factory.mktemp("undisturbed")
     storage = CrashingStorage(folder)
     with serial_flows(), storage():
-        run_serially(make_options(str(source), str(folder / "release.zarr")))
+        run_serially(make_known(source, folder))
     return folder, storage.changes
+
+
+def make_known(source: Path, folder: Path) -> RunOptions:
+    """A run whose register of releases is part of what crashes."""
+    release = str(folder / "release.zarr")
+    return make_options(str(source), release, privacy={"account": str(folder / "account")})
 
 
 def compare_releases(folder: Path, undisturbed: Path) -> None:
@@ -194,7 +200,7 @@ def test_run__every_crash_point_publishes_nothing_and_resumes_to_the_same_bytes(
     assert n_changes > 50
     n_torn = 0
     folder, dead = tmp_path / "run", tmp_path / "dead"
-    options = make_options(str(source), str(folder / "release.zarr"))
+    options = make_known(source, folder)
     for point in range(n_changes):
         folder.mkdir()
         storage = CrashingStorage(folder, dies_at=point)
@@ -232,7 +238,7 @@ def test_run__crashing_at_every_resume_still_ends_with_the_same_bytes(
 ):
     """Each attempt gets only three changes further than it must to find its place."""
     reference, _ = undisturbed
-    options = make_options(str(source), str(tmp_path / "release.zarr"))
+    options = make_known(source, tmp_path)
     attempts = 0
     with serial_flows():
         for patience in range(3, 400, 3):
@@ -256,7 +262,7 @@ def test_run__a_single_failed_write_fails_the_run_and_the_next_one_ends_it(
     for point in range(0, n_changes, 4):
         folder = tmp_path / f"{point:03d}"
         folder.mkdir()
-        options = make_options(str(source), str(folder / "release.zarr"))
+        options = make_known(source, folder)
         storage = CrashingStorage(folder, dies_at=point, recovers=True)
         with serial_flows():
             try:

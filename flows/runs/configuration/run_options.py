@@ -268,7 +268,8 @@ class AuditOptions(Section):
         tuple[str, ...],
         Field(
             description="Earlier releases of this collection, paths or URLs: who holds them joins "
-            "them with this one record by record, and the verdict counts what that tells."
+            "them with this one record by record, and the verdict counts what that tells. Those "
+            "that the register beside the account knows of need no line."
         ),
     ] = ()
     coefficients: Annotated[
@@ -321,8 +322,9 @@ class PrivacySection(Section):
     account: Annotated[
         str | None,
         Field(
-            description="Folder or URL of the account of losses, by content of the partitions. "
-            "Not set: PRIVPIPE_ACCOUNT, or a folder in the user's data folder."
+            description="Folder or URL of the account of losses, by content of the partitions, and "
+            "of the register of releases. Not set: PRIVPIPE_ACCOUNT, or a folder in the user's "
+            "data folder."
         ),
     ] = None
     limit: Annotated[

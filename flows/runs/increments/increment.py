@@ -52,6 +52,7 @@ from privpipe_flows.runs.resume import begin_or_resume, reach_stage
 from privpipe_flows.runs.run import Run, digest_options, list_versions, now
 from privpipe_flows.runs.stages.audit import audit_losses
 from privpipe_flows.runs.stages.clean import plan_release
+from privpipe_flows.runs.stages.earlier import note_release
 from privpipe_flows.runs.stages.gate import check_gated, gate_stage, judge_findings
 from privpipe_flows.runs.stages.gate_check import read_previous
 from privpipe_flows.runs.stages.publish import merge_utility, write_report
@@ -253,6 +254,7 @@ def _make_part(
             else:
                 with watch.stage("audit", "what each new record lost"):
                     audit_losses(run, plan, cost, executor)
+        note_release(run, incremental=True)
         publish_release(plan, receipts, _head_part(run, trained, before.line, receipts))
         before.ledger.note(
             part, {"name": partition.name, "time": partition.time, "content": partition.content}

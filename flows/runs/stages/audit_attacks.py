@@ -29,12 +29,13 @@ from privpipe.errors import InputError, MemoryBudgetError, PrivpipeError, StoreE
 from privpipe.records.holdout import Part
 from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.keys import list_keys
-from privpipe.store.releases.earlier_release import EarlierRelease, open_earlier_release
+from privpipe.store.releases.earlier_release import EarlierRelease
 from privpipe.store.releases.release import ReleasePlan
 from privpipe_flows.runs.run import Run, find_attack_options
+from privpipe_flows.runs.stages.earlier import Earlier, find_earlier
 from privpipe_flows.runs.stages.train import Trained
 
-__all__ = ["attack_release", "find_other_draws", "open_earlier", "tell_drift"]
+__all__ = ["attack_release", "find_other_draws", "tell_drift"]
 
 DRIFT = 0.1
 """Advantage at telling the release from the judged records above which drift is a warning."""
@@ -52,22 +53,27 @@ def attack_release(
         the other kinds by name; ``utility``, wanted predictions with limits; ``warnings``,
         sentences that decide nothing.
     """
-    sources = find_sources(run, trained, plan)
+    earlier = find_earlier(run, plan)
+    sources = find_sources(run, trained, plan, earlier)
     drawn: dict[str, Any] = {"published": sources.published}
     if sources.cleans:
         drawn |= {"model_url": sources.model_url, "model_digest": sources.model_digest}
     attacks = _attack_kinds(run, executor, sources)
     return {
-        "adversaries": _attack(run, executor, sources.judged, drawn),
+        "adversaries": _attack(run, executor, sources.judged, drawn, earlier),
         "attacks": attacks,
         "utility": _measure_utility(run, executor, sources),
-        "warnings": [*tell_drift(attacks), *_tell_other_draws(run, sources.published.earlier)],
+        "warnings": [
+            *tell_drift(attacks),
+            *earlier.warnings,
+            *_tell_other_draws(run, earlier.releases),
+        ],
     }
 
 
-def find_sources(run: Run, trained: Trained, plan: ReleasePlan) -> KindSources:
+def find_sources(run: Run, trained: Trained, plan: ReleasePlan, earlier: Earlier) -> KindSources:
     """Where the records that are attacked are, and what their release tells."""
-    published, _ = describe_published(run)
+    published, _ = describe_published(run, earlier)
     held_out = run.options.audit.holdout > 0
 
     def find(part: Part) -> Collection:
@@ -103,11 +109,11 @@ def _pair(collection: Collection, plan: ReleasePlan) -> Collection:
     )
 
 
-def describe_published(run: Run) -> tuple[Published, list[LeftOut]]:
+def describe_published(run: Run, found: Earlier) -> tuple[Published, list[LeftOut]]:
     """What the release tells beside its features, and what of it no training record has."""
     release = run.options.release
     known = {variable.name for variable in run.training.schema_of_records.variables}
-    earlier = open_earlier(run)
+    earlier = found.releases
     published = Published(
         included=tuple(name for name in release.include if name in known),
         order=run.trains_on_itself,
@@ -128,22 +134,8 @@ def describe_published(run: Run) -> tuple[Published, list[LeftOut]]:
             "are not in it. Train on the collection itself, or release without it."
         )
         unread += [LeftOut(one.name, why) for one in earlier]
+    unread += found.unread
     return published, unread
-
-
-def open_earlier(run: Run) -> tuple[EarlierRelease, ...]:
-    """The releases named by ``[audit] earlier``; see `open_earlier_release` for errors."""
-    found: list[EarlierRelease] = []
-    for url in run.options.audit.earlier:
-        found.append(
-            open_earlier_release(
-                url,
-                source_digest=run.collection.digest,
-                n_records=run.collection.n_records,
-                names=[one.name for one in found],
-            )
-        )
-    return tuple(found)
 
 
 def find_other_draws(run: Run, earlier: tuple[EarlierRelease, ...]) -> tuple[str, ...]:
@@ -240,13 +232,13 @@ def attack_kind_once(
 
 
 def _attack(
-    run: Run, executor: Executor, records: Collection, drawn: dict[str, Any]
+    run: Run, executor: Executor, records: Collection, drawn: dict[str, Any], earlier: Earlier
 ) -> dict[str, Any]:
     """Every adversary on a bounded sample of the held-out records; a failure is unknown."""
     if not run.training.confidential or not run.options.audit.adversaries:
         return {"verdict": "unknown", "reason": "no adversary was asked for", "decisions": []}
     options = find_attack_options(run.options)
-    _, unread = describe_published(run)
+    _, unread = describe_published(run, earlier)
     try:
         report = distribute_attacks(
             executor,

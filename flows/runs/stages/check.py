@@ -25,8 +25,8 @@ from privpipe.store.releases.release import RECEIPTS
 from privpipe_flows.runs.configuration.run_options import RunOptions
 from privpipe_flows.runs.resume import is_published
 from privpipe_flows.runs.run import Run, digest_options, make_run_id, now
-from privpipe_flows.runs.stages.audit_attacks import open_earlier
 from privpipe_flows.runs.stages.budget import MOST_CHUNKS, find_constants
+from privpipe_flows.runs.stages.earlier import find_earlier
 from privpipe_flows.runs.stages.gate_check import check_gate
 from privpipe_flows.runs.stages.spend import check_limit
 from privpipe_flows.runs.stages.subject_limit import check_subjects
@@ -99,7 +99,6 @@ def check_stage(options: RunOptions) -> Run:
     _check_partitions(options, collection.schema_of_records)
     if options.audit.group is not None:
         training.schema_of_records.variable(options.audit.group)
-    check_gate(options, method, training)
     _check_outputs(options, collection)
     run = Run(
         options=options,
@@ -116,9 +115,10 @@ def check_stage(options: RunOptions) -> Run:
             started=now(),
         ),
     )
+    check_gate(run)
     check_limit(run)
     check_subjects(run)
-    open_earlier(run)
+    find_earlier(run)
     return run
 
 

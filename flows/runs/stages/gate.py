@@ -257,6 +257,9 @@ def find_ways_out(findings: Mapping[str, Any], run: Run) -> str:
     ways = ["Sanitise more strongly (another [method] or budget)"]
     if passing := _find_compared(run):
         ways[0] = f"Take what `privpipe compare` found to pass: {passing}"
+    if telling := _find_telling(findings["adversaries"]):
+        ways.insert(0, f"Release without {telling}, which leaks by itself")
+        ways[1] = f"or {ways[1][0].lower()}{ways[1][1:]}"
     if measured := _find_limits(findings["adversaries"], run):
         ways.append(f"or allow what was measured: [gate] {measured}")
     ways.append(
@@ -281,8 +284,21 @@ def _find_compared(run: Run) -> str:
     return ", ".join(map(str, passing))
 
 
+def _find_telling(found: Mapping[str, Any]) -> str:
+    """Included variables that by themselves tell more than is allowed."""
+    told = [one["included"] for one in found.get("included", ()) if _is_beyond(one)]
+    return ", ".join(repr(name) for name in dict.fromkeys(told))
+
+
+def _is_beyond(one: Mapping[str, Any]) -> bool:
+    return one["gain_lower"] is not None and one["gain_lower"] > one["allowed"]
+
+
 def _find_limits(found: Mapping[str, Any], run: Run) -> str:
-    """The least limits, in hundredths, with which every variable would be safe."""
+    """The least limits, in hundredths, with which every variable would be safe.
+
+    Nothing where there are none: of an audit that misses a planted leak whatever its size.
+    """
     options = find_attack_options(run.options)
     rows = [row for row in found.get("table", ()) if is_of_release(row["source"])]
     if not rows or any(row["status"] != "measured" for row in rows):
@@ -299,6 +315,11 @@ def _find_limits(found: Mapping[str, Any], run: Run) -> str:
         name = "exposed_max" if row["score"].startswith("tpr") else "confidential_advantage_max"
         limits[name] = max(limits[name], row["gain_upper"])
     shown = {name: min(1.0, math.ceil(100 * x) / 100) for name, x in limits.items()}
+    missed = [one["size"] for one in found.get("power", ()) if not one["finds"]]
+    if None in missed:
+        return ""
+    if missed:
+        shown["must_find"] = max(missed)
     return ", ".join(f"{name} = {limit:g}" for name, limit in shown.items())
 
 

@@ -27,8 +27,9 @@ from privpipe.store.access.location import shown
 from privpipe.store.arrays.headers import exists, read_header
 from privpipe.store.collections.collection import Collection
 from privpipe_flows.runs.configuration.run_options import RunOptions
-from privpipe_flows.runs.run import find_attack_options
+from privpipe_flows.runs.run import Run, find_attack_options
 from privpipe_flows.runs.stages.audit_surrogate import MOST_RECORDS
+from privpipe_flows.runs.stages.earlier import count_earlier
 
 __all__ = [
     "GateNeeds",
@@ -101,7 +102,7 @@ class GateNeeds:
         )
 
 
-def check_gate(options: RunOptions, method: Method[Any], training: Collection) -> None:
+def check_gate(run: Run) -> None:
     """Refuse a gate that no release could pass.
 
     Raises
@@ -112,6 +113,7 @@ def check_gate(options: RunOptions, method: Method[Any], training: Collection) -
     StoreError, FormatError
         If the previous release cannot be read.
     """
+    options, method, training = run.options, run.method, run.training
     if not options.gate.enforce:
         return
     read_previous(options, training)
@@ -132,11 +134,13 @@ def check_gate(options: RunOptions, method: Method[Any], training: Collection) -
             remedy=f"{way}, {UNGATED}.",
             code="gate-cannot-pass",
         )
-    needs = plan_gate(options, training)
+    n_earlier = count_earlier(run)
+    needs = plan_gate(options, training, n_earlier=n_earlier)
     if needs is not None and not needs.can_pass:
+        keys = write_keys(suggest_gate(options, training, n_earlier=n_earlier))
         raise OptionError(
             f"The gate cannot be passed: {needs.describe()}",
-            remedy=f"So many records can show: {write_keys(suggest_gate(options, training))}. Or "
+            remedy=f"So many records can show: {keys}. Or "
             "train on more records, name fewer [audit] adversaries, "
             f"{UNGATED}.",
             code="gate-cannot-pass",
@@ -172,23 +176,29 @@ def _mixes_records(method: Method[Any]) -> bool:
 
 
 def plan_gate(
-    options: RunOptions, training: Collection, rarest: Mapping[str, float] | None = None
+    options: RunOptions,
+    training: Collection,
+    rarest: Mapping[str, float] | None = None,
+    n_earlier: int = 0,
 ) -> GateNeeds | None:
     """What the limit that asks for most asks for; None where nothing is attacked.
 
     Parameters
     ----------
-    options, training, rarest
+    options, training, rarest, n_earlier
         As of `plan_limits`.
     """
-    found = plan_limits(options, training, rarest)
+    found = plan_limits(options, training, rarest, n_earlier)
     return max(
         found, key=lambda one: (not one.can_pass, not one.has_room, one.n_needed), default=None
     )
 
 
 def plan_limits(
-    options: RunOptions, training: Collection, rarest: Mapping[str, float] | None = None
+    options: RunOptions,
+    training: Collection,
+    rarest: Mapping[str, float] | None = None,
+    n_earlier: int = 0,
 ) -> list[GateNeeds]:
     """What every limit asks for, of all that is attacked.
 
@@ -202,6 +212,8 @@ def plan_limits(
         Share of the rarest class that counts, by variable, where it is known: what shows of a
         class is shown by its own records, so that n records of which one in ten is of it count
         as two in ten would of two classes alike. Without it, classes are of one size.
+    n_earlier
+        Earlier releases that are joined with this one.
     """
     attacked = find_attack_options(options)
     n_records, share = training.schema_of_records.n_records, options.audit.holdout
@@ -210,7 +222,7 @@ def plan_limits(
     if _mixes_records(METHODS[options.method.name]):
         attacked = halve_level(attacked)
         found = _plan_records(attacked, n_records, n_held_out, training.schema.n_features + 1)
-    return found + _plan_variables(options, attacked, training, n_held_out, rarest)
+    return found + _plan_variables(options, attacked, training, n_held_out, rarest, n_earlier)
 
 
 def _plan_records(
@@ -249,6 +261,7 @@ def _plan_variables(
     training: Collection,
     n_held_out: int,
     rarest: Mapping[str, float] | None,
+    n_earlier: int,
 ) -> list[GateNeeds]:
     """What the attacks on confidential variables ask for."""
     n_held_out = min(n_held_out, attacked.max_records)
@@ -261,7 +274,7 @@ def _plan_variables(
     for column in alike.values():
         fill = min(1.0, (column.n_categories or 1) * uneven.get(column.name, 1.0))
         given: dict[str, Any] = {
-            "n_attacks": _count_attacks(options, column, bool(training.desired)),
+            "n_attacks": _count_attacks(options, column, bool(training.desired), n_earlier),
             "n_classes": column.n_categories,
             "n_variables": len(columns),
         }
@@ -279,15 +292,18 @@ def _plan_variables(
 
 
 def suggest_gate(
-    options: RunOptions, training: Collection, rarest: Mapping[str, float] | None = None
+    options: RunOptions,
+    training: Collection,
+    rarest: Mapping[str, float] | None = None,
+    n_earlier: int = 0,
 ) -> dict[tuple[str, str], Any]:
     """Keys to write into a configuration; none where the limits can be shown with some room.
 
     The limits are those that this number of records can show, no smaller: whoever wants less
-    needs more records. They stand in the configuration and in the release. `rarest` as of
-    `plan_gate`.
+    needs more records. They stand in the configuration and in the release. `rarest` and
+    `n_earlier` as of `plan_limits`.
     """
-    if _find_short(options, training, rarest) is None:
+    if _find_short(options, training, rarest, n_earlier) is None:
         return {}
     found: dict[tuple[str, str], Any] = {}
     if 0 < options.audit.holdout < HOLDOUT:  # 0 audits all records
@@ -296,7 +312,7 @@ def suggest_gate(
         options = options.model_copy(update={"audit": audit})
     gate = options.gate
     for _ in range(2):  # one limit is of exposure, the other of advantage
-        needs = _find_short(options, training, rarest)
+        needs = _find_short(options, training, rarest, n_earlier)
         if needs is None:
             break
         is_share = needs.score.startswith(("tpr", "share"))
@@ -308,10 +324,13 @@ def suggest_gate(
 
 
 def _find_short(
-    options: RunOptions, training: Collection, rarest: Mapping[str, float] | None
+    options: RunOptions,
+    training: Collection,
+    rarest: Mapping[str, float] | None,
+    n_earlier: int,
 ) -> GateNeeds | None:
     """The limit that most lacks room between it and what a mere guess reaches; None if none."""
-    short = [one for one in plan_limits(options, training, rarest) if not one.has_room]
+    short = [one for one in plan_limits(options, training, rarest, n_earlier) if not one.has_room]
     return max(short, key=lambda one: one.reaches / one.limit, default=None)
 
 
@@ -324,14 +343,14 @@ def write_keys(keys: Mapping[tuple[str, str], Any]) -> str:
     return ", ".join(f"[{section}] {key} = {value}" for (section, key), value in keys.items())
 
 
-def _count_attacks(options: RunOptions, column: Column, has_desired: bool) -> int:
+def _count_attacks(options: RunOptions, column: Column, has_desired: bool, n_earlier: int) -> int:
     """Attacks on readings of the release, as far as the configuration tells."""
     attacked, release = find_attack_options(options), options.release
     beside = bool(release.include) or release.partitions or options.training is None
     beside &= METHODS[options.method.name].releases == "rows"  # surrogates stand beside nobody
     readings = ["released", "bits", *["everything"] * beside, *["joined"] * has_desired]
     readings += [f"{ALONE}{name}" for name in release.include]
-    readings += [f"{TOGETHER}{url}" for url in options.audit.earlier]
+    readings += [f"{TOGETHER}{k}" for k in range(n_earlier)]
     kind = column.is_categorical
     return sum(len(choose_readers(reading, kind, attacked)) for reading in readings)
 

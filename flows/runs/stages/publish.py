@@ -23,6 +23,7 @@ from privpipe.store.releases.release import ReleasePlan, publish_release
 from privpipe_flows.runs.resume import check_unchanged
 from privpipe_flows.runs.run import Run, digest_options, list_versions, now
 from privpipe_flows.runs.stages.draw import forget_drawing
+from privpipe_flows.runs.stages.earlier import note_release
 from privpipe_flows.runs.stages.gate import check_gated
 from privpipe_flows.runs.stages.prove import describe_proof
 from privpipe_flows.runs.stages.spend import confirm_loss
@@ -54,10 +55,13 @@ def publish_stage(
     GateError
         If the findings did not pass the gate.
     StoreError
-        If the records that were cleaned or judged are no longer those of the start.
+        If the records that were cleaned or judged are no longer those of the start, or the
+        release cannot be entered into the register of releases.
     """
     check_gated(findings)
     check_unchanged(run)
+    if trained.n_records is None:  # surrogates are records of nobody
+        note_release(run)
     if exists(run.work_model_url):  # otherwise a run died between this line and the next
         publish_model(run.work_model_url, run.model_url)
     header = _header(run, trained, findings) | _describe_records(run, trained, plan)

@@ -11,6 +11,7 @@ from privpipe.capabilities import Forecast
 from privpipe_flows.runs.run import Run
 from privpipe_flows.runs.stages.budget import BudgetMeaning, explain_budget
 from privpipe_flows.runs.stages.check import check_variation
+from privpipe_flows.runs.stages.earlier import count_earlier
 from privpipe_flows.runs.stages.gate_check import GateNeeds, plan_gate, suggest_gate, write_keys
 from privpipe_flows.runs.stages.preview import forecast_run, measure_rarest
 
@@ -77,7 +78,8 @@ def check_sample(run: Run) -> SampleFindings:
         return SampleFindings(tuple(constant), meaning, forecast, None)
     audit = run.options.audit
     rarest = measure_rarest(run.training, audit.min_class_records / (audit.holdout or 1.0))
-    needs = plan_gate(run.options, run.training, rarest)
+    known = (run.options, run.training, rarest, count_earlier(run))
+    needs = plan_gate(*known)
     has_room = needs is None or needs.has_room
-    instead = "" if has_room else write_keys(suggest_gate(run.options, run.training, rarest))
+    instead = "" if has_room else write_keys(suggest_gate(*known))
     return SampleFindings(tuple(constant), meaning, forecast, needs, instead)

@@ -29,7 +29,15 @@ from privpipe.attacks.statistics.splits import Split
 from privpipe.errors import InputError
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 
-__all__ = ["GROUPS", "Pooled", "infer_together", "list_sizes", "name_size", "split_in_time"]
+__all__ = [
+    "GROUPS",
+    "Pooled",
+    "infer_together",
+    "is_of_groups",
+    "list_sizes",
+    "name_size",
+    "split_in_time",
+]
 
 GROUPS = "groups"
 """Source of the attacks of this kind: records known to be of one group."""
@@ -107,7 +115,7 @@ def list_sizes(evidence: Evidence, position: int, options: AttackOptions) -> tup
     if not set(options.adversaries) & set(BASES):
         return ()  # nobody asked for says how sure he is
     known = ~np.isnan(truth)
-    if not _is_of_groups(groups[known], truth[known].astype(np.int64)):
+    if not is_of_groups(groups[known], truth[known].astype(np.int64)):
         return ()
     sizes = np.bincount(groups[known])
     sizes = sizes[sizes > 0]
@@ -120,7 +128,7 @@ def list_sizes(evidence: Evidence, position: int, options: AttackOptions) -> tup
     return (*(size for size in SIZES if size <= left), None)
 
 
-def _is_of_groups(groups: IntArray, classes: IntArray) -> bool:
+def is_of_groups(groups: IntArray, classes: IntArray) -> bool:
     """Whether all records of a group are of one class."""
     pairs = np.unique(np.column_stack([groups, classes]), axis=0)
     return len(pairs) == len(np.unique(groups))

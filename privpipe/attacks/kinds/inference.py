@@ -47,11 +47,16 @@ from privpipe.errors import ConvergenceError, PrivpipeError
 from privpipe.protocols import Column, FloatArray, IntArray
 
 __all__ = [
+    "Decided",
     "attack",
+    "decide_wanted",
+    "guess_target",
     "measure_attacks",
+    "measure_target",
     "plan_attacks",
     "run_attack",
     "score_decisions",
+    "split_target",
     "train_adversary",
 ]
 
@@ -264,7 +269,7 @@ class Trained:
     split: Split
     scale: tuple[float, float]
     test: IntArray
-    decided: _Decided
+    decided: Decided
     guess: float
     settings: str
     n_train: int
@@ -284,9 +289,9 @@ def train_adversary(
     adversary = find_adversary(name, ADVERSARIES)
     n_classes = evidence.columns[position].n_categories
     truth = evidence.truth[:, position]
-    split = _split_target(evidence, truth, n_classes, options)
+    split = split_target(evidence, truth, n_classes, options)
     x = evidence.sources[source].values
-    centre, spread = (0.0, 1.0) if n_classes else _measure_target(truth[split.train])
+    centre, spread = (0.0, 1.0) if n_classes else measure_target(truth[split.train])
     problem = Problem(
         x_train=x[split.train],
         y_train=(truth[split.train] - centre) / spread,
@@ -308,7 +313,7 @@ def train_adversary(
         (centre, spread),
         test,
         (centre + spread * decision, decision * _orient(problem, fitted)),
-        _guess(truth[split.train], n_classes),
+        guess_target(truth[split.train], n_classes),
         fitted.settings,
         len(problem.x_train),
         len(problem.x_tune),
@@ -322,7 +327,7 @@ def _attack(
     made = train_adversary(evidence, position, source, outcome.attack.adversary, options)
     known = None
     if is_of_release(source) and "wanted" in evidence.sources:
-        known = _decide_wanted(evidence, position, made.split, made.scale, made.test, options)
+        known = decide_wanted(evidence, position, made.split, made.scale, made.test, options)
     truth = evidence.truth[made.test, position]
     return replace(
         outcome,
@@ -346,7 +351,7 @@ def _attack_groups(
     What the wanted answers of a set tell is not deducted: the limits bear the whole advantage.
     """
     truth, column = evidence.truth[:, position], evidence.columns[position]
-    split = _split_target(evidence, truth, column.n_categories, options)
+    split = split_target(evidence, truth, column.n_categories, options)
     found = infer_together(evidence, position, outcome.attack.adversary, split, options)
     strict, *also = _plan_levels(evidence, position, options)
     return replace(
@@ -355,7 +360,7 @@ def _attack_groups(
         scores=measure_class_scores(
             found.truth,
             found.decision,
-            guess=int(_guess(truth[split.train], column.n_categories)),
+            guess=int(guess_target(truth[split.train], column.n_categories)),
             ranking=found.ranking,
             groups=found.groups,
             level=strict,
@@ -370,7 +375,7 @@ def _attack_groups(
     )
 
 
-_Decided = tuple[FloatArray, FloatArray]
+Decided = tuple[FloatArray, FloatArray]
 """What an adversary says of test records, and how it ranks them."""
 
 _Knower = tuple[Fitted, FloatArray] | None
@@ -379,14 +384,14 @@ _KNOWERS: WeakKeyDictionary[Evidence, dict[int, _Knower]] = WeakKeyDictionary()
 """Who knows the wanted answer, of each variable: fitted once, for all attacks of a worker."""
 
 
-def _decide_wanted(
+def decide_wanted(
     evidence: Evidence,
     position: int,
     split: Split,
     scale: tuple[float, float],
     test: IntArray,
     options: AttackOptions,
-) -> _Decided | None:
+) -> Decided | None:
     """What is said of test records by who knows the wanted answer and no more.
 
     None where the answer tells nothing of tuning records: then all that is found is gained, and
@@ -430,8 +435,8 @@ def score_decisions(
     evidence: Evidence,
     position: int,
     test: IntArray,
-    decided: _Decided,
-    known: _Decided | None,
+    decided: Decided,
+    known: Decided | None,
     guess: float,
     options: AttackOptions,
 ) -> tuple[Score, ...]:
@@ -469,7 +474,7 @@ def _plan_levels(evidence: Evidence, position: int, options: AttackOptions) -> t
     return options.plan_levels(n_compared, len(evidence.columns))
 
 
-def _split_target(
+def split_target(
     evidence: Evidence, truth: FloatArray, n_classes: int | None, options: AttackOptions
 ) -> Split:
     """The split of one variable: the same for all its attacks, since it is drawn by seed."""
@@ -490,12 +495,13 @@ def _split_target(
     )
 
 
-def _measure_target(numbers: FloatArray) -> tuple[float, float]:
+def measure_target(numbers: FloatArray) -> tuple[float, float]:
+    """Mean and deviation of the numbers that are to be guessed; a deviation of 0 is 1."""
     spread = float(numbers.std())
     return float(numbers.mean()), spread if spread > 0 else 1.0
 
 
-def _guess(truth: FloatArray, n_classes: int | None) -> float:
+def guess_target(truth: FloatArray, n_classes: int | None) -> float:
     """What one would say without the records: the majority class, or the mean."""
     if n_classes is None:
         return float(truth.mean())

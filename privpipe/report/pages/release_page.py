@@ -30,7 +30,7 @@ from privpipe.report.pages.release_sections import (
     list_utility,
     list_warnings,
 )
-from privpipe.report.pages.suppression import coarsen, suppress_counts
+from privpipe.report.pages.suppression import LEFT_OUT, coarsen, suppress_counts
 from privpipe.report.tables import format_number, summarise_attack_table
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ GLOSSARY = {
     "prediction works as well as from the release: what plain noise would hide",
     "complete privacy": "share of records whose confidential label is predicted no better than "
     "from the mean record",
-    "would have found": "share of records of the smallest planted leak that this audit finds",
+    "would have found": "share of records of the smallest planted leak that 19 of 20 such "
+    "audits find",
     "not gated": "published whatever the audit found",
 }
 
@@ -69,7 +70,7 @@ NOT_PROMISED = (
     "The audit speaks of the adversaries that are named, of a sample of this size, and of this "
     "confidence; a stronger adversary, or one who knows more of a person, may find more. It says "
     "nothing of variables that were not named as confidential, nor of this release together with "
-    "others that [audit] earlier does not name."
+    "others that neither [audit] earlier names nor the register beside the account of losses."
 )
 
 
@@ -94,7 +95,8 @@ def render_release_page(findings: Mapping[str, Any], *, version: str = "") -> st
     return render_page(
         "Release",
         [
-            Section("What decided", _say_all(found), table=_decisions(found)),
+            *_gate_sections(findings),
+            Section("What decided", _say_all(findings), table=_decisions(found)),
             *_utility_sections(findings),
             *list_warnings(findings),
             *list_included(found),
@@ -123,7 +125,8 @@ def render_public_page(findings: Mapping[str, Any], *, version: str = "") -> str
     sections = [Section("What was judged", table=_public_decisions(found))]
     if findings["desired"]:
         n = int(findings.get("n_groups") or findings["n_records"])
-        sections.append(Section("What is kept", table=_public_predictions(findings, n)))
+        text = "Shares are rounded until they tell no small number of records."
+        sections.append(Section("What is kept", text, table=_public_predictions(findings, n)))
     gate = findings.get("gate") or {}
     return render_page(
         "Release",
@@ -136,15 +139,33 @@ def render_public_page(findings: Mapping[str, Any], *, version: str = "") -> str
 
 
 def _headline(findings: Mapping[str, Any]) -> str:
-    """The verdict's reason in one sentence, and what became of the gate."""
-    gate = f" Gate {say_gate(findings)}" if "gate" in findings else ""
-    return f"{findings['adversaries'].get('reason') or 'No adversary succeeded.'}{gate}"
+    """The verdict's reason in one sentence, and what became of the gate; complaints come below."""
+    reason = findings["adversaries"].get("reason") or "No adversary succeeded."
+    gate = findings.get("gate")
+    if gate is None:
+        return reason
+    said = say_gate({"gate": {**gate, "sentence": ""}}).strip()
+    return f"{reason} Gate {said}"
+
+
+def _gate_sections(findings: Mapping[str, Any]) -> Iterator[Section]:
+    """What kept the gate closed, or would have, and the ways out that were measured."""
+    import pandas as pd  # slow to load
+
+    gate = findings.get("gate") or {}
+    if complaints := gate.get("complaints"):
+        few = complaints[:MOST_FIGURES]
+        rows = [{"kind": one["code"], "complaint": one["reason"]} for one in few]
+        more = len(complaints) - len(few)
+        text = f"{gate['ways_out']}{f' {more} more are in audit.json.' if more else ''}"
+        yield Section("What the gate refuses", text, table=pd.DataFrame(rows))
 
 
 def _facts(findings: Mapping[str, Any]) -> dict[str, str]:
     found, about = findings["adversaries"], findings.get("about") or {}
-    facts = {str(name): str(value) for name, value in about.items()}
-    facts["Judged"] = f"{findings['basis']} {findings['n_records']:,} records"
+    facts = {str(name).capitalize(): str(value) for name, value in about.items()}
+    basis = str(findings["basis"]).removeprefix("Judged ").removesuffix(".")
+    facts["Judged"] = f"{findings['n_records']:,} records, {basis}."
     if findings.get("n_groups"):
         facts["Different records judged"] = f"{findings['n_groups']:,}"
     if "n_records" in found:
@@ -159,15 +180,31 @@ def _facts(findings: Mapping[str, Any]) -> dict[str, str]:
 
 def _public_facts(findings: Mapping[str, Any]) -> dict[str, str]:
     found, about = findings["adversaries"], findings.get("about") or {}
-    facts = {name: str(about[name]) for name in ("method", "guarantee") if name in about}
+    known = ("method", "guarantee")
+    facts = {name.capitalize(): str(about[name]) for name in known if name in about}
+    return facts | _suppress(found)
+
+
+def _suppress(found: Mapping[str, Any]) -> dict[str, str]:
+    """Numbers of records for everybody."""
     counts = {
         "Records attacked": found.get("n_records"),
         "Withheld by the release": found.get("n_withheld"),
         "Learned from and left out": found.get("n_seen"),
     }
-    known = {name: count for name, count in counts.items() if count is not None}
-    facts |= suppress_counts(known, total=("Records given", found.get("n_given")))
-    return facts
+    told = {name: count for name, count in counts.items() if count is not None}
+    return suppress_counts(told, total=("Records given", found.get("n_given")))
+
+
+def _rank(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Decisions, the worst first: by verdict, then by how far a limit reaches beyond its own."""
+
+    def reach(one: Mapping[str, Any]) -> tuple[int, float]:
+        known = one["gain_upper"] is not None and one["allowed"] is not None
+        beyond = one["gain_upper"] - one["allowed"] if known else 1.0
+        return WORST.index(one["verdict"]), -beyond
+
+    return sorted(found["decisions"], key=reach)
 
 
 def _decisions(found: Mapping[str, Any]) -> pd.DataFrame | None:
@@ -191,7 +228,7 @@ def _decisions(found: Mapping[str, Any]) -> pd.DataFrame | None:
             "equal noise": _number(one["noise_advantage"]),
             "wanted answer": _number(one["wanted_advantage"]),
         }
-        for one in sorted(found["decisions"], key=lambda one: WORST.index(one["verdict"]))
+        for one in _rank(found)
     ]
     return pd.DataFrame(rows) if rows else None
 
@@ -199,7 +236,7 @@ def _decisions(found: Mapping[str, Any]) -> pd.DataFrame | None:
 def _public_decisions(found: Mapping[str, Any]) -> pd.DataFrame | None:
     import pandas as pd  # slow to load
 
-    n = int(found.get("n_records") or 0)
+    n = _find_shown_size(found)
     rows = [
         {
             "variable": one["target"],
@@ -207,15 +244,22 @@ def _public_decisions(found: Mapping[str, Any]) -> pd.DataFrame | None:
             "gain at most": coarsen(one["gain_upper"], n),
             "allowed": _number(one["allowed"]),
         }
-        for one in sorted(found["decisions"], key=lambda one: WORST.index(one["verdict"]))
+        for one in _rank(found)
     ]
     return pd.DataFrame(rows) if rows else None
+
+
+def _find_shown_size(found: Mapping[str, Any]) -> int:
+    """A number of records that the page shows: how shares are rounded tells no other one."""
+    counts = _suppress(found)
+    attacked, given = found.get("n_records"), found.get("n_given")
+    return int((attacked if counts.get("Records attacked") != LEFT_OUT else given) or 0)
 
 
 def _public_predictions(findings: Mapping[str, Any], n: int) -> pd.DataFrame:
     import pandas as pd  # slow to load
 
-    return pd.DataFrame(
+    table = pd.DataFrame(
         [
             {
                 "wanted": name,
@@ -227,12 +271,17 @@ def _public_predictions(findings: Mapping[str, Any], n: int) -> pd.DataFrame:
             for view, figures in views.items()
         ]
     )
+    said = [name for name in table.columns if not (table[name] == "-").all()]
+    return table[said]
 
 
-def _say_all(found: Mapping[str, Any]) -> str:
-    few = found["decisions"][:MOST_FIGURES]
-    # Of one variable the banner has said it already.
-    sentences = " ".join(one["reason"] for one in few) if len(few) > 1 else ""
+def _say_all(findings: Mapping[str, Any]) -> str:
+    """Reasons that neither the banner nor the gate has said, and what the columns are."""
+    found = findings["adversaries"]
+    said = {one["reason"] for one in (findings.get("gate") or {}).get("complaints", ())}
+    said.add(str(found.get("reason")))
+    few = [one["reason"] for one in found["decisions"][:MOST_FIGURES]]
+    sentences = " ".join(reason for reason in few if reason not in said)
     columns = (
         "Gain is the advantage beyond knowing the wanted answer, and what limits count; the last "
         "columns are advantages on what the release is compared with."
@@ -254,15 +303,17 @@ def _utility_sections(findings: Mapping[str, Any]) -> Iterator[Section]:
         import pandas as pd  # slow to load
 
         items = findings["e_utility"].items()
-        rows = {"figure": [str(k) for k, _ in items], "value": [_number(v) for _, v in items]}
+        rows = {
+            "figure": [str(k).replace("_", " ") for k, _ in items],
+            "value": [_number(v) for _, v in items],
+        }
         yield Section("Loss of utility per record (e_utility)", table=pd.DataFrame(rows))
 
 
 def _figures(findings: Mapping[str, Any]) -> Iterator[Section]:
     """The interval figure and the ROC of each variable, the worst first."""
     found = findings["adversaries"]
-    ranked = sorted(found["decisions"], key=lambda one: WORST.index(one["verdict"]))
-    for one in ranked[:MOST_FIGURES]:
+    for one in _rank(found)[:MOST_FIGURES]:
         rows = [row for row in found.get("table", ()) if row["target"] == one["target"]]
         if rows:
             section = draw_variable(one["target"], rows, found)
@@ -281,9 +332,17 @@ def _draw_curve(
 
 
 def _attack_sections(found: Mapping[str, Any]) -> Iterator[Section]:
+    """Every attack on the worst variables; of hundreds the others are in ``audit.json`` alone."""
     table = _read_table(found)
-    if table is not None:
-        yield Section("All attacks", table=summarise_attack_table(table), folded=True)
+    if table is None:
+        return
+    worst = [one["target"] for one in _rank(found)[:MOST_FIGURES]]
+    shown = table[table["target"].isin(worst)] if worst else table
+    text = ""
+    if len(shown) < len(table):
+        n_variables = table["target"].nunique()
+        text = f"Of the {len(worst)} worst variables; those of all {n_variables} are in audit.json."
+    yield Section("All attacks", text, table=summarise_attack_table(shown), folded=True)
 
 
 def _read_table(found: Mapping[str, Any]) -> pd.DataFrame | None:
@@ -324,5 +383,8 @@ def _closing_sections(findings: Mapping[str, Any]) -> Iterator[Section]:
     yield Section("What this does not promise", NOT_PROMISED)
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else format_number(float(value))
+def _number(value: int | float | None) -> str:
+    """Counts in full, other numbers to a few digits; a dash for none."""
+    if value is None:
+        return "-"
+    return format_number(value) if isinstance(value, float) else f"{value:,}"

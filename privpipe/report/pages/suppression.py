@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-__all__ = ["SMALL", "coarsen", "suppress_counts"]
+__all__ = ["LEFT_OUT", "SMALL", "coarsen", "suppress_counts"]
 
 SMALL = 10
 """Counts below it are not shown; none is the count of no record, and shown."""

@@ -16,13 +16,14 @@ from privpipe.errors import OptionError, StoreError
 from privpipe.protocols import Column, FloatArray
 from privpipe.records.indicators import expand_indicators
 from privpipe.store.access.location import open_store, shown
-from privpipe.store.arrays.blocks import read_block
+from privpipe.store.arrays.blocks import Receipt, read_block
 from privpipe.store.arrays.factored_basis import Basis, read_basis
-from privpipe.store.arrays.headers import exists
+from privpipe.store.arrays.headers import exists, read_header
 from privpipe.store.arrays.layout import FEATURES
-from privpipe.store.releases.published import check_release
+from privpipe.store.keyring.release_register import Shared
+from privpipe.store.releases.published import check_release, read_receipts
 
-__all__ = ["EarlierRelease", "open_earlier_release"]
+__all__ = ["EarlierRelease", "holds_the_same", "open_earlier_release"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class EarlierRelease:
         Its variables of codes, with their numbers of categories.
     basis
         Of a factored release.
+    rows
+        Which rows of the collection it holds, and where; None: every row, at its own place.
     """
 
     url: str
@@ -49,6 +52,7 @@ class EarlierRelease:
     arrays: tuple[tuple[str, int], ...]
     coded: tuple[tuple[str, int], ...] = ()
     basis: Basis | None = None
+    rows: tuple[Shared, ...] | None = None
 
     @property
     def n_columns(self) -> int:
@@ -57,7 +61,22 @@ class EarlierRelease:
         return stored + (0 if self.basis is None else self.basis.n_features)
 
     def read(self, start: int, stop: int) -> FloatArray:
-        """Rows as numbers, (n_records, n_columns): codes as indicators, coordinates expanded."""
+        """Rows of the collection as numbers, (n_records, n_columns); NaN those it does not hold.
+
+        Codes are indicators, coordinates are expanded.
+        """
+        if self.rows is None:
+            return self._read(start, stop)
+        found = np.full((stop - start, self.n_columns), np.nan)
+        for one in self.rows:
+            first, last = max(start, one.first), min(stop, one.last)
+            if first < last:
+                moved = one.other - one.first
+                found[first - start : last - start] = self._read(first + moved, last + moved)
+        return found
+
+    def _read(self, start: int, stop: int) -> FloatArray:
+        """Rows of the release itself."""
         parts: list[FloatArray] = []
         for name, n_columns in self.arrays:
             table = np.asarray(read_block(self.url, name, start, stop, self.run), np.float64)
@@ -72,7 +91,12 @@ class EarlierRelease:
 
 
 def open_earlier_release(
-    url: str, *, source_digest: str, n_records: int, names: Sequence[str] = ()
+    url: str,
+    *,
+    source_digest: str,
+    n_records: int,
+    names: Sequence[str] = (),
+    rows: tuple[Shared, ...] | None = None,
 ) -> EarlierRelease:
     """Open an earlier release of a collection.
 
@@ -81,9 +105,11 @@ def open_earlier_release(
     url
         The release.
     source_digest, n_records
-        Of the collection whose records are to be joined.
+        Of the collection that it was made of; no digest of a part of an incremental release.
     names
         Names that are taken by other earlier releases.
+    rows
+        Which rows of the collection that is judged it holds, where that is another collection.
 
     Raises
     ------
@@ -101,7 +127,7 @@ def open_earlier_release(
             code="missing",
         )
     header = check_release(url)
-    if header["source_digest"] != source_digest:
+    if header.get("source_digest", "") != source_digest:
         raise OptionError(
             f"[audit] earlier names {shown(url)}, which is a release of other records.",
             remedy="Name releases of this very collection; of others no row belongs to one of its.",
@@ -122,7 +148,23 @@ def open_earlier_release(
         tuple((name, width) for name, _, width in arrays if name not in coded),
         tuple(coded.items()),
         read_basis(url) if header.get("layout") == "factored" else None,
+        rows,
     )
+
+
+def holds_the_same(url: str, receipts: Sequence[Receipt]) -> bool:
+    """Whether all that a release stores is stored by another run as well, byte for byte.
+
+    Parameters
+    ----------
+    url
+        The release.
+    receipts
+        Of the other run.
+    """
+    mine = {(one.chunk, stored) for one in receipts for stored in one.objects}
+    theirs = read_receipts(url, read_header(url, "release"))
+    return all((one.chunk, stored) in mine for one in theirs for stored in one.objects)
 
 
 def _list_arrays(

@@ -21,7 +21,7 @@ from privpipe.store.releases.release import RECEIPTS, digest_receipts
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["check_release", "open_release"]
+__all__ = ["check_release", "open_release", "read_receipts"]
 
 
 def open_release(url: Place, *, verify: bool = False) -> xr.Dataset:
@@ -87,7 +87,7 @@ def check_release(url: str, *, verify: bool = False) -> Mapping[str, Any]:
     with `verify` every stored object is read and its length and checksum compared.
     """
     header = read_header(url, "release")
-    receipts = _read_receipts(url, header)
+    receipts = read_receipts(url, header)
     if digest_receipts(receipts) != header["receipts_sha256"]:
         raise IncompleteReleaseError(
             f"The receipts of {shown(url)} differ from the digest in its header.",
@@ -120,7 +120,8 @@ def check_release(url: str, *, verify: bool = False) -> Mapping[str, Any]:
     return header
 
 
-def _read_receipts(url: str, header: Mapping[str, Any]) -> list[Receipt]:
+def read_receipts(url: str, header: Mapping[str, Any]) -> list[Receipt]:
+    """The receipts that a release is published with; IncompleteReleaseError without them."""
     try:
         group = zarr.open_group(open_store(url, read_only=True), path=RECEIPTS, mode="r")
         rows, length, crc = (

@@ -22,11 +22,12 @@ class Detection:
     leak
         Kind of leak, a key of `power.LEAKS`.
     size
-        Share of the records that it tells; NaN where none that was tried is found.
+        Share of the records that it tells, which 19 of 20 such audits find; NaN where none that
+        was tried is found as surely.
     adversary
         Who looked for it.
     finds
-        Whether one of the size that must be found is.
+        Whether a planted one of the size that must be found, or a smaller one, was.
     """
 
     target: str
@@ -76,7 +77,7 @@ def say_power(found: Sequence[Detection]) -> str:
 
     >>> found = Detection("a", "certain", 0.012, "x", True)
     >>> say_power([found, replace(found, leak="bits", size=math.nan)])
-    'Would have found: certain .012; and none tried of: bits.'
+    'Would have found, 19 times in 20: certain .012; and none tried of: bits.'
     """
     worst: dict[str, float] = {}
     for one in found:
@@ -84,5 +85,9 @@ def say_power(found: Sequence[Detection]) -> str:
         worst[one.leak] = max(worst.get(one.leak, 0.0), size)
     seen = [f"{leak} {size:.2g}".replace(" 0.", " .") for leak, size in worst.items() if size < 2]
     none = [leak for leak, size in worst.items() if size >= 2]
-    text = f"Would have found: {', '.join(seen)}" if seen else "Would have found nothing"
+    text = (
+        f"Would have found, 19 times in 20: {', '.join(seen)}"
+        if seen
+        else "Would have found nothing"
+    )
     return text + (f"; and none tried of: {', '.join(none)}." if none else ".")
