@@ -160,6 +160,7 @@ SHARED = (
     "level",
     "n_replicates",
     "seed",
+    "max_seconds",
 )
 """Options of attacks that ``[audit]`` has by the same name."""
 

@@ -1,4 +1,4 @@
-"""``[collection] standardise``: a run's model standardises; who does not depend on it says so."""
+"""``[collection] standardise``: the model standardises; who takes features as they are says so."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_run__releases_what_its_model_makes_of_raw_records(tmp_path: Path) -> No
 
 def test_check__names_methods_that_depend_on_scales(tmp_path: Path) -> None:
     config = configure_standardised(tmp_path, 'name = "null_space"\nutility_budget = 0.5')
-    with pytest.raises(OptionError, match="'null_space' does not depend on the units") as caught:
+    with pytest.raises(OptionError, match="'null_space' takes features as they are") as caught:
         check_stage(read_options(config))
     assert "minimax, " in caught.value.remedy
 

@@ -141,6 +141,14 @@ def test_approve__holds_for_what_was_found_and_for_nothing_else(folder: Path) ->
     assert is_published(options, open_collection(options.collection.path))
 
 
+def test_gate__an_adversary_out_of_time_is_unknown_and_keeps_it_closed(folder: Path) -> None:
+    audit = {"adversaries": ("least_squares",), "max_seconds": 1e-9}
+    with pytest.raises(GateError) as caught:
+        run_serially(make_leaky_options(folder, audit=audit))
+    assert caught.value.code == "unknown"
+    assert not (folder / "release.zarr").exists()
+
+
 @pytest.mark.parametrize("failure", ["error", "nan"])
 def test_gate__a_failing_adversary_is_unknown_and_keeps_it_closed(
     folder: Path, monkeypatch: pytest.MonkeyPatch, failure: str

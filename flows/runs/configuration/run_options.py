@@ -264,6 +264,14 @@ class AuditOptions(Section):
     seed: Annotated[
         int, Field(ge=0, description="Seed of sample, splits and adversaries; no secret.")
     ] = 0
+    max_seconds: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            description="Of one attack: an adversary that has not chosen its settings by then is "
+            "unknown, and unknown never passes the gate. None: no limit.",
+        ),
+    ] = None
     earlier: Annotated[
         tuple[str, ...],
         Field(

@@ -72,8 +72,8 @@ def check_stage(options: RunOptions) -> Run:
     if section.standardise and not method.scales:
         scaled = [one.name for one in METHODS.values() if one.scales]
         raise OptionError(
-            f"[collection] standardise is true, and the method {method.name!r} does not depend on "
-            "the units of the features, or standardises them by itself.",
+            f"[collection] standardise is true, and the method {method.name!r} takes features as "
+            "they are, or standardises them by itself.",
             remedy=f"Leave standardise out, or use one of: {', '.join(scaled)}.",
             code="standardise",
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -94,6 +96,10 @@ class AttackOptions(Options):
     must_find
         Share of records of which a planted leak must be found, or "safe" is "unproven"; see
         `power`.
+    max_seconds
+        Of one attack. An adversary that has not chosen its settings by then is unknown, which
+        never passes; the fit that is under way is not cut short. None for no limit: a limit
+        makes what is measured depend on the machine.
 
     Examples
     --------
@@ -117,6 +123,7 @@ class AttackOptions(Options):
     n_replicates: Annotated[int, Field(ge=50)] = 400
     seed: Annotated[int, Field(ge=0)] = 0
     must_find: Annotated[float, Field(gt=0, le=1)] = MUST_FIND
+    max_seconds: Annotated[float, Field(gt=0)] | None = None
 
     @field_validator("adversaries", "decides")
     @classmethod
@@ -134,6 +141,10 @@ class AttackOptions(Options):
     def without_limits(self) -> AttackOptions:
         """What decides what is measured: a corrected limit goes on with what was measured."""
         return replace(self, max_advantage=1.0, max_exposed=1.0, must_find=MUST_FIND)
+
+    def find_deadline(self) -> float:
+        """When an attack that begins now must have chosen, by `time.monotonic`."""
+        return time.monotonic() + (self.max_seconds or math.inf)
 
     def allowed(self, score: str) -> float:
         """The limit that a score is held against."""

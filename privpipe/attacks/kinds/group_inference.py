@@ -304,7 +304,8 @@ def _read_records(
     codes = truth[split.train].astype(np.int64)
     aside = set_aside(evidence.groups[split.train], codes, options.seed)
     kept, chosen = split.train[~aside], split.train[aside]
-    problem = Problem(x[kept], truth[kept], x[chosen], truth[chosen], n_classes, options.seed)
+    records = (x[kept], truth[kept], x[chosen], truth[chosen])
+    problem = Problem(*records, n_classes, options.seed, options.find_deadline())
     judged = np.concatenate([split.tune, split.test])
     found: dict[str, FloatArray] = {}
     for name in (base for base in BASES if base in options.adversaries):

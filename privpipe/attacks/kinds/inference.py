@@ -299,6 +299,7 @@ def train_adversary(
         y_tune=(truth[split.tune] - centre) / spread,
         n_classes=n_classes,
         seed=options.seed,
+        deadline=options.find_deadline(),
     ).sample(adversary.max_train, adversary.max_tune)
     fitted = adversary.fit(problem)
     classes = truth[split.test].astype(np.int64) if n_classes else None
