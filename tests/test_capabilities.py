@@ -25,7 +25,10 @@ from tests.standard import write_standard
 
 ROOT = Path(__file__).parent.parent
 
-TABLES = {"privpipe.sanitizers": {"METHODS", "RECORD_MAPS", "STATISTICS"}}
+TABLES = {
+    "privpipe.sanitizers": {"METHODS", "RECORD_MAPS", "STATISTICS"},
+    "privpipe.sanitizers.composed.standardiser": {"fit_standardised"},  # around any method
+}
 SHARED = {f"privpipe.sanitizers.{room}" for room in ("names", "options", "utility_summary")}
 
 

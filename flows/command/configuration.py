@@ -8,9 +8,10 @@ from dataclasses import fields
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from privpipe.errors import PrivpipeError, RankError, StoreError
+from privpipe.protocols import Method
 from privpipe.report.console import say, say_raw
 from privpipe.sanitizers import METHODS
 from privpipe.store.arrays.headers import companion_url
@@ -154,10 +155,11 @@ def _suggest_gate(
     if method not in METHODS:
         return {}
     try:
-        chosen: dict[str, Any] = {"name": "leace"}  # any: its options are not asked
+        chosen: dict[str, Any] = {"name": method}
         if "n_surrogates" in _options_of(method):  # the fewest: how many does not matter here
-            n_features = open_collection(collection).schema_of_records.n_features
-            chosen = {"name": method, "n_surrogates": n_features + 1}
+            chosen["n_surrogates"] = open_collection(collection).schema_of_records.n_features + 1
+        elif METHODS[method].releases == "rows":  # any of rows: options are not asked
+            chosen["name"] = next(one.name for one in METHODS.values() if _needs_nothing(one))
         options = RunOptions(
             collection={"path": collection, "desired": desired, "confidential": confidential},
             method=chosen,
@@ -168,6 +170,12 @@ def _suggest_gate(
         return suggest_gate(options, training, measure_rarest(training, least))
     except (PrivpipeError, ValidationError):  # `check` will say what is wrong
         return {}
+
+
+def _needs_nothing(method: Method[Any]) -> bool:
+    """Whether a method of rows can do without any option."""
+    options = TypeAdapter(method.options).json_schema()
+    return method.releases == "rows" and not set(options.get("required", ())) - {"name"}
 
 
 def _count_gaps(collection: str, method: str) -> int:

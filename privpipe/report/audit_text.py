@@ -61,7 +61,7 @@ def write_audit_markdown(findings: Mapping[str, Any]) -> str:
         say_unseen(findings.get("unseen")),
         _utility(findings["e_utility"]),
         say_neighbours(findings.get("neighbours")),
-        write_surrogate_markdown(findings.get("surrogate")),
+        write_surrogate_markdown(findings.get("surrogate"), write_table),
         _privacy(findings["privacy"]),
         _predictions(findings),
         _adversaries(findings["adversaries"]),

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pandas as pd
-
-from privpipe.report.tables import write_table
 
 __all__ = [
     "say_kept",
@@ -18,15 +16,18 @@ __all__ = [
     "write_surrogate_markdown",
 ]
 
+TableWriter = Callable[..., str]
+"""Writes a table as Markdown, with options of `DataFrame.to_markdown`."""
 
-def write_surrogate_markdown(found: Mapping[str, Any] | None) -> str:
+
+def write_surrogate_markdown(found: Mapping[str, Any] | None, write_table: TableWriter) -> str:
     """Render the findings; nothing where the release is none of surrogates."""
     if found is None:
         return ""
     listed = "\n".join(f"- {line}" for line in found["not_protected"])
     parts = [
-        _utility(found["utility"]),
-        _attacks(found["attacks"], found.get("controls") or {}),
+        _utility(found["utility"], write_table),
+        _attacks(found["attacks"], found.get("controls") or {}, write_table),
         f"What is **not protected**:\n\n{listed}",
     ]
     return "\n\n".join(part for part in parts if part)
@@ -94,7 +95,7 @@ def tabulate_controls(found: Mapping[str, Any], controls: Mapping[str, Any]) -> 
     return pd.DataFrame(rows) if rows else None
 
 
-def _utility(found: Mapping[str, Any] | None) -> str:
+def _utility(found: Mapping[str, Any] | None, write_table: TableWriter) -> str:
     if found is None:
         return say_kept(None)
     hidden = "".join(
@@ -110,7 +111,9 @@ def _utility(found: Mapping[str, Any] | None) -> str:
     return f"{say_kept(found)}\n\n{table}{hidden}{asked}"
 
 
-def _attacks(found: Mapping[str, Any], controls: Mapping[str, Any]) -> str:
+def _attacks(
+    found: Mapping[str, Any], controls: Mapping[str, Any], write_table: TableWriter
+) -> str:
     table = tabulate_controls(found, controls)
     if table is None:
         return "No attack was run: no record was held out."

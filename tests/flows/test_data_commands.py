@@ -42,7 +42,7 @@ def test_ingest__shows_schema_and_counts_and_no_value(tmp_path, command, source)
     assert "1 cells of the features in 1 records" in out
     code, inspected, _ = command("inspect", tmp_path / "c.zarr")
     assert "features: height, weight, steps" in out
-    table = out[out.index("┏") :]
+    table = out[out.index(" variable ") :]
     assert table in inspected
     code, text, _ = command("inspect", tmp_path / "c.zarr", "--json")
     content = json.loads(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import dask
@@ -67,7 +68,7 @@ def test_run__publishes_and_runs_again_as_a_no_op(place: str):
 
 
 def test_run__crashed_at_any_write_resumes_and_nothing_is_visible_before(
-    place: str, monkeypatch: pytest.MonkeyPatch
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Some early writes and the last ones, where model and release appear."""
     write_small_collection(f"{place}/records.zarr")
@@ -98,6 +99,7 @@ def test_run__crashed_at_any_write_resumes_and_nothing_is_visible_before(
     source, reference = f"{place}/records.zarr", f"{place}/reference.zarr"
     with serial_flows():
         counted = 0
+        monkeypatch.setenv("PRIVPIPE_ACCOUNT", str(tmp_path / "account"))
         run_serially(make_options(source, reference))
         total = counted
         wanted = _objects(reference)
@@ -107,6 +109,8 @@ def test_run__crashed_at_any_write_resumes_and_nothing_is_visible_before(
             {*range(0, total, some[0]), *range(total - 24, total, some[1]), total - 1}
         ):
             release = f"{place}/{point}.zarr"
+            # Releases of the points before are no earlier releases of this one.
+            monkeypatch.setenv("PRIVPIPE_ACCOUNT", str(tmp_path / f"account-{point}"))
             options = make_options(source, release)
             counted, dies_at = 0, point
             with pytest.raises((StoreError, OSError)):
