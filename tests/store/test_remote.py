@@ -104,7 +104,7 @@ def test_run__crashed_at_any_write_resumes_and_nothing_is_visible_before(
         total = counted
         wanted = _objects(reference)
         # The server of the bucket is slow; each point is two runs.
-        some = (9, 1) if place.startswith("memory") else (40, 6)
+        some = (9, 1) if place.startswith("memory") else (60, 9)
         for point in sorted(
             {*range(0, total, some[0]), *range(total - 24, total, some[1]), total - 1}
         ):

@@ -269,7 +269,7 @@ class AuditOptions(Section):
         Field(
             gt=0,
             description="Of one attack: an adversary that has not chosen its settings by then is "
-            "unknown, and unknown never passes the gate. None: no limit.",
+            "unknown, and the gate stays closed. None: no limit.",
         ),
     ] = None
     earlier: Annotated[
