@@ -121,7 +121,7 @@ def _show_header(header: Mapping[str, Any], path: str, as_json: bool) -> dict[st
         table.add_row(key, shown_value)
     say(table)
     if "audit" in header:
-        from privpipe.report.audit_text import write_audit_markdown
+        from privpipe.report.audit_text import unescape_markdown, write_audit_markdown
 
-        say_raw(write_audit_markdown(header["audit"]))
+        say_raw(unescape_markdown(write_audit_markdown(header["audit"])))
     return dict(header)

@@ -18,6 +18,7 @@ __all__ = [
     "say_unseen",
     "say_verdict",
     "tabulate_predictions",
+    "unescape_markdown",
     "write_audit_markdown",
 ]
 
@@ -146,6 +147,15 @@ def _verdict(found: Mapping[str, Any]) -> str:
 def _escape(text: str) -> str:
     """Names of variables are data: nothing in them may act as markup."""
     return re.sub(r"([\\`*_{}\[\]<>()#+!|~])", r"\\\1", text)
+
+
+def unescape_markdown(text: str) -> str:
+    r"""Markdown for a terminal, where no backslash hides a sign.
+
+    >>> unescape_markdown(r"local\_dp, a\|b")
+    'local_dp, a|b'
+    """
+    return re.sub(r"\\([\\`*_{}\[\]<>()#+!|~])", r"\1", text)
 
 
 def _adversaries(found: Mapping[str, Any]) -> str:
