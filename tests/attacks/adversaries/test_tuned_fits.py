@@ -1,0 +1,42 @@
+"""What is tried is what is trained: rounds of boosting, and features of a kernel."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.metrics.pairwise import rbf_kernel
+
+from privpipe.attacks.adversaries.boosted_trees import LEAVES, _train_boosting
+from privpipe.attacks.adversaries.kernel_ridge import _find_features
+from privpipe.attacks.adversaries.problem import Problem
+
+
+def make_problem(n_classes: int | None) -> Problem:
+    random = np.random.default_rng(0)
+    x = random.normal(size=(300, 4))
+    y = x[:, 0] ** 2 + 0.3 * random.normal(size=300)
+    if n_classes is not None:
+        y = np.digitize(y, np.quantile(y, np.arange(1, n_classes) / n_classes)).astype(float)
+    return Problem(x[:200], y[:200], x[200:], y[200:], n_classes)
+
+
+@pytest.mark.parametrize("n_classes", [None, 2, 3])
+def test_boosting__tried_at_a_round_is_trained_for_so_many(n_classes: int | None) -> None:
+    problem = make_problem(n_classes)
+    tried = list(_train_boosting(problem, None))
+    assert len(tried) > len(LEAVES)  # the round of least loss is not the last one
+    for one in tried:
+        (again,) = _train_boosting(problem, one.choice)
+        np.testing.assert_allclose(again.decide(problem.x_tune), one.decide(problem.x_tune))
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_kernel__features_multiply_to_the_kernel_on_what_landmarks_span(dtype: type) -> None:
+    random = np.random.default_rng(1)
+    landmarks = random.normal(size=(40, 3)).astype(dtype)
+    landmarks[1] = landmarks[0]  # equal landmarks are no obstacle
+    x = landmarks[5:30]
+    found = _find_features(landmarks, 0.7)(x)
+    assert found.shape == (25, 40)
+    tolerance = 1e-6 if dtype is np.float64 else 1e-3
+    np.testing.assert_allclose(found @ found.T, rbf_kernel(x, gamma=0.7), atol=tolerance)
