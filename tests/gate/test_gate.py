@@ -20,6 +20,8 @@ from privpipe_flows.runs.configuration.run_options import GateSection, RunOption
 from privpipe_flows.runs.resume import is_published
 from privpipe_flows.runs.stages import audit_attacks
 from privpipe_flows.runs.stages.gate import check_gated, judge_findings
+from privpipe_flows.runs.stages.gate_check import GateNeeds
+from privpipe_flows.runs.stages.sample_check import SampleFindings
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 from tests.store.serial_run import run_serially, serial_flows
 
@@ -139,6 +141,18 @@ def test_approve__holds_for_what_was_found_and_for_nothing_else(folder: Path) ->
     assert not (folder / "release.zarr").exists()
     run_serially(options)  # what was approved is approved still
     assert is_published(options, open_collection(options.collection.path))
+
+
+@pytest.mark.parametrize(("reaches", "passes", "room"), [(0.05, 1, 1), (0.08, 1, 0), (0.2, 0, 0)])
+def test_gate_needs__a_limit_just_above_a_guess_has_no_room(
+    reaches: float, passes: int, room: int
+) -> None:
+    """Whether such a gate opens is chance: `check` warns, and `init` writes other limits."""
+    needs = GateNeeds("secret", "auc", 100, 200, 4, 0.1, reaches)
+    assert (needs.can_pass, needs.has_room) == (passes, room)
+    warning = SampleFindings((), None, None, needs, "keys").warning
+    assert ("by chance" in warning) == (passes and not room)
+    assert ("hardly open" in warning) == (not passes)
 
 
 def test_gate__an_adversary_out_of_time_is_unknown_and_keeps_it_closed(folder: Path) -> None:
