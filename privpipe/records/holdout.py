@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from privpipe.protocols import BoolArray
 
-__all__ = ["Part", "PartCount", "Split", "hash_rows", "make_split"]
+__all__ = ["Part", "PartCount", "Split", "make_split"]
 
 Part = Literal["all", "fit", "held_out", "attack", "test"]
 
@@ -83,20 +83,6 @@ def make_split(share: float, group: str | None = None) -> Split:
     """
     digest = hashlib.blake2b(b"audit", digest_size=8, person=b"privpipe-split").digest()
     return Split(int.from_bytes(digest, "little"), share, group)
-
-
-def hash_rows(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.uint64]:
-    """A 64-bit hash of each row's bits, (n_rows,); equal rows hash equally, other rows rarely.
-
-    >>> hashes = hash_rows(np.array([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0]]))
-    >>> bool(hashes[0] == hashes[2]), bool(hashes[0] == hashes[1])
-    (True, False)
-    """
-    bits = np.ascontiguousarray(rows).view(np.uint64)
-    hashes = np.zeros(len(rows), np.uint64)
-    for column in bits.T:
-        hashes = _mix(hashes ^ column, 0x5EED)
-    return hashes
 
 
 def _mix(values: npt.NDArray[np.uint64], key: int) -> npt.NDArray[np.uint64]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from privpipe.numerics.record_hash import choose_mask, choose_share
+from privpipe.numerics.record_hash import choose_mask, choose_share, identify_records
 
 X = np.random.default_rng(0).normal(size=(20_000, 3))
 
@@ -34,3 +35,39 @@ def test_choose_mask__entries_are_like_coins() -> None:
     assert np.abs(np.corrcoef(mask.T) - np.eye(3)).max() < 6 / np.sqrt(len(X))
     equal = choose_mask(np.zeros((1, 2)), 64, 0.5)
     assert 8 < equal.sum() < 56  # equal values of a record are not all erased together
+
+
+@pytest.mark.parametrize(
+    "step", [1.0, 2.0**-149, 2.0**-52, 2.0**60, -1.0], ids=["1", "tiny", "ulp", "huge", "sign"]
+)
+def test_identify_records__tells_every_pair_of_records_apart(step: float) -> None:
+    """Values that differ in few bits, at either end, in any column: the weak spots of a sum."""
+    grid = np.stack(np.meshgrid(*[np.arange(17.0)] * 4, indexing="ij"), axis=-1).reshape(-1, 4)
+    x = grid * step + (step == 2.0**-52)
+    different = len(np.unique(x, axis=0))
+    assert len(np.unique(identify_records(x))) == different
+    shifted = np.hstack([np.zeros((len(x), 3)), x])  # the same values under other columns
+    assert (
+        len(
+            np.unique(
+                np.concatenate(
+                    [
+                        identify_records(shifted),
+                        identify_records(np.hstack([x, np.zeros((len(x), 3))])),
+                    ]
+                )
+            )
+        )
+        >= 2 * different - 17**2
+    )
+
+
+def test_identify_records__equal_values_are_equal_whatever_holds_them() -> None:
+    x = np.random.default_rng(2).normal(size=(5000, 3)).astype(np.float32)
+    words = identify_records(x)
+    assert len(np.unique(words)) == len(x)
+    np.testing.assert_array_equal(words, identify_records(np.asfortranarray(x, np.float64)))
+    np.testing.assert_array_equal(words[::-7], identify_records(x[::-7]))
+    assert identify_records(np.empty((0, 3))).shape == (0,)
+    chances = np.bincount(words.astype(np.uint64) >> np.uint64(61), minlength=8) / len(x)
+    assert np.abs(chances - 1 / 8).max() < 6 * np.sqrt(7 / 64 / len(x))

@@ -139,4 +139,4 @@ def summarise_raw(shard: Shard, *, schema: ShardSchema, coding: Coding) -> CoMom
     rows = np.empty((int(complete.sum()), n_features + targets.shape[1]))
     rows[:, :n_features] = keep_rows(shard.features, complete)
     rows[:, n_features:] = keep_rows(targets, complete)
-    return CoMoments.of(rows)
+    return CoMoments.of(rows, in_place=True)

@@ -137,7 +137,7 @@ def summarise_pairs(
             answers * column.n_categories + codes, minlength=n_answers * column.n_categories
         )
         joint.append(flat.reshape(n_answers, column.n_categories))
-    return PairMoments(CoMoments.of(rows), tuple(joint))
+    return PairMoments(CoMoments.of(rows, in_place=True), tuple(joint))
 
 
 def measure_pairs(shard: Shard, *, plan: AuditPlan) -> AuditSums:
@@ -184,11 +184,11 @@ def _add_distortion(
     if released.shape[1] != x.shape[1]:
         return
     held = find_finite_rows(x)  # what is imputed was not there to be distorted
-    away, moved = x[held] - mean, released[held] - x[held]
-    counts = np.full(x.shape[1], float(held.sum()))
-    added["distortion"] = np.vstack(
-        [(moved**2).sum(axis=0), away.sum(axis=0), (away**2).sum(axis=0), counts]
-    )
+    x, released = keep_rows(x, held), keep_rows(released, held)
+    moved, away = released - x, x - mean
+    squares = [np.einsum("ij,ij->j", table, table) for table in (moved, away)]
+    counts = np.full(x.shape[1], float(len(x)))
+    added["distortion"] = np.vstack([squares[0], away.sum(axis=0), squares[1], counts])
 
 
 def _only_released(shard: Shard) -> Shard:

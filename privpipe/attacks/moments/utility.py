@@ -14,9 +14,12 @@ import numpy as np
 
 from privpipe.capabilities import UtilityPromise
 from privpipe.numerics.finite import find_finite_rows, keep_rows
-from privpipe.protocols import Shard, Shards
+from privpipe.protocols import FloatArray, Shard, Shards
 
 __all__ = ["UtilityLosses", "audit_utility", "measure_losses"]
+
+IN_CACHE = 1024
+"""Records that are measured together: their changes stay near the processor."""
 
 AT_BUDGET = 1e-3
 """A record counts as at its budget when it spent all but this share of it."""
@@ -87,10 +90,10 @@ def measure_losses(shard: Shard, *, promise: UtilityPromise) -> UtilityLosses:
     raw, released = shard.features, shard.released
     if raw.shape[1] < released.shape[1]:
         raw = np.hstack([raw, np.ones((len(raw), 1))])
-    # A withheld record is a row of NaN; an imputed one differs from what was measured.
-    change = np.subtract(released, raw, dtype=np.float64)
-    change = keep_rows(change, find_finite_rows(change))
-    loss = ((change @ promise.predictor) ** 2).sum(axis=1)
+    blocks = range(0, len(raw), IN_CACHE)
+    slices = [slice(first, first + IN_CACHE) for first in blocks]
+    found = [_lose(raw[some], released[some], promise) for some in slices]
+    loss = np.concatenate([np.empty(0), *found])
     budget = promise.utility_budget
     return UtilityLosses(
         len(loss),
@@ -99,3 +102,10 @@ def measure_losses(shard: Shard, *, promise: UtilityPromise) -> UtilityLosses:
         int(np.sum(loss >= budget * (1 - AT_BUDGET))),
         int(np.sum(loss > budget)),
     )
+
+
+def _lose(raw: FloatArray, released: FloatArray, promise: UtilityPromise) -> FloatArray:
+    """Losses of those records whose change is known: of a withheld one the row is NaN."""
+    change = np.subtract(released, raw, dtype=np.float64)
+    change = keep_rows(change, find_finite_rows(change))
+    return np.asarray(((change @ promise.predictor) ** 2).sum(axis=1))

@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from privpipe.attacks.statistics.uncertainty.intervals import Interval, measure_parts_interval
 from privpipe.numerics.regression.moments import LeastSquares
 from privpipe.numerics.rounding import exceeds
-from privpipe.protocols import FloatArray, IntArray
+from privpipe.protocols import BoolArray, FloatArray, IntArray
 
 __all__ = ["PARTS", "ViewPrivacy", "limit_complete_privacy", "report_privacy", "sum_privacy"]
 
@@ -93,20 +94,38 @@ def sum_privacy(
     changed = (predicted - expected) ** 2
     # The paper's "greater": who does just as well as from the mean, up to the rounding of both
     # sums, does not count, and neither does an unknown truth.
-    without = np.abs(raw.predict(mean[None, :]) - truth)
-    terms = adversary.sum_terms(shown) + raw.sum_terms(mean[None, :]) + 2 * np.abs(truth)
-    n_terms = max(shown.shape[1], len(mean))
-    private = exceeds(np.abs(predicted - truth), without, terms, n_terms)
-    known = ~np.isnan(truth)
-    columns = np.stack([changed, np.ones_like(changed), private, known], axis=1)
+    private = _find_private(adversary, shown, truth, raw, mean, predicted)
+    columns = (changed, np.ones_like(changed), private, ~np.isnan(truth))
     if parts is None:
-        return np.asarray(columns.sum(axis=0))
-    found = np.zeros((PARTS, *columns.shape[1:]))
-    order = np.argsort(parts, kind="stable")
-    present, first = np.unique(parts[order], return_index=True)
-    if len(first):
-        found[present] = np.add.reduceat(columns[order], first, axis=0)
-    return found
+        return np.stack([column.sum(axis=0, dtype=np.float64) for column in columns])
+    n = len(parts)
+    chosen = csr_array((np.ones(n), parts, np.arange(n + 1)), shape=(n, PARTS)).T
+    return np.stack([chosen @ column.astype(np.float64) for column in columns], axis=1)
+
+
+def _find_private(
+    adversary: LeastSquares,
+    shown: FloatArray,
+    truth: FloatArray,
+    raw: LeastSquares,
+    mean: FloatArray,
+    predicted: FloatArray,
+) -> BoolArray:
+    """Which pairs are completely private, (n_records, n_targets).
+
+    What rounding may do to a prediction is bounded for all records together first: a pair that is
+    larger even so, or not larger at all, is decided; a record with another pair is bounded alone.
+    """
+    left, right = np.abs(predicted - truth), np.abs(raw.predict(mean[None, :]) - truth)
+    rest = raw.sum_terms(mean[None, :]) + 2 * np.abs(truth)
+    n_terms = max(shown.shape[1], len(mean))
+    largest = np.maximum(shown.max(axis=0, initial=0.0), -shown.min(axis=0, initial=0.0))
+    private = exceeds(left, right, adversary.sum_terms(largest[None, :]) + rest, n_terms)
+    close = np.flatnonzero(((left > right) & ~private).any(axis=1))
+    if len(close):
+        terms = adversary.sum_terms(shown[close]) + rest[close]
+        private[close] = exceeds(left[close], right[close], terms, n_terms)
+    return private
 
 
 def limit_complete_privacy(table: FloatArray, *, level: float) -> Interval:

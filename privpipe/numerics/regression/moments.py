@@ -50,18 +50,20 @@ class CoMoments:
     scatter: FloatArray
 
     @classmethod
-    def of(cls, rows: FloatArray, weights: FloatArray | None = None) -> CoMoments:
+    def of(
+        cls, rows: FloatArray, weights: FloatArray | None = None, *, in_place: bool = False
+    ) -> CoMoments:
         """Summarise rows of shape (n_rows, n_columns); products are taken in float64.
 
-        A row of weight w counts as w rows.
+        A row of weight w counts as w rows. `in_place` spares a copy and spoils float64 rows.
         """
         total = len(rows) if weights is None else float(weights.sum())
         if total == 0:
             return cls.empty(rows.shape[1])
-        # A copy of our own, counted from a typical row: a constant column is exactly zero there,
-        # while its mean as summed may be off by n * eps, and no kernel by the same.
+        # Counted from a typical row: a constant column is exactly zero there, while its mean as
+        # summed may be off by n * eps, and no kernel by the same.
         anchor = np.median(rows[[0, len(rows) // 2, -1]].astype(np.float64), axis=0)
-        z = np.subtract(rows, anchor, dtype=np.float64)
+        z = np.subtract(rows, anchor, out=rows if in_place else None, dtype=np.float64)
         shift = z.mean(axis=0) if weights is None else weights @ z / total
         z -= shift
         if weights is not None:

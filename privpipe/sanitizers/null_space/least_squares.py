@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.errors import InputError, RankError
-from privpipe.numerics.finite import find_finite_rows
+from privpipe.numerics.finite import find_finite_rows, keep_rows
 from privpipe.numerics.regression.labels import Coding, code_targets, count_targets
 from privpipe.numerics.regression.moments import (
     CoMoments,
@@ -146,10 +146,10 @@ def _summarise_rows(
 ) -> CoMoments:
     n = shard.features.shape[1]
     block = np.empty((int(rows.sum()), n + sum(y.shape[1] for y in targets)))
-    block[:, :n] = shard.features[rows]
+    block[:, :n] = keep_rows(shard.features, rows)
     if targets:
-        block[:, n:] = np.hstack([y[rows] for y in targets])
-    return CoMoments.of(block, _weights(shard, rows))
+        block[:, n:] = np.hstack([keep_rows(y, rows) for y in targets])
+    return CoMoments.of(block, _weights(shard, rows), in_place=True)
 
 
 def fit_predictor(

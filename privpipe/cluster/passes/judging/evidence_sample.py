@@ -19,8 +19,8 @@ from privpipe.attacks.adversaries.beside import Beside
 from privpipe.attacks.adversaries.evidence import Evidence, prepare_evidence
 from privpipe.cluster.passes.judging.cleaned_shards import release_shard
 from privpipe.numerics.finite import find_empty_rows, find_finite_rows
+from privpipe.numerics.record_hash import identify_records
 from privpipe.protocols import Column, FloatArray, Shard, WordArray
-from privpipe.records.holdout import hash_rows
 from privpipe.store.collections.collection import Collection
 from privpipe.store.releases.earlier_release import EarlierRelease
 
@@ -309,10 +309,9 @@ def _identify(shard: Shard, chunk: int, collection: Collection) -> WordArray:
     """
     if collection.indicators:
         places = np.column_stack(np.broadcast_arrays(chunk, np.arange(shard.n_records)))
-        return hash_rows(places.astype(np.float64))
+        return identify_records(places.astype(np.float64))
     confidential = shard.confidential[:, : len(collection.confidential)]
-    rows = np.hstack([shard.features, confidential]).astype(np.float64)
-    return hash_rows(rows + 0.0)  # one zero only
+    return identify_records(np.hstack([shard.features, confidential]))
 
 
 def _draw(shard: Shard, hashes: WordArray, most: int, published: Published) -> _Drawn:
@@ -323,7 +322,7 @@ def _draw(shard: Shard, hashes: WordArray, most: int, published: Published) -> _
     """
     drawn, first = np.unique(hashes, return_index=True)
     if published.group is not None and len(drawn) > most:
-        group = hash_rows(shard.confidential[first, -2:-1].astype(np.float64) + 0.0)
+        group = identify_records(shard.confidential[first, -2:-1])
         kept = np.sort(np.argsort(group, kind="stable")[:most])
         drawn, first = drawn[kept], first[kept]
     return _Drawn(take_records(shard, first[:most]), drawn[:most])
