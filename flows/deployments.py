@@ -16,7 +16,7 @@ from prefect.runtime import flow_run
 
 from privpipe.cluster.workers.boundary import run_sealed
 from privpipe_flows.pipeline import release_collection
-from privpipe_flows.runs.configuration.run_options import read_options
+from privpipe_flows.runs.configuration.configuration_file import read_options
 from privpipe_flows.runs.increments.scope import Scope
 from privpipe_flows.runs.scheduling.logical_time import read_time
 from privpipe_flows.runs.scheduling.retrying import retry_passing

@@ -32,7 +32,8 @@ from privpipe.store.access.holding.workspace import (
 from privpipe.store.access.location import shown
 from privpipe.store.arrays.blocks import Receipt
 from privpipe.store.releases.release import ReleasePlan
-from privpipe_flows.runs.configuration.run_options import RunOptions, read_options
+from privpipe_flows.runs.configuration.configuration_file import read_options
+from privpipe_flows.runs.configuration.run_options import RunOptions
 from privpipe_flows.runs.ending import say_end
 from privpipe_flows.runs.increments.increment import Stages, release_increment
 from privpipe_flows.runs.increments.scope import Scope

@@ -51,7 +51,7 @@ def append_command(
 
 def withdraw_command(partition: str, config: str, grace: float) -> dict[str, Any]:
     """Withdraw, and say what is left to do."""
-    from privpipe_flows.runs.configuration.run_options import read_options
+    from privpipe_flows.runs.configuration.configuration_file import read_options
     from privpipe_flows.runs.increments.withdraw import withdraw_partition
 
     options = read_options(config)

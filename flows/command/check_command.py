@@ -10,7 +10,7 @@ from privpipe.report.console import say, tabulate
 from privpipe.store.access.location import shown
 from privpipe.store.collections.collection import Collection
 from privpipe_flows.command.ingest_command import describe
-from privpipe_flows.runs.configuration.run_options import read_options
+from privpipe_flows.runs.configuration.configuration_file import read_options
 from privpipe_flows.runs.run import Run
 from privpipe_flows.runs.stages.check import check_stage
 from privpipe_flows.runs.stages.gate_check import GateNeeds

@@ -17,7 +17,7 @@ def compare_command(config: str, *, as_json: bool) -> dict[str, Any]:
     prepare_prefect()
     from privpipe.report.pages.comparison_page import tabulate_comparison
     from privpipe_flows.comparison import compare_collection
-    from privpipe_flows.runs.configuration.run_options import read_options
+    from privpipe_flows.runs.configuration.configuration_file import read_options
     from privpipe_flows.runs.watch import Watch
 
     options = read_options(config)

@@ -26,7 +26,7 @@ def doctor_command(config: str, deployments: str) -> dict[str, Any]:
         If a check fails; the message names all that did.
     """
     prepare_prefect()
-    from privpipe_flows.runs.configuration.run_options import read_options
+    from privpipe_flows.runs.configuration.configuration_file import read_options
     from privpipe_flows.runs.health.cluster_health import check_certificates, check_cluster
     from privpipe_flows.runs.health.finding import Finding, run_checks
     from privpipe_flows.runs.health.place_health import check_keys, check_places

@@ -12,7 +12,7 @@ import numpy as np
 from privpipe.records.chunks import ChunkPlan, predict_chunk_memory
 from privpipe.report.console import say
 from privpipe.store.access.location import shown
-from privpipe_flows.runs.configuration.run_options import read_options
+from privpipe_flows.runs.configuration.configuration_file import read_options
 from privpipe_flows.runs.run import Run
 from privpipe_flows.runs.stages.check import check_stage
 from privpipe_flows.runs.stages.preview import forecast_run

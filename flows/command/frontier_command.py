@@ -18,7 +18,7 @@ from privpipe_flows.frontier import (
     plot_frontier,
 )
 from privpipe_flows.reproduce.steps import Steps, follow_steps
-from privpipe_flows.runs.configuration.run_options import read_options
+from privpipe_flows.runs.configuration.configuration_file import read_options
 from privpipe_flows.runs.run import cluster_options
 from privpipe_flows.runs.stages.check import check_stage
 

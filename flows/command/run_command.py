@@ -35,7 +35,7 @@ def run_command(
     prepare_prefect()
     # Whatever the metadata says is reported in a moment, before Prefect and a cluster start.
     from privpipe.store.access.holding.workspace import read_state
-    from privpipe_flows.runs.configuration.run_options import read_options
+    from privpipe_flows.runs.configuration.configuration_file import read_options
     from privpipe_flows.runs.increments.line import check_growing
     from privpipe_flows.runs.increments.scope import Scope
     from privpipe_flows.runs.results import read_results, write_failure
@@ -86,7 +86,7 @@ def resume_command(config: str) -> dict[str, Any]:
     from privpipe.errors import OptionError
     from privpipe.store.access.holding.workspace import read_state
     from privpipe.store.access.location import shown
-    from privpipe_flows.runs.configuration.run_options import read_options
+    from privpipe_flows.runs.configuration.configuration_file import read_options
 
     release = read_options(config).release.path
     if read_state(release) is None:

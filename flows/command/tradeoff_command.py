@@ -16,7 +16,7 @@ from privpipe.store.access.location import local_path, shown
 from privpipe.store.access.text import write_file
 from privpipe.store.arrays.headers import companion_url, exists
 from privpipe.store.models.artifacts import open_model, write_model
-from privpipe_flows.runs.configuration.run_options import read_options
+from privpipe_flows.runs.configuration.configuration_file import read_options
 from privpipe_flows.runs.run import Run, digest_options
 from privpipe_flows.runs.stages.check import check_stage
 

@@ -12,7 +12,7 @@ from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.null_space.algorithm_1 import NullSpaceOptions
 from privpipe.sanitizers.options import make_options
 from privpipe.sklearn import RecordSanitizer
-from privpipe_flows.runs.configuration.run_options import read_options
+from privpipe_flows.runs.configuration.configuration_file import read_options
 from tests.store.releases.test_export import make_release
 
 X = np.random.default_rng(1).normal(size=(50, 3))

@@ -14,7 +14,7 @@ from privpipe.errors import GuaranteeError
 from privpipe.records.holdout import Part, make_split
 from privpipe.sanitizers.utility_summary import UtilitySummary
 from privpipe.store.collections.collection import open_collection
-from privpipe_flows.runs.configuration.run_options import read_options
+from privpipe_flows.runs.configuration.configuration_file import read_options
 from privpipe_flows.runs.run import Run
 from privpipe_flows.runs.stages.audit import WIDEST_GAP, _check_promise, _count_parts
 from privpipe_flows.runs.stages.check import check_stage

@@ -13,7 +13,7 @@ from privpipe import NullSpaceCleaner, write_model
 from privpipe.errors import PrivacyWarning
 from privpipe.store.access.holding.workspace import hold_workspace
 from privpipe_flows.command import main
-from privpipe_flows.runs.configuration.run_options import read_options
+from privpipe_flows.runs.configuration.configuration_file import read_options
 from privpipe_flows.runs.resume import begin_or_resume
 from privpipe_flows.runs.stages.check import check_stage
 from tests.flows.test_pipeline import configure

@@ -21,7 +21,7 @@ from privpipe_flows.command.app import app
 from privpipe_flows.command.output import printing_to_stderr
 from privpipe_flows.demo import prepare_demo
 from privpipe_flows.pipeline import release_collection
-from privpipe_flows.runs.configuration.run_options import read_options
+from privpipe_flows.runs.configuration.configuration_file import read_options
 from privpipe_flows.runs.stages.check import check_stage
 from privpipe_flows.runs.watch import Watch
 from tests.flows.test_pipeline import configure

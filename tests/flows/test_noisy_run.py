@@ -20,7 +20,7 @@ from privpipe.store.keyring.account import Account
 from privpipe.store.keyring.keys import forget_key, list_keys
 from privpipe.store.releases.published import open_release
 from privpipe_flows.command.account_command import account_command
-from privpipe_flows.runs.configuration.run_options import read_options
+from privpipe_flows.runs.configuration.configuration_file import read_options
 from privpipe_flows.runs.resume import begin_or_resume, reach_stage
 from privpipe_flows.runs.stages.audit_neighbours import audit_neighbours
 from privpipe_flows.runs.stages.check import check_stage

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from privpipe.errors import OptionError
-from privpipe_flows.runs.configuration.run_options import RunOptions, read_options
+from privpipe_flows.runs.configuration.configuration_file import read_options
+from privpipe_flows.runs.configuration.run_options import RunOptions
 from privpipe_flows.runs.run import digest_options
 
 GOOD = """\

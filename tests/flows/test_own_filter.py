@@ -11,7 +11,7 @@ import pytest
 from privpipe import open_model, open_release
 from privpipe.errors import OptionError
 from privpipe_flows.pipeline import run_pipeline
-from privpipe_flows.runs.configuration.run_options import read_options
+from privpipe_flows.runs.configuration.configuration_file import read_options
 from privpipe_flows.runs.stages.check import check_stage
 from tests.motion import draw_windows, write_windows
 

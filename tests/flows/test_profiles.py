@@ -15,7 +15,7 @@ from privpipe.sanitizers.mapping.profiles import ProfileCounts, split_counts
 from privpipe.store.releases.published import open_release
 from privpipe_flows.command.check_command import check_command
 from privpipe_flows.command.configuration import init_command
-from privpipe_flows.runs.configuration.run_options import read_options
+from privpipe_flows.runs.configuration.configuration_file import read_options
 from privpipe_flows.runs.stages.check import check_stage
 from privpipe_flows.runs.stages.preview import forecast_run
 from tests.flows.test_methods import configure_mapping, write_profiles

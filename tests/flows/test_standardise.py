@@ -17,7 +17,7 @@ from privpipe_flows.command.configuration import init_command
 from privpipe_flows.comparison import plan_entries
 from privpipe_flows.frontier import Point, _learn
 from privpipe_flows.pipeline import run_pipeline
-from privpipe_flows.runs.configuration.run_options import read_options
+from privpipe_flows.runs.configuration.configuration_file import read_options
 from privpipe_flows.runs.run import digest_options
 from privpipe_flows.runs.stages.check import check_stage
 from tests.flows.test_pipeline import configure

@@ -77,7 +77,7 @@ METHODS["toy"] = Method(
 )
 RECORD_MAPS["toy"] = Toy
 
-from privpipe_flows.runs.configuration.run_options import read_options
+from privpipe_flows.runs.configuration.configuration_file import read_options
 from privpipe_flows.pipeline import run_pipeline
 from privpipe_flows.runs.stages.check import check_stage
 

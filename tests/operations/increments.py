@@ -14,7 +14,8 @@ from privpipe.cluster.executors.executor import Executor, LocalExecutor
 from privpipe.store.collections.growing_collection import append_partition
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
 from privpipe.store.sources.reading.source import SourceLayout
-from privpipe_flows.runs.configuration.run_options import RunOptions, read_options
+from privpipe_flows.runs.configuration.configuration_file import read_options
+from privpipe_flows.runs.configuration.run_options import RunOptions
 from privpipe_flows.runs.increments.increment import Stages, release_increment
 from privpipe_flows.runs.increments.scope import Scope
 from privpipe_flows.runs.stages.audit import audit_stage

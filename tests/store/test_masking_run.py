@@ -26,7 +26,8 @@ from privpipe.store.releases.export import export_release
 from privpipe.store.releases.published import check_release, open_release
 from privpipe.store.sources.reading.source import SourceLayout
 from privpipe_flows.command.configuration import init_command
-from privpipe_flows.runs.configuration.run_options import RunOptions, read_options
+from privpipe_flows.runs.configuration.configuration_file import read_options
+from privpipe_flows.runs.configuration.run_options import RunOptions
 from privpipe_flows.runs.stages.check import check_stage
 from privpipe_flows.runs.stages.gate_check import GateNeeds, plan_limits
 from tests.flows.canaries import Canaries, search_tree

@@ -1,18 +1,12 @@
-"""The configuration: TOML in, one frozen value out; the environment overrides.
+"""The configuration as one frozen value: its sections, their keys, what each may be.
 
 A method's options live beside the method; the ``[method]`` table is their union by `name`.
-A key is overridden by ``PRIVPIPE_SECTION__KEY``, as ``PRIVPIPE_METHOD__UTILITY_BUDGET=0.02``.
 """
 
 from __future__ import annotations
 
 import functools
 import operator
-import re
-import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import fields
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from dask.utils import parse_bytes
@@ -20,22 +14,16 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    ValidationError,
     ValidationInfo,
     field_validator,
 )
 
 from privpipe.attacks.adversaries.attack_options import AdversaryName, AttackOptions, ScoreName
 from privpipe.cluster.passes.cleaning_pass import Nonfinite
-from privpipe.errors import OptionError
-from privpipe.records.schema import suggest
 from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.options import take_plain
-from privpipe_flows.runs.configuration.environment import name_variable, read_environment
-from privpipe_flows.runs.configuration.toml_places import find_place
-from privpipe_flows.runs.scheduling.logical_time import fill_time
 
-__all__ = ["RunOptions", "read_options"]
+__all__ = ["RunOptions"]
 
 LEAST_MEMORY = 2**28
 """Least memory of a worker, bytes: below it nothing but its libraries fits."""
@@ -458,132 +446,3 @@ class RunOptions(BaseModel):
     def training_path(self) -> str:
         """Where the training records are."""
         return self.collection.path if self.training is None else self.training.path
-
-
-def read_options(path: str, logical_time: datetime | None = None) -> RunOptions:
-    """Read a configuration file.
-
-    Parameters
-    ----------
-    path
-        A TOML file.
-    logical_time
-        What ``{logical_time}`` in ``[release] path`` stands for.
-
-    Raises
-    ------
-    OptionError
-        With file, line and column of every problem, and the closest known key; values that
-        were given are never shown.
-    """
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise OptionError(
-            f"{path} cannot be read ({type(error).__name__}).",
-            remedy="Give the path of a TOML file.",
-            code="config-file",
-        ) from None
-    content, given = _parse(text, path), read_environment(_find_annotation)
-    try:
-        options = RunOptions(**_override(content, given))
-    except ValidationError as error:
-        found = error.errors(include_input=False)
-    else:
-        return _at_time(options, logical_time)
-    problems = [_describe(item, text, path, given) for item in found]
-    raise OptionError("\n".join(problems), remedy="\nSee README.md for all keys.", code="config")
-
-
-def _at_time(options: RunOptions, logical_time: datetime | None) -> RunOptions:
-    release = options.release
-    place = fill_time(release.path, logical_time)
-    return options.model_copy(update={"release": release.model_copy(update={"path": place})})
-
-
-def _parse(text: str, path: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        open_ = re.findall(r"(?m)^(\w+) = \[?FILL IN", text)
-        if open_:  # as `privpipe init` wrote it
-            raise OptionError(
-                f"{path} still says FILL IN at {', '.join(open_)}.",
-                remedy="The lines above each key say what it means; write a value there. For "
-                "utility_budget, 0.001 is a first try with wanted classes: `privpipe check` then "
-                "says what share of the prediction's variance it is.",
-                code="fill-in",
-            ) from None
-        raise OptionError(
-            f"{path} is not valid TOML: {error}.", remedy="Fix that line.", code="config-syntax"
-        ) from None
-
-
-def _override(content: Mapping[str, Any], given: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The file with what the environment sets; a section that is no table is left to be refused."""
-    merged = dict(content)
-    for section, keys in given.items():
-        own = merged.get(section, {})
-        if isinstance(own, dict):
-            merged[section] = {**own, **keys}
-    return merged
-
-
-def _find_annotation(section: str, key: str) -> Any:
-    """What a key takes; None for an unknown section, `Any` for an unknown key."""
-    if section not in RunOptions.model_fields:
-        return None
-    if section == "method":
-        kinds = [method.options for method in METHODS.values()]
-        found = [
-            about.annotation
-            for kind in kinds
-            for name, about in getattr(kind, "__pydantic_fields__", {}).items()
-            if name == key
-        ]
-        return functools.reduce(operator.or_, found, found[0]) if found else Any
-    annotation = RunOptions.model_fields[section].annotation
-    for model in (annotation, *getattr(annotation, "__args__", ())):
-        if key in getattr(model, "model_fields", {}):
-            return model.model_fields[key].annotation
-    return Any
-
-
-def _describe(
-    item: Mapping[str, Any], text: str, path: str, given: Mapping[str, Mapping[str, Any]]
-) -> str:
-    """One problem as ``file:line:column: what``, or with the variable that is to blame."""
-    names = [str(part) for part in item["loc"] if not _is_tag(item["loc"], part)]
-    place = find_place(text, names)
-    where = f"{path}:{place[0]}:{place[1]}" if place else path
-    if variable := name_variable(names, given):
-        where = f"The environment variable {variable}"
-    shown = f"[{names[0]}] {'.'.join(names[1:])}" if len(names) > 1 else f"[{names[0]}]"
-    if item["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        return f"{where}: {shown} is not known{suggest(names[-1], _known(item['loc']))}"
-    if item["type"] in ("missing", "missing_argument"):
-        return f"{where}: {shown} is missing."
-    if item["type"].startswith("union_tag"):
-        allowed = ", ".join(METHODS)
-        table = f"[{'.'.join(names)}]"
-        return f"{where}: {table} name is missing or not known; use one of: {allowed}."
-    message = str(item["msg"]).removeprefix("Value error, ")
-    return f"{where}: {shown}: {message}."
-
-
-def _is_tag(loc: Iterable[Any], part: Any) -> bool:
-    """A union adds the method's name to the place of an error."""
-    return tuple(loc)[:1] == ("method",) and part in METHODS
-
-
-def _known(loc: tuple[Any, ...]) -> list[str]:
-    """Keys allowed where an unknown one was found."""
-    if len(loc) == 1:
-        return list(RunOptions.model_fields)
-    if loc[0] == "method":
-        kinds = [METHODS[part] for part in loc if part in METHODS] or list(METHODS.values())
-        return [item.name for kind in kinds for item in fields(kind.options)]
-    section = RunOptions.model_fields[str(loc[0])].annotation
-    models = [section, *getattr(section, "__args__", ())]
-    return [name for model in models for name in getattr(model, "model_fields", ())]
