@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -42,53 +42,13 @@ def check_stage(options: RunOptions) -> Run:
     OptionError, InputError, StoreError, FormatError
         With what is wrong and the way out.
     """
-    section = options.collection
-    method = METHODS[options.method.name]
+    method, roles = METHODS[options.method.name], _roles(options)
     if options.cluster.address is not None:
         check_address(options.cluster.address)
     else:
         check_dashboard(options.cluster.dashboard)
-    roles = _roles(options)
-    factors = method.factored is not None and method.may_factor(options.method)
-    if options.release.layout == "factored" and not factors:
-        raise OptionError(
-            f"The method {method.name!r} has no factored layout with these options.",
-            remedy='Set [release] layout = "dense", or use null-space cleaning (not printed).',
-            code="layout",
-        )
-    for role in sorted(method.needs(options.method)):
-        if not roles.get(role):
-            raise OptionError(
-                f"The method {method.name!r} needs [collection] {role}.",
-                remedy="Name at least one variable.",
-            )
-    if section.weights is not None and not method.weighs:
-        raise OptionError(
-            f"The method {method.name!r} counts every record once; [collection] weights names "
-            "a variable.",
-            remedy=f"Leave weights out, or use one of: {', '.join(_weighing())}.",
-            code="weights",
-        )
-    if section.standardise and not method.scales:
-        scaled = [one.name for one in METHODS.values() if one.scales]
-        raise OptionError(
-            f"[collection] standardise is true, and the method {method.name!r} takes features as "
-            "they are, or standardises them by itself.",
-            remedy=f"Leave standardise out, or use one of: {', '.join(scaled)}.",
-            code="standardise",
-        )
-    training = replace(
-        open_collection(
-            options.training_path,
-            **roles,
-            weights=section.weights,
-            public=options.training is not None and options.training.public,
-        ),
-        only_finite=options.release.nonfinite != "fail",
-    )
-    collection = training
-    if options.training is not None:
-        collection = open_collection(section.path, attributes=roles["attributes"])
+    _check_method(options, method, roles)
+    collection, training = _open(options, roles)
     _check_public(options, collection, training)
     _check_imputed(options, method, training)
     _check_kinds(training)
@@ -120,6 +80,59 @@ def check_stage(options: RunOptions) -> Run:
     check_subjects(run)
     find_earlier(run)
     return run
+
+
+def _check_method(
+    options: RunOptions, method: Method[Any], roles: Mapping[Role, tuple[str, ...]]
+) -> None:
+    """The method has what the other sections ask of it, and they what it needs."""
+    section = options.collection
+    factors = method.factored is not None and method.may_factor(options.method)
+    if options.release.layout == "factored" and not factors:
+        raise OptionError(
+            f"The method {method.name!r} has no factored layout with these options.",
+            remedy='Set [release] layout = "dense", or use null_space, not algorithm 2 verbatim.',
+            code="layout",
+        )
+    for role in sorted(method.needs(options.method)):
+        if not roles.get(role):
+            raise OptionError(
+                f"The method {method.name!r} needs [collection] {role}.",
+                remedy="Name at least one variable.",
+            )
+    if section.weights is not None and not method.weighs:
+        raise OptionError(
+            f"The method {method.name!r} counts every record once; [collection] weights names "
+            "a variable.",
+            remedy=f"Leave weights out, or use one of: {', '.join(_weighing())}.",
+            code="weights",
+        )
+    if section.standardise and not method.scales:
+        scaled = [one.name for one in METHODS.values() if one.scales]
+        raise OptionError(
+            f"[collection] standardise is true, and the method {method.name!r} takes features as "
+            "they are, or standardises them by itself.",
+            remedy=f"Leave standardise out, or use one of: {', '.join(scaled)}.",
+            code="standardise",
+        )
+
+
+def _open(options: RunOptions, roles: dict[Role, tuple[str, ...]]) -> tuple[Collection, Collection]:
+    """The records to release and those to learn from, which may be the same."""
+    section = options.collection
+    training = replace(
+        open_collection(
+            options.training_path,
+            **roles,
+            weights=section.weights,
+            public=options.training is not None and options.training.public,
+        ),
+        only_finite=options.release.nonfinite != "fail",
+    )
+    collection = training
+    if options.training is not None:
+        collection = open_collection(section.path, attributes=roles["attributes"])
+    return collection, training
 
 
 def _weighing() -> list[str]:
