@@ -49,8 +49,8 @@ def inspect_command(path: str, *, verify: bool, as_json: bool) -> dict[str, Any]
         open_model(path)  # checks the digest
         return _show_header(read_model_header(path), path, as_json)
     if kind == "release":
-        with showing("verify" if verify else "inspect"):
-            header = check_release(path, verify=verify)
+        with showing("verify" if verify else "inspect", "objects") as listen:
+            header = check_release(path, verify=verify, listen=listen)
         answer = _show_header(header, path, as_json)
         if verify and not as_json:
             say("Every stored byte matches its receipt.")
@@ -65,15 +65,18 @@ def inspect_command(path: str, *, verify: bool, as_json: bool) -> dict[str, Any]
 def _show_generations(path: str, verify: bool, as_json: bool) -> dict[str, Any]:
     """A growing collection, or the newest generation of a release."""
     if read_generation(path, 1).kind == "release":
-        header, state = check_generation(path, verify=verify)
+        with showing("verify" if verify else "inspect", "parts") as listen:
+            header, state = check_generation(path, verify=verify, listen=listen)
         answer = _show_header(header, path, as_json)
         if verify and not as_json:
             say(f"Every stored byte of {len(state.parts)} parts matches its receipt.")
         return answer | ({"verified": True} if verify else {})
     there = read_partitions(path)
     if verify:
-        for one in there:
-            verify_collection(open_collection(one.url(path)))
+        with showing("verify", "partitions") as listen:
+            for one in there:
+                verify_collection(open_collection(one.url(path)))
+                listen(1, len(there))
     content = {
         "format": "growing collection",
         "n_records": sum(one.n_records for one in there),
@@ -91,8 +94,8 @@ def _show_generations(path: str, verify: bool, as_json: bool) -> dict[str, Any]:
 
 def _show_collection(path: str, verify: bool, as_json: bool) -> dict[str, Any]:
     collection = open_collection(path)
-    with showing("verify" if verify else "inspect"):
-        origin = verify_collection(collection) if verify else None
+    with showing("verify" if verify else "inspect") as listen:
+        origin = verify_collection(collection, listen) if verify else None
     schema = collection.schema_of_records
     statistics = read_statistics(path)
     content = {**list_counts(schema, statistics), "digest": collection.digest}

@@ -8,7 +8,7 @@ are checked with.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from hashlib import sha256
 
@@ -112,8 +112,17 @@ def find_proof(collection: Collection, url: str) -> Collection | None:
     return None if proof is None else _with_proof(collection, proof)
 
 
-def verify_collection(collection: Collection) -> Origin:
+def verify_collection(
+    collection: Collection, listen: Callable[[int, int], None] | None = None
+) -> Origin:
     """Read every stored byte of a collection, and compare it with receipts or digest.
+
+    Parameters
+    ----------
+    collection
+        As it was opened.
+    listen
+        Told how many records were just read, and how many there are.
 
     Returns
     -------
@@ -126,7 +135,7 @@ def verify_collection(collection: Collection) -> Origin:
         If anything differs, with the number of chunks.
     """
     sealed, n_chunks = collection.sealed, collection.plan.n_chunks
-    measured = (row for chunk in range(n_chunks) for row in measure_chunks(sealed, [chunk]))
+    measured = _measure_all(collection, listen)
     if sealed.proof is None:
         import tempfile
 
@@ -146,6 +155,16 @@ def verify_collection(collection: Collection) -> Origin:
             code="source-damaged",
         )
     return sealed.proof.origin
+
+
+def _measure_all(
+    collection: Collection, listen: Callable[[int, int], None] | None
+) -> Iterator[Measured]:
+    for chunk in range(collection.plan.n_chunks):
+        yield from measure_chunks(collection.sealed, [chunk])
+        if listen is not None:
+            start, stop = collection.plan.rows(chunk)
+            listen(stop - start, collection.n_records)
 
 
 def _expected(proof: Proof, n_chunks: int) -> Iterator[Measured]:

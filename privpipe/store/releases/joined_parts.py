@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -63,11 +63,17 @@ def open_generation(url: str, *, verify: bool = False) -> xr.Dataset:
     return dataset
 
 
-def check_generation(url: str, *, verify: bool = False) -> tuple[dict[str, Any], IncrementalState]:
-    """Header and state of the newest generation; with `verify` every stored byte is read."""
+def check_generation(
+    url: str, *, verify: bool = False, listen: Callable[[int, int], None] | None = None
+) -> tuple[dict[str, Any], IncrementalState]:
+    """Header and state of the newest generation.
+
+    With `verify` every stored byte is read, and `listen` is told of each part that was, and how
+    many there are.
+    """
     newest, state = _find(url)
     if verify:
-        _verify(url, state)
+        _verify(url, state, listen)
     return _describe(newest, state), state
 
 
@@ -82,10 +88,14 @@ def _find(url: str) -> tuple[Generation, IncrementalState]:
     return found
 
 
-def _verify(url: str, state: IncrementalState) -> None:
+def _verify(
+    url: str, state: IncrementalState, listen: Callable[[int, int], None] | None = None
+) -> None:
     for part in state.parts:
         check_part(url, part)
         check_release(part_url(url, part.id), verify=True)
+        if listen is not None:
+            listen(1, len(state.parts))
 
 
 def _describe(newest: Generation, state: IncrementalState) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -80,11 +80,14 @@ def open_release(url: Place, *, verify: bool = False) -> xr.Dataset:
     return allowed
 
 
-def check_release(url: str, *, verify: bool = False) -> Mapping[str, Any]:
+def check_release(
+    url: str, *, verify: bool = False, listen: Callable[[int, int], None] | None = None
+) -> Mapping[str, Any]:
     """Check a release against its manifest and return its header.
 
     The receipts must match the digest that the header seals, and every chunk must be there;
-    with `verify` every stored object is read and its length and checksum compared.
+    with `verify` every stored object is read and its length and checksum compared, and `listen`
+    is told how many objects were just read, and how many there are.
     """
     header = read_header(url, "release")
     receipts = read_receipts(url, header)
@@ -107,10 +110,10 @@ def check_release(url: str, *, verify: bool = False) -> Mapping[str, Any]:
         keys = [chunk_key(plan, receipt.chunk) for receipt in receipts]
         damaged += sum(key not in present for key in keys)
         if verify and not damaged:
-            damaged += sum(
-                measure_object(store, plan, receipt.chunk) != receipt.objects[number]
-                for receipt in receipts
-            )
+            for receipt in receipts:
+                damaged += measure_object(store, plan, receipt.chunk) != receipt.objects[number]
+                if listen is not None:
+                    listen(1, len(receipts) * len(header["arrays"]))
     if damaged:
         raise IncompleteReleaseError(
             f"{damaged} stored chunks of {shown(url)} are missing or differ from their receipts.",

@@ -95,7 +95,9 @@ def test_publish_release__seals_its_own_words_over_those_of_the_header(
 ) -> None:
     proven = check_receipts(receipts, ARRAYS, RUN)
     publish_release(plan, proven, {"arrays": ["income"], "n_records": 1, "method": "leace"})
-    header = check_release(plan.url, verify=True)
+    told: list[tuple[int, int]] = []
+    header = check_release(plan.url, verify=True, listen=lambda *said: told.append(said))
+    assert told == [(1, 8)] * 8  # each stored object, of each array
     assert header["arrays"] == [FEATURES, "place"]
     assert (header["n_records"], header["method"], header["run"]) == (N_RECORDS, "leace", RUN)
     with pytest.raises(StoreError, match="nothing is ever overwritten"):

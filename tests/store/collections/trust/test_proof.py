@@ -138,6 +138,15 @@ def test_receipts__that_were_changed_prove_nothing(url: Path, part: str) -> None
         verify_collection(opened)
 
 
+def test_verify_collection__tells_how_far_it_is(tmp_path: Path) -> None:
+    write_standard(str(tmp_path / "c.zarr"), 240, chunk_rows=40)
+    opened = open_collection(str(tmp_path / "c.zarr"))
+    told: list[tuple[int, int]] = []
+    verify_collection(opened, lambda *said: told.append(said))
+    assert len(told) == opened.plan.n_chunks > 1
+    assert sum(done for done, _ in told) == opened.n_records == told[0][1]
+
+
 def test_receipt_book__cuts_many_chunks_into_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
