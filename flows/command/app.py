@@ -65,6 +65,9 @@ _Time = Annotated[
     str, typer.Option("--time", help="What {logical_time} in [release] path stands for (ISO 8601).")
 ]
 _Config = Annotated[str, typer.Argument(help="TOML file, as privpipe init writes it.")]
+_Release = Annotated[
+    str, typer.Argument(help="Path or URL of the release, or the TOML file that it comes from.")
+]
 
 
 def _complete_method(incomplete: str) -> list[str]:
@@ -408,7 +411,7 @@ def explain(
 
 @app.command(rich_help_panel=RUN)
 def approve(
-    release: Annotated[str, typer.Argument(help="Path or URL of the release.")],
+    release: _Release,
     name: Annotated[str, typer.Option(help="Who approves; published with the release.")] = "",
     reason: Annotated[str, typer.Option(help="Why; published with the release.")] = "",
     as_json: _Json = False,
@@ -421,7 +424,7 @@ def approve(
 
 @app.command(rich_help_panel=RUN)
 def status(
-    release: Annotated[str, typer.Argument(help="Path or URL of the release.")],
+    release: _Release,
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Say how far the run of a release is."""
@@ -432,7 +435,7 @@ def status(
 
 @app.command(rich_help_panel=RUN)
 def purge(
-    release: Annotated[str, typer.Argument(help="Path or URL of the release.")],
+    release: _Release,
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Remove what an interrupted run left behind."""

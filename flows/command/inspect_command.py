@@ -120,8 +120,8 @@ def _show_header(header: Mapping[str, Any], path: str, as_json: bool) -> dict[st
     for key, value in header.items():
         if key in WITHHELD or key == "audit":
             continue
-        shown_value = json.dumps(value) if isinstance(value, dict | list) else str(value)
-        table.add_row(key, shown_value)
+        written = json.dumps(value) if isinstance(value, dict | list) else str(value)
+        table.add_row(key, "none" if value is None else written)
     say(table)
     if "audit" in header:
         from privpipe.report.audit_text import unescape_markdown, write_audit_markdown

@@ -9,6 +9,7 @@ from privpipe.store.access.holding.workspace import is_held, purge_workspace, re
 from privpipe.store.access.location import shown
 from privpipe.store.arrays.headers import exists, read_header
 from privpipe_flows.runs.approval import approve_release
+from privpipe_flows.runs.configuration.configuration_file import read_options
 from privpipe_flows.runs.stages.clean import read_progress
 
 __all__ = ["approve_command", "purge_command", "status_command"]
@@ -22,6 +23,7 @@ def status_command(release: str, *, as_json: bool) -> dict[str, Any]:
     StoreError, FormatError
         If something else stands at the place.
     """
+    release = find_release(release)
     state = read_state(release)
     # Whatever else is there is no release, and reported as an error.
     published = exists(release) and bool(read_header(release, "release"))
@@ -56,6 +58,7 @@ def approve_command(release: str, name: str, reason: str, *, as_json: bool) -> d
     OptionError, StoreError
         If there is nothing to approve, or a run is writing.
     """
+    release = find_release(release)
     approval = approve_release(release, name, reason)
     if not as_json:
         say(f"approved by {approval['name']}: {approval['reason']}\n{approval['sentence']}")
@@ -71,8 +74,14 @@ def purge_command(release: str, *, as_json: bool) -> dict[str, Any]:
     StoreError
         If a run is writing.
     """
+    release = find_release(release)
     found = purge_workspace(release)
     if not as_json:
         what = "workspace removed" if found else "there was no workspace; nothing removed"
         say(f"{shown(release)}: {what}")
     return {"release": shown(release), "removed": found}
+
+
+def find_release(place: str) -> str:
+    """Where the release is; of a configuration, the one that it writes."""
+    return read_options(place).release.path if place.endswith(".toml") else place

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from shlex import quote
 
 from privpipe.errors import FormatError, GateError, OptionError, printable
 from privpipe.store.access.holding.workspace import hold_workspace, read_state, workspace_url
@@ -83,7 +84,7 @@ def read_approval(release_url: str, digest: str) -> dict[str, str] | None:
             "What was approved is not what the gate refuses now: the run, its records, its "
             "findings or the limits have changed since.",
             remedy="Nothing was published. Run `privpipe purge` to begin anew, or approve this: "
-            "privpipe approve RELEASE --name NAME --reason REASON.",
+            f"privpipe approve {quote(shown(release_url))} --name NAME --reason REASON.",
             code="other-approval",
         )
     return found

@@ -12,7 +12,7 @@ import sys
 from typing import IO, Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from privpipe.errors import printable
@@ -79,5 +79,6 @@ def say_raw(text: str, *, end: str = "\n", flush: bool = False) -> None:
 
 
 def tabulate(*headers: str, title: str | None = None) -> Table:
-    """An empty table; its cells are plain text."""
-    return Table(*headers, title=title, title_justify="left")
+    """An empty table; its cells are plain text, and what is too long for a line goes on below."""
+    columns = [Column(header, overflow="fold") for header in headers]
+    return Table(*columns, title=title, title_justify="left")

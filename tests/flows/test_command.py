@@ -108,6 +108,8 @@ def test_status_and_purge__of_an_interrupted_run(
         begin_or_resume(run)
         assert call(monkeypatch, "status", release, "--json") == 0
         content = capsys.readouterr().out
+        assert call(monkeypatch, "status", config, "--json") == 0  # what writes it will do
+        assert capsys.readouterr().out == content
         assert json.loads(content) == json.loads(content) | {
             "running": True,
             "published": False,
