@@ -13,10 +13,12 @@ from privpipe.report.surrogate_text import write_surrogate_markdown
 from privpipe.report.tables import write_table
 
 __all__ = [
+    "name_verdict",
     "say_gate",
     "say_neighbours",
     "say_unseen",
     "say_verdict",
+    "say_weaker",
     "tabulate_predictions",
     "unescape_markdown",
     "write_audit_markdown",
@@ -54,7 +56,7 @@ def write_audit_markdown(findings: Mapping[str, Any]) -> str:
     """Render the findings as markdown."""
     parts = [
         "# Audit",
-        _verdict(findings["adversaries"]),
+        _verdict(findings["adversaries"], name_verdict(findings)),
         _gate(findings),
         _promise(findings),
         f"{findings['basis']} {findings['n_records']:,} records judged"
@@ -106,21 +108,34 @@ def say_neighbours(found: Mapping[str, Any] | None) -> str:
 
 def say_verdict(findings: Mapping[str, Any]) -> str:
     """The verdict with its reason in a sentence, for the last line of a run."""
-    found = findings["adversaries"]
-    return f"{found['verdict']}: {found.get('reason') or 'no adversary succeeded'}"
+    reason = findings["adversaries"].get("reason") or "no adversary succeeded"
+    return f"{name_verdict(findings)}: {reason}"
+
+
+def name_verdict(findings: Mapping[str, Any]) -> str:
+    """The verdict in a word or some: "safe" alone is said by limits as strict as usual only."""
+    verdict = str(findings["adversaries"]["verdict"])
+    is_weaker = verdict == "safe" and (findings.get("gate") or {}).get("weaker")
+    return "safe within weaker limits" if is_weaker else verdict
 
 
 def say_gate(findings: Mapping[str, Any]) -> str:
     """What became of the gate, in a sentence."""
     gate = findings["gate"]
     if gate["state"] == "passed":
-        return "passed: every limit holds."
+        return f"passed: every limit holds.{say_weaker(gate)}"
     if gate["state"] == "approved":
         by = gate["approval"]
         return f"overridden by {by['name']} ({by['reason']}), {by['approved']}. {gate['sentence']}"
     if gate["state"] == "not gated":
         return f"not gated: [gate] enforce is false. {gate['sentence']}"
     return f"failed. {gate['sentence']}"
+
+
+def say_weaker(gate: Mapping[str, Any]) -> str:
+    """Which limits ask less than usual, to follow a sentence; nothing where none does."""
+    weaker = gate.get("weaker")
+    return f" Weaker than usual: {'; '.join(weaker)}." if weaker else ""
 
 
 def _gate(findings: Mapping[str, Any]) -> str:
@@ -135,13 +150,11 @@ def _promise(findings: Mapping[str, Any]) -> str:
     return f"**Promise** {_escape(printable(str(text)))}" if text else ""
 
 
-def _verdict(found: Mapping[str, Any]) -> str:
+def _verdict(found: Mapping[str, Any], name: str) -> str:
     """The verdict and the sentence of every variable."""
     decisions = found.get("decisions") or []
     lines = [f"- {_escape(one['reason'])}" for one in decisions]
-    return "\n".join(
-        [f"**Verdict: {found['verdict']}**", "", *(lines or [_escape(found["reason"])])]
-    )
+    return "\n".join([f"**Verdict: {name}**", "", *(lines or [_escape(found["reason"])])])
 
 
 def _escape(text: str) -> str:

@@ -22,6 +22,7 @@ from privpipe_flows.runs.stages import audit_attacks
 from privpipe_flows.runs.stages.gate import check_gated, judge_findings
 from privpipe_flows.runs.stages.gate_check import GateNeeds
 from privpipe_flows.runs.stages.sample_check import SampleFindings
+from privpipe_flows.runs.stages.weaker_limits import list_weaker_limits
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 from tests.store.serial_run import run_serially, serial_flows
 
@@ -60,6 +61,7 @@ def test_gate__lets_a_sound_release_through_and_says_so(folder: Path) -> None:
     run_serially(make_leaky_options(folder))
     header = open_release(str(folder / "release.zarr"), verify=True).attrs["privpipe"]
     assert header["audit"]["gate"]["state"] == "passed"
+    assert header["audit"]["gate"]["weaker"] == list_weaker_limits(make_leaky_options(folder))
     (one,) = header["audit"]["adversaries"]["decisions"]
     assert one["verdict"] == "safe"
     assert one["gain_upper"] <= one["allowed"]
@@ -94,6 +96,13 @@ def test_gate__keeps_a_leak_back_with_a_sentence_and_goes_on_with_another_limit(
     assert header["run"] == state.run_id
     assert header["audit"]["gate"]["state"] == "passed"
     assert header["audit"]["gate"]["limits"]["exposed_max"] == 1.0
+    # Limits set to what a leak reaches make no release safe: every reader is told.
+    told = "confidential_advantage_max 1 (usually 0.1); exposed_max 1 (usually 0.01)"
+    pages = [folder / "release.report" / name for name in ("report.html", "public.html")]
+    for said in (str(header["audit"]["gate"]["sentence"]), *(one.read_text() for one in pages)):
+        assert f"Weaker than usual: {told}" in said
+    assert all("<strong>safe within weaker limits</strong>" in one.read_text() for one in pages)
+    assert "safe within weaker limits" in (folder / "release.report" / "audit.md").read_text()
     assert {one["status"] for one in header["audit"]["attacks"].values()} == {"measured"}
     assert "score" in header["audit"]["utility"]["wanted"]
 
@@ -261,3 +270,28 @@ def test_judge_findings__compares_with_the_previous_release(
 def test_check_gated__wants_a_gate_at_all() -> None:
     with pytest.raises(GateError, match="did not go through"):
         check_gated(findings())
+
+
+def test_weaker_limits__are_all_that_ask_less_than_the_defaults() -> None:
+    base: dict[str, Any] = {
+        "collection": {"path": "c"},
+        "method": {"name": "leace"},
+        "release": {"path": "r"},
+    }
+    assert list_weaker_limits(RunOptions(**base)) == []
+    stricter = {"confidential_advantage_max": 0.05, "exposed_max": 0.0, "drift_max": 0.1}
+    assert list_weaker_limits(RunOptions(**base, gate=stricter, audit={"level": 0.99})) == []
+    weaker = RunOptions(
+        **base,
+        gate={"must_find": 0.5, "drift_max": None},
+        audit={"level": 0.5, "decides": ["accuracy"], "adversaries": ["logistic"]},
+    )
+    found = list_weaker_limits(weaker)
+    assert found[:3] == [
+        "must_find 0.5 (usually 0.2)",
+        "drift_max none (usually 0.5)",
+        "level 0.5 (usually 0.95)",
+    ]
+    assert "auc" in found[3]
+    assert "boosting" in found[4]
+    assert len(found) == 5

@@ -13,10 +13,8 @@ def test_say_verdict__gives_the_reason_and_says_where_there_is_none() -> None:
 
 def test_verdict__lets_no_name_act_as_markup() -> None:
     reason = "'<script>[a](b)*' is unproven, it was not attacked: too rare."
-    page = _verdict({"verdict": "unproven", "decisions": [{"reason": reason}]})
+    page = _verdict({"decisions": [{"reason": reason}]}, "unproven")
     assert page.startswith("**Verdict: unproven**")
     assert r"\<script\>\[a\]\(b\)\*" in page
     assert reason in page.replace("\\", "")
-    assert "no adversary" in _verdict(
-        {"verdict": "unknown", "reason": "no adversary was asked for"}
-    )
+    assert "no adversary" in _verdict({"reason": "no adversary was asked for"}, "unknown")

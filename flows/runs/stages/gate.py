@@ -24,6 +24,7 @@ from privpipe.store.releases.release import ReleasePlan, digest_receipts, read_l
 from privpipe_flows.runs.approval import read_approval, write_case
 from privpipe_flows.runs.configuration.run_options import GateSection
 from privpipe_flows.runs.run import Run, find_attack_options
+from privpipe_flows.runs.stages.weaker_limits import list_weaker_limits
 
 __all__ = ["check_gated", "gate_stage", "judge_findings"]
 
@@ -66,17 +67,19 @@ def gate_stage(
     -------
     findings
         With ``gate``: its state ("passed", "failed", "approved" or "not gated"), sentence,
-        complaints, limits and approval. Where it failed, what may be approved is recorded.
+        complaints, limits, those that ask less than usual, and approval. Where it failed, what
+        may be approved is recorded.
     """
     section = run.options.gate
     complaints = judge_findings(findings, section, previous)
     ways_out = find_ways_out(findings, run) if complaints else ""
     gate: dict[str, Any] = {
         "state": "passed",
-        "sentence": _say(complaints),
+        "sentence": _say(complaints, weaker := list_weaker_limits(run.options)),
         "ways_out": ways_out,
         "complaints": [{"code": one.code, "reason": one.reason} for one in complaints],
         "limits": section.model_dump(mode="json", exclude={"previous"}),
+        "weaker": weaker,
         "approval": None,
     }
     if not section.enforce:
@@ -324,9 +327,10 @@ def _find_limits(found: Mapping[str, Any], run: Run) -> str:
     return ", ".join(f"{name} = {limit:g}" for name, limit in shown.items())
 
 
-def _say(complaints: list[Complaint]) -> str:
+def _say(complaints: list[Complaint], weaker: list[str]) -> str:
     if not complaints:
-        return "The gate is open: every limit holds."
+        less = f" Weaker than usual: {'; '.join(weaker)}." if weaker else ""
+        return f"The gate is open: every limit holds.{less}"
     shown = " ".join(one.reason for one in complaints[:3])
     more = f" {len(complaints) - 3} further complaints are in the report." * (len(complaints) > 3)
     return f"The gate stays closed. {shown}{more}"

@@ -60,6 +60,7 @@ def render_page(
     *,
     verdict: str = "",
     verdict_text: str = "",
+    verdict_name: str = "",
     facts: Mapping[str, str] | None = None,
     version: str = "",
 ) -> str:
@@ -75,6 +76,8 @@ def render_page(
         "safe", "leaks", "unproven" or "unknown" for a banner; none when empty.
     verdict_text
         What the banner says beside it; what the verdict means, when empty.
+    verdict_name
+        What it calls the verdict; the verdict itself, when empty.
     facts
         Names and values listed under the heading, such as run, method and options.
     version
@@ -93,6 +96,7 @@ def render_page(
         title=title,
         verdict=verdict,
         verdict_text=verdict_text or VERDICTS.get(verdict, ""),
+        verdict_name=verdict_name or verdict,
         facts=dict(facts or {}),
         sections=[_describe(section) for section in sections],
         version=version,

@@ -14,9 +14,11 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from privpipe.report.audit_text import (
+    name_verdict,
     say_gate,
     say_neighbours,
     say_unseen,
+    say_weaker,
     tabulate_predictions,
 )
 from privpipe.report.pages.kept_model_sections import list_kept_model, list_not_protected
@@ -109,6 +111,7 @@ def render_release_page(findings: Mapping[str, Any], *, version: str = "") -> st
             *_closing_sections(findings),
         ],
         verdict=found["verdict"],
+        verdict_name=name_verdict(findings),
         verdict_text=_headline(findings),
         facts=_facts(findings),
         version=version,
@@ -132,7 +135,8 @@ def render_public_page(findings: Mapping[str, Any], *, version: str = "") -> str
         "Release",
         [*sections, *_closing_sections(findings)],
         verdict=found["verdict"],
-        verdict_text=f"Gate: {gate.get('state', 'none')}.",
+        verdict_name=name_verdict(findings),
+        verdict_text=f"Gate: {gate.get('state', 'none')}.{say_weaker(gate)}",
         facts=_public_facts(findings),
         version=version,
     )
