@@ -117,8 +117,7 @@ def _compare_chunks(given: dict[str, Any], n: int, rounds: int) -> list[tuple[An
         collection = make_collection(Path(folder), 1, n)
         x = collection.read(FEATURES, 0, n)
         head = x[:2_000].astype(np.float64)
-        labels = {"desired": head[:, 0] > 0, "confidential": head[:, 1] > 0}
-        rows = Records(head, public=True, **labels)
+        rows = Records(head, desired=head[:, 0] > 0, confidential=head[:, 1] > 0, public=True)
         name = given["name"]
         plain = METHODS[name].fit(rows, make_options(METHODS[name].options, given, name))
         actions: dict[str, Callable[[], object]] = {}

@@ -189,8 +189,8 @@ class _Iterate:
     product of full matrices per block instead of six.
     """
 
-    factors: list[FloatArray]
-    products: list[FloatArray]
+    factors: Sequence[FloatArray]
+    products: Sequence[FloatArray]
 
     def combine(self, share: float, other: _Iterate) -> _Iterate:
         """This iterate and a share of another."""
@@ -268,7 +268,7 @@ class _Problem:
         )
         return objective, objective - (scale * linear - scale**2 * loss / 2)
 
-    def _measure_norm(self, factors: list[FloatArray], products: list[FloatArray]) -> float:
+    def _measure_norm(self, factors: Sequence[FloatArray], products: Sequence[FloatArray]) -> float:
         """Spectral norm of the weighted blocks ``D M R``."""
         weighted = _Iterate(
             *([w * m for w, m in zip(self.weights, part, strict=True)]

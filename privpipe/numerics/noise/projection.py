@@ -67,7 +67,7 @@ def project_in_order(x: FloatArray, weights: FloatArray, offset: FloatArray) -> 
     array([[21.5]])
     """
     narrow = x.dtype == np.float32
-    rows = np.ascontiguousarray(x, np.float32 if narrow else np.float64)
+    rows: FloatArray = np.ascontiguousarray(x, np.float32 if narrow else np.float64)
     out = np.empty((len(rows), weights.shape[1]))
     _project(rows, np.ascontiguousarray(weights, np.float64), offset.astype(np.float64), out)
     return out
