@@ -20,6 +20,7 @@ __all__ = [
     "Coordinates",
     "Counts",
     "Forecast",
+    "Layered",
     "MakesRecords",
     "Measures",
     "MixesRecords",
@@ -110,6 +111,20 @@ class Projects(Protocol):
     @property
     def offset(self) -> FloatArray:
         """(n_features_out,)."""
+        ...
+
+
+@runtime_checkable
+class Layered(Protocol):
+    """Is linear layers in turn, with one function of single numbers behind each."""
+
+    @property
+    def layers(self) -> Sequence[tuple[FloatArray, FloatArray]]:
+        """Weights (n_in, n_out) and offset (n_out,) of each, the first on the records."""
+        ...
+
+    def activate(self, values: FloatArray) -> FloatArray:
+        """The function, number by number: the same bits wherever a number stands."""
         ...
 
 

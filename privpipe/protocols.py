@@ -75,6 +75,9 @@ class ShardSchema:
         Whether records count by weights.
     public
         Whether the records are said to be public, so that what is learned from them tells nothing.
+    n_records
+        Records of the whole collection, those that a fit holds out or leaves out among them; 0
+        where that is not known.
     """
 
     n_features: int
@@ -84,6 +87,7 @@ class ShardSchema:
     feature_names: tuple[str, ...] = ()
     weighted: bool = False
     public: bool = False
+    n_records: int = 0
 
 
 def _no_columns() -> FloatArray:

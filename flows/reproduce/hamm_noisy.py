@@ -100,8 +100,8 @@ def reproduce_noisy(
         trials["har"] = [draw_har_trial(data, seed) for seed in range(runs)]
     jobs = [
         _Job(name, number, trial, width, kind)
-        for width in widths
         for name, found in trials.items()
+        for width in widths
         for number, trial in enumerate(found)
         for kind in FILTERS
     ]

@@ -133,6 +133,7 @@ class Records:
             feature_names=names,
             weighted=bool(self._whole.weights.size),
             public=public,
+            n_records=len(x),
             desired=d_columns,
             confidential=c_columns,
             attributes=tuple(

@@ -102,6 +102,7 @@ class CollectionSchema:
             confidential=tuple(self.variable(name).column for name in confidential),
             attributes=tuple(self.variable(name).column for name in attributes),
             feature_names=self.feature_names,
+            n_records=self.n_records,
         )
 
 

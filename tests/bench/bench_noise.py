@@ -6,6 +6,7 @@ Laplace, its K-norm (normals, a gamma, a norm), the same filter without noise.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -48,7 +49,9 @@ def seconds(actions: dict[str, Callable[[], object]], rounds: int) -> dict[str, 
 def run(small: bool) -> list[tuple[Any, ...]]:
     """Rows: name, value, unit, reference, reference value, ratio."""
     n, rounds = (2_000, 1) if small else (50_000, 9)
-    return [*_compare_draws(n, rounds), *_compare_chunks(2_000 if small else CHUNK_ROWS, rounds)]
+    n_chunk = 2_000 if small else CHUNK_ROWS
+    chunks = [row for given in FILTERS for row in _compare_chunks(given, n_chunk, rounds)]
+    return [*_compare_draws(n, rounds), *chunks, *_list_slacks()]
 
 
 def _compare_draws(n: int, rounds: int) -> list[tuple[Any, ...]]:
@@ -85,30 +88,59 @@ def _compare_draws(n: int, rounds: int) -> list[tuple[Any, ...]]:
     ]  # fmt: skip
 
 
-def _compare_chunks(n: int, rounds: int) -> list[tuple[Any, ...]]:
+def _list_slacks() -> list[tuple[Any, ...]]:
+    """What stored probabilities add to epsilon: bits below 1, which must exceed `MOST_SLACK`.
+
+    Thirty laws of 20 values a record; and, for each width, delta of the K-norm law at epsilon 1.
+    """
+    laws = [
+        DiscreteLaplaceNoise(epsilon, sensitivity, WIDTH)
+        for epsilon in (0.01, 0.1, 0.5, 1.0, 4.0, 8.0)
+        for sensitivity in (2, 2**6, 2**11, 3 * 2**14 + 1, 2**17)
+    ]
+    rows: list[tuple[Any, ...]] = []
+    for law in laws:
+        bits = -math.log2(law.slack)
+        name = f"slack, epsilon {law.epsilon:g}, sensitivity {law.sensitivity:,}"
+        rows.append((name, bits, "bits", "asked", MOST_SLACK, bits / MOST_SLACK))
+    for width in (1, 2, 5, 20, 561):
+        bits = -math.log2(plan_mechanism(1.0, width, "l2", "knorm").delta)
+        rows.append(
+            (f"K-norm delta, d = {width}", bits, "bits", "asked", MOST_SLACK, bits / MOST_SLACK)
+        )
+    return rows
+
+
+def _compare_chunks(given: dict[str, Any], n: int, rounds: int) -> list[tuple[Any, ...]]:
     """A chunk from store to store, with a filter alone and with the same filter and noise."""
     with TemporaryDirectory() as folder:
         collection = make_collection(Path(folder), 1, n)
         x = collection.read(FEATURES, 0, n)
-        rows = Records(x[:2_000].astype(np.float64), public=True)
-        plain = METHODS["pca"].fit(rows, make_options(METHODS["pca"].options, PCA, "pca"))
+        head = x[:2_000].astype(np.float64)
+        rows = Records(head, desired=head[:, 0] > 0, confidential=head[:, 1] > 0, public=True)
+        name = given["name"]
+        plain = METHODS[name].fit(rows, make_options(METHODS[name].options, given, name))
         actions: dict[str, Callable[[], object]] = {}
         for law in ("none", "knorm", "discrete"):
-            given = {"name": "noisy", "epsilon": 1.0, "filter": PCA, "noise": law}
+            noisy = {"name": "noisy", "epsilon": 1.0, "filter": given, "noise": law}
             method = METHODS["noisy"]
             fitted = plain
             if law != "none":
-                fitted = method.fit(rows, make_options(method.options, given, "noisy"))
+                fitted = method.fit(rows, make_options(method.options, noisy, "noisy"))
             actions[law] = _make_job(Path(folder), collection, fitted, law)
         found = seconds(actions, rounds)
     return [
-        (f"chunk, {law}", found[law] * 1e6 / n, "us a record", "chunk, filter alone",
+        (f"chunk, {name}, {law}", found[law] * 1e6 / n, "us a record", "chunk, filter alone",
          found["none"] * 1e6 / n, found[law] / found["none"])
         for law in ("knorm", "discrete")
     ]  # fmt: skip
 
 
-PCA = {"name": "pca", "n_filtered": WIDTH}
+FILTERS: tuple[dict[str, Any], ...] = (
+    {"name": "pca", "n_filtered": WIDTH},
+    {"name": "minimax_neural", "n_hidden": (20, 10), "max_iterations": 2},
+)
+MOST_SLACK = 100.0
 
 
 def _make_job(folder: Path, collection: Any, fitted: Any, name: str) -> Callable[[], object]:
@@ -116,7 +148,9 @@ def _make_job(folder: Path, collection: Any, fitted: Any, name: str) -> Callable
     digest = write_model(fitted, model)
     n = collection.n_records
     plan = ReleasePlan(
-        name, str(folder / f"{name}.zarr"), (ArrayPlan(FEATURES, (n, WIDTH), n, "float32"),)
+        name,
+        str(folder / f"{name}.zarr"),
+        (ArrayPlan(FEATURES, (n, fitted.n_features_out), n, "float32"),),
     )
     prepare_release(plan)
     job = CleaningJob(collection, plan, model, digest)

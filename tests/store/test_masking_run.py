@@ -186,6 +186,9 @@ def test_run__publishes_by_itself_where_every_attack_fails(
     for said in ("second moments of the records", "What is not protected", "differential privacy"):
         assert said in page
         assert said in public
+    report = (tmp_path / "release.report" / "audit.md").read_text()
+    for text in (page, public, report):  # safe, but not of what nobody named
+        assert ("no variable is named as confidential" in text) == (hidden is None)
     for said in ("What the surrogates keep", "eta =", "Coefficients", "on an unsafe control"):
         assert said in page
         assert said not in public

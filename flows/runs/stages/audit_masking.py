@@ -63,6 +63,12 @@ NOT_PROTECTED = (
 )
 """What the report says is not protected."""
 
+UNNAMED = (
+    "whatever the responses and the features tell of a person: no variable is named as "
+    "confidential, and none was judged"
+)
+"""The same, where nothing is confidential."""
+
 MOST_RELEASED = 200_000
 """Surrogates that attacks are given."""
 
@@ -112,7 +118,10 @@ def audit_masking(
             "attacks": attacks,
             "controls": controls,
             "utility": utility,
-            "not_protected": list(NOT_PROTECTED),
+            "not_protected": [
+                *NOT_PROTECTED,
+                *([] if run.options.collection.confidential else [UNNAMED]),
+            ],
         },
         "adversaries": _join(found, decide_records(attacks, controls, options)),
     }
@@ -131,7 +140,11 @@ def _attack_variables(
 ) -> dict[str, Any]:
     """Every adversary on what models fitted to surrogates answer for held-out raw records."""
     if not held_out.confidential:
-        return _say_nothing("no variable is named as confidential", "safe")
+        return _say_nothing(
+            "no attack on single records succeeds; no variable is named as confidential, so that "
+            "none was judged",
+            "safe",
+        )
     if not run.options.audit.adversaries:
         return _say_nothing("no adversary was asked for")
     try:

@@ -139,16 +139,16 @@ def solve_completion(
     options = options or FixedPointOptions()
     _check(blocks, penalty)
     problem = _Problem(blocks)
-    factors = [np.zeros_like(block.gram) for block in blocks]
+    found = _Iterate(*([np.zeros_like(block.gram) for block in blocks] for _ in range(2)))
     n_iterations, stopped = 0, _ITERATIONS
     for level in _lower(problem.measure_start(), penalty, options.decrease):
         is_last = level == penalty
-        factors, spent, stopped = _descend(problem, factors, level, is_last, options)
+        found, spent, stopped = _descend(problem, found, level, is_last, options)
         n_iterations += spent
-    directions, values = problem.decompose(factors)
-    objective, gap = problem.measure_gap(factors, penalty)
+    directions, values = problem.decompose(found)
+    objective, gap = problem.measure_gap(found, penalty)
     return Completion(
-        tuple(factors),
+        tuple(found.factors),
         directions,
         values,
         objective,
@@ -181,6 +181,40 @@ def _lower(start: float, penalty: float, decrease: float) -> Iterator[float]:
     yield penalty
 
 
+@dataclass(frozen=True, eq=False)
+class _Iterate:
+    """A matrix M per block, and its product M G with the block's Gram matrix.
+
+    A step is linear in both but for the spectrum: with the products carried along, it takes one
+    product of full matrices per block instead of six.
+    """
+
+    factors: Sequence[FloatArray]
+    products: Sequence[FloatArray]
+
+    def combine(self, share: float, other: _Iterate) -> _Iterate:
+        """This iterate and a share of another."""
+        return _Iterate(
+            *(
+                [mine + share * theirs for mine, theirs in zip(*pair, strict=True)]
+                for pair in ((self.factors, other.factors), (self.products, other.products))
+            )
+        )
+
+    def measure_energies(self) -> list[FloatArray]:
+        """Squared norm of every row of each block."""
+        return [
+            np.einsum("ij,ij->i", product, factor)
+            for product, factor in zip(self.products, self.factors, strict=True)
+        ]
+
+    def measure_spectrum(self) -> tuple[FloatArray, FloatArray]:
+        """Singular values, largest first, and left singular vectors of the blocks ``M R``."""
+        total = np.sum([g @ m.T for m, g in zip(self.factors, self.products, strict=True)], axis=0)
+        values, vectors = np.linalg.eigh((total + total.T) / 2)
+        return np.sqrt(np.maximum(values[::-1], 0.0)), vectors[:, ::-1]
+
+
 class _Problem:
     """The blocks of one problem, with what every step needs of them."""
 
@@ -189,110 +223,101 @@ class _Problem:
         self.weights = [block.weights[:, None] for block in blocks]
         self.largest = max(float(block.weights.max()) for block in blocks)
         self.steps = [w / self.largest for w in self.weights]
+        self.identities = [np.eye(len(gram)) for gram in self.grams]
 
     def measure_start(self) -> float:
         """Spectral norm of the weighted observations: above it the solution is zero."""
-        return _norm([w * np.eye(len(w)) for w in self.weights], self.grams)
+        return self._measure_norm(self.identities, self.grams)
 
-    def step(
-        self, points: list[FloatArray], level: float
-    ) -> tuple[list[FloatArray], FloatArray, FloatArray]:
-        """A gradient step from each point, then shrinking; factors, directions, values."""
-        moved = [
-            (1 - s) * point + s * np.eye(len(s))
-            for s, point in zip(self.steps, points, strict=True)
-        ]
-        values, vectors = _spectrum(moved, self.grams)
+    def step(self, point: _Iterate, level: float) -> _Iterate:
+        """A gradient step from a point, then shrinking."""
+        moved = _Iterate(
+            *(
+                [(1 - s) * old + s * new for s, old, new in zip(self.steps, *pair, strict=True)]
+                for pair in ((point.factors, self.identities), (point.products, self.grams))
+            )
+        )
+        values, vectors = moved.measure_spectrum()
         kept = values > level / self.largest
         shrunk = (values[kept] - level / self.largest) / values[kept]
-        shrink = (vectors[:, kept] * shrunk) @ vectors[:, kept].T
-        return [shrink @ h for h in moved], vectors[:, kept], values[kept]
+        left, right = vectors[:, kept] * shrunk, vectors[:, kept].T
+        return _Iterate(
+            *([left @ (right @ h) for h in part] for part in (moved.factors, moved.products))
+        )
 
-    def decompose(self, factors: list[FloatArray]) -> tuple[FloatArray, FloatArray]:
+    def decompose(self, iterate: _Iterate) -> tuple[FloatArray, FloatArray]:
         """Left singular vectors and values of the matrix, what is zero to rounding left out."""
-        values, vectors = _spectrum(factors, self.grams)
+        values, vectors = iterate.measure_spectrum()
         kept = values > 1e-7 * max(float(values.max(initial=0.0)), 1e-300)
         return vectors[:, kept], values[kept]
 
-    def measure_gap(self, factors: list[FloatArray], penalty: float) -> tuple[float, float]:
+    def measure_gap(self, iterate: _Iterate, penalty: float) -> tuple[float, float]:
         """Objective, and its distance to the dual value of the scaled residual."""
-        residuals = [np.eye(len(m)) - m for m in factors]
-        weighted = [w * e for w, e in zip(self.weights, residuals, strict=True)]
-        _, spectrum = self.decompose(factors)
+        left = _Iterate(self.identities, self.grams).combine(-1.0, iterate)
+        _, spectrum = self.decompose(iterate)
         loss = sum(
-            float(np.sum((e @ g) * d))
-            for e, g, d in zip(residuals, self.grams, weighted, strict=True)
+            float(np.sum(w[:, 0] * energies))
+            for w, energies in zip(self.weights, left.measure_energies(), strict=True)
         )
         objective = penalty * float(spectrum.sum()) + loss / 2
-        scale = min(1.0, penalty / max(_norm(weighted, self.grams), 1e-300))
-        linear = sum(float(np.sum(d * g)) for d, g in zip(weighted, self.grams, strict=True))
+        norm = self._measure_norm(left.factors, left.products)
+        scale = min(1.0, penalty / max(norm, 1e-300))
+        linear = sum(
+            float(np.sum(w[:, 0] * np.diagonal(product)))
+            for w, product in zip(self.weights, left.products, strict=True)
+        )
         return objective, objective - (scale * linear - scale**2 * loss / 2)
 
-    def measure_change(self, new: list[FloatArray], old: list[FloatArray]) -> float:
+    def _measure_norm(self, factors: Sequence[FloatArray], products: Sequence[FloatArray]) -> float:
+        """Spectral norm of the weighted blocks ``D M R``."""
+        weighted = _Iterate(
+            *([w * m for w, m in zip(self.weights, part, strict=True)]
+              for part in (factors, products))
+        )  # fmt: skip
+        return float(weighted.measure_spectrum()[0][0])
+
+    def measure_change(self, step: _Iterate, new: _Iterate) -> float:
         """Largest relative change: of all observed rows, and of the others of each block."""
-        changes, sizes = np.zeros(1 + len(new)), np.zeros(1 + len(new))
-        for number, (m, before, g, w) in enumerate(
-            zip(new, old, self.grams, self.weights, strict=True)
-        ):
-            observed = w[:, 0] > 0
-            for into, matrix in ((changes, m - before), (sizes, m)):
-                energy = np.sum((matrix @ g) * matrix, axis=1)
+        changes, sizes = np.zeros(1 + len(self.grams)), np.zeros(1 + len(self.grams))
+        for into, iterate in ((changes, step), (sizes, new)):
+            for number, energy in enumerate(iterate.measure_energies()):
+                observed = self.weights[number][:, 0] > 0
                 into[0] += max(0.0, float(energy[observed].sum()))
                 into[1 + number] += max(0.0, float(energy[~observed].sum()))
         ratios = changes / np.where(sizes > 0, sizes, 1.0)
         return math.sqrt(float(ratios.max()))
 
-    def points_uphill(
-        self, points: list[FloatArray], new: list[FloatArray], old: list[FloatArray]
-    ) -> bool:
-        """Whether the last step turns against its own momentum (O'Donoghue and Candes 2015)."""
-        return (
-            sum(
-                float(np.sum(((y - m) @ g) * (m - before)))
-                for y, m, before, g in zip(points, new, old, self.grams, strict=True)
-            )
-            > 0
-        )
-
 
 def _descend(
     problem: _Problem,
-    factors: list[FloatArray],
+    iterate: _Iterate,
     level: float,
     is_last: bool,
     options: FixedPointOptions,
-) -> tuple[list[FloatArray], int, Stop]:
+) -> tuple[_Iterate, int, Stop]:
     """Accelerated steps at one penalty; the earlier ones of the continuation need only be near."""
-    momentum, points = 1.0, factors
+    momentum, point = 1.0, iterate
     tolerance = options.tolerance if is_last else options.early_tolerance
     for count in range(1, options.max_iterations + 1):
-        new, _, _ = problem.step(points, level)
+        new = problem.step(point, level)
+        step = new.combine(-1.0, iterate)
         following = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
-        if problem.points_uphill(points, new, factors):
-            following, points = 1.0, new
+        if _points_uphill(point.combine(-1.0, new), step):
+            following, point = 1.0, new
         else:
-            ahead = (momentum - 1) / following
-            points = [m + ahead * (m - old) for m, old in zip(new, factors, strict=True)]
-        change = problem.measure_change(new, factors)
-        momentum, factors = following, new
+            point = new.combine((momentum - 1) / following, step)
+        change = problem.measure_change(step, new)
+        momentum, iterate = following, new
         if change <= tolerance:
-            return factors, count, "change"
+            return iterate, count, "change"
         if is_last and count % 10 == 0:
-            objective, gap = problem.measure_gap(factors, level)
+            objective, gap = problem.measure_gap(iterate, level)
             if gap <= options.gap * objective:
-                return factors, count, "gap"
-    return factors, options.max_iterations, _ITERATIONS
+                return iterate, count, "gap"
+    return iterate, options.max_iterations, _ITERATIONS
 
 
-def _spectrum(
-    factors: Sequence[FloatArray], grams: Sequence[FloatArray]
-) -> tuple[FloatArray, FloatArray]:
-    """Singular values, largest first, and left singular vectors of the blocks ``M R``."""
-    total = np.sum([m @ g @ m.T for m, g in zip(factors, grams, strict=True)], axis=0)
-    values, vectors = np.linalg.eigh((total + total.T) / 2)
-    return np.sqrt(np.maximum(values[::-1], 0.0)), vectors[:, ::-1]
-
-
-def _norm(factors: Sequence[FloatArray], grams: Sequence[FloatArray]) -> float:
-    """Spectral norm of the blocks ``M R``."""
-    return float(_spectrum(factors, grams)[0][0])
+def _points_uphill(back: _Iterate, step: _Iterate) -> bool:
+    """Whether a step turns against its own momentum (O'Donoghue and Candes 2015)."""
+    pairs = zip(back.products, step.factors, strict=True)
+    return sum(float(np.sum(product * factor)) for product, factor in pairs) > 0

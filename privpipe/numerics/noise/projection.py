@@ -28,7 +28,8 @@ def _project(x: FloatArray, weights: FloatArray, offset: FloatArray, out: FloatA
             out[i + 2, j] = offset[j]
             out[i + 3, j] = offset[j]
         for k in range(n_terms):
-            a, b, c, d = x[i, k], x[i + 1, k], x[i + 2, k], x[i + 3, k]
+            a, b = np.float64(x[i, k]), np.float64(x[i + 1, k])
+            c, d = np.float64(x[i + 2, k]), np.float64(x[i + 3, k])
             for j in range(width):
                 w = weights[k, j]
                 out[i, j] += a * w
@@ -39,7 +40,7 @@ def _project(x: FloatArray, weights: FloatArray, offset: FloatArray, out: FloatA
         for j in range(width):
             out[i, j] = offset[j]
         for k in range(n_terms):
-            a = x[i, k]
+            a = np.float64(x[i, k])
             for j in range(width):
                 out[i, j] += a * weights[k, j]
 
@@ -50,6 +51,7 @@ def project_in_order(x: FloatArray, weights: FloatArray, offset: FloatArray) -> 
     Parameters
     ----------
     x : (n_records, n_features)
+        float32 is widened number by number, not copied.
     weights : (n_features, n_filtered)
     offset : (n_filtered,)
 
@@ -64,7 +66,8 @@ def project_in_order(x: FloatArray, weights: FloatArray, offset: FloatArray) -> 
     >>> project_in_order(np.array([[1.0, 2.0]]), np.array([[1.0], [10.0]]), np.array([0.5]))
     array([[21.5]])
     """
-    rows = np.ascontiguousarray(x, np.float64)
+    narrow = x.dtype == np.float32
+    rows: FloatArray = np.ascontiguousarray(x, np.float32 if narrow else np.float64)
     out = np.empty((len(rows), weights.shape[1]))
     _project(rows, np.ascontiguousarray(weights, np.float64), offset.astype(np.float64), out)
     return out

@@ -243,8 +243,7 @@ def check_masking(options: MaskingOptions, schema: ShardSchema) -> None:
         raise InputError(
             "The records have no numeric features to mask.", remedy="Ingest numeric features."
         )
-    if options.n_surrogates < schema.n_features + 1:
-        refusals.check_counts(options.n_surrogates, 2**31, schema.n_features + 1)
+    refusals.check_counts(options.n_surrogates, schema.n_records or 2**31, schema.n_features + 1)
     scaled = {"clip": options.clip is not None, "missing": options.missing == "complete"}
     if options.solver == "literal" and any(scaled.values()):
         name = next(name for name, given in scaled.items() if given)

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 from pydantic.dataclasses import dataclass as options_dataclass
+from scipy.special import expit
 
 from privpipe.described import described, facts_of_map
 from privpipe.errors import OptionError
@@ -131,11 +132,24 @@ class NeuralFilter:
         """None for single records; see `promise_nothing`."""
         return promise_nothing("minimax")
 
+    @property
+    def _family(self) -> SigmoidFamily:
+        return SigmoidFamily(np.zeros(self.n_features_in), tuple(self.widths[1:].tolist()))
+
+    @property
+    def layers(self) -> list[tuple[FloatArray, FloatArray]]:
+        """Weights (n_in, n_out) and biases (n_out,) of each layer."""
+        return self._family.split(self.parameters)
+
+    def activate(self, values: FloatArray) -> FloatArray:
+        """The logistic sigmoid of each number."""
+        found: FloatArray = expit(values)
+        return found
+
     def apply(self, x: npt.ArrayLike, stream: RecordStream | None = None) -> FloatArray:
         """Filter records, (n_records, n_features_in); see `LinearFilter.apply`."""
         records, dtype = check_records(by_name(self, x), self.n_features_in)
-        family = SigmoidFamily(np.zeros(self.n_features_in), tuple(self.widths[1:].tolist()))
-        released: FloatArray = family.map_records(self.parameters, records)[0].astype(dtype)
+        released: FloatArray = self._family.map_records(self.parameters, records)[0].astype(dtype)
         return released
 
 

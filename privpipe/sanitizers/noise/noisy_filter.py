@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.capabilities import BoundCounts, Projects
+from privpipe.capabilities import BoundCounts, Layered, Projects
 from privpipe.described import described, facts_of_map
 from privpipe.errors import OptionError
 from privpipe.numerics.noise.bounding import Bound, Norm, bound_records
@@ -153,7 +153,7 @@ class NoisyFilter:
         """Filtered, centred records before bounding, (n_records, n_bounded), float64."""
         with np.errstate(over="ignore", invalid="ignore"):  # counted, and bounded to 0
             if self.before:
-                return apply_in_order(self.before[0], x.astype(np.float64)) + self.shift
+                return apply_in_order(self.before[0], x) + self.shift
             if self.projection.size:
                 return project_in_order(x, self.projection, self.shift)
             return x.astype(np.float64) + self.shift
@@ -176,12 +176,16 @@ def check_filter(fitted: RecordMap) -> None:
 def apply_in_order(fitted: RecordMap, x: FloatArray) -> FloatArray:
     """What a map makes of records, float64, the same bits for a record in any block.
 
-    A linear map is summed in an order of its own. Any other gets one record at a time: its
-    matrix products would add up in an order that changes with the number of rows.
+    Linear maps and layers are summed in an order of their own. Any other map gets one record at a
+    time: its matrix products would add up in an order that changes with the number of rows.
     """
     if isinstance(fitted, Projects):
         return project_in_order(x, fitted.weights, fitted.offset)
-    out = np.empty((len(x), fitted.n_features_out))
+    if isinstance(fitted, Layered):
+        for weights, offset in fitted.layers:
+            x = fitted.activate(project_in_order(x, weights, offset))
+        return x
+    out, rows = np.empty((len(x), fitted.n_features_out)), x.astype(np.float64)
     for i in range(len(x)):
-        out[i] = fitted.apply(x[i : i + 1])[0]
+        out[i] = fitted.apply(rows[i : i + 1])[0]
     return out

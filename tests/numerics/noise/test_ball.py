@@ -120,6 +120,9 @@ def test_project__a_record_has_the_same_bits_in_any_block(rows: int) -> None:
     x, weights = random.standard_normal((29, 57)), random.standard_normal((57, 5))
     whole = project_in_order(x, weights, np.ones(5))
     parts = [project_in_order(x[a : a + rows], weights, np.ones(5)) for a in range(0, 29, rows)]
+    narrow = x.astype(np.float32)
+    widened = project_in_order(narrow.astype(np.float64), weights, np.ones(5))
+    assert project_in_order(narrow, weights, np.ones(5)).tobytes() == widened.tobytes()
     np.testing.assert_array_equal(np.concatenate(parts), whole)
     expected = np.ones((29, 5))
     for k in range(57):  # NumPy's own order of the same single operations
