@@ -31,6 +31,7 @@ from privpipe.store.releases.incremental_release import IncrementalState, Part
 from privpipe.store.releases.published import open_release
 from tests.bench.cluster_jobs import JobBench
 from tests.bench.deployed_cluster import deployed_cluster, s3_server
+from tests.bench.long_runs import measure_scheduler, measure_workers
 from tests.operations.increments import append, configure, release
 
 Row = tuple[str, float, str, str, float, float]
@@ -67,6 +68,8 @@ def run(small: bool = False) -> list[Row]:
         if not small:
             rows += measure_clusters(folder, 64)
             rows += measure_stores(folder, 200)
+            rows += measure_workers(folder / "workers", 20 * 2**30)
+            rows += measure_scheduler(folder / "scheduler", 10_000)
     return rows
 
 
