@@ -38,7 +38,8 @@ class Telling:
             **now.encode(),
             "seconds": None if seconds is None else round(seconds, 3),
         }
-        sys.stderr.write(json.dumps(line) + "\n")
+        with suppress(OSError):  # nobody reads any more
+            sys.stderr.write(json.dumps(line) + "\n")
 
     def export(self, now: Progress, *, at_once: bool = False) -> None:
         """Write or push the gauges, if somebody wants them; never a reason for a run to fail.
