@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from rich.console import Console
+from rich.console import Console  # noqa: TID251 - makes none
 
 __all__ = ["outlive_reader"]
 
