@@ -44,6 +44,15 @@ def find_postgres() -> str | None:
 POSTGRES = find_postgres()
 
 
+def _is_group(number: int) -> bool:
+    """Whether a process of a group is left, one that nobody has waited for included."""
+    try:
+        os.killpg(number, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -212,6 +221,8 @@ class WholeCluster:
             process = self.processes.pop(name)
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+            # A database that is started beside what is left of it takes it for another one.
+            wait_for(f"{name} is gone", lambda process=process: not _is_group(process.pid))
 
     def stop(self) -> None:
         """End all, runs that outlived their worker among them."""
