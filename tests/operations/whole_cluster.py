@@ -219,7 +219,8 @@ class WholeCluster:
         """SIGKILL, with all that they started (but for runs, which have sessions of their own)."""
         for name in names:
             process = self.processes.pop(name)
-            os.killpg(process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it ended by itself
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             # A database that is started beside what is left of it takes it for another one.
             wait_for(f"{name} is gone", lambda process=process: not _is_group(process.pid))
