@@ -59,6 +59,7 @@ class Watch:
             yield
         finally:
             self._close()
+            self._show(at_once=True)  # how far it came: what advanced last may not be shown yet
         spent = time.perf_counter() - begun
         self.stages.append((name, spent))
         self._telling.say("ends", self.progress.now, spent)
