@@ -18,7 +18,7 @@ __all__ = ["outlive_reader"]
 
 def outlive_reader() -> None:
     """From now on no console of this process ends it for want of a reader."""
-    Console.on_broken_pipe = _fall_silent  # type: ignore[method-assign]
+    Console.on_broken_pipe = _fall_silent  # type: ignore[assignment,method-assign]
 
 
 def _fall_silent(console: Console) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from bokeh.client import pull_session
-from bokeh.models import Div
+from bokeh.models.widgets.markups import Div
 from distributed import Client
 from prometheus_client.parser import text_string_to_metric_families
 

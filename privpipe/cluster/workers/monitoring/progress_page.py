@@ -56,7 +56,8 @@ def tabulate_runs(runs: Sequence[Progress]) -> str:
 
 def make_document(scheduler: Any, extra: Any, doc: Any) -> None:
     """Called by Bokeh for each visitor."""
-    from bokeh.models import ColumnDataSource, Div, FactorRange, Range1d
+    from bokeh.models import ColumnDataSource, FactorRange, Range1d
+    from bokeh.models.widgets.markups import Div
     from bokeh.plotting import figure
     from distributed.dashboard.components.scheduler import env
 
