@@ -21,6 +21,7 @@ from privpipe_flows.runs.increments.scope import Scope
 from privpipe_flows.runs.scheduling.logical_time import read_time
 from privpipe_flows.runs.scheduling.retrying import retry_passing
 from privpipe_flows.runs.scheduling.server_address import check_server
+from privpipe_flows.runs.scheduling.silenced_output import outlive_reader
 from privpipe_flows.runs.watch import Watch
 
 __all__ = ["backfill", "find_logical_time", "increment", "release"]
@@ -51,6 +52,7 @@ def release(
     logical_time
         What ``{logical_time}`` in ``[release] path`` stands for; that of the schedule by default.
     """
+    outlive_reader()
     watch = Watch()
 
     def work() -> str:
@@ -90,6 +92,7 @@ def backfill(config_path: str, since: datetime, until: datetime) -> str:
 
 
 def _release_span(config_path: str, since: datetime | None, until: datetime) -> str:
+    outlive_reader()
     watch = Watch()
 
     def work() -> str:

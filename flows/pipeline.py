@@ -6,6 +6,7 @@ futures, never Prefect tasks. Parameters are paths, results are receipts, except
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from datetime import datetime
@@ -41,6 +42,7 @@ from privpipe_flows.runs.results import write_failure, write_results
 from privpipe_flows.runs.resume import begin_or_resume, is_published, reach_stage
 from privpipe_flows.runs.run import Run, cluster_options
 from privpipe_flows.runs.scheduling.prefect_calls import tell_prefect
+from privpipe_flows.runs.scheduling.silenced_output import outlive_reader
 from privpipe_flows.runs.stages.audit import audit_stage
 from privpipe_flows.runs.stages.check import check_stage
 from privpipe_flows.runs.stages.clean import clean_stage, plan_release
@@ -159,6 +161,8 @@ def run_pipeline(
     since
         First logical time of a backfill.
     """
+    if "PREFECT__FLOW_RUN_ID" in os.environ:  # started by a worker, which may die
+        outlive_reader()
     options, scope = read_options(config_path, logical_time), Scope(since, logical_time)
     return run_sealed(release_collection, options, Watch(), until, scope)
 

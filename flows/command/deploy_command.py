@@ -32,10 +32,10 @@ def deploy_command(path: str) -> dict[str, Any]:
     from privpipe_flows.runs.scheduling.deployment_file import read_automations, read_deployments
     from privpipe_flows.runs.scheduling.server_address import check_server
 
-    url = check_server()
     deployments = read_deployments(path)
     beside = Path(path).with_name("automations.yaml")
     automations = read_automations(str(beside)) if beside.exists() else []
+    url = check_server()  # last: a file can be checked where no server is
     with blaming_prefect():
         for pool in sorted({deployment.pool for deployment in deployments}):
             _make_pool(pool)

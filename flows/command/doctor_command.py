@@ -62,8 +62,8 @@ def doctor_command(config: str, deployments: str) -> dict[str, Any]:
     failed = [finding for finding in found if finding.state == "fails"]
     if failed:
         raise ClusterError(
-            "; ".join(f"{finding.what}: {finding.detail}" for finding in failed) + ".",
-            remedy=" ".join(dict.fromkeys(finding.remedy for finding in failed)),
+            "; ".join(f"{one.what}: {one.detail.rstrip('.')}" for one in failed) + ".",
+            remedy=" ".join(dict.fromkeys(f"{one.remedy.rstrip('.')}." for one in failed)),
             code="doctor",
         )
     say("privpipe is ready: schedules fire, workers reach their records.")

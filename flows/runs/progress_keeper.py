@@ -90,4 +90,5 @@ class ProgressKeeper:
             withheld=now.withheld + int(numbers.get("withheld", 0)),
             clipped=now.clipped + int(numbers.get("clipped", 0)),
             n_bytes=now.n_bytes + int(numbers.get("bytes", 0)),
+            privacy_loss=max(now.privacy_loss, numbers.get("privacy_loss", 0.0)),
         )

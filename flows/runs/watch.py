@@ -22,7 +22,7 @@ from privpipe_flows.runs.progress_keeper import ProgressKeeper
 from privpipe_flows.runs.scheduling.prefect_calls import tell_prefect
 from privpipe_flows.runs.scheduling.structured_log import Telling
 
-__all__ = ["Watch"]
+__all__ = ["SHOW_EVERY", "Watch"]
 
 SHOW_EVERY = 0.5
 """Seconds between two messages to the scheduler."""
@@ -54,11 +54,12 @@ class Watch:
         self.current = name
         self.progress.reach(name, self.run_id)
         self._telling.say("begins", self.progress.now)
-        self._show()
+        self._show(at_once=True)
         try:
             yield
         finally:
             self._close()
+            self._show(at_once=True)  # how far it came: what advanced last may not be shown yet
         spent = time.perf_counter() - begun
         self.stages.append((name, spent))
         self._telling.say("ends", self.progress.now, spent)
@@ -91,14 +92,14 @@ class Watch:
         """Show what the gate said."""
         self.progress.judge(gate)
         self._telling.say("gate", self.progress.now)
-        self._show()
+        self._show(at_once=True)
 
-    def _show(self) -> None:
+    def _show(self, *, at_once: bool = False) -> None:
         """On the cluster's page and gauges, and where the environment asks for them."""
         self._shown = time.monotonic()
         if self.executor is not None:
             self.executor.show(self.progress.now)
-        self._telling.export(self.progress.now)
+        self._telling.export(self.progress.now, at_once=at_once)
 
     def _open(self, event: Event) -> None:
         """Show a bar; without an end where the amount of work is not known."""

@@ -6,9 +6,12 @@ increments alone. obstore is compared where it is installed; privpipe does not n
 
 from __future__ import annotations
 
+import io
+import os
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,14 +26,20 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import FsspecStore, ObjectStore
 
+from privpipe.cluster.events import Event
 from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.workers.connection import ClusterOptions, connect
+from privpipe.cluster.workers.monitoring.scheduler_side import ShowProgress
+from privpipe.report.console import PlainConsole
 from privpipe.store.access.generation_log import publish_generation, read_newest
 from privpipe.store.access.location import open_store, write_bytes
 from privpipe.store.releases.incremental_release import IncrementalState, Part
 from privpipe.store.releases.published import open_release
-from tests.bench.cluster_jobs import JobBench
+from privpipe_flows.runs.watch import Watch
+from tests.bench.cluster_jobs import JobBench, Spent
 from tests.bench.deployed_cluster import deployed_cluster, s3_server
+from tests.bench.long_runs import measure_scheduler, measure_workers
+from tests.bench.run_starts import measure_run_starts
 from tests.operations.increments import append, configure, release
 
 Row = tuple[str, float, str, str, float, float]
@@ -65,8 +74,11 @@ def run(small: bool = False) -> list[Row]:
         rows += measure_generations(folder, 50 if small else 500)
         rows += measure_increment(folder, 2 if small else 100)
         if not small:
-            rows += measure_clusters(folder, 64)
+            rows += measure_clusters(folder, 256)
+            rows += measure_run_starts(folder / "starts")
             rows += measure_stores(folder, 200)
+            rows += measure_workers(folder / "workers", 20 * 2**30)
+            rows += measure_scheduler(folder / "scheduler", 10_000)
     return rows
 
 
@@ -116,27 +128,29 @@ def measure_increment(folder: Path, n_parts: int) -> list[Row]:
     ]
 
 
-def measure_clusters(folder: Path, n_chunks: int) -> list[Row]:
+def measure_clusters(folder: Path, n_chunks: int, rounds: int = 6) -> list[Row]:
     """Deployed processes behind TLS against local workers; start; what showing progress costs."""
     (folder / "jobs").mkdir()
     bench = JobBench(folder / "jobs", 2_000)
     collection = bench.collection(n_chunks)
-    found: dict[str, list[float]] = {"local": [], "deployed": []}
+    found: dict[str, list[Spent]] = {"local": [], "deployed": []}
     local = ClusterOptions(workers=2, dashboard="127.0.0.1:0")
     with deployed_cluster(folder, 2) as remote, connect(local) as here, connect(remote) as there:
         there.wait_for_workers(2, timeout=120)
         clients = {"local": here, "deployed": there}
         for client in clients.values():
             bench.clean(client, bench.collection(2))
-        for _ in range(5):  # in turn: the machine changes meanwhile
-            for kind, client in clients.items():
-                found[kind].append(bench.clean(client, collection).wall)
+        for turn in range(rounds):  # in another order each: the machine changes meanwhile
+            for kind in sorted(clients, reverse=bool(turn % 2)):
+                found[kind].append(bench.clean(clients[kind], collection))
         shown, cleaned = _share_of_showing(bench, here, n_chunks)
         warm = _first_answer(remote)
     cold = _first_answer(local)
-    usual, deployed = (median(found[kind]) for kind in ("local", "deployed"))
+    usual, deployed = (median(one.wall for one in found[kind]) for kind in ("local", "deployed"))
+    least = [min(one.processor for one in found[kind]) for kind in ("local", "deployed")]
     return [
         ("clean on deployed TLS", deployed, "s", "local workers", usual, deployed / usual),
+        ("the same", least[1], "s of CPU", "local workers", least[0], least[1] / least[0]),
         ("start, warm cluster", warm, "s", "a local one", cold, warm / cold),
         ("showing progress", shown, "s of CPU", "cleaning", cleaned, shown / cleaned),
     ]
@@ -151,17 +165,41 @@ def _first_answer(options: ClusterOptions) -> float:
 
 
 def _share_of_showing(bench: JobBench, client: Client, n_chunks: int) -> tuple[float, float]:
-    """Processor time of the driver in `DaskExecutor.show`, and of cleaning in all processes."""
+    """Processor time of all that counts, shows and exports, and of cleaning in all processes.
+
+    The driver's listener with its bar, messages, lines and gauges in a file; on the scheduler, which
+    is in this process, what hears messages and each change of a task.
+    """
     spent = [0.0]
-    real = DaskExecutor.show
 
-    def timed(self: DaskExecutor, progress: object) -> None:
-        begun = time.thread_time()
-        real(self, progress)  # type: ignore[arg-type]
-        spent[0] += time.thread_time() - begun
+    def timed(function: Callable[..., object]) -> Callable[..., object]:
+        def call(*given: object, **named: object) -> object:
+            begun = time.thread_time()
+            try:
+                return function(*given, **named)
+            finally:
+                spent[0] += time.thread_time() - begun
 
-    with patch.object(DaskExecutor, "show", timed):
-        found = bench.clean(client, bench.collection(n_chunks))
+        return call
+
+    with ExitStack() as stack:
+        for where, name in (
+            (Watch, "hear"),
+            (ShowProgress, "log_event"),
+            (ShowProgress, "transition"),
+        ):
+            stack.enter_context(patch.object(where, name, timed(getattr(where, name))))
+        metrics = str(bench.folder / "driver.prom")
+        stack.enter_context(patch.dict(os.environ, {"PRIVPIPE_METRICS_FILE": metrics}))
+        watch = Watch(PlainConsole(file=io.StringIO()))
+        watch.executor = DaskExecutor(client)
+        collection = bench.collection(n_chunks)
+        n_records = collection.schema_of_records.n_records
+        watch.hear(Event("clean_chunk", "begins", n_records, numbers=(("chunks", n_chunks),)))
+        found = bench.clean(client, collection, watch.hear)
+        watch.hear(Event("clean_chunk", "ends"))
+        if watch.progress.now.chunks_done != n_chunks:
+            raise RuntimeError("the listener has not heard of all chunks")
     return spent[0], found.processor + found.driver
 
 

@@ -16,6 +16,7 @@ from unittest.mock import patch
 
 from distributed import Client
 
+from privpipe.cluster.events import Listener, ignore
 from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.passes import cleaning_pass as apply
 from privpipe.cluster.passes.cleaning_pass import CleaningJob
@@ -119,10 +120,10 @@ class JobBench:
             client.run(watch_receipts)
             yield client
 
-    def clean(self, client: Client, collection: Collection) -> Spent:
+    def clean(self, client: Client, collection: Collection, listener: Listener = ignore) -> Spent:
         """Clean a collection, and remove the release."""
         with self.job(collection) as job:
-            return measure_job(client, job, apply.clean_chunks)
+            return measure_job(client, job, apply.clean_chunks, listener)
 
     def copy(self, client: Client, collection: Collection) -> Spent:
         """The same job in the same loop, but for the map."""
@@ -135,14 +136,14 @@ class JobBench:
         return fresh_job(self.folder, collection, self.model, f"{self._n_runs:08x}")
 
 
-def measure_job(client: Client, job: CleaningJob, work: Work) -> Spent:
+def measure_job(client: Client, job: CleaningJob, work: Work, listener: Listener = ignore) -> Spent:
     """One job, its release left in place; `work` is what a task of the loop calls."""
     with patch.object(apply, "clean_chunks", work):
         client.run(forget_peak)
         client.run(take_receipt_seconds)
         before = client.run(processor_seconds)
         mine, begun = time.process_time(), time.perf_counter()
-        proven = _run_stage(client, job)
+        proven = _run_stage(client, job, listener)
         wall, driver = time.perf_counter() - begun, time.process_time() - mine
         after = client.run(processor_seconds)
     return Spent(
@@ -155,11 +156,13 @@ def measure_job(client: Client, job: CleaningJob, work: Work) -> Spent:
     )
 
 
-def _run_stage(client: Client, job: CleaningJob) -> Sequence[Receipt]:
+def _run_stage(client: Client, job: CleaningJob, listener: Listener) -> Sequence[Receipt]:
     """What the clean stage does, without reading every byte again before publishing."""
     prepare_release(job.plan)
     apply.clean_collection(
-        DaskExecutor(client, job.plan.run), job, lambda found: record_receipts(job.plan, found)
+        DaskExecutor(client, job.plan.run, listener),
+        job,
+        lambda found: record_receipts(job.plan, found),
     )
     proven = check_receipts(read_ledger(job.plan), job.plan.arrays, job.plan.run)
     return list(proven.values())

@@ -42,7 +42,9 @@ def deployed_cluster(folder: Path, workers: int) -> Iterator[ClusterOptions]:
     ]
     try:
         _wait(port, running[0])
-        with dask.config.set(dask.config.collect([str(config)], env={})):
+        # Beside what Dask has by itself, as DASK_CONFIG would be: `set` alone drops the rest.
+        theirs = dask.config.merge(dask.config.config, dask.config.collect([str(config)], env={}))
+        with dask.config.set(theirs):
             yield ClusterOptions(address=address, wait_seconds=120)
     finally:
         for process in reversed(running):

@@ -21,6 +21,7 @@ from privpipe.store.keyring.keys import forget_key, list_keys
 from privpipe.store.releases.published import open_release
 from privpipe_flows.command.account_command import account_command
 from privpipe_flows.runs.configuration.configuration_file import read_options
+from privpipe_flows.runs.progress_keeper import ProgressKeeper
 from privpipe_flows.runs.resume import begin_or_resume, reach_stage
 from privpipe_flows.runs.stages.audit_neighbours import audit_neighbours
 from privpipe_flows.runs.stages.check import check_stage
@@ -48,6 +49,7 @@ class Bench:
     def __init__(self, places: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.places, self.folder, self._patch = places, folder, monkeypatch
         monkeypatch.setenv("PRIVPIPE_ACCOUNT", str(folder / "account"))
+        self.progress = ProgressKeeper()
         self.use_keys("keys")
 
     def use_keys(self, name: str) -> None:
@@ -75,7 +77,7 @@ class Bench:
         run = check_stage(read_options(self.configure(name, **given)))
         with hold_workspace(run.release_url):
             run, _ = begin_or_resume(run)
-            executor = LocalExecutor()
+            executor = LocalExecutor(self.progress.hear)
             trained = train_stage(run, executor)
             plan = plan_release(run, trained)
             run = reach_stage(
@@ -120,6 +122,7 @@ def test_run__twice_is_one_charge_and_equal_bytes_and_another_key_charges_again(
     fresh = bench.release("four", privacy="limit = 2.5")
     assert (fresh["features"].values != one["features"].values).mean() > 0.99
     assert bench.losses() == [(2.0, 2, 0)]
+    assert bench.progress.now.privacy_loss == 2.0  # the gauge is the account's
     bench.use_keys("third")
     with pytest.raises(GuaranteeError, match=r"another 1 would be above the limit of 2.5"):
         bench.release("five", privacy="limit = 2.5")
@@ -145,6 +148,7 @@ def test_release__is_on_the_grid_and_says_what_it_promises(bench: Bench) -> None
     np.testing.assert_array_equal(steps, np.round(steps))
     assert bench.header("one")["bounded"]["n_records"] == N
     assert 0 < bench.header("one")["bounded"]["n_clipped"] < N / 5
+    assert bench.progress.now.clipped == bench.header("one")["bounded"]["n_clipped"]
 
 
 def test_subject__further_records_are_withheld_and_the_promise_is_multiplied(

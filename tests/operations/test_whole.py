@@ -35,7 +35,7 @@ CONFIG = """
 [collection]
 path = "s3://records/records.zarr"
 desired = ["wanted"]
-confidential = ["secret"]
+confidential = ["{hidden}"]
 [method]
 name = "null_space"
 utility_budget = 0.05
@@ -45,11 +45,17 @@ path = "s3://releases/{place}.zarr"
 [cluster]
 {cluster}
 [audit]
-holdout = 0.4
-adversaries = []
+holdout = 0.5
+adversaries = {adversaries}
 [gate]
 {gate}
 """
+
+CLOSED = """enforce = true
+confidential_advantage_max = 0.45
+exposed_max = 0.15
+"""
+"""Limits that 600 held-out records can show, and that what the wanted answer tells is beyond."""
 
 
 @pytest.fixture(scope="module")
@@ -57,18 +63,20 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeCluster]:
     """Everything started and deployed, and a release to compare with, made in one process."""
     whole = WholeCluster(tmp_path_factory.mktemp("whole"))
     address = f'address = "tls://127.0.0.1:{whole.ports["scheduler"]}"'
-    for name, place, where, gate in (
-        ("run", "{logical_time}", address, "enforce = false"),
-        (
-            "gated",
-            "gated-{logical_time}",
-            address,
-            "enforce = true\nconfidential_advantage_max = 0.0",
-        ),
-        ("reference", "reference", "workers = 0", "enforce = false"),
+    usual = {
+        "hidden": "secret",
+        "place": "{logical_time}",
+        "cluster": address,
+        "adversaries": "[]",
+        "gate": "enforce = false",
+    }
+    closed = {"hidden": "told", "adversaries": '["least_squares"]', "gate": CLOSED}
+    for name, other in (
+        ("run", {}),
+        ("gated", {"place": "gated-{logical_time}", **closed}),
+        ("reference", {"place": "reference", "cluster": "workers = 0"}),
     ):
-        text = CONFIG.replace("{place}", place).replace("{cluster}", where).replace("{gate}", gate)
-        (whole.folder / f"{name}.toml").write_text(text)
+        (whole.folder / f"{name}.toml").write_text(CONFIG.format(**{**usual, **other}))
     write_records(whole.folder / "records.npz")
     schedule(whole, "* * * * *", active=False)
     (whole.folder / "automations.yaml").write_text((ROOT / "deploy/automations.yaml").read_text())
@@ -76,8 +84,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeCluster]:
         whole.start(*(name for name in whole.commands if name != "runs"))
         for bucket in ("records", "releases"):
             store(whole).create_bucket(Bucket=bucket)
-        features = "--features x --labels wanted,secret --categorical secret --chunk-mib 0.001"
-        whole.command("ingest", "records.npz", "s3://records/records.zarr", *features.split())
+        features = "--features x --labels wanted,secret,told --categorical secret,told"
+        small = ("--chunk-mib", "0.001")
+        whole.command(
+            "ingest", "records.npz", "s3://records/records.zarr", *features.split(), *small
+        )
         whole.command("run", "reference.toml")
         whole.command("deploy", "prefect.yaml")
         whole.start("runs")
@@ -101,7 +112,7 @@ def write_records(path: Path) -> None:
     x = random.normal(size=(N_RECORDS, 5))
     secret = np.where(x @ [0.0, 1.0, 1.0, -1.0, 0.3] > 0, *SECRETS)
     wanted = x @ [1.0, -1.0, 0.5, 0.0, 0.0] + random.normal(size=N_RECORDS) / 10
-    np.savez(path, x=x, wanted=wanted, secret=secret)
+    np.savez(path, x=x, wanted=wanted, secret=secret, told=np.where(wanted > 0, "high", "low"))
 
 
 def store(cluster: WholeCluster):
@@ -196,6 +207,9 @@ def test_gate__that_is_closed_fails_the_run_and_says_so(cluster: WholeCluster) -
     kind, message = cluster.wait_end(cluster.begin("gated.toml", at.isoformat()))
     assert kind == "FAILED"
     assert "GateError" in message
+    assert "The gate stays closed" in message
+    shown = httpx.get(f"http://127.0.0.1:{cluster.ports['dashboard']}/metrics", timeout=30).text
+    assert 'privpipe_gate{gate="failed"} 1.0' in shown
     assert not is_published(cluster, f"gated-{name_of(at)}")
 
 

@@ -44,6 +44,15 @@ def find_postgres() -> str | None:
 POSTGRES = find_postgres()
 
 
+def _is_group(number: int) -> bool:
+    """Whether a process of a group is left, one that nobody has waited for included."""
+    try:
+        os.killpg(number, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -210,8 +219,11 @@ class WholeCluster:
         """SIGKILL, with all that they started (but for runs, which have sessions of their own)."""
         for name in names:
             process = self.processes.pop(name)
-            os.killpg(process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it ended by itself
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+            # A database that is started beside what is left of it takes it for another one.
+            wait_for(f"{name} is gone", lambda process=process: not _is_group(process.pid))
 
     def stop(self) -> None:
         """End all, runs that outlived their worker among them."""

@@ -38,14 +38,20 @@ class Telling:
             **now.encode(),
             "seconds": None if seconds is None else round(seconds, 3),
         }
-        sys.stderr.write(json.dumps(line) + "\n")
+        with suppress(OSError):  # nobody reads any more
+            sys.stderr.write(json.dumps(line) + "\n")
 
-    def export(self, now: Progress) -> None:
-        """Write or push the gauges, if somebody wants them; never a reason for a run to fail."""
+    def export(self, now: Progress, *, at_once: bool = False) -> None:
+        """Write or push the gauges, if somebody wants them; never a reason for a run to fail.
+
+        Now and then, but for what must not be missed: a stage, a verdict.
+        """
         path = os.environ.get("PRIVPIPE_METRICS_FILE")
         gateway = os.environ.get("PRIVPIPE_METRICS_GATEWAY")
         moment = time.monotonic()
-        if not (path or gateway) or moment - self._exported < EXPORT_EVERY:
+        if not (path or gateway):
+            return
+        if not at_once and moment - self._exported < EXPORT_EVERY:
             return
         self._exported = moment
         from privpipe.cluster.workers.monitoring.metrics import push_progress, write_progress

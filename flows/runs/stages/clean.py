@@ -8,7 +8,7 @@ import numpy as np
 
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import Executor
-from privpipe.cluster.passes.cleaning_pass import CleaningJob, clean_collection
+from privpipe.cluster.passes.cleaning_pass import CleaningJob, clean_collection, count_receipts
 from privpipe.cluster.passes.verification import find_damaged_chunks
 from privpipe.errors import IncompleteReleaseError
 from privpipe.records.chunks import check_memory, predict_chunk_memory
@@ -94,11 +94,13 @@ def clean_stage(
     )
     n_done = sum(receipt.rows for receipt in done.values())
     total = (("chunks", float(plan.chunks.n_chunks)),)
-    found = (("chunks", float(len(done))), ("found", 1.0))
+    found = (("chunks", float(len(done))), ("found", 1.0), *count_receipts(done.values()))
     executor.listener(Event("clean_chunk", "begins", plan.chunks.n_records, numbers=total))
     executor.listener(Event("clean_chunk", "advances", n_done, numbers=found))
     try:
-        with reserve_loss(run, trained, plan, keys):
+        with reserve_loss(run, trained, plan, keys) as loss:
+            lost = (("privacy_loss", loss),)
+            executor.listener(Event("clean_chunk", "advances", numbers=lost))
             clean_collection(executor, job, partial(record_receipts, plan), done=frozenset(done))
     finally:
         executor.listener(Event("clean_chunk", "ends"))

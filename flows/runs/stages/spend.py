@@ -108,8 +108,14 @@ def _list_charges(trained: Trained, keys: PartitionKeys | None) -> tuple[Charge,
 @contextmanager
 def reserve_loss(
     run: Run, trained: Trained, plan: ReleasePlan, keys: PartitionKeys | None
-) -> Iterator[None]:
+) -> Iterator[float]:
     """Charge the loss before the first chunk; given back if the block fails and wrote nothing.
+
+    Yields
+    ------
+    loss
+        Largest epsilon that a partition of this run has lost by now, this run included; 0 where
+        nothing is counted.
 
     Raises
     ------
@@ -123,7 +129,7 @@ def reserve_loss(
     if charges:
         account.reserve(charges, run.run_id, run.options.privacy.limit)
     try:
-        yield
+        yield max((account.read(charge.partition).epsilon for charge in charges), default=0.0)
     except BaseException:
         if charges and not _has_written(plan):
             account.record("void", charges, run.run_id)

@@ -7,7 +7,7 @@ complete, and each task's receipts are recorded before the next is submitted.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
@@ -44,6 +44,7 @@ __all__ = [
     "Nonfinite",
     "clean_chunks",
     "clean_collection",
+    "count_receipts",
     "load_map",
     "release_records",
     "treat_nonfinite",
@@ -132,14 +133,18 @@ def clean_collection(
             raise receipts
         record(receipts)
         n_records = sum(receipt.rows for receipt in receipts)
-        numbers = {
-            "chunks": len(receipts),
-            "withheld": sum(receipt.withheld for receipt in receipts),
-            "bytes": sum(stored.length for r in receipts for stored in r.objects),
-        }
-        executor.listener(
-            Event("clean_chunk", "advances", n_records, numbers=tuple(numbers.items()))
-        )
+        numbers = (("chunks", float(len(receipts))), *count_receipts(receipts))
+        executor.listener(Event("clean_chunk", "advances", n_records, numbers=numbers))
+
+
+def count_receipts(receipts: Iterable[Receipt]) -> tuple[tuple[str, float], ...]:
+    """Records withheld and clipped, and bytes written, as an event tells them."""
+    found = list(receipts)
+    return (
+        ("withheld", float(sum(receipt.withheld for receipt in found))),
+        ("clipped", float(sum(r.bounded.n_clipped for r in found if r.bounded is not None))),
+        ("bytes", float(sum(stored.length for r in found for stored in r.objects))),
+    )
 
 
 def clean_chunks(job: CleaningJob, chunks: list[int]) -> list[Receipt]:

@@ -49,7 +49,10 @@ def describe_configuration(folder: str) -> dict[str, Any]:
             "nanny": {
                 "pre-spawn-environ": dict(WORKER_ENVIRONMENT),
             },
-            "admin": {"tick": {"interval": SETTINGS["distributed.admin.tick.interval"]}},
+            "admin": {
+                "tick": {"interval": SETTINGS["distributed.admin.tick.interval"]},
+                "low-level-log-length": SETTINGS["distributed.admin.low-level-log-length"],
+            },
         }
     }
 

@@ -27,9 +27,9 @@ GAUGES = {
     "privpipe_tasks_failed": "Tasks that failed for good.",
     "privpipe_tasks_retried": "Tasks that were tried again.",
     "privpipe_records_withheld": "Records whose row holds nothing.",
-    "privpipe_values_clipped": "Values that were bounded.",
+    "privpipe_records_clipped": "Records that a bound of their noise changed.",
     "privpipe_bytes_written": "Bytes of released chunks.",
-    "privpipe_privacy_loss": "Largest epsilon of a record; 0 where none is counted.",
+    "privpipe_privacy_loss": "Largest epsilon that a partition has lost; 0 where none counts.",
 }
 
 FIELDS = (

@@ -59,11 +59,11 @@ class Progress:
     failed, retried
         Tasks that failed for good, and that were tried again.
     withheld, clipped, n_bytes
-        Records of the release that hold nothing, values that were bounded, bytes written.
+        Records of the release that hold nothing, records that a bound changed, bytes written.
     gate
         Of `GATES`.
     privacy_loss
-        Largest epsilon of a record, once a method accounts for it; NaN-free: 0 means none.
+        Largest epsilon that a partition of the run has lost, by its account; 0 where none counts.
     """
 
     run: str = ""

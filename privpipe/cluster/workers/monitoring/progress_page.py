@@ -5,7 +5,9 @@ Imported before the scheduler serves; `distributed` takes pages from a table at 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
+from html import escape
 from typing import Any
 
 from distributed.http.utils import RequestHandler
@@ -38,15 +40,28 @@ def describe(now: Progress) -> dict[str, str]:
     }
 
 
+def tabulate_runs(runs: Sequence[Progress]) -> str:
+    """A table in HTML, the newest run first.
+
+    Bokeh's own widget for tables draws again when rows come or go, not when a cell changes.
+    """
+    rows = [list(describe(Progress())), *(list(describe(run).values()) for run in runs)]
+    style = "padding: 2px 18px 2px 0; text-align: left; white-space: nowrap"
+    lines = [
+        "".join(f'<{tag} style="{style}">{escape(value)}</{tag}>' for value in row)
+        for tag, row in zip(("th", *["td"] * len(runs)), rows, strict=True)
+    ]
+    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+
 def make_document(scheduler: Any, extra: Any, doc: Any) -> None:
     """Called by Bokeh for each visitor."""
     from bokeh.models import ColumnDataSource, FactorRange, Range1d
-    from bokeh.models.widgets.tables import DataTable, TableColumn
+    from bokeh.models.widgets.markups import Div
     from bokeh.plotting import figure
     from distributed.dashboard.components.scheduler import env
 
-    names = list(describe(Progress()))
-    table = ColumnDataSource({name: [] for name in names})
+    table = Div(sizing_mode="stretch_width")
     bars = ColumnDataSource({"run": [], "share": []})
     labels_of = FactorRange()
     chart = figure(
@@ -58,12 +73,10 @@ def make_document(scheduler: Any, extra: Any, doc: Any) -> None:
         toolbar_location=None,
     )
     chart.hbar(y="run", right="share", height=0.6, source=bars)
-    columns = [TableColumn(field=name, title=name) for name in names]
 
     def update() -> None:
         runs = find_runs(scheduler)
-        rows = [describe(run) for run in runs]
-        table.data = {name: [row[name] for row in rows] for name in names}
+        table.text = tabulate_runs(runs)
         labels = [f"{run.run} {run.stage}" for run in runs if run.total][:6]
         labels_of.factors = labels[::-1]
         bars.data = {
@@ -73,9 +86,7 @@ def make_document(scheduler: Any, extra: Any, doc: Any) -> None:
 
     update()
     doc.add_root(chart)
-    doc.add_root(
-        DataTable(source=table, columns=columns, sizing_mode="stretch_width", index_position=None)
-    )
+    doc.add_root(table)
     doc.add_periodic_callback(update, EVERY)
     doc.title = "privpipe"
     doc.template = env.get_template("simple.html")

@@ -1,0 +1,148 @@
+"""Memory of long cleaning runs on deployed processes: workers over bytes, a scheduler over chunks.
+
+The source is made of few chunks with many names; a part of the release is written as always, and
+what is finished is emptied at once, so that as many bytes can go through as are asked for. Whether
+memory grows is asked of the second tenth of the work and of the last: before, processes still load
+and compile what they need.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+from distributed import Client
+
+from privpipe.cluster.executors.dask_executor import DaskExecutor
+from privpipe.cluster.passes.cleaning_pass import clean_collection
+from privpipe.cluster.workers.connection import connect
+from privpipe.cluster.workers.monitoring.progress import Progress
+from privpipe.store.access.location import local_path
+from privpipe.store.arrays.blocks import Receipt
+from privpipe.store.arrays.layout import chunk_key
+from privpipe.store.releases.release import ReleasePlan, prepare_release, record_receipts
+from privpipe_flows.runs.watch import SHOW_EVERY
+from tests.bench.cluster_jobs import JobBench
+from tests.bench.deployed_cluster import deployed_cluster
+from tests.bench.stores import CHUNK_ROWS
+
+__all__ = ["measure_scheduler", "measure_workers"]
+
+Row = tuple[str, float, str, str, float, float]
+MIB = 2**20
+TENTHS = 10
+
+
+@dataclass
+class Watched:
+    """Memory of processes while a pass goes on, by tenths of it.
+
+    Parameters
+    ----------
+    numbers
+        Processes.
+    own
+        Whether only memory is counted that is shared with no other process.
+    peaks
+        Largest sum of the processes' memory in each tenth, bytes.
+    """
+
+    numbers: Sequence[int]
+    own: bool
+    peaks: list[int] = field(default_factory=lambda: [0] * TENTHS)
+    tenth: int = 0
+
+    def look(self) -> None:
+        """Measure now."""
+        processes = [psutil.Process(number) for number in self.numbers]
+        found = (
+            one.memory_full_info().uss if self.own else one.memory_info().rss for one in processes
+        )
+        self.peaks[self.tenth] = max(self.peaks[self.tenth], sum(found))
+
+    @contextmanager
+    def looking(self, every: float = 0.1) -> Iterator[None]:
+        """Measure all the time."""
+        ended = threading.Event()
+
+        def watch() -> None:
+            while not ended.wait(every):
+                self.look()
+
+        thread = threading.Thread(target=watch, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+
+def measure_workers(folder: Path, n_bytes: int) -> list[Row]:
+    """Largest memory of two workers in the last tenth of so many bytes, against the second."""
+    bench = JobBench(folder / "bytes", CHUNK_ROWS)
+    n_chunks = max(n_bytes // (8 * MIB), TENTHS)
+    with deployed_cluster(folder, 2) as options, connect(options) as client:
+        client.wait_for_workers(2, timeout=120)
+        watched = Watched(sorted(client.run(os.getpid).values()), own=False)
+        clean(bench, client, n_chunks, watched)
+    early, late = watched.peaks[1], watched.peaks[-1]
+    name = f"workers' peak, tenth of {n_chunks * 8 / 1024:.1f} GiB: last"
+    return [(name, late / MIB, "MiB", "second", early / MIB, late / early)]
+
+
+def measure_scheduler(folder: Path, n_chunks: int, chunk_rows: int = 16) -> list[Row]:
+    """What a scheduler's own memory grows by per chunk, against the bytes of a receipt."""
+    bench = JobBench(folder / "chunks", chunk_rows)
+    with deployed_cluster(folder, 2) as options, connect(options) as client:
+        client.wait_for_workers(2, timeout=120)
+        watched = Watched([client.run_on_scheduler(os.getpid)], own=True)
+        receipt = clean(bench, client, n_chunks, watched)
+    grown = (watched.peaks[-1] - watched.peaks[1]) / (n_chunks * (TENTHS - 2) / TENTHS)
+    whole = watched.peaks[-1] / MIB
+    return [
+        (f"scheduler grows, {n_chunks:,} chunks", grown, "B/chunk", "a receipt", receipt,
+         grown / receipt),
+        ("scheduler at the end", whole, "MiB", "second tenth", watched.peaks[1] / MIB,
+         watched.peaks[-1] / watched.peaks[1]),
+    ]  # fmt: skip
+
+
+def clean(bench: JobBench, client: Client, n_chunks: int, watched: Watched) -> float:
+    """Clean, telling the scheduler as a run does; mean bytes of a chunk's receipt as it travels."""
+    travelled, shown = [0], [0.0]
+    progress = Progress(run="0badcafe", stage="clean", total=float(n_chunks))
+    with bench.job(bench.collection(n_chunks)) as job, watched.looking():
+        executor = DaskExecutor(client, job.plan.run)
+        prepare_release(job.plan)
+
+        def record(receipts: Sequence[Receipt]) -> None:
+            record_receipts(job.plan, receipts)
+            travelled.append(len(pickle.dumps(receipts)))
+            empty(job.plan, receipts)
+            nonlocal progress
+            progress = Progress(**{**progress.encode(), "done": progress.done + len(receipts)})
+            if time.monotonic() - shown[-1] > SHOW_EVERY:  # as a run does
+                shown.append(time.monotonic())
+                executor.show(progress)
+            watched.tenth = min(int(TENTHS * progress.done / n_chunks), TENTHS - 1)
+
+        clean_collection(executor, job, record)
+        watched.look()
+    return sum(travelled) / n_chunks
+
+
+def empty(plan: ReleasePlan, receipts: Sequence[Receipt]) -> None:
+    """Give back the disk that finished chunks take."""
+    root = local_path(plan.data_url)
+    assert root is not None
+    for receipt in receipts:
+        for array in plan.arrays:
+            os.truncate(Path(root) / chunk_key(array, receipt.chunk), 0)

@@ -1,0 +1,138 @@
+"""Gauges, page and words of a run: what a scheduler is told, counts itself, and shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bokeh.client import pull_session
+from bokeh.models.widgets.markups import Div
+from distributed import Client
+from prometheus_client.parser import text_string_to_metric_families
+
+from privpipe.cluster.executors.dask_executor import DaskExecutor
+from privpipe.cluster.workers.connection import ClusterOptions, connect
+from privpipe.cluster.workers.monitoring.metrics import GAUGES, write_progress
+from privpipe.cluster.workers.monitoring.progress import GATES, STAGES, Progress
+from privpipe.cluster.workers.monitoring.progress_page import describe
+
+NOW = Progress(
+    run="0badcafe",
+    stage="clean",
+    done=2_000.0,
+    total=8_000.0,
+    chunks_done=2,
+    chunks_total=8,
+    per_second=250.0,
+    seconds_left=24.0,
+    withheld=3,
+    clipped=5,
+    n_bytes=4_096,
+    gate="none",
+    privacy_loss=1.5,
+)
+
+
+def read_gauges(text: str) -> dict[tuple[str, str], float]:
+    """Values by name and label."""
+    return {
+        (sample.name, *sample.labels.values())[:2] if sample.labels else (sample.name, ""): (
+            sample.value
+        )
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name.startswith("privpipe_")
+    }
+
+
+def fetch(client: Client, page: str) -> bytes:
+    link = client.dashboard_link.removesuffix("/status")
+    with urllib.request.urlopen(f"{link}/{page}", timeout=30) as answer:
+        content: bytes = answer.read()
+    return content
+
+
+def wait_shown(client: Client, now: Progress) -> dict[str, Any]:
+    """The run as the page's document has it, once the event has come."""
+    for _ in range(200):
+        runs = json.loads(fetch(client, "privpipe.json"))["runs"]
+        if runs and (runs[0]["run"], runs[0]["done"]) == (now.run, now.done):
+            return dict(runs[0])
+        time.sleep(0.05)
+    raise AssertionError("the scheduler was not told")
+
+
+def test_gauges__of_file_and_scheduler_are_the_same_and_whole(
+    client: Client, tmp_path: Path
+) -> None:
+    write_progress(NOW, str(tmp_path / "driver.prom"))
+    in_file = read_gauges((tmp_path / "driver.prom").read_text())
+    assert {name for name, label in in_file if not label} == set(GAUGES)
+    assert {label for name, label in in_file if name == "privpipe_stage"} == set(STAGES)
+    assert {label for name, label in in_file if name == "privpipe_gate"} == set(GATES)
+    assert in_file["privpipe_stage", "clean"] == 1.0
+    assert in_file["privpipe_records_clipped", ""] == 5.0
+    assert in_file["privpipe_privacy_loss", ""] == 1.5
+    DaskExecutor(client, NOW.run).show(NOW)
+    shown = wait_shown(client, NOW)
+    served = read_gauges(fetch(client, "metrics").decode())
+    for own in ("privpipe_tasks_retried", "privpipe_tasks_failed"):  # counted where it is known
+        assert served.pop((own, "")) == shown[own.removeprefix("privpipe_tasks_")]
+        in_file.pop((own, ""))
+    assert served == in_file
+
+
+def test_page__shows_a_run_as_a_person_asks_for_it(client: Client) -> None:
+    DaskExecutor(client, NOW.run).show(NOW)
+    wait_shown(client, NOW)
+    link = client.dashboard_link.removesuffix("/status")
+    document = pull_session(url=f"{link}/privpipe").document
+    (table,) = document.select({"type": Div})
+    head, first, *_ = re.findall("<tr>(.*?)</tr>", table.text)
+    names, values = (re.findall(r"<t[hd] [^>]*>(.*?)</t[hd]>", line) for line in (head, first))
+    row = dict(zip(names, values, strict=True))
+    assert row == {**describe(NOW), "retried": row["retried"], "failed": row["failed"]}
+    assert (row["stage"], row["chunks"]) == ("clean", "2 of 8")
+    assert (row["speed"], row["left"]) == ("250 records/s", "0 min 24 s")
+
+
+@pytest.mark.parametrize("field", ["stage", "unit", "gate", "run"])
+def test_words__that_a_user_wrote_become_no_label(field: str) -> None:
+    secret = "SECRETmalaria is not a word"
+    found = Progress.decode({**NOW.encode(), field: secret, "more": secret})
+    assert secret not in json.dumps(found.encode())
+
+
+def pause(seconds: float) -> int:
+    time.sleep(seconds)
+    return os.getpid()
+
+
+@pytest.mark.slow
+def test_scheduler__counts_what_is_tried_again_and_what_fails() -> None:
+    """A worker that is killed at work, and a task that fails for good."""
+    with connect(ClusterOptions(workers=1, dashboard="127.0.0.1:0")) as client:
+        (process,) = client.run(os.getpid).values()
+        lost = client.submit(pause, 1.0, key="clean_chunk-0badcafe-000000", retries=2)
+        while not client.run_on_scheduler(is_processing):
+            time.sleep(0.02)
+        os.kill(process, signal.SIGKILL)
+        assert lost.result() != process
+        bad = client.submit(divmod, 1, 0, key="clean_chunk-0badcafe-000001", retries=2)
+        assert isinstance(bad.exception(), ZeroDivisionError)
+        other = client.submit(divmod, 1, 0, key="somebody-else-000001")
+        assert isinstance(other.exception(), ZeroDivisionError)
+        DaskExecutor(client, NOW.run).show(NOW)
+        shown = wait_shown(client, NOW)
+    assert (shown["retried"], shown["failed"]) == (3, 1)
+
+
+def is_processing(dask_scheduler: Any) -> bool:
+    return any(task.state == "processing" for task in dask_scheduler.tasks.values())
