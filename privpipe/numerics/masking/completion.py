@@ -145,6 +145,9 @@ def solve_completion(
         is_last = level == penalty
         found, spent, stopped = _descend(problem, found, level, is_last, options)
         n_iterations += spent
+    # What is certified rests on no product that was carried along, with its rounding.
+    products = [m @ g for m, g in zip(found.factors, problem.grams, strict=True)]
+    found = _Iterate(found.factors, products)
     directions, values = problem.decompose(found)
     objective, gap = problem.measure_gap(found, penalty)
     return Completion(
