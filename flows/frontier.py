@@ -22,7 +22,8 @@ import platformdirs
 from matplotlib.figure import Figure
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.kinds.inference import plan_attacks, run_attack
+from privpipe.attacks.kinds.attack_plan import plan_attacks
+from privpipe.attacks.kinds.inference import run_attack
 from privpipe.attacks.kinds.verdicts.attack_report import AttackReport, summarise_outcomes
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.judging.evidence_sample import Published, sample_evidence

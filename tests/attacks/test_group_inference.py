@@ -10,8 +10,9 @@ from scipy.stats import norm
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import prepare_evidence
+from privpipe.attacks.kinds.attack_plan import plan_attacks
 from privpipe.attacks.kinds.group_inference import split_in_time
-from privpipe.attacks.kinds.inference import measure_attacks, plan_attacks, run_attack
+from privpipe.attacks.kinds.inference import measure_attacks, run_attack
 from privpipe.attacks.kinds.verdicts.attack_report import AttackReport, summarise_outcomes
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray

@@ -14,8 +14,9 @@ from privpipe.attacks.adversaries.beside import Beside
 from privpipe.attacks.adversaries.evidence import prepare_evidence
 from privpipe.attacks.adversaries.problem import Fitted
 from privpipe.attacks.adversaries.table import ADVERSARIES
-from privpipe.attacks.kinds import inference
-from privpipe.attacks.kinds.inference import measure_attacks, plan_attacks, run_attack
+from privpipe.attacks.kinds import trained_adversary
+from privpipe.attacks.kinds.attack_plan import plan_attacks
+from privpipe.attacks.kinds.inference import measure_attacks, run_attack
 from privpipe.attacks.kinds.verdicts.attack_report import (
     DECISION_SCHEMA,
     AttackReport,
@@ -233,7 +234,7 @@ def test_measure_attacks__counts_an_area_below_one_half_only_where_tuning_turned
     face = Face(1200)
     wrong = Fitted(lambda x: np.column_stack([x[:, 0], -x[:, 0]]), "")
     broken = {"logistic": replace(ADVERSARIES["logistic"], fit=lambda problem: wrong)}
-    monkeypatch.setattr(inference, "ADVERSARIES", broken)
+    monkeypatch.setattr(trained_adversary, "ADVERSARIES", broken)
     options = replace(FAST, adversaries=("logistic",))
     strong = np.column_stack([3.0 * face.secret + face.x[:, 0], face.x])
     table = measure_attacks(strong, face.secret, options=options).table
@@ -308,7 +309,7 @@ def test_run_attack__turns_any_failure_into_unknown_without_its_text(monkeypatch
         raise ValueError("the value ochre of record 7 is unseen")
 
     broken = dict(ADVERSARIES) | {"logistic": replace(ADVERSARIES["logistic"], fit=fail)}
-    monkeypatch.setattr(inference, "ADVERSARIES", broken)
+    monkeypatch.setattr(trained_adversary, "ADVERSARIES", broken)
     attack = Attack("confidential", "classes", "released", "logistic")
     outcome = run_attack(evidence, attack, FAST)
     assert (outcome.status, outcome.reason, outcome.scores) == ("unknown", "ValueError", ())
@@ -326,7 +327,7 @@ def test_run_attack__that_cannot_decide_is_unknown(monkeypatch) -> None:
     face = Face(300)
     nan = Fitted(lambda x: np.full((len(x), 2), np.nan), "")
     broken = {"logistic": replace(ADVERSARIES["logistic"], fit=lambda problem: nan)}
-    monkeypatch.setattr(inference, "ADVERSARIES", broken)
+    monkeypatch.setattr(trained_adversary, "ADVERSARIES", broken)
     options = replace(FAST, adversaries=("logistic",))
     report = measure_attacks(face.x, face.secret, options=options)
     assert report.outcomes[0].status == "unknown"

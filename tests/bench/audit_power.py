@@ -20,7 +20,8 @@ import numpy as np
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.beside import Beside
 from privpipe.attacks.adversaries.evidence import Evidence, prepare_evidence
-from privpipe.attacks.kinds.inference import plan_attacks, run_attack
+from privpipe.attacks.kinds.attack_plan import plan_attacks
+from privpipe.attacks.kinds.inference import run_attack
 from privpipe.attacks.kinds.power import LEAKS, measure_power
 from privpipe.attacks.statistics.uncertainty.intervals import Interval, measure_exact_interval
 from privpipe.protocols import Column, FloatArray, IntArray

@@ -16,7 +16,8 @@ from distributed import Client, LocalCluster
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence, prepare_evidence
-from privpipe.attacks.kinds.inference import plan_attacks, run_attack
+from privpipe.attacks.kinds.attack_plan import plan_attacks
+from privpipe.attacks.kinds.inference import run_attack
 from privpipe.attacks.kinds.verdicts.attack_report import AttackReport, summarise_outcomes
 from privpipe.attacks.kinds.verdicts.outcomes import AttackOutcome
 from privpipe.cluster.executors.dask_executor import DaskExecutor

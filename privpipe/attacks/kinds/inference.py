@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -19,46 +18,33 @@ from threadpoolctl import threadpool_limits
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.beside import Beside
 from privpipe.attacks.adversaries.evidence import Evidence, prepare_evidence
-from privpipe.attacks.adversaries.problem import Fitted, Problem
-from privpipe.attacks.adversaries.readers import KNOWS_WANTED, choose_readers, find_adversary
-from privpipe.attacks.adversaries.table import ADVERSARIES
+from privpipe.attacks.kinds.attack_plan import plan_attacks, plan_levels
 from privpipe.attacks.kinds.attack_table import Sample
 from privpipe.attacks.kinds.group_inference import (
     GROUPS,
     infer_together,
-    list_sizes,
-    name_size,
-    split_in_time,
-    tells_groups,
+)
+from privpipe.attacks.kinds.trained_adversary import (
+    Decided,
+    decide_wanted,
+    guess_target,
+    split_target,
+    train_adversary,
 )
 from privpipe.attacks.kinds.verdicts.attack_report import AttackReport, summarise_outcomes
-from privpipe.attacks.kinds.verdicts.judgement import count_compared, is_of_release
+from privpipe.attacks.kinds.verdicts.judgement import is_of_release
 from privpipe.attacks.kinds.verdicts.outcomes import Attack, AttackOutcome
 from privpipe.attacks.statistics.beyond import compare_class_scores, compare_number_scores
 from privpipe.attacks.statistics.measures import (
     Score,
     measure_class_scores,
     measure_number_scores,
-    orient_ranking,
 )
 from privpipe.attacks.statistics.roc import sample_curve
-from privpipe.attacks.statistics.splits import Split, draw_rows, draw_split
-from privpipe.errors import ConvergenceError, PrivpipeError
-from privpipe.protocols import Column, FloatArray, IntArray
+from privpipe.errors import PrivpipeError
+from privpipe.protocols import Column, IntArray
 
-__all__ = [
-    "Decided",
-    "attack",
-    "decide_wanted",
-    "guess_target",
-    "measure_attacks",
-    "measure_target",
-    "plan_attacks",
-    "run_attack",
-    "score_decisions",
-    "split_target",
-    "train_adversary",
-]
+__all__ = ["attack", "measure_attacks", "run_attack", "score_decisions"]
 
 
 def attack(sample: Sample, options: AttackOptions) -> AttackReport:
@@ -187,27 +173,6 @@ def measure_attacks(
     )
 
 
-def plan_attacks(evidence: Evidence, options: AttackOptions) -> tuple[Attack, ...]:
-    """Every adversary that suits a variable, against each variable of each source.
-
-    Further readings of the release are for those who make something of them; see `readers`. Where
-    records have groups, and a variable is one of whole groups, several records of a group are
-    read together; see `group_inference`.
-    """
-    single = tuple(
-        Attack(column.name, "classes" if column.is_categorical else "numbers", source, name)
-        for source in evidence.sources
-        for column in evidence.columns
-        for name in choose_readers(source, column.is_categorical, options)
-    )
-    together = tuple(
-        Attack(column.name, "classes", GROUPS, name_size(size))
-        for position, column in enumerate(evidence.columns)
-        for size in list_sizes(evidence, position, options)
-    )
-    return single + together
-
-
 def run_attack(evidence: Evidence, attack: Attack, options: AttackOptions) -> AttackOutcome:
     """Train and judge one adversary; whatever goes wrong makes it unknown, never safe.
 
@@ -246,81 +211,6 @@ def run_attack(evidence: Evidence, attack: Attack, options: AttackOptions) -> At
     return replace(outcome, seconds=time.perf_counter() - started)
 
 
-@dataclass(frozen=True, eq=False)
-class Trained:
-    """An adversary that was trained, and what it says of test records.
-
-    Parameters
-    ----------
-    split
-        Records to train on, to choose settings by, and to judge by.
-    scale
-        Mean and deviation of the training records of a number; (0, 1) of classes.
-    test : (n_test,)
-        Records that judge.
-    decided
-        What it says of them, in the unit of the variable, and how it ranks them.
-    guess
-        What one would say without records.
-    settings, n_train, n_tune
-        As in `AttackOutcome`.
-    """
-
-    split: Split
-    scale: tuple[float, float]
-    test: IntArray
-    decided: Decided
-    guess: float
-    settings: str
-    n_train: int
-    n_tune: int
-
-
-def train_adversary(
-    evidence: Evidence, position: int, source: str, name: str, options: AttackOptions
-) -> Trained:
-    """Train one adversary on a source of the evidence and let it decide about test records.
-
-    Raises
-    ------
-    ConvergenceError
-        If its decisions are not finite.
-    """
-    adversary = find_adversary(name, ADVERSARIES)
-    n_classes = evidence.columns[position].n_categories
-    truth = evidence.truth[:, position]
-    split = split_target(evidence, truth, n_classes, options)
-    x = evidence.sources[source].values
-    centre, spread = (0.0, 1.0) if n_classes else measure_target(truth[split.train])
-    problem = Problem(
-        x_train=x[split.train],
-        y_train=(truth[split.train] - centre) / spread,
-        x_tune=x[split.tune],
-        y_tune=(truth[split.tune] - centre) / spread,
-        n_classes=n_classes,
-        seed=options.seed,
-        deadline=options.find_deadline(),
-    ).sample(adversary.max_train, adversary.max_tune)
-    fitted = adversary.fit(problem)
-    classes = truth[split.test].astype(np.int64) if n_classes else None
-    most = min(adversary.max_test, options.max_test)
-    test = draw_rows(split.test, classes, most, options.seed)
-    decision = np.asarray(fitted.decide(x[test]), np.float64)
-    expected = (len(test), n_classes) if n_classes else (len(test),)
-    if decision.shape != expected or not np.isfinite(decision).all():
-        raise ConvergenceError("The adversary's decisions are not finite, or too few.")
-    return Trained(
-        split,
-        (centre, spread),
-        test,
-        (centre + spread * decision, decision * _orient(problem, fitted)),
-        guess_target(truth[split.train], n_classes),
-        fitted.settings,
-        len(problem.x_train),
-        len(problem.x_tune),
-    )
-
-
 def _attack(
     evidence: Evidence, position: int, outcome: AttackOutcome, options: AttackOptions
 ) -> AttackOutcome:
@@ -354,7 +244,7 @@ def _attack_groups(
     truth, column = evidence.truth[:, position], evidence.columns[position]
     split = split_target(evidence, truth, column.n_categories, options)
     found = infer_together(evidence, position, outcome.attack.adversary, split, options)
-    strict, *also = _plan_levels(evidence, position, options)
+    strict, *also = plan_levels(evidence, position, options)
     return replace(
         outcome,
         status="measured",
@@ -376,62 +266,6 @@ def _attack_groups(
     )
 
 
-Decided = tuple[FloatArray, FloatArray]
-"""What an adversary says of test records, and how it ranks them."""
-
-_Knower = tuple[Fitted, FloatArray] | None
-
-_KNOWERS: WeakKeyDictionary[Evidence, dict[int, _Knower]] = WeakKeyDictionary()
-"""Who knows the wanted answer, of each variable: fitted once, for all attacks of a worker."""
-
-
-def decide_wanted(
-    evidence: Evidence,
-    position: int,
-    split: Split,
-    scale: tuple[float, float],
-    test: IntArray,
-    options: AttackOptions,
-) -> Decided | None:
-    """What is said of test records by who knows the wanted answer and no more.
-
-    None where the answer tells nothing of tuning records: then all that is found is gained, and
-    limits need not bear what a second guess adds to them.
-    """
-    answers, truth = evidence.sources["wanted"].values, evidence.truth[:, position]
-    n_classes, (centre, spread) = evidence.columns[position].n_categories, scale
-    kept = _KNOWERS.setdefault(evidence, {})
-    if position not in kept:
-        adversary = find_adversary(KNOWS_WANTED, ADVERSARIES)
-        problem = Problem(
-            x_train=answers[split.train],
-            y_train=(truth[split.train] - centre) / spread,
-            x_tune=answers[split.tune],
-            y_tune=(truth[split.tune] - centre) / spread,
-            n_classes=n_classes,
-            seed=options.seed,
-        ).sample(adversary.max_train, adversary.max_tune)
-        fitted = adversary.fit(problem)
-        from privpipe.attacks.adversaries.wanted_answer import tells_something  # slow to import
-
-        told = tells_something(problem, fitted)
-        kept[position] = (fitted, _orient(problem, fitted)) if told else None
-    knower = kept[position]
-    if knower is None:
-        return None
-    fitted, signs = knower
-    decision = np.asarray(fitted.decide(answers[test]), np.float64)
-    return centre + spread * decision, decision * signs
-
-
-def _orient(problem: Problem, fitted: Fitted) -> FloatArray:
-    """Signs with which classes are ranked: chosen by tuning records, never by those that judge."""
-    if problem.n_classes is None:
-        return np.ones(1)
-    decision = np.asarray(fitted.decide(problem.x_tune), np.float64)
-    return orient_ranking(problem.y_tune.astype(np.int64), decision)
-
-
 def score_decisions(
     evidence: Evidence,
     position: int,
@@ -444,7 +278,7 @@ def score_decisions(
     """Scores of what was decided of test records, by class or number, with their limits."""
     decision, ranking = decided
     column, truth = evidence.columns[position], evidence.truth[test, position]
-    strict, *also = _plan_levels(evidence, position, options)
+    strict, *also = plan_levels(evidence, position, options)
     groups = None if evidence.groups is None else evidence.groups[test]
     given: dict[str, Any] = {"groups": groups, "level": strict, "also": also, "seed": options.seed}
     given["n_replicates"] = options.n_replicates
@@ -460,50 +294,3 @@ def score_decisions(
     return compare_class_scores(
         scores, classes, decision, known[0], ranking=ranking, known_ranking=known[1], **given
     )
-
-
-def _plan_levels(evidence: Evidence, position: int, options: AttackOptions) -> tuple[float, ...]:
-    """Levels of the intervals of a variable, the strictest first."""
-    column = evidence.columns[position]
-    planned = [
-        attack
-        for attack in plan_attacks(evidence, options)
-        if attack.target == column.name and is_of_release(attack.source)
-    ]
-    kind = "classes" if column.is_categorical else "numbers"
-    n_compared = count_compared(len(planned), kind, options)
-    return options.plan_levels(n_compared, len(evidence.columns))
-
-
-def split_target(
-    evidence: Evidence, truth: FloatArray, n_classes: int | None, options: AttackOptions
-) -> Split:
-    """The split of one variable: the same for all its attacks, since it is drawn by seed."""
-    rows = np.flatnonzero(~np.isnan(truth))
-    groups, train_only, places = evidence.groups, evidence.train_only, evidence.places
-    if groups is not None and n_classes and tells_groups(groups[rows], truth[rows]):
-        # Who is to be named is the group: some of its records train, and neighbours do not judge.
-        at = rows if places is None else places[rows]
-        return split_in_time(rows, groups[rows], at, options.tune_share, options.test_share)
-    return draw_split(
-        rows,
-        classes=None if n_classes is None else truth[rows].astype(np.int64),
-        groups=None if groups is None else groups[rows],
-        train_only=None if train_only is None else train_only[rows],
-        tune_share=options.tune_share,
-        test_share=options.test_share,
-        seed=options.seed,
-    )
-
-
-def measure_target(numbers: FloatArray) -> tuple[float, float]:
-    """Mean and deviation of the numbers that are to be guessed; a deviation of 0 is 1."""
-    spread = float(numbers.std())
-    return float(numbers.mean()), spread if spread > 0 else 1.0
-
-
-def guess_target(truth: FloatArray, n_classes: int | None) -> float:
-    """What one would say without the records: the majority class, or the mean."""
-    if n_classes is None:
-        return float(truth.mean())
-    return float(np.argmax(np.bincount(truth.astype(np.int64), minlength=n_classes)))

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence
-from privpipe.attacks.kinds.inference import Trained, train_adversary
+from privpipe.attacks.kinds.trained_adversary import Trained, train_adversary
 from privpipe.attacks.statistics.beyond import compare_number_scores
 from privpipe.attacks.statistics.measures import (
     measure_class_scores,

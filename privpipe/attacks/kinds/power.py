@@ -23,13 +23,12 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence
 from privpipe.attacks.adversaries.readers import READS_BITS, choose_readers
 from privpipe.attacks.kinds.group_inference import is_of_groups
-from privpipe.attacks.kinds.inference import (
+from privpipe.attacks.kinds.inference import run_attack, score_decisions
+from privpipe.attacks.kinds.trained_adversary import (
     Decided,
     decide_wanted,
     guess_target,
     measure_target,
-    run_attack,
-    score_decisions,
     split_target,
 )
 from privpipe.attacks.kinds.verdicts.detection import Detection

@@ -13,7 +13,8 @@ from typing import Any
 from privpipe.attacks.adversaries.attack_memory import plan_attack_bytes
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence, LeftOut
-from privpipe.attacks.kinds.inference import plan_attacks, run_attack
+from privpipe.attacks.kinds.attack_plan import plan_attacks
+from privpipe.attacks.kinds.inference import run_attack
 from privpipe.attacks.kinds.power import choose_planted, list_leaks, measure_power
 from privpipe.attacks.kinds.verdicts.attack_report import AttackReport, summarise_outcomes
 from privpipe.attacks.kinds.verdicts.detection import Detection

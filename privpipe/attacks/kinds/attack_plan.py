@@ -1,0 +1,46 @@
+"""Which adversary is set on which variable of which source, and the levels of their intervals."""
+
+from __future__ import annotations
+
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.evidence import Evidence
+from privpipe.attacks.adversaries.readers import choose_readers
+from privpipe.attacks.kinds.group_inference import GROUPS, list_sizes, name_size
+from privpipe.attacks.kinds.verdicts.judgement import count_compared, is_of_release
+from privpipe.attacks.kinds.verdicts.outcomes import Attack
+
+__all__ = ["plan_attacks", "plan_levels"]
+
+
+def plan_attacks(evidence: Evidence, options: AttackOptions) -> tuple[Attack, ...]:
+    """Every adversary that suits a variable, against each variable of each source.
+
+    Further readings of the release are for those who make something of them; see `readers`. Where
+    records have groups, and a variable is one of whole groups, several records of a group are
+    read together; see `group_inference`.
+    """
+    single = tuple(
+        Attack(column.name, "classes" if column.is_categorical else "numbers", source, name)
+        for source in evidence.sources
+        for column in evidence.columns
+        for name in choose_readers(source, column.is_categorical, options)
+    )
+    together = tuple(
+        Attack(column.name, "classes", GROUPS, name_size(size))
+        for position, column in enumerate(evidence.columns)
+        for size in list_sizes(evidence, position, options)
+    )
+    return single + together
+
+
+def plan_levels(evidence: Evidence, position: int, options: AttackOptions) -> tuple[float, ...]:
+    """Levels of the intervals of a variable, the strictest first."""
+    column = evidence.columns[position]
+    planned = [
+        attack
+        for attack in plan_attacks(evidence, options)
+        if attack.target == column.name and is_of_release(attack.source)
+    ]
+    kind = "classes" if column.is_categorical else "numbers"
+    n_compared = count_compared(len(planned), kind, options)
+    return options.plan_levels(n_compared, len(evidence.columns))
