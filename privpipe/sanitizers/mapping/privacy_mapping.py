@@ -364,6 +364,7 @@ def _solve(
             price=price,
             max_seconds=seconds,
             unseen=options.unseen,
+            known=known,
         )
     return solve_privacy_mapping(
         joint,
