@@ -102,6 +102,7 @@ def solve_robust_mapping(
     True
     """
     p, x = np.asarray(joint, dtype=np.float64), np.asarray(codes)
+    x = x[:, None] if x.ndim == 1 else x
     _check(x, radius)
     ball = _Ball(p / p.sum(), x, CodeDistance(distortion, *2 * (x.astype(np.float64),)), radius)
     began = time.monotonic()
@@ -221,7 +222,7 @@ def _store(ball: _Ball, plain: SparseMapping, best: _Candidate, lower: float) ->
     matrix = best.matrix.sorted_indices()
     proof = certify_mapping(
         ball.centre,
-        ball.codes if ball.codes.ndim == 2 else ball.codes[:, None],
+        ball.codes,
         matrix,
         multiplier=plain.multiplier,
         potentials=plain.potentials,

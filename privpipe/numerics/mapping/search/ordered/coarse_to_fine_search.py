@@ -103,8 +103,10 @@ def _search_noisy(progress: Progress, start: Duals | None) -> Duals:
         n_pairs = _search_level(inner, here, LineExplorer(_LEVEL_BINS))
         duals = _carry_back(progress, level, inner, n_pairs)
         if progress.stop:
-            return duals
-    mix_neighbours(progress, level, inner.plan, duals)
+            break
+    assert duals is not None, "there are groups"
+    if not progress.stop:
+        mix_neighbours(progress, level, inner.plan, duals)
     return duals
 
 

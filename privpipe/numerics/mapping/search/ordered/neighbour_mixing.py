@@ -20,6 +20,7 @@ from privpipe.numerics.mapping.problem.programme import Duals, Pairs, Plan, make
 from privpipe.numerics.mapping.search.ordered.coarsening import CoarseLine
 from privpipe.numerics.mapping.search.pairs.recalled_steps import find_smoothed_dual
 from privpipe.numerics.mapping.search.pairs.smoothed_dual_search import logits_of
+from privpipe.protocols import IntArray
 
 __all__ = ["mix_neighbours"]
 
@@ -71,12 +72,12 @@ def _collect_pairs(level: CoarseLine, plan: Plan, duals: Duals) -> Pairs:
     best = price_line(problem, Question(duals), bins).best
     reach = np.arange(-_REACH, _REACH + 1)
     near = np.clip(problem.stay[:, None] + reach, 0, problem.n_symbols - 1)
-    parts = [
+    parts: list[tuple[IntArray, IntArray]] = [
         (best.ravel(), np.repeat(columns, best.shape[1])),
         (near.ravel(), np.repeat(columns, len(reach))),
     ]
     for spacing in _SPACINGS:
         wide = level.refine_plan(plan, spacing)
         parts.append((wide.symbols, wide.columns))
-    symbols, owners = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return Pairs.of(problem, symbols, owners)
+    symbols = np.concatenate([part[0] for part in parts])
+    return Pairs.of(problem, symbols, np.concatenate([part[1] for part in parts]))
