@@ -2,7 +2,8 @@
 
 The chance to fail is shared among three bounds, which hold together: on the information from
 records held out, on the information over a ball around the counts (the smaller of the two is the
-promise), and on the mean distortion. What the fitted counts say stays beside them as `plug_in`.
+promise), and on the mean distortion. Without records held out the ball has all of it, and bounds
+the distortion too: one event, two means. What the fitted counts say stays beside them as `plug_in`.
 """
 
 from __future__ import annotations
@@ -18,19 +19,22 @@ from privpipe.numerics.mapping.confidence.held_out_information import (
     find_needed_records,
     make_reference,
 )
-from privpipe.numerics.mapping.confidence.likelihood_ball import bound_over_ball, find_radius
+from privpipe.numerics.mapping.confidence.likelihood_ball import (
+    bound_mean_over_ball,
+    bound_over_ball,
+    find_needed_records_of_ball,
+    find_radius,
+)
 from privpipe.numerics.mapping.confidence.mean_bounds import bound_mean
 from privpipe.numerics.mapping.confidence.worst_case import measure_worst_cases
 from privpipe.protocols import FloatArray, Guarantee, IntArray, ShardSchema
+from privpipe.sanitizers.mapping.law_ball import Cells, choose_shares, count_cells
 from privpipe.sanitizers.mapping.profiles import ProfileCounts, number_private, split_counts
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 
 __all__ = ["assure_mapping", "check_wanted", "find_prior", "forecast_needed"]
 
-_SHARES = {"held_out": 0.6, "ball": 0.2, "distortion": 0.2}
 _PRIOR_RECORDS = 0.5
-_IF_NONE = 0.5
-"""Share held out that a forecast assumes where none is."""
 _UNIT = "nats of mutual information between private value and released symbol"
 
 
@@ -45,13 +49,17 @@ class _Law:
     prior : (n_seen,) or (n_seen + 1,)
         Positive, of sum at most 1, from the fitted records; the last stands for a value that nobody
         has, where the schema has room for one.
-    n_private
-        Values that the law may have.
+    cells
+        That the law may have, by the schema.
     """
 
     values: IntArray
     prior: FloatArray
-    n_private: int
+    cells: Cells
+
+    @property
+    def n_private(self) -> int:
+        return self.cells.n_private
 
     def table(self, mapping: SparseMapping, counts: ProfileCounts) -> FloatArray:
         """Records of each private value and symbol, unseen profiles as their nearest."""
@@ -77,6 +85,7 @@ def assure_mapping(
     schema: ShardSchema,
     *,
     confidence: float,
+    held_out: float = 0.5,
 ) -> SparseMapping:
     """The mapping with a promise about the law of its records.
 
@@ -94,35 +103,43 @@ def assure_mapping(
         Of the records: it says how many profiles and private values there may be.
     confidence
         Of all bounds together.
+    held_out
+        Share of the records that `fresh` was asked to be; 0 leaves all to the ball.
 
     Returns
     -------
     mapping
         Its guarantee's number is the bound on the information, nats; the parameters say the rest.
     """
-    miss = 1 - confidence
+    miss = {name: share * (1 - confidence) for name, share in choose_shares(held_out).items()}
     fresh = _keep_known(mapping, fresh)
     law = _find_law(fitted, private, schema)
-    held_out = _bound_held_out(mapping, joint, fitted, fresh, law, _SHARES["held_out"] * miss)
-    ball = _bound_over_ball(mapping, fitted, fresh, law, schema, _SHARES["ball"] * miss)
+    by_others = _bound_held_out(mapping, joint, fitted, fresh, law, miss["held_out"])
+    ball, spent_in_ball = _bound_over_ball(mapping, fitted, fresh, law, schema, miss["ball"])
+    spent = _bound_distortion(mapping, fresh, schema, miss["distortion"])
     numbers = {
         "confidence": confidence,
         "plug_in": mapping.information,
-        "held_out": held_out,
+        "held_out": by_others,
         "ball": ball,
         "plug_in_distortion": mapping.distortion,
-        "distortion_at_most": _bound_distortion(
-            mapping, fresh, schema, _SHARES["distortion"] * miss
-        ),
+        "distortion_at_most": min(spent, spent_in_ball),
         "n_fitted": fitted.n_records,
         "n_held_out": fresh.n_records,
         **_read_worst_cases(mapping, joint),
+        **_read_robust(mapping),
     }
-    return replace(mapping, guarantee=_promise(min(held_out, ball), confidence, numbers))
+    return replace(mapping, guarantee=_promise(min(by_others, ball), confidence, numbers))
 
 
 def forecast_needed(
-    mapping: SparseMapping, joint: FloatArray, wanted: float, held_out: float
+    mapping: SparseMapping,
+    joint: FloatArray,
+    wanted: float,
+    held_out: float,
+    *,
+    confidence: float,
+    schema: ShardSchema | None,
 ) -> float | None:
     """About how many training records bring the bound of such a mapping down to `wanted`.
 
@@ -134,7 +151,10 @@ def forecast_needed(
     wanted
         Nats.
     held_out
-        Share of the records that is held out.
+        Share of the records that is held out; 0 asks the ball around all.
+    confidence
+    schema
+        Of the records; only the ball asks for it.
 
     Returns
     -------
@@ -142,9 +162,13 @@ def forecast_needed(
         None where no number of records suffices: the mapping itself tells more.
     """
     used = joint[joint.sum(axis=1) > 0]
-    needed = find_needed_records(
-        used, mapping.mapping, used.sum(axis=1), wanted, held_out or _IF_NONE
-    )
+    prior = used.sum(axis=1)
+    if held_out > 0 or schema is None:
+        needed = find_needed_records(used, mapping.mapping, prior, wanted, held_out)
+    else:
+        masses = np.asarray((mapping.mapping @ used.T).T)
+        cells, miss = count_cells(schema, len(used)).n_cells, 1 - confidence
+        needed = find_needed_records_of_ball(masses, prior, wanted, cells, miss)
     return needed if math.isfinite(needed) else None
 
 
@@ -154,6 +178,7 @@ def check_wanted(
     fitted: ProfileCounts,
     wanted: float | None,
     held_out: float,
+    schema: ShardSchema,
 ) -> None:
     """Refuse a mapping whose bound is above the wanted one, and say what would do.
 
@@ -164,7 +189,8 @@ def check_wanted(
     found = mapping.guarantee.number
     if wanted is None or found is None or found <= wanted:
         return
-    needed = forecast_needed(mapping, joint, wanted, held_out)
+    confidence = dict(mapping.guarantee.parameters)["confidence"]
+    needed = forecast_needed(mapping, joint, wanted, held_out, confidence=confidence, schema=schema)
     remedy = (
         f"No number of records suffices: at this distortion_budget about {mapping.lower_bound:.3g} "
         "nats remain. Raise distortion_budget or wanted_information."
@@ -195,12 +221,10 @@ def find_prior(counts: FloatArray, n_private: int) -> FloatArray:
 
 
 def _find_law(fitted: ProfileCounts, private: IntArray, schema: ShardSchema) -> _Law:
-    sizes = [column.n_categories for column in schema.confidential]
-    declared = math.prod(size for size in sizes if size is not None)
-    n_private = max(len(private), declared) if None not in sizes else len(private)
+    cells = count_cells(schema, len(private))
     _, place = number_private(fitted, private)
     counts = np.bincount(place, fitted.counts, len(private)).astype(np.float64)
-    return _Law(private, find_prior(counts, n_private), n_private)
+    return _Law(private, find_prior(counts, cells.n_private), cells)
 
 
 def _keep_known(mapping: SparseMapping, fresh: ProfileCounts) -> ProfileCounts:
@@ -220,7 +244,7 @@ def _bound_held_out(
     miss: float,
 ) -> float:
     most = math.log(law.n_private)
-    if fresh.n_records < 4:
+    if fresh.n_records < 4 or not miss:
         return most
     first, second = (law.table(mapping, half) for half in split_counts(fresh, 0.5, "halves"))
     given = law.with_room(joint)
@@ -235,24 +259,29 @@ def _bound_over_ball(
     law: _Law,
     schema: ShardSchema,
     miss: float,
-) -> float:
-    """Around all counts where the schema's cells are few; else around those held out.
+) -> tuple[float, float]:
+    """Bounds on information and distortion over a ball.
 
-    All counts chose the mapping and its symbols: the ball must then hold every law on the cells
-    that the schema allows. Which of the two is decided by the schema alone.
+    Around all counts where the schema's cells are few; else around those held out. All counts chose
+    the mapping and its symbols: the ball must then hold every law on the cells that the schema
+    allows. Which of the two is decided by the schema alone.
     """
-    both, most = fitted.merge(fresh), math.log(law.n_private)
-    sizes = [(column.n_categories or 0) + 1 for column in schema.attributes]  # -1 is missing
-    n_cells = law.n_private * math.prod(sizes)
-    whole = n_cells <= both.n_records and all(size > 1 for size in sizes)
+    both, n_cells = fitted.merge(fresh), law.cells.n_cells
+    most, farthest = math.log(law.n_private), _largest_distance(mapping, schema)
+    whole = n_cells <= both.n_records
     if not whole:
         both, n_cells = fresh, law.n_private * mapping.n_symbols
     if not both.n_records:
-        return most
+        return most, farthest
     table = law.table(mapping, both)
     masses = np.asarray((mapping.mapping @ (table / table.sum()).T).T)
-    radius = find_radius(n_cells, both.n_records, miss)
-    return min(most, bound_over_ball(masses, law.prior, radius))
+    radius = find_radius(int(n_cells), both.n_records, miss)
+    told = min(most, bound_over_ball(masses, law.prior, radius))
+    if not whole or not math.isfinite(farthest):
+        return told, farthest
+    spent = np.append(_measure_distances(mapping, both), farthest)  # and where no record is
+    shares = np.append(both.counts / both.n_records, 0.0)
+    return told, min(farthest, bound_mean_over_ball(spent, shares, radius))
 
 
 def _bound_distortion(
@@ -260,15 +289,20 @@ def _bound_distortion(
 ) -> float:
     """Upper bound on the mean distortion of records as they are, unseen profiles included."""
     most = _largest_distance(mapping, schema)
-    if not fresh.n_records or not math.isfinite(most):
+    if not fresh.n_records or not math.isfinite(most) or not miss:
         return most
-    original = fresh.keys[:, : fresh.n_attributes]
-    symbols = mapping.find_symbols(original)
-    spent = np.array(
-        [_mean_distance(mapping, int(s), row) for s, row in zip(symbols, original, strict=True)]
-    )
+    spent = _measure_distances(mapping, fresh)
     guess = most * mapping.distortion
     return bound_mean(spent, fresh.counts.astype(np.float64), most, guess, miss)
+
+
+def _measure_distances(mapping: SparseMapping, counts: ProfileCounts) -> FloatArray:
+    """Mean distortion of each cell's records, unseen profiles released as their nearest."""
+    original = counts.keys[:, : counts.n_attributes]
+    symbols = mapping.find_symbols(original)
+    return np.array(
+        [_mean_distance(mapping, int(s), row) for s, row in zip(symbols, original, strict=True)]
+    )
 
 
 def _mean_distance(mapping: SparseMapping, symbol: int, original: IntArray) -> float:
@@ -299,6 +333,12 @@ def _read_worst_cases(mapping: SparseMapping, joint: FloatArray) -> dict[str, fl
         "local_dp_epsilon": found.epsilon,
     }
     return {name: number for name, number in numbers.items() if math.isfinite(number)}
+
+
+def _read_robust(mapping: SparseMapping) -> dict[str, float]:
+    """What a robust search proved of the ball that it chose for; nothing of another search."""
+    said = mapping.guarantee.parameters
+    return {name: number for name, number in said if name.startswith("robust_")}
 
 
 def _promise(number: float, confidence: float, numbers: dict[str, float]) -> Guarantee:

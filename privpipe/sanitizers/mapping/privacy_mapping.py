@@ -12,7 +12,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from privpipe.capabilities import Preview
-from privpipe.errors import InputError
+from privpipe.errors import InputError, OptionError
 from privpipe.numerics.mapping.pricing.pair_pricing import PriceOracle
 from privpipe.numerics.mapping.problem.distortion import CodeDistance
 from privpipe.numerics.mapping.problem.extremes import measure_mean_distances
@@ -26,6 +26,7 @@ from privpipe.sanitizers.mapping.exponential import (
     fit_exponential_mechanism,
     keep_symbols,
 )
+from privpipe.sanitizers.mapping.law_ball import count_cells, find_robust_radius
 from privpipe.sanitizers.mapping.profile_forecast import (
     ProfileForecast,
     forecast_profiles,
@@ -44,6 +45,7 @@ from privpipe.sanitizers.mapping.smoothing import (
     smooth_table,
 )
 from privpipe.sanitizers.mapping.solving.constrained import solve_constrained_mapping
+from privpipe.sanitizers.mapping.solving.robust import solve_robust_mapping
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 from privpipe.sanitizers.options import FORBID, Options
@@ -131,6 +133,14 @@ class PrivacyMappingOptions(Options):
             "bound what it tells; 0 leaves the bound over a ball around all counts.",
         ),
     ] = 0.5
+    robust: Annotated[
+        Literal["none", "ball"],
+        Field(
+            description="ball takes the mapping whose information under the worst law near the "
+            "counts is the least, not under the counts; near is what sampling leaves open. The "
+            "counts are then not smoothed."
+        ),
+    ] = "none"
     wanted_information: Annotated[
         Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
         Field(
@@ -189,6 +199,8 @@ def prepare_joint(
     table, codes, _ = make_joint(counts, private)
     if options.most_frequent is not None and options.most_frequent < len(codes):
         table, codes = _keep_frequent(table, codes, options)
+    if options.robust == "ball":
+        return table / table.sum(), codes
     kinds = SMOOTHINGS if options.smoothing == "best" else (options.smoothing,)
     sizes = PSEUDO_RECORDS if options.pseudo_records is None else (options.pseudo_records,)
     table = smooth_table(table, codes, choose_smoothing(table, codes, kinds, sizes))
@@ -262,17 +274,59 @@ def fit_privacy_mapping(
     """
     check_shards(shards)
     check_unweighted(shards.schema)
+    _check_robust(options)
     counts = shards.reduce(ProfileCounts.of)
     fitted, fresh = split_counts(counts, options.held_out)
     private, _ = number_private(counts)
     joint, codes = prepare_joint(fitted, options, private)  # raises where nothing is known
     say_incomplete(counts.n_left_out, counts.n_records + counts.n_left_out, "private")
-    mapping = _solve(joint, codes, options, price, known)
-    assured = assure_mapping(
-        mapping, joint, private, fitted, fresh, shards.schema, confidence=options.confidence
+    radius = _choose_radius(fitted, fresh, len(private), shards.schema, options)
+    mapping = _solve(joint, codes, options, price, known, radius=radius)
+    assured = _assure(mapping, joint, private, fitted, fresh, shards.schema, options)
+    check_wanted(
+        assured, joint, fitted, options.wanted_information, options.held_out, shards.schema
     )
-    check_wanted(assured, joint, fitted, options.wanted_information, options.held_out)
     return assured
+
+
+def _assure(
+    mapping: SparseMapping,
+    joint: FloatArray,
+    private: IntArray,
+    fitted: ProfileCounts,
+    fresh: ProfileCounts,
+    schema: ShardSchema,
+    options: PrivacyMappingOptions,
+) -> SparseMapping:
+    return assure_mapping(
+        mapping,
+        joint,
+        private,
+        fitted,
+        fresh,
+        schema,
+        confidence=options.confidence,
+        held_out=options.held_out,
+    )
+
+
+def _choose_radius(
+    fitted: ProfileCounts,
+    fresh: ProfileCounts,
+    n_seen: int,
+    schema: ShardSchema,
+    options: PrivacyMappingOptions,
+) -> float:
+    """Of the ball that the mapping is chosen for, nats; 0 where it is chosen for the counts."""
+    if options.robust == "none":
+        return 0.0
+    return find_robust_radius(
+        count_cells(schema, n_seen),
+        fitted.n_records,
+        fresh.n_records,
+        options.held_out,
+        options.confidence,
+    )
 
 
 def _solve(
@@ -282,9 +336,22 @@ def _solve(
     price: PriceOracle | None,
     known: KnownSteps | None = None,
     start: SparseMapping | None = None,
+    radius: float = 0.0,
 ) -> SparseMapping:
     """The mapping of the options; with limits on the worst case by a programme of its own."""
     seconds = np.inf if options.max_seconds is None else options.max_seconds
+    if radius > 0:
+        return solve_robust_mapping(
+            joint,
+            codes,
+            options.distortion,
+            distortion_budget=options.distortion_budget,
+            radius=radius,
+            gap=options.gap,
+            max_seconds=seconds,
+            unseen=options.unseen,
+            known=known,
+        )
     if options.max_posterior_odds is not None or options.max_leakage is not None:
         return solve_constrained_mapping(
             joint,
@@ -297,6 +364,7 @@ def _solve(
             price=price,
             max_seconds=seconds,
             unseen=options.unseen,
+            known=known,
         )
     return solve_privacy_mapping(
         joint,
@@ -346,6 +414,7 @@ def trace_curve(
     fitted, fresh = split_counts(counts, options.held_out)
     private, _ = number_private(counts)
     joint, codes = prepare_joint(fitted, options, private)
+    radius = _choose_radius(fitted, fresh, len(private), shards.schema, options)
     free = prepare_alphabet(joint, codes, options.distortion, 0.0)
     most = float(measure_mean_distances(free.problem).min()) * free.unit
     raw = keep_symbols(joint, codes, options.distortion).information
@@ -355,12 +424,9 @@ def trace_curve(
         start = mapping
         mapping = kept(number)
         if mapping is None:
-            mapping = _solve(
-                joint, codes, replace(options, distortion_budget=float(budget)), None, start=start
-            )
-            mapping = assure_mapping(
-                mapping, joint, private, fitted, fresh, shards.schema, confidence=options.confidence
-            )
+            at_budget = replace(options, distortion_budget=float(budget))
+            mapping = _solve(joint, codes, at_budget, None, start=start, radius=radius)
+            mapping = _assure(mapping, joint, private, fitted, fresh, shards.schema, options)
             keep(number, mapping)
         point = {
             "distortion_budget": float(budget),
@@ -407,7 +473,14 @@ def _forecast(preview: Preview, options: PrivacyMappingOptions) -> ProfileForeca
         gap=max(options.gap, 0.1 * options.wanted_information),
         max_seconds=_FORECAST_SECONDS,
     )
-    needed = forecast_needed(mapping, joint, options.wanted_information, options.held_out)
+    needed = forecast_needed(
+        mapping,
+        joint,
+        options.wanted_information,
+        options.held_out,
+        confidence=options.confidence,
+        schema=None if options.held_out else preview.read_labelled()[1],
+    )
     return replace(known, wanted_information=options.wanted_information, n_needed=needed)
 
 
@@ -419,6 +492,26 @@ def check_mapping(options: PrivacyMappingOptions, schema: ShardSchema) -> None:
             f"{', '.join(map(repr, numbers))} is not categorical: a mapping is between categories.",
             remedy="Name categorical variables, or cut numeric ones into classes when you ingest.",
             code="not-categorical",
+        )
+    _check_robust(options)
+
+
+def _check_robust(options: PrivacyMappingOptions) -> None:
+    """Raise OptionError for what a robust mapping does not go with."""
+    if options.robust == "none":
+        return
+    others = {
+        "max_posterior_odds": options.max_posterior_odds is not None,
+        "max_leakage": options.max_leakage is not None,
+        'solver = "frank_wolfe"': options.solver != "auto",
+        f'smoothing = "{options.smoothing}"': options.smoothing not in ("best", "none"),
+    }
+    named = ", ".join(name for name, given in others.items() if given)
+    if named:
+        raise OptionError(
+            f'robust = "ball" does not go with {named}.',
+            remedy="Take one of them out.",
+            code="robust-alone",
         )
 
 

@@ -64,3 +64,14 @@ def test_forecast__says_it_before_the_run() -> None:
     assert "A bound of 0.03 nats needs about" in within.describe()
     beyond = METHOD.forecast(Few(), options(law, wanted_information=1e-4))
     assert "out of reach" in beyond.describe()
+
+
+def test_fit__without_records_held_out_the_number_needed_is_the_balls() -> None:
+    law = make_laws()["ordered, absolute, three"]
+    changes = {"held_out": 0.0, "robust": "ball", "wanted_information": 0.06}
+    with pytest.raises(GuaranteeError) as error:
+        fit(law, 2_000, **changes)
+    needed = int(re.findall(r"About ([\d,]+)", str(error.value.remedy))[0].replace(",", ""))
+    assert fit(law, int(1.5 * needed), **changes) <= 0.06
+    with pytest.raises(GuaranteeError):
+        fit(law, needed // 2, **changes)

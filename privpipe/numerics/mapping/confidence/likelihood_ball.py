@@ -23,7 +23,13 @@ from scipy.optimize import minimize_scalar
 from privpipe.numerics.mapping.confidence.held_out_information import measure_gains
 from privpipe.protocols import FloatArray
 
-__all__ = ["bound_over_ball", "find_radius"]
+__all__ = [
+    "bound_mean_over_ball",
+    "bound_over_ball",
+    "find_needed_records_of_ball",
+    "find_radius",
+    "find_worst_law",
+]
 
 _BISECTIONS = 200
 _SHARES = (0.0, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
@@ -86,26 +92,101 @@ def bound_over_ball(masses: FloatArray, prior: FloatArray, radius: float) -> flo
     return min([most, *(_bound(masses, prior, radius, share) for share in _SHARES)])
 
 
+def find_needed_records_of_ball(
+    masses: FloatArray, prior: FloatArray, wanted: float, n_cells: float, miss: float
+) -> float:
+    """About how many records bring the bound over the ball down to what is wanted.
+
+    Parameters
+    ----------
+    masses, prior
+        As of `bound_over_ball`.
+    wanted
+        Nats.
+    n_cells
+        That the law may give mass to.
+    miss
+        Probability that the law is outside.
+
+    Returns
+    -------
+    n_records
+        At least the cells, within a tenth; infinite where the masses themselves tell more, or the
+        cells are not counted.
+    """
+    if not math.isfinite(n_cells):
+        return math.inf
+    for n in np.geomspace(max(100.0, n_cells), 1e12 * max(1.0, n_cells / 100), 243):
+        if bound_over_ball(masses, prior, find_radius(int(n_cells), n, miss)) <= wanted:
+            return float(math.ceil(n))
+    return math.inf
+
+
 def _bound(masses: FloatArray, prior: FloatArray, radius: float, least: float) -> float:
     """The bound where cells of less than `least` of the mass count as rare."""
     kept = np.where((masses > least) & (masses > 0), masses, 0.0)
     gains = measure_gains(kept, prior)
-    mean = _largest_mean(gains, masses, radius)
+    mean = bound_mean_over_ball(gains, masses, radius)
     cells = kept[kept > 0]
     return mean + (_largest_ratio(radius / float(cells.min())) * radius if len(cells) else 0.0)
 
 
-def _largest_mean(gains: FloatArray, masses: FloatArray, radius: float) -> float:
-    """Largest mean of the gains over the ball, by its dual: every point of it is a bound."""
-    top, used = float(gains.max()), masses > 0
-    inside, shares = gains[used], masses[used]
+def bound_mean_over_ball(values: FloatArray, centre: FloatArray, radius: float) -> float:
+    """Largest mean of a function over the ball, by its dual: every point of it is a bound.
+
+    Parameters
+    ----------
+    values, centre : (n_private, n_symbols)
+        The function and the centre's masses, cell by cell; a law may have mass in any cell.
+    radius
+        Largest divergence of the centre from a law, nats.
+
+    References
+    ----------
+    Bertsimas, Gupta and Kallus 2018, Robust sample average approximation, on likelihood balls.
+    """
+    return _solve_dual(values, centre, radius)[1]
+
+
+def find_worst_law(values: FloatArray, centre: FloatArray, radius: float) -> FloatArray:
+    """A law of the ball under which the mean of a function is about the largest.
+
+    Parameters
+    ----------
+    values, centre : (n_private, n_symbols)
+        As of `bound_mean_over_ball`; only cells where the centre has mass get some.
+    radius
+        Nats, positive.
+
+    Returns
+    -------
+    law : (n_private, n_symbols)
+        In the ball to 1e-12 of the radius: drawn to the centre until it is.
+    """
+    used = centre > 0
+    v = _solve_dual(values[used], centre[used], radius)[0]
+    law = np.zeros(centre.shape)
+    law[used] = centre[used] / np.maximum(v - values[used], np.finfo(float).tiny)
+    law, low, high = law / law.sum(), 0.0, 1.0
+    for _ in range(_BISECTIONS):
+        step = 0.5 * (low + high)
+        law_there = (1 - step) * centre[used] + step * law[used]
+        inside = float(centre[used] @ np.log(centre[used] / law_there)) <= radius
+        low, high = (step, high) if inside else (low, step)
+    return np.asarray((1 - low) * centre + low * law)
+
+
+def _solve_dual(values: FloatArray, centre: FloatArray, radius: float) -> tuple[float, float]:
+    """The dual's number and the bound that it proves."""
+    top, used = float(values.max()), centre > 0
+    inside, shares = values[used], centre[used]
 
     def dual(log_step: float) -> float:
         v = top + math.exp(log_step)
         return v - math.exp(float(shares @ np.log(v - inside)) - radius)
 
     found = minimize_scalar(dual, bounds=(-25.0, 15.0), method="bounded")
-    return float(min(dual(found.x), top))
+    return top + math.exp(found.x), float(min(dual(found.x), top))
 
 
 def _largest_ratio(reach: float) -> float:

@@ -274,6 +274,25 @@ def test_solve__ordered_symbols_with_noisy_posteriors(share: float) -> None:
 
 
 @pytest.mark.slow
+def test_solve__many_noisy_posteriors_are_mixed_with_their_neighbours() -> None:
+    """The duals of few cells and many groups, and neighbours who join: 2.5e-3 without."""
+    n = 8193
+    joint, codes = noisy_line(n)
+    rounds: list[str] = []
+    mapping = solve_privacy_mapping(
+        joint,
+        codes,
+        "absolute",
+        distortion_budget=0.05 * n,
+        gap=1e-3,
+        on_round=lambda progress: rounds.append(progress.rounds[-1].stage),
+    )
+    assert mapping.stopped == "gap reached"
+    assert mapping.gap <= 1e-3
+    assert rounds == ["cells", "cells", "neighbours"]
+
+
+@pytest.mark.slow
 def test_solve__ends_soon_after_the_time_limit() -> None:
     joint, codes = noisy_line(4096)
     solve_privacy_mapping(*noisy_line(64), "squared", distortion_budget=4.0, gap=1e-3)
