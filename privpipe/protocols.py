@@ -138,6 +138,12 @@ class Shard:
     def n_records(self) -> int:
         return max(len(self.features), len(self.attributes))
 
+    @property
+    def n_bytes(self) -> int:
+        """Of its arrays."""
+        parts = (self.features, self.desired, self.confidential, self.attributes, self.released)
+        return sum(part.nbytes for part in (*parts, self.weights, self.groups))
+
 
 class Statistics(Protocol):
     """A mergeable summary of records. Merging is associative, and commutative to rounding."""
