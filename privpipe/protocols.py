@@ -35,7 +35,7 @@ IntArray = npt.NDArray[np.integer[Any]]
 BoolArray = npt.NDArray[np.bool_]
 WordArray = npt.NDArray[np.uint64]
 
-Role = Literal["features", "desired", "confidential", "attributes"]
+Role = Literal["features", "desired", "confidential", "attributes", "groups"]
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,8 @@ class ShardSchema:
         Number of columns of the features.
     desired, confidential, attributes
         The named variables asked for in each role, in the order of the shard's columns.
+    groups
+        The variable that says whose records belong together, if one is asked for.
     feature_names
         Names of the features, for messages; empty when the collection has none.
     weighted
@@ -84,6 +86,7 @@ class ShardSchema:
     desired: tuple[Column, ...] = ()
     confidential: tuple[Column, ...] = ()
     attributes: tuple[Column, ...] = ()
+    groups: tuple[Column, ...] = ()
     feature_names: tuple[str, ...] = ()
     weighted: bool = False
     public: bool = False
@@ -96,6 +99,10 @@ def _no_columns() -> FloatArray:
 
 def _no_weights() -> FloatArray:
     return np.empty(0)
+
+
+def _no_groups() -> IntArray:
+    return np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +125,8 @@ class Shard:
         Number of the first record within its collection; -1 when rows were left out.
     weights : (n_records,), float64
         How often each record counts in a fit; empty when all count once.
+    groups : (n_records,), int64
+        Whose each record is, where that is asked for; else empty.
     """
 
     features: FloatArray
@@ -127,10 +136,17 @@ class Shard:
     released: FloatArray = field(default_factory=_no_columns)
     first_record: int = 0
     weights: FloatArray = field(default_factory=_no_weights)
+    groups: IntArray = field(default_factory=_no_groups)
 
     @property
     def n_records(self) -> int:
         return max(len(self.features), len(self.attributes))
+
+    @property
+    def n_bytes(self) -> int:
+        """Of its arrays."""
+        parts = (self.features, self.desired, self.confidential, self.attributes, self.released)
+        return sum(part.nbytes for part in (*parts, self.weights, self.groups))
 
 
 class Statistics(Protocol):

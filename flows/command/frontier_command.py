@@ -24,7 +24,7 @@ from privpipe_flows.runs.stages.check import check_stage
 
 __all__ = ["frontier_command"]
 
-ADVERSARIES: tuple[tuple[str, ...], ...] = (("logistic",), ("logistic", "random_features"))
+ADVERSARIES: tuple[tuple[str, ...], ...] = (("logistic",), ("logistic", "kernel"))
 
 
 def frontier_command(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from privpipe.sanitizers.minimax.neural_minimax import (
     fit_minimax_neural_filter,
 )
 from privpipe.sanitizers.minimax.ppls import PplsOptions, fit_ppls_filter
+from privpipe.sanitizers.minimax.training.adversaries import AdversaryKind
 from privpipe_flows.reproduce.paper_adversaries import measure_accuracy, measure_papers_accuracy
 from privpipe_flows.reproduce.steps import expect_steps, step
 
@@ -49,6 +50,9 @@ __all__ = [
     "measure_har",
     "read_genki_trial",
 ]
+
+AGAINST_KERNELS: tuple[AdversaryKind, ...] = ("logistic", "kernel")
+"""Beyond the paper: trained against a Gaussian kernel too."""
 
 ALL = ("logistic", "rbf", "nearest_neighbours", "boosting")
 Fit = Callable[[Records, int], RecordMap | None]
@@ -298,6 +302,10 @@ def _list_fits(widths: Sequence[int], *, n_reduced: int, binary: bool) -> list[t
     def minimax(d: int) -> Fit:
         return lambda r, _: fit_minimax_filter(r, MinimaxOptions(n_filtered=d))
 
+    def kernel(d: int) -> Fit:
+        options = MinimaxOptions(n_filtered=d, adversary=AGAINST_KERNELS, max_iterations=30)
+        return lambda r, seed: fit_minimax_filter(r, replace(options, adversary_seed=seed))
+
     fits: list[tuple[str, Fit]] = [("raw", lambda r, _: None)]
     for make in (rand, pca, ppls, lds):
         name = "privacy_lds" if make is lds else make.__name__
@@ -306,6 +314,7 @@ def _list_fits(widths: Sequence[int], *, n_reduced: int, binary: bool) -> list[t
         fits.append(("ddd", lambda r, _: fit_ddd_filter(r)))
     fits.append(("least_squares", lambda r, _: fit_least_squares_filter(r, LeastSquaresOptions())))
     fits += [("minimax_1", minimax(d)) for d in (n_reduced, *widths)]
+    fits.append(("minimax_kernel", kernel(n_reduced)))
     fits.append(
         (
             "minimax_2",

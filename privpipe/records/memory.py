@@ -64,6 +64,10 @@ class Records:
         not 0 and 1, this is a guess, which `categorical` and `numeric` settle.
     attributes : (n_records, n_attributes), optional
         Integer codes of categorical attributes, -1 where missing (privacy mappings).
+    groups : (n_records,), optional
+        Whose each record is: integers, strings or booleans, for adversaries who know several
+        records of one person, device or household. Shards hold whole groups where the records are
+        sorted by group.
     weights : (n_records,), optional
         How often each record counts in a fit, non-negative; once when not given. Null-space
         cleaning and LEACE count so, other methods refuse weights. Measurements and audits count
@@ -102,6 +106,7 @@ class Records:
         desired: npt.ArrayLike | None = None,
         confidential: npt.ArrayLike | None = None,
         attributes: npt.ArrayLike | None = None,
+        groups: npt.ArrayLike | None = None,
         weights: npt.ArrayLike | None = None,
         public: bool = False,
         categorical: str | Sequence[str] = (),
@@ -126,7 +131,9 @@ class Records:
         c, c_columns = _as_columns(confidential, "confidential", len(x), kinds)
         _check_kinds(as_names(categorical), as_names(numeric), (*d_columns, *c_columns))
         a = _as_codes(attributes, len(x))
-        self._whole = Shard(x, d, c, a, weights=_as_weights(weights, len(x)))
+        self._whole = Shard(
+            x, d, c, a, weights=_as_weights(weights, len(x)), groups=_as_groups(groups, len(x))
+        )
         self._n_shards = min(n_shards, len(x))
         self._schema = ShardSchema(
             n_features=x.shape[1],
@@ -140,6 +147,7 @@ class Records:
                 Column(f"attribute_{j}", int(a[:, j].max(initial=-1)) + 1)
                 for j in range(a.shape[1])
             ),
+            groups=() if groups is None else (Column("groups"),),
         )
 
     @classmethod
@@ -171,6 +179,8 @@ class Records:
         """Yield the shards in order."""
         w, n = self._whole, self.n_records
         edges = np.linspace(0, n, self._n_shards + 1).astype(int)
+        if w.groups.size:
+            edges = _move_to_groups(edges, w.groups)
         for start, stop in pairwise(edges):
             rows = slice(start, stop)
             yield Shard(
@@ -180,6 +190,7 @@ class Records:
                 w.attributes[rows],
                 first_record=int(start),
                 weights=w.weights[rows],
+                groups=w.groups[rows],
             )
 
     def reduce(self, summarise: Callable[[Shard], S]) -> S:
@@ -193,6 +204,24 @@ class Records:
             return add_sums([function(shard, parameters, **resident) for shard in self.shards()])
 
         return ask
+
+
+def _as_groups(groups: npt.ArrayLike | None, n_records: int) -> IntArray:
+    if groups is None:
+        return np.empty(0, np.int64)
+    values = np.asarray(groups)
+    if values.shape != (n_records,):
+        raise InputError(
+            f"groups has shape {values.shape}; features has {n_records} rows.",
+            remedy="Give one group per record.",
+        )
+    return np.unique(values, return_inverse=True)[1].astype(np.int64)
+
+
+def _move_to_groups(edges: IntArray, groups: IntArray) -> IntArray:
+    """Edges of shards, each moved on to where a group begins."""
+    begins = np.append(np.flatnonzero(np.diff(groups, prepend=groups[:1] - 1)), len(groups))
+    return np.unique(begins[np.searchsorted(begins, edges)])
 
 
 def _is_same(one: FloatArray, other: FloatArray) -> bool:

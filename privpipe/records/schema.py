@@ -94,6 +94,7 @@ class CollectionSchema:
         desired: Sequence[str] = (),
         confidential: Sequence[str] = (),
         attributes: Sequence[str] = (),
+        groups: Sequence[str] = (),
     ) -> ShardSchema:
         """What shards look like when these variables are asked for."""
         return ShardSchema(
@@ -101,6 +102,7 @@ class CollectionSchema:
             desired=tuple(self.variable(name).column for name in desired),
             confidential=tuple(self.variable(name).column for name in confidential),
             attributes=tuple(self.variable(name).column for name in attributes),
+            groups=tuple(self.variable(name).column for name in groups),
             feature_names=self.feature_names,
             n_records=self.n_records,
         )

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 import warnings
@@ -26,11 +27,12 @@ from privpipe.numerics.minimax.filters import LinearFamily
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions, fit_minimax_filter
 from privpipe.sanitizers.minimax.training.labelled_moments import measure_moments
-from privpipe.sanitizers.minimax.training.shard_oracle import make_objective
 from privpipe.sanitizers.minimax.training.task_planning import plan_tasks
 from privpipe.sanitizers.minimax.training.tasks import TaskOptions
+from privpipe.sanitizers.minimax.training.training_rounds import make_objective
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.collections.ingestion.writing import write_collection
+from tests.bench.motion_filters import compare_filters
 
 RIDGE = 1e-6
 Row = tuple[str, float, str, str, float, float]
@@ -247,4 +249,8 @@ def run(small: bool) -> list[Row]:
     rows = compare_fit(n, 32 if small else 128, 3 if small else 15)
     rows += compare_inner(n, 1 if small else 9)
     rows += measure_growth(n)
-    return rows if small else rows + compare_workers(160_000, 128)
+    if small:
+        return rows
+    if folder := os.environ.get("PRIVPIPE_PAPER_DATA"):
+        rows += compare_filters(folder, 5)
+    return rows + compare_workers(160_000, 128)

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.dask_executor import DaskExecutor
-from privpipe.cluster.executors.executor import Executor, fold_in_tree
+from privpipe.cluster.executors.executor import Executor, LocalExecutor, fold_in_tree
 from privpipe.cluster.executors.open_executor import open_executor
 from privpipe.cluster.executors.oracles import align
-from privpipe.cluster.workers.connection import ClusterOptions
+from privpipe.cluster.workers.connection import ClusterOptions, WorkerMemory
 from privpipe.errors import InputError, PrivpipeError
 from privpipe.protocols import Shard, Sums
 
@@ -87,6 +87,26 @@ def test_oracle__same_bits_whoever_works_in_every_round(executor: Executor) -> N
         for number, (one, other) in enumerate(tasks):
             expected = one + other if number == 0 else expected + (one + other)
         assert ask(parameters) == (expected,)
+
+
+@pytest.mark.parametrize(("room", "loads"), [(10**6, 5), (3 * 32, 3 + 2 * 4), (0, 5 * 4)])
+def test_oracle__without_workers_reads_once_what_memory_holds(
+    room: int, loads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five tasks of two shards of 16 bytes, four rounds: the same bits whatever is kept."""
+    monkeypatch.setattr(LocalExecutor, "measure", lambda _: WorkerMemory(1, 1, 4 * room, 0, 1))
+    seen: list[int] = []
+
+    def count(scale: float, task: int) -> list[Shard]:
+        seen.append(task)
+        return load(scale, task)
+
+    ask = LocalExecutor().oracle(count, (0.1,), range(5), add_up, {"power": 2}, label="total")
+    found = [ask(2.0) for _ in range(4)]
+    assert len(seen) == loads
+    expected = sum(add_up(s, 2.0, power=2)[0] for t in range(5) for s in load(0.1, t))
+    assert found == [found[0]] * 4
+    assert found[0][0] == pytest.approx(expected, rel=1e-14)
 
 
 def test_map_tasks__yields_every_result_and_sealed_errors(executor: Executor) -> None:

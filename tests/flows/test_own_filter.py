@@ -26,6 +26,10 @@ confidential = ["sex"]
 name = "minimax_own"
 module = "{folder}/convolution.py"
 filter = "Convolution"
+adversary = ["logistic", "group"]
+group = "subject"
+group_size = 5
+resample_every = 3
 max_iterations = 6
 [method.settings]
 kernels = {kernels}
@@ -68,6 +72,7 @@ def test_own_filter__is_trained_audited_by_group_and_published(tmp_path: Path) -
     assert released.shape == (800, 3)
     fitted = open_model(tmp_path / "release.model.zarr")
     assert np.array_equal(fitted.apply(draw_windows(40, 20)["features"]), released)
+    assert "loss_confidential:sex (group)" in fitted.history_columns
     findings = json.loads((tmp_path / "release.report" / "audit.json").read_text())
     sources = {row["source"] for row in findings["adversaries"]["table"]}
     assert "groups" in sources

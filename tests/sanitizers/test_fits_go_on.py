@@ -34,6 +34,19 @@ FITS: dict[str, Callable[[Shards], RecordMap | FamilyFit]] = {
     "alternating": partial(
         fit_minimax_filter, options=MinimaxOptions(max_iterations=6, solver="alternating")
     ),
+    "adversaries": partial(
+        fit_minimax_filter,
+        options=MinimaxOptions(
+            max_iterations=3,
+            resample_every=1,
+            adversary=("logistic", "random_features", "kernel", "network"),
+            combine_adversaries="maximum",
+            random_features=8,
+            landmarks=6,
+            hidden_units=3,
+            network_steps=3,
+        ),
+    ),
     "neural": partial(
         fit_minimax_neural_filter,
         options=MinimaxNeuralOptions(n_hidden=(3,), max_iterations=4),

@@ -59,6 +59,7 @@ def check_stage(options: RunOptions) -> Run:
     _check_partitions(options, collection.schema_of_records)
     if options.audit.group is not None:
         training.schema_of_records.variable(options.audit.group)
+    _check_groups(options, roles["groups"])
     _check_outputs(options, collection)
     run = Run(
         options=options,
@@ -149,6 +150,7 @@ def _roles(options: RunOptions) -> dict[Role, tuple[str, ...]]:
         "desired": section.desired,
         "confidential": tuple(confidential),
         "attributes": asked.get("attributes", ()),
+        "groups": asked.get("groups", ()),
     }
 
 
@@ -179,6 +181,17 @@ def _constant(names: Sequence[str]) -> InputError:
         remedy="Leave it out of desired and confidential, or train on records in which it varies.",
         code="single_class",
     )
+
+
+def _check_groups(options: RunOptions, groups: tuple[str, ...]) -> None:
+    """A group that is read together in training is on one side of the held-out split."""
+    if groups and options.audit.holdout > 0 and options.audit.group != groups[0]:
+        raise OptionError(
+            f"[method] group is {groups[0]!r}, and records are held out by "
+            f"{options.audit.group or 'record'!r}: a group would be trained against and judged.",
+            remedy=f'Set [audit] group = "{groups[0]}".',
+            code="group_split",
+        )
 
 
 def _check_public(options: RunOptions, collection: Collection, training: Collection) -> None:

@@ -23,6 +23,9 @@ __all__ = ["FAN_IN", "Executor", "LocalExecutor", "fold_in_tree"]
 S = TypeVar("S", bound=Statistics)
 T = TypeVar("T")
 
+RESIDENT_SHARE = 0.25
+"""Of this machine's memory: what an oracle without workers keeps of its shards."""
+
 FAN_IN = 8
 """Statistics merged by one task."""
 
@@ -183,15 +186,26 @@ class LocalExecutor:
         *,
         label: str,
     ) -> Oracle[Any, Sums]:
-        """See `Executor.oracle`; shards are read anew each round, memory is that of one task."""
+        """See `Executor.oracle`; shards are kept while memory allows, others read every round."""
         del label
+        room = int(RESIDENT_SHARE * self.measure().smallest)
+        kept: dict[int, list[Shard]] = {}
 
         def ask(parameters: Any, /) -> Sums:
-            return add_sums([_ask_task(task, parameters) for task in tasks])
+            return add_sums([_ask_task(number, parameters) for number in range(len(tasks))])
 
-        def _ask_task(task: Any, parameters: Any) -> Sums:
-            shards = load(*shared, task)
+        def _ask_task(number: int, parameters: Any) -> Sums:
+            shards = kept[number] if number in kept else _load(number)
             return add_sums([function(shard, parameters, **resident) for shard in shards])
+
+        def _load(number: int) -> list[Shard]:
+            nonlocal room
+            shards = load(*shared, tasks[number])
+            size = sum(shard.n_bytes for shard in shards)
+            if size <= room:
+                room -= size
+                kept[number] = shards
+            return shards
 
         return lambda parameters, /: run_sealed(ask, parameters)
 

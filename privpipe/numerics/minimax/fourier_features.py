@@ -10,58 +10,73 @@ from dataclasses import dataclass
 import numpy as np
 
 from privpipe.numerics.minimax.filters import Pullback
+from privpipe.numerics.minimax.lifts import OutputMoments
 from privpipe.protocols import FloatArray
 
-__all__ = ["FourierFeatures", "draw_features"]
+__all__ = ["WIDTHS", "FourierFeatures", "draw_features"]
 
 WIDTHS = (0.35, 0.7, 1.4)
 """Widths of the kernels, as shares of the usual distance of two records."""
 
-LEAST_VARIANCE = 1e-6
-"""Of a direction, relative to the largest: others are noise to every reader."""
-
 
 @dataclass(frozen=True, eq=False)
 class FourierFeatures:
-    """``phi(z) = (cos((z - m) F), sin((z - m) F)) / sqrt(n_pairs)``.
+    """``phi(z) = (cos(w F), sin(w F)) / sqrt(n_pairs)``, w the whitened outputs.
+
+    The seed travels and frequencies are drawn where they are used. Whitening is decided once, by
+    whoever draws: eigenvectors have signs that differ between machines.
 
     Parameters
     ----------
-    centre : (n_filtered,)
-        m.
-    frequencies : (n_filtered, n_pairs)
-        F.
+    outputs
+        Moments of the filter's outputs.
+    seed
+        Of the frequencies.
+    n_pairs
+        Frequencies; each gives a cosine and a sine.
     """
 
-    centre: FloatArray
-    frequencies: FloatArray
+    outputs: OutputMoments
+    seed: int
+    n_pairs: int
 
     @property
     def n_features(self) -> int:
-        return 2 * int(self.frequencies.shape[1])
+        return 2 * self.n_pairs
+
+    @property
+    def n_bytes(self) -> int:
+        return self.outputs.n_bytes + 16
+
+    @property
+    def frequencies(self) -> FloatArray:
+        """Of the outputs as they are, (n_filtered, n_pairs)."""
+        k = self.outputs.n_directions
+        normal = np.random.default_rng(self.seed).standard_normal((k, self.n_pairs))
+        widths = np.resize(np.array(WIDTHS), self.n_pairs) * measure_distance(k)
+        return np.asarray(self.outputs.turn @ normal / widths)
 
     def map(self, z: FloatArray) -> tuple[FloatArray, Pullback]:
-        """Features of filtered records, and the vector-Jacobian product by these.
-
-        Parameters
-        ----------
-        z : (n_records, n_filtered)
-
-        Returns
-        -------
-        features : (n_records, n_features)
-        pullback
-            Takes a change of the features, (n_records, n_features), to one of z.
-        """
-        angles = (z - self.centre) @ self.frequencies
-        size = 1.0 / np.sqrt(angles.shape[1])
+        """See `Lift.map`."""
+        frequencies = self.frequencies
+        angles = (z - self.outputs.centre) @ frequencies
+        size = 1.0 / np.sqrt(self.n_pairs)
         cosine, sine = size * np.cos(angles), size * np.sin(angles)
 
         def pull(change: FloatArray) -> FloatArray:
             by_cosine, by_sine = np.hsplit(change, 2)
-            return np.asarray((by_sine * cosine - by_cosine * sine) @ self.frequencies.T)
+            return np.asarray((by_sine * cosine - by_cosine * sine) @ frequencies.T)
 
         return np.hstack([cosine, sine]), pull
+
+
+def measure_distance(n_directions: int) -> float:
+    """Usual distance of two whitened records.
+
+    >>> measure_distance(2)
+    2.0
+    """
+    return float(np.sqrt(2.0 * max(n_directions, 1)))
 
 
 def draw_features(
@@ -80,11 +95,5 @@ def draw_features(
     n_pairs
         Frequencies; each gives a cosine and a sine.
     """
-    values, vectors = np.linalg.eigh(covariance)
-    floor = LEAST_VARIANCE * max(float(values[-1]), 1e-300)
-    kept = values > floor
-    turn = vectors[:, kept] / np.sqrt(values[kept])
-    normal = rng.standard_normal((turn.shape[1], n_pairs))
-    usual = np.sqrt(2.0 * max(turn.shape[1], 1))  # distance of two whitened records
-    widths = np.resize(np.array(WIDTHS), n_pairs) * usual
-    return FourierFeatures(mean, turn @ normal / widths)
+    seed = int(rng.integers(2**63))
+    return FourierFeatures(OutputMoments.of(mean, covariance), seed, n_pairs)

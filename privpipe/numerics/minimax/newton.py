@@ -18,7 +18,7 @@ from privpipe.protocols import FloatArray
 __all__ = ["Curvature", "HeadSolver"]
 
 ARMIJO = 1e-4
-MEMORY = 10
+MEMORY = 20
 SLOW = 0.03
 """A step with an old curvature should shrink the gap at least by this factor."""
 FIRST_DAMPING = 1e-3
@@ -37,7 +37,9 @@ class HeadSolver:
     bound starts quasi-Newton steps, and for least squares the bound *is* the Hessian.
 
     The loss of optimality is judged by the Newton decrement ``gap = g^T H^-1 g / 2``, the
-    distance to the minimum in the quadratic model.
+    distance to the minimum in the quadratic model. Where every row is penalised, by
+    ``p_r |V_r|**2 / 2``, the gap is *certified*: f less its penalty is convex, so that
+    ``f(V) - min f <= sum_r |g_r|**2 / (2 p_r)``; it is the duality gap at the predicted classes.
 
     Parameters
     ----------
@@ -57,19 +59,33 @@ class HeadSolver:
         self._penalty = np.full(len(head), 2.0 * ridge)
         self._penalty[len(head) - n_free :] = 0.0
         self._pairs: deque[tuple[FloatArray, FloatArray]] = deque(maxlen=MEMORY)
+        self._block: FloatArray = np.empty((0, 0))
         self.restart()
 
+    @property
+    def certifies(self) -> bool:
+        """Whether the gap is a bound and no estimate."""
+        return bool((self._penalty > 0).all())
+
+    @property
+    def lacks_block(self) -> bool:
+        """Whether its steps wait for a bound of the curvature."""
+        return self.quasi and len(self._block) == 0
+
     def restart(self) -> None:
-        """Forget values and curvature, for they belong to another filter; keep the head."""
+        """Forget values and curvature, for they belong to another filter; keep the head.
+
+        What only shapes quasi-Newton steps is kept too: at a filter near by it is nearly right.
+        """
         self.trial = self.head
-        self.value, self.gap = np.inf, np.inf
+        self.value, self.gap, self.decrement = np.inf, np.inf, np.inf
         self.stalled = self.is_slow = False
         self._slope = np.zeros_like(self.head)
         self._direction = np.zeros_like(self.head)
         self._step, self._damping = 1.0, 0.0
         self._hessian: FloatArray = np.empty((0, 0))
-        self._block: FloatArray = self._hessian
-        self._pairs.clear()
+        if not self.quasi:
+            self._block = self._hessian
 
     def penalty(self, head: FloatArray) -> float:
         """Ridge term of the loss at a head."""
@@ -94,15 +110,22 @@ class HeadSolver:
         self.head, self.value, self._slope = self.trial, value, slope
         self._damping = self._damping / 10 if self._damping > FIRST_DAMPING / 100 else 0.0
         self._direct()
-        before = self.gap
+        before = self.decrement
         newton = self._direction if self._damping == 0 else -self._divide(slope, 0.0)
-        self.gap = float(-0.5 * (newton * slope).sum())
-        self.is_slow = curvature is None and self.gap > SLOW * before
+        self.gap = self.decrement = float(-0.5 * (newton * slope).sum())
+        if self.certifies:
+            self.gap = float(0.5 * (slope**2 / self._penalty[:, None]).sum())
+        self.is_slow = curvature is None and self.decrement > SLOW * before
 
     def propose(self) -> None:
         """Move the trial one full step from an accepted head; a refused one is left as it is."""
         if self.trial is self.head and not self.stalled:
             self.trial = self.head + self._direction
+
+    @property
+    def gain(self) -> float:
+        """What the step from the head promises, in the quadratic model."""
+        return float(-0.5 * (self._direction * self._slope).sum())
 
     @property
     def accepted(self) -> bool:
@@ -137,6 +160,10 @@ class HeadSolver:
         if len(hessian):
             jitter = 1e-12 * np.trace(hessian) / len(hessian) + 1e-300
             hessian[np.diag_indices_from(hessian)] += np.tile(self._penalty, n_scores) + jitter
+        if (
+            self.quasi
+        ):  # steps need no majorant: the curvature where nothing is known of the classes
+            block *= 2.0 / (n_scores + 1)
         block[np.diag_indices_from(block)] += self._penalty
         self._hessian, self._block = hessian, block
 
@@ -159,6 +186,9 @@ class HeadSolver:
             q -= a * y
             back.append(a)
         q = self._divide(q, 0.0)
+        if self._pairs:
+            s, y = self._pairs[-1]
+            q *= float((s * y).sum() / (y * self._divide(y, 0.0)).sum())
         for (s, y), a in zip(self._pairs, reversed(back), strict=True):
             q += (a - float((y * q).sum() / (s * y).sum())) * s
         return q

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,23 +21,32 @@ __all__ = [
     "Evaluation",
     "MinimaxObjective",
     "Question",
+    "SmoothMaximum",
 ]
 
 MAX_ROUNDS = 200
 MAX_CHORDS = 3
 QUADRATIC = 0.01
 """Gap in nats below which one more Newton step is expected to settle a head."""
+ROUND_BYTES = 64_000
+"""Bytes of a round, down and up, beyond which tasks are asked in rounds of their own."""
+PRECISE = 1e-6
+"""Share of the tolerance at which a head is left alone."""
+BENDS = ("curvature", "block")
 
 
 class Question(NamedTuple):
-    """What goes down in a round: filter, heads (None where fixed), and what is wanted back.
+    """What goes down in a round: filter, heads (None where fixed or not asked), what is wanted.
 
-    `want` is "curvature", "value" or "gradient"; slopes by the heads always come back.
+    `want` is "curvature" (of heads with Newton steps), "block" (of the others), "value" or
+    "gradient"; slopes by the heads that are asked always come back.
     """
 
     parameters: FloatArray
     heads: tuple[FloatArray | None, ...]
     want: str
+    weights: FloatArray
+    """(n_tasks,): of the losses in the gradient by the filter; zero where not asked."""
 
 
 class Answer(NamedTuple):
@@ -50,6 +59,40 @@ class Answer(NamedTuple):
     slopes: tuple[FloatArray, ...]
     curvatures: tuple[Curvature, ...]
     gradient: FloatArray
+
+
+@dataclass(frozen=True)
+class SmoothMaximum:
+    """Several adversaries of one variable as their smooth maximum.
+
+    The strongest adversary has the least loss: ``-t log sum_a q_a exp(-l_a / t)``, a smooth
+    minimum of the losses l with shares q, lies between the least loss and ``t log(1 / q)`` above.
+
+    Parameters
+    ----------
+    tasks
+        Numbers of the adversaries' tasks.
+    temperature
+        t, in the unit of the losses.
+    """
+
+    tasks: tuple[int, ...]
+    temperature: float
+
+    def weigh(self, losses: FloatArray, weights: FloatArray) -> tuple[float, FloatArray]:
+        """Value of the adversaries together, and the weight of each in its derivative.
+
+        Parameters
+        ----------
+        losses, weights : (n_tasks,)
+            Of all tasks; the weights of the adversaries sum to what their maximum weighs.
+        """
+        mine = list(self.tasks)
+        whole = float(weights[mine].sum())
+        least = float(losses[mine].min())
+        parts = weights[mine] / whole * np.exp((least - losses[mine]) / self.temperature)
+        total = float(parts.sum())
+        return whole * (least - self.temperature * np.log(total)), whole * parts / total
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +109,8 @@ class Evaluation:
     held_out
         Phi of the same heads on the records held out; NaN without any.
     gap
-        Largest loss of optimality of an inner problem, by its Newton decrement.
+        Largest loss of optimality of an inner problem: its Newton decrement, or the certified
+        bound where a head has one.
     heads
         Solved heads, None where fixed.
     """
@@ -95,6 +139,10 @@ class MinimaxObjective:
         Of the filter's first `n_penalised` parameters.
     inner_tolerance
         Largest gap of an inner problem, in nats.
+    maxima
+        Adversaries that count by their maximum instead of their sum.
+    beside : (n_tasks,)
+        Bytes that go down with a task beside its head.
     """
 
     ask: Callable[[Question], Answer]
@@ -103,6 +151,8 @@ class MinimaxObjective:
     ridge: float = 0.0
     n_penalised: int = 0
     inner_tolerance: float = 1e-6
+    maxima: Sequence[SmoothMaximum] = ()
+    beside: Sequence[int] = ()
     n_rounds: int = field(default=0, init=False)
     n_bytes: int = field(default=0, init=False)
     largest_round: int = field(default=0, init=False)
@@ -113,42 +163,128 @@ class MinimaxObjective:
         Raises
         ------
         ConvergenceError
-            If an inner problem is not solved in `MAX_ROUNDS` rounds.
+            If an inner problem is not solved in `MAX_ROUNDS` steps.
         """
-        active = [solver for solver in self.solvers if solver is not None]
-        for solver in active:
-            solver.restart()
-        want, chords = ("curvature" if active else "gradient"), 0
+        free = [t for t, solver in enumerate(self.solvers) if solver is not None]
+        for t in free:
+            self._solver(t).restart()
+        chords = 0
         for _ in range(MAX_ROUNDS):
-            answer = self._round(parameters, want)
-            done = all(s.accepted and (s.gap <= self.inner_tolerance or s.stalled) for s in active)
-            if done and want == "gradient":
+            want, asked = self._choose(free, chords)
+            weights = self._weigh(free)
+            answer = self._ask(parameters, want, asked, weights)
+            done = all(self._is_settled(t) for t in free)
+            if done and want == "gradient" and self._agrees(weights, self._weigh(free)):
                 return self._compose(parameters, answer)
-            if want == "curvature" or not done:
-                for solver in active:
+            for t in asked:
+                solver = self._solver(t)
+                if self._gains_by_a_step(solver, free=want in BENDS and not solver.quasi):
                     solver.propose()
-            chords = 0 if want == "curvature" else chords + 1
-            want = self._choose(active, done, chords)
+            chords = 0 if want in BENDS else chords + 1
+        worst = max(self._solver(t).gap for t in free)
         raise ConvergenceError(
             f"An inner problem is not solved after {MAX_ROUNDS} rounds "
-            f"(gap {max(s.gap for s in active):.1e} nats, wanted {self.inner_tolerance:.1e}).",
+            f"(gap {worst:.1e} nats, wanted {self.inner_tolerance:.1e}).",
             remedy="Raise regularisation or inner_tolerance.",
         )
 
-    def _choose(self, active: Sequence[HeadSolver], done: bool, chords: int) -> str:
-        """Curvature while steps are long, the filter's gradient once the heads should be right."""
-        if done:
-            return "gradient"
-        newton = [s for s in active if not s.quasi and not s.stalled]
-        slow = any(s.is_slow for s in newton) or chords > MAX_CHORDS
-        if newton and (slow or max(s.gap for s in newton) > QUADRATIC):
-            return "curvature"
-        quasi = [s.gap for s in active if s.quasi and not s.stalled]
-        return "value" if max(quasi, default=0.0) > 30 * self.inner_tolerance else "gradient"
+    def _solver(self, t: int) -> HeadSolver:
+        solver = self.solvers[t]
+        assert solver is not None, "only asked of free heads"
+        return solver
 
-    def _round(self, parameters: FloatArray, want: str) -> Answer:
-        heads = tuple(None if s is None else s.trial for s in self.solvers)
-        answer = self.ask(Question(parameters, heads, want))
+    def _is_settled(self, t: int) -> bool:
+        solver = self._solver(t)
+        return solver.accepted and (solver.gap <= self.inner_tolerance or solver.stalled)
+
+    def _gains_by_a_step(self, solver: HeadSolver, *, free: bool) -> bool:
+        """Whether to step on: one Newton step more is free, but below rounding it tells nothing."""
+        return bool(solver.gap > self.inner_tolerance * (PRECISE if free else 1.0))
+
+    def _choose(self, free: Sequence[int], chords: int) -> tuple[str, list[int]]:
+        """Curvature while steps are long, the filter's gradient once the heads should be right."""
+        open_ = [t for t in free if not self._is_settled(t)]
+        newton = [t for t in open_ if not self._solver(t).quasi and not self._solver(t).stalled]
+        quasi = [t for t in open_ if self._solver(t).quasi and not self._solver(t).stalled]
+        if newton:
+            far = [t for t in newton if self._solver(t).gap > self.inner_tolerance]
+            slow = any(self._solver(t).is_slow for t in far) or chords > MAX_CHORDS
+            if slow or max(self._solver(t).decrement for t in newton) > QUADRATIC:
+                return "curvature", newton
+        if bare := [t for t in quasi if self._solver(t).lacks_block]:
+            return "block", bare
+        if max((self._solver(t).gap for t in quasi), default=0.0) > 30 * self.inner_tolerance:
+            return "value", open_
+        return "gradient", list(free)
+
+    def _weigh(self, free: Sequence[int]) -> FloatArray:
+        """Weights of the losses in the gradient, at the heads as they will be."""
+        weights = np.array(self.weights, np.float64)
+        if not self.maxima:
+            return weights
+        losses = np.zeros(len(weights))
+        for t in free:
+            solver = self._solver(t)
+            if not np.isfinite(solver.value):
+                return weights
+            # A step that is under way is expected to gain what the head is away from its best.
+            losses[t] = solver.value - (0.0 if solver.accepted else solver.gain)
+        for maximum in self.maxima:
+            weights[list(maximum.tasks)] = maximum.weigh(losses, self.weights)[1]
+        return weights
+
+    def _agrees(self, asked: FloatArray, found: FloatArray) -> bool:
+        """Whether the gradient was taken with the right weights, as precisely as heads are."""
+        apart = float(np.abs(asked - found).max(initial=0.0))
+        return bool(apart <= np.sqrt(self.inner_tolerance) * np.abs(self.weights).sum())
+
+    def _ask(
+        self, parameters: FloatArray, want: str, asked: Sequence[int], weights: FloatArray
+    ) -> Answer:
+        """All that is asked, in as many rounds as their size demands."""
+        fixed = [t for t, solver in enumerate(self.solvers) if solver is None]
+        batches = self._batch(parameters, want, asked)
+        parts = []
+        for number, batch in enumerate(batches):
+            whole = [*fixed, *batch] if want == "gradient" and number == 0 else batch
+            parts.append(self._round(parameters, want, whole, weights))
+        first = parts[0]
+        return first._replace(
+            losses=np.sum([part.losses for part in parts], axis=0),
+            gradient=np.sum([part.gradient for part in parts], axis=0),
+        )
+
+    def _batch(self, parameters: FloatArray, want: str, asked: Sequence[int]) -> list[list[int]]:
+        base = parameters.nbytes * (2 if want == "gradient" else 1)
+        batches: list[list[int]] = [[]]
+        size = base
+        for t in asked:
+            own = self._measure(t, want)
+            if batches[-1] and size + own > ROUND_BYTES:
+                batches.append([])
+                size = base
+            batches[-1].append(t)
+            size += own
+        return batches
+
+    def _measure(self, t: int, want: str) -> int:
+        """Bytes of a task in a round."""
+        head, solver = self._solver(t).trial, self._solver(t)
+        size = 2 * head.nbytes + (self.beside[t] if self.beside else 0)
+        if want in BENDS:
+            size += 4 * len(head) * (len(head) + 1)
+            size += 4 * head.size * (head.size + 1) if not solver.quasi else 0
+        return size
+
+    def _round(
+        self, parameters: FloatArray, want: str, asked: Sequence[int], weights: FloatArray
+    ) -> Answer:
+        heads = tuple(
+            solver.trial if solver is not None and t in asked else None
+            for t, solver in enumerate(self.solvers)
+        )
+        mine = np.where(np.isin(np.arange(len(weights)), asked), weights, 0.0)
+        answer = self.ask(Question(parameters, heads, want, mine))
         n = float(answer.counts[0])
         if n == 0:
             raise InputError(
@@ -156,14 +292,15 @@ class MinimaxObjective:
                 remedy="Train on more records, or hold out fewer.",
                 code="too_few_records",
             )
-        for t, solver in enumerate(self.solvers):
+        for t in asked:
+            solver = self.solvers[t]
             if solver is not None:
                 solver.receive(
                     float(answer.losses[t, 0]) / n,
                     answer.slopes[t] / n,
-                    _divide(answer.curvatures[t], n) if want == "curvature" else None,
+                    _divide(answer.curvatures[t], n) if want in BENDS else None,
                 )
-        self._count((parameters, *heads), answer)
+        self._count(parameters, heads, answer, asked)
         return answer
 
     def _compose(self, parameters: FloatArray, answer: Answer) -> Evaluation:
@@ -175,18 +312,34 @@ class MinimaxObjective:
                 losses[t] += solver.penalty(solver.head)
                 gap = max(gap, solver.gap)
         gradient = answer.gradient / n
-        held = float(self.weights @ answer.losses[:, 1]) / n_held_out if n_held_out else np.nan
+        held = self._sum(answer.losses[:, 1] / n_held_out) if n_held_out else np.nan
         head = parameters[: self.n_penalised]
         gradient[: self.n_penalised] += self.ridge * head
-        value = float(self.weights @ losses + 0.5 * self.ridge * (head @ head))
+        value = self._sum(losses) + float(0.5 * self.ridge * (head @ head))
         heads = tuple(None if s is None else s.head for s in self.solvers)
         return Evaluation(value, gradient, losses, held, gap, heads)
 
-    def _count(self, question: Sequence[Any], answer: Answer) -> None:
+    def _sum(self, losses: FloatArray) -> float:
+        """Weighted losses, where several adversaries count by their maximum."""
+        summed = np.ones(len(losses), np.bool_)
+        total = 0.0
+        for maximum in self.maxima:
+            summed[list(maximum.tasks)] = False
+            total += maximum.weigh(losses, self.weights)[0]
+        return total + float(self.weights[summed] @ losses[summed])
+
+    def _count(
+        self,
+        parameters: FloatArray,
+        heads: Sequence[FloatArray | None],
+        answer: Answer,
+        asked: Sequence[int],
+    ) -> None:
         bent = [part for pair in answer.curvatures for part in pair]
         up = [answer.counts, answer.losses, *answer.slopes, *bent, answer.gradient]
-        parts = [*question, *up]
+        parts = [parameters, *heads, *up]
         size = sum(part.nbytes for part in parts if part is not None)
+        size += sum(self.beside[t] for t in asked) if self.beside else 0
         self.n_rounds += 1
         self.n_bytes += size
         self.largest_round = max(self.largest_round, size)

@@ -26,22 +26,25 @@ from privpipe.sanitizers.minimax.linear_filter import EMPIRICAL, MinimaxFilter
 from privpipe.sanitizers.minimax.training.adversaries import (
     AdversaryOptions,
     check_adversaries,
-    descend_in_rounds,
+    find_columns,
+    find_maxima,
 )
+from privpipe.sanitizers.minimax.training.adversary_rounds import descend_in_rounds
 from privpipe.sanitizers.minimax.training.closed_forms import (
     check_width,
     find_least_squares_directions,
     find_privacy_lds,
     warn_of_width,
 )
+from privpipe.sanitizers.minimax.training.group_pooling import check_groups
 from privpipe.sanitizers.minimax.training.labelled_moments import (
     LABEL_STATISTICS,
     LabelledMoments,
     measure_moments,
 )
-from privpipe.sanitizers.minimax.training.shard_oracle import make_objective
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks, plan_tasks
 from privpipe.sanitizers.minimax.training.tasks import Task, find_needs, name_history
+from privpipe.sanitizers.minimax.training.training_rounds import TrainingRounds
 from privpipe.sanitizers.names import keep_names
 from privpipe.sanitizers.options import FORBID
 
@@ -193,6 +196,8 @@ def fit_minimax_filter(shards: Shards, options: MinimaxOptions | None = None) ->
     options = options or MinimaxOptions()
     check_minimax(options, shards.schema)
     moments = measure_moments(shards)
+    if "group" in options.adversary:
+        check_groups(shards, options.group_size)
     tasks = plan_tasks(
         options,
         shards.schema,
@@ -205,26 +210,22 @@ def fit_minimax_filter(shards: Shards, options: MinimaxOptions | None = None) ->
     centre = moments.mean if options.with_intercept else np.zeros_like(moments.mean)
     family = LinearFamily(centre, width, with_offset=reduced and options.with_intercept)
 
+    rounds = TrainingRounds(shards, family, tasks)
+
     def descend(tasks: tuple[Task, ...], start: FloatArray, max_iterations: int) -> Descent:
-        objective = make_objective(
-            shards,
-            family,
+        objective = rounds.make_objective(
             tasks,
             ridge=options.regularisation,
             n_penalised=family.n_weights,
             inner_tolerance=options.inner_tolerance,
+            maxima=find_maxima(options, tasks),
         )
         return _descend(options, objective, family, moments, start, max_iterations)
 
-    def measure(parameters: FloatArray) -> tuple[FloatArray, FloatArray]:
-        weights, offset = family.split(parameters)
-        return (moments.mean - centre) @ weights + offset, weights.T @ moments.covariance @ weights
-
     start = _find_start(options, tasks, moments, width, reduced)
     start = np.concatenate([start, np.zeros(family.n_parameters - len(start))])
-    found, tasks = descend_in_rounds(
-        options, tasks, start, options.max_iterations, descend, measure
-    )
+    trained = descend_in_rounds(options, rounds, tasks, start, options.max_iterations, descend)
+    found, tasks = trained.descent, trained.tasks
     weights, offset = family.split(found.parameters)
     return MinimaxFilter(
         method=options.name,
@@ -358,11 +359,11 @@ def vary_training(
 def check_minimax(options: MinimaxOptions, schema: ShardSchema) -> None:
     """Raise OptionError or InputError if tasks, width or start do not suit the records."""
     check_tasks(options, schema)
-    check_adversaries(options)
+    check_adversaries(options, schema)
     if options.draws_features and options.solver == "alternating":
         raise OptionError(
             'solver = "alternating" is the paper\'s algorithm, whose adversary is logistic.',
-            remedy='Use solver = "quasi_newton" against random_features.',
+            remedy='Use solver = "quasi_newton" against any other.',
         )
     if options.n_filtered is not None:
         check_width(options.n_filtered, schema.n_features)
@@ -394,6 +395,7 @@ METHODS = (
         source="Hamm 2017, Minimax Filter, JMLR 18, Algorithm 1 and section 4",
         maps=(MinimaxFilter,),
         check=check_minimax,
+        columns=find_columns,
         promise=EMPIRICAL,
         statistics=LABEL_STATISTICS,
     ),

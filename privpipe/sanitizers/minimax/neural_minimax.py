@@ -39,6 +39,7 @@ from privpipe.sanitizers.minimax.own_families import (
     plan_family_tasks,
     train_family,
 )
+from privpipe.sanitizers.minimax.training.adversaries import check_adversaries, find_columns
 from privpipe.sanitizers.minimax.training.labelled_moments import (
     LABEL_STATISTICS,
     LabelledMoments,
@@ -190,7 +191,8 @@ def fit_minimax_neural_filter(
     scaling = InputScaling(whiten(moments.covariance, WHITENING), options.n_hidden[0])
     tasks = plan_family_tasks(shards, moments, options)
     start = _find_start(shards, moments, tasks, family, scaling, options)
-    found, tasks = train_family(shards, family, tasks, scaling, start, options)
+    trained = train_family(shards, family, tasks, scaling, start, options)
+    found, tasks = trained.descent, trained.tasks
     parameters = found.parameters.copy()
     weights, bias = family.split(parameters)[0]
     bias -= moments.mean @ weights  # the frozen map takes records as they are
@@ -219,12 +221,13 @@ def _find_start(
     )
     targets = tuple(task for task in tasks if task.weight > 0)
     supervised = replace(options, max_iterations=options.supervised_iterations)
-    return train_family(shards, family, targets, scaling, start, supervised)[0].parameters
+    return train_family(shards, family, targets, scaling, start, supervised).descent.parameters
 
 
 def check_network(options: MinimaxNeuralOptions, schema: ShardSchema) -> None:
     """Raise OptionError or InputError if tasks or layers do not suit the records."""
     check_tasks(options, schema)
+    check_adversaries(options, schema)
     if min(options.n_hidden) < 1:
         raise OptionError(
             "n_hidden has a layer without outputs.", remedy="Use widths of 1 or more."
@@ -242,6 +245,7 @@ METHODS = (
         source="Hamm 2017, Minimax Filter, JMLR 18, section 6.1 (Minimax 2)",
         maps=(NeuralFilter,),
         check=check_network,
+        columns=find_columns,
         promise=EMPIRICAL,
         statistics=LABEL_STATISTICS,
     ),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -17,18 +16,19 @@ from pydantic.dataclasses import dataclass as options_dataclass
 from privpipe.errors import InputError
 from privpipe.numerics.minimax.descent import Descent, descend_quasi_newton
 from privpipe.numerics.minimax.filters import DifferentiableFilter, InputScaling
-from privpipe.numerics.regression.moments import CoMoments
-from privpipe.protocols import FloatArray, Shard, Shards
+from privpipe.protocols import FloatArray, Shards
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.minimax.training.adversaries import (
     AdversaryOptions,
     check_adversaries,
-    descend_in_rounds,
+    find_maxima,
 )
+from privpipe.sanitizers.minimax.training.adversary_rounds import Trained, descend_in_rounds
+from privpipe.sanitizers.minimax.training.group_pooling import check_groups
 from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments, measure_moments
-from privpipe.sanitizers.minimax.training.shard_oracle import make_objective
 from privpipe.sanitizers.minimax.training.task_planning import plan_tasks
 from privpipe.sanitizers.minimax.training.tasks import Task, name_history
+from privpipe.sanitizers.minimax.training.training_rounds import TrainingRounds
 from privpipe.sanitizers.options import FORBID
 
 __all__ = [
@@ -39,9 +39,6 @@ __all__ = [
     "plan_family_tasks",
     "train_family",
 ]
-
-ROWS = 2048
-"""Records filtered at once."""
 
 UNCHANGED = InputScaling(np.empty((0, 0)), 0)
 
@@ -138,17 +135,18 @@ def fit_minimax_family(
             code="shape",
         )
     tasks = plan_family_tasks(shards, measure_moments(shards), options)
-    found, tasks = train_family(
-        shards, family, tasks, UNCHANGED, np.asarray(start, np.float64), options
-    )
-    return freeze_descent(found, found.parameters, tasks, options)
+    trained = train_family(shards, family, tasks, UNCHANGED, np.asarray(start, np.float64), options)
+    found = trained.descent
+    return freeze_descent(found, found.parameters, trained.tasks, options)
 
 
 def plan_family_tasks(
     shards: Shards, moments: LabelledMoments, options: FamilyOptions
 ) -> tuple[Task, ...]:
     """Tasks of a family's options."""
-    check_adversaries(options)
+    check_adversaries(options, shards.schema)
+    if "group" in options.adversary:
+        check_groups(shards, options.group_size)
     return plan_tasks(
         options,
         shards.schema,
@@ -165,18 +163,17 @@ def train_family(
     scaling: InputScaling,
     start: FloatArray,
     options: FamilyOptions,
-) -> tuple[Descent, tuple[Task, ...]]:
+) -> Trained:
     """Descend Phi over a family, watching held-out records; see `fit_minimax_family`."""
+    rounds = TrainingRounds(shards, family, tasks, held_out=options.held_out)
 
     def descend(tasks: tuple[Task, ...], start: FloatArray, max_iterations: int) -> Descent:
-        objective = make_objective(
-            shards,
-            family,
+        objective = rounds.make_objective(
             tasks,
-            held_out=options.held_out,
             ridge=options.regularisation,
             n_penalised=family.n_parameters,
             inner_tolerance=options.inner_tolerance,
+            maxima=find_maxima(options, tasks),
         )
         return descend_quasi_newton(
             objective,
@@ -187,22 +184,7 @@ def train_family(
             patience=options.patience if options.held_out else 0,
         )
 
-    def measure(parameters: FloatArray) -> tuple[FloatArray, FloatArray]:
-        outputs = shards.reduce(partial(summarise_outputs, family=family, parameters=parameters))
-        return outputs.mean, outputs.scatter / outputs.count
-
-    return descend_in_rounds(options, tasks, start, options.max_iterations, descend, measure)
-
-
-def summarise_outputs(
-    shard: Shard, *, family: DifferentiableFilter, parameters: FloatArray
-) -> CoMoments:
-    """Co-moments of a filter's outputs, where the records are."""
-    total = CoMoments.empty(family.n_features_out)
-    for first in range(0, len(shard.features), ROWS):
-        x = np.array(shard.features[first : first + ROWS], np.float64)
-        total = total.merge(CoMoments.of(family.map_records(parameters, x)[0]))
-    return total
+    return descend_in_rounds(options, rounds, tasks, start, options.max_iterations, descend)
 
 
 def freeze_descent(

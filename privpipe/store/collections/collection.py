@@ -75,6 +75,8 @@ class Collection:
         Its arrays, with what their descriptions and chunks must be: every read is checked.
     desired, confidential, attributes
         Variables to read in each role.
+    groups
+        Variable that says whose records belong together, if one is asked for.
     weights
         Numeric variable that says how often a record counts in a fit; all count once without.
     public
@@ -101,6 +103,7 @@ class Collection:
     desired: tuple[str, ...] = ()
     confidential: tuple[str, ...] = ()
     attributes: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
     weights: str | None = None
     public: bool = False
     reads_features: bool = True
@@ -119,7 +122,9 @@ class Collection:
 
     @property
     def schema(self) -> ShardSchema:
-        found = self.schema_of_records.for_roles(self.desired, self.confidential, self.attributes)
+        found = self.schema_of_records.for_roles(
+            self.desired, self.confidential, self.attributes, self.groups
+        )
         found = replace(found, weighted=self.weights is not None, public=self.public)
         if not self.indicators:
             return found
@@ -135,8 +140,11 @@ class Collection:
         return replace(self, split=split, part=part)
 
     def shard(self, chunk: int) -> Shard:
-        """Read one chunk, without the records that the split leaves out."""
-        start, stop = self.plan.rows(chunk)
+        """Read one chunk, without the records that the split leaves out.
+
+        Where groups are asked for, its edges are moved on to where the next group begins.
+        """
+        start, stop = self._rows(chunk)
         keep = self._keep(start, stop)
         features = self._features(start, stop)
         if self.only_finite:
@@ -157,6 +165,7 @@ class Collection:
             keep_rows(released, keep),
             first_record=start if whole else -1,
             weights=self._weights(start, stop)[keep] if self.weights else np.empty(0),
+            groups=self._groups(start, stop)[keep] if self.groups else np.empty(0, np.int64),
         )
 
     def rows(self, chunk: int) -> IntArray:
@@ -165,8 +174,25 @@ class Collection:
         Not for `only_finite`, which needs the features to know.
         """
         assert not self.only_finite, "numbers of finite records are not known without features"
-        start, stop = self.plan.rows(chunk)
+        start, stop = self._rows(chunk)
         return np.arange(start, stop)[self._keep(start, stop)]
+
+    def _rows(self, chunk: int) -> tuple[int, int]:
+        start, stop = self.plan.rows(chunk)
+        return (self._find_group(start), self._find_group(stop)) if self.groups else (start, stop)
+
+    def _find_group(self, row: int) -> int:
+        """First row from this one on at which a group begins; as many rows are read as it takes."""
+        if row in (0, self.n_records):
+            return row
+        last = self._groups(row - 1, row)
+        while row < self.n_records:
+            end = min(row + self.schema_of_records.chunk_rows, self.n_records)
+            others = np.flatnonzero(self._groups(row, end) != last)
+            if len(others):
+                return row + int(others[0])
+            row = end
+        return row
 
     def shards(self) -> Iterator[Shard]:
         """Read the chunks in order."""
@@ -218,7 +244,14 @@ class Collection:
         """What decides the side of each record: its number, or the value of its group."""
         if self.split is None or self.split.group is None:
             return np.arange(start, stop)
-        values = self.read(self.split.group, start, stop)
+        return self._whole_numbers(self.split.group, start, stop)
+
+    def _groups(self, start: int, stop: int) -> IntArray:
+        return self._whole_numbers(self.groups[0], start, stop)
+
+    def _whole_numbers(self, name: str, start: int, stop: int) -> IntArray:
+        """Values of a variable as integers that tell them apart."""
+        values = self.read(name, start, stop)
         if np.issubdtype(values.dtype, np.floating):
             values = values.astype(np.float64).view(np.int64)
         return values.astype(np.int64)
@@ -282,6 +315,7 @@ def open_collection(
     desired: str | Sequence[str] = (),
     confidential: str | Sequence[str] = (),
     attributes: str | Sequence[str] = (),
+    groups: str | Sequence[str] = (),
     weights: str | None = None,
     public: bool = False,
 ) -> Collection:
@@ -293,6 +327,8 @@ def open_collection(
         Local path or URL of the Zarr group.
     desired, confidential, attributes
         Variables wanted in each role.
+    groups
+        Variable that says whose records belong together, for adversaries who know that.
     weights
         Numeric variable that says how often each record counts in a fit.
     public
@@ -331,6 +367,7 @@ def open_collection(
         as_names(desired),
         as_names(confidential),
         as_names(attributes),
+        as_names(groups),
         weights,
         public,
     )

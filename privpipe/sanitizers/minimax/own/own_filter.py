@@ -27,6 +27,7 @@ from privpipe.sanitizers.minimax.own.declared_family import Setting, build_filte
 from privpipe.sanitizers.minimax.own.filter_code import FilterCode, is_trusted, trust
 from privpipe.sanitizers.minimax.own.vjp_check import check_filter
 from privpipe.sanitizers.minimax.own_families import FamilyOptions, fit_minimax_family
+from privpipe.sanitizers.minimax.training.adversaries import check_adversaries, find_columns
 from privpipe.sanitizers.minimax.training.labelled_moments import LABEL_STATISTICS
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks
 from privpipe.sanitizers.minimax.training.tasks import find_needs
@@ -234,6 +235,7 @@ def fit_minimax_own_filter(shards: Shards, options: MinimaxOwnOptions) -> OwnFil
 def check_own(options: MinimaxOwnOptions, schema: ShardSchema) -> None:
     """Raise OptionError or InputError if tasks do not suit records, or the class is no filter."""
     check_tasks(options, schema)
+    check_adversaries(options, schema)
     family, start = declare_family(options.code, options.settings, schema.n_features, options.seed)
     check_filter(family, start)
 
@@ -249,6 +251,7 @@ METHODS = (
         source="A filter of one's own; Hamm 2017, Minimax Filter, JMLR 18, section 4",
         maps=(OwnFilter,),
         check=check_own,
+        columns=find_columns,
         promise=EMPIRICAL,
         statistics=LABEL_STATISTICS,
     ),

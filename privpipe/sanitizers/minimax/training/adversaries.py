@@ -1,12 +1,12 @@
-"""Which adversaries a filter is trained against, and the outer rounds in which they are drawn.
+"""Which adversaries a filter is trained against: options, and the tasks that they make.
 
-With frequencies drawn once, a filter can hide from these and from no others: they are drawn anew
-every few iterations, for the outputs that the filter has by then.
+Hamm, JMLR 2017, trains against a logistic adversary. Who reads more is a convex head on features of
+the filter's outputs; several adversaries count by their weights or by their smooth maximum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -15,21 +15,22 @@ from pydantic import Field, field_validator
 from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.errors import OptionError
-from privpipe.numerics.minimax.descent import HISTORY_TAIL, Descent
-from privpipe.numerics.minimax.fourier_features import draw_features
-from privpipe.protocols import FloatArray
-from privpipe.sanitizers.minimax.training.tasks import Task, TaskOptions
+from privpipe.numerics.minimax.lifts import Lift
+from privpipe.numerics.minimax.objective import SmoothMaximum
+from privpipe.protocols import Role, ShardSchema
+from privpipe.sanitizers.minimax.training.tasks import Pool, Task, TaskOptions
 from privpipe.sanitizers.options import FORBID
 
-__all__ = ["AdversaryOptions", "check_adversaries", "descend_in_rounds", "name_adversaries"]
+__all__ = [
+    "AdversaryKind",
+    "AdversaryOptions",
+    "check_adversaries",
+    "find_columns",
+    "find_maxima",
+    "name_adversaries",
+]
 
-AdversaryKind = Literal["logistic", "random_features"]
-
-COUNTS = ("rounds", "bytes")
-"""Columns of a history that count on."""
-
-Moments = tuple[FloatArray, FloatArray]
-"""Mean and covariance of a filter's outputs."""
+AdversaryKind = Literal["logistic", "random_features", "kernel", "network", "group"]
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
@@ -42,20 +43,67 @@ class AdversaryOptions(TaskOptions):
             min_length=1,
             description="Who the filter is trained against, one or several: logistic (the "
             "paper's), random_features (a Gaussian kernel by random Fourier features, drawn anew "
-            "every few iterations).",
+            "every few iterations), kernel (the same by Nystroem's method, on k-means of the "
+            "outputs), network (one hidden layer, trained anew every few iterations), group "
+            "(knows several records of one group).",
         ),
     ] = ("logistic",)
     adversary_weights: Annotated[
         tuple[float, ...],
         Field(description="Weight of each adversary; empty: equal, summing to one."),
     ] = ()
+    combine_adversaries: Annotated[
+        Literal["sum", "maximum"],
+        Field(
+            description="How several adversaries count: by their weights, or by the smooth "
+            "maximum of what they find, the strongest most."
+        ),
+    ] = "sum"
+    temperature: Annotated[
+        float,
+        Field(
+            gt=0,
+            allow_inf_nan=False,
+            description="Of the smooth maximum, in nats: adversaries that are this much weaker "
+            "than the strongest count a third of it.",
+        ),
+    ] = 0.05
     random_features: Annotated[
         int, Field(ge=2, multiple_of=2, description="Features of the adversary random_features.")
-    ] = 100
+    ] = 72
+    landmarks: Annotated[
+        int, Field(ge=2, description="Points on which the adversary kernel stands.")
+    ] = 64
+    hidden_units: Annotated[int, Field(ge=1, description="Of the adversary network.")] = 32
+    network_steps: Annotated[
+        int, Field(ge=1, description="Steps that train the hidden layer each time.")
+    ] = 40
+    group: Annotated[
+        str | None,
+        Field(
+            description="Variable that says whose records belong together; needed by the "
+            "adversary group."
+        ),
+    ] = None
+    group_size: Annotated[
+        int, Field(ge=2, description="Records of one group that the adversary group knows.")
+    ] = 10
+    group_deals: Annotated[
+        int, Field(ge=1, description="Times that records of a group are dealt into sets.")
+    ] = 4
+    adversary_regularisation: Annotated[
+        float,
+        Field(
+            gt=0,
+            allow_inf_nan=False,
+            description="Ridge of every adversary but the logistic one; it also certifies how "
+            "well each is solved.",
+        ),
+    ] = 1e-4
     resample_every: Annotated[
-        int, Field(ge=1, description="Iterations after which frequencies are drawn anew.")
+        int, Field(ge=1, description="Iterations after which adversaries are drawn anew.")
     ] = 5
-    adversary_seed: Annotated[int, Field(ge=0, description="Of the frequencies.")] = 0
+    adversary_seed: Annotated[int, Field(ge=0, description="Of what is drawn.")] = 0
 
     @field_validator("adversary", mode="before")
     @classmethod
@@ -64,12 +112,12 @@ class AdversaryOptions(TaskOptions):
 
     @property
     def draws_features(self) -> bool:
-        """Whether some adversary is drawn."""
-        return "random_features" in self.adversary
+        """Whether some adversary is drawn or trained between rounds."""
+        return any(name != "logistic" for name in self.adversary)
 
 
-def check_adversaries(options: AdversaryOptions) -> None:
-    """Raise OptionError for adversaries named twice, or weights that do not match."""
+def check_adversaries(options: AdversaryOptions, schema: ShardSchema) -> None:
+    """Raise OptionError for adversaries named twice, weights that do not match, or no groups."""
     names, weights = options.adversary, options.adversary_weights
     if len(set(names)) < len(names):
         raise OptionError("adversary names one twice.", remedy="Name each once.")
@@ -79,60 +127,44 @@ def check_adversaries(options: AdversaryOptions) -> None:
             "not positive.",
             remedy="Give one positive weight per adversary, or leave it empty.",
         )
+    if "group" in names and not schema.groups:
+        raise OptionError(
+            "The adversary group knows records of one group, and no variable says whose they are.",
+            remedy='Name it: [method] group = "subject"; in Python, Records(..., groups=...) or '
+            "open_collection(..., groups=...).",
+            code="group_missing",
+        )
+    numbers = [c.name for c in schema.confidential if not c.is_categorical]
+    if "group" in names and options.confidential_task == "regression" and numbers:
+        raise OptionError(
+            f"The adversary group infers classes; {numbers[0]!r} is read as a number.",
+            remedy='Set confidential_task = "classification", or leave the adversary group out.',
+        )
 
 
-def descend_in_rounds(
+def find_columns(options: AdversaryOptions) -> Mapping[Role, tuple[str, ...]]:
+    """Variables that the options themselves ask for."""
+    asks = options.group is not None and "group" in options.adversary
+    return {"groups": (options.group or "",)} if asks else {}
+
+
+def name_adversaries(
     options: AdversaryOptions,
     tasks: Sequence[Task],
-    start: FloatArray,
-    max_iterations: int,
-    descend: Callable[[tuple[Task, ...], FloatArray, int], Descent],
-    measure: Callable[[FloatArray], Moments],
-) -> tuple[Descent, tuple[Task, ...]]:
-    """Descend against the adversaries asked for; those that are drawn, from the second round on.
+    lifts: Mapping[tuple[str, str], Lift] | None = None,
+    seed: int = 0,
+) -> tuple[Task, ...]:
+    """Every private task once for each adversary, its weight shared among them.
 
     Parameters
     ----------
     tasks
-        With a logistic adversary each.
-    start : (n_parameters,)
-    max_iterations
-        Of all rounds together.
-    descend
-        Lowers Phi of some tasks from a start, in so many iterations at most.
-    measure
-        Mean and covariance of a filter's outputs, by its parameters.
-
-    Returns
-    -------
-    found
-        The last round's, with the history of all; of an adversary that was not drawn yet it says
-        the loss of a constant guess.
-    tasks
-        Of the last round.
+        With the logistic adversary each.
+    lifts
+        What each drawn adversary reads, by its name and the task's label.
+    seed
+        Of the sets of a group.
     """
-    if not options.draws_features or all(task.weight >= 0 for task in tasks):
-        return descend(tuple(tasks), start, max_iterations), tuple(tasks)
-    rng = np.random.default_rng(options.adversary_seed)
-    step = min(options.resample_every, max_iterations)
-    found = descend(tuple(tasks), start, step)
-    everyone = name_adversaries(options, tasks)
-    rows, done = [_spread_losses(found.history, tasks, everyone)], step
-    while done < max_iterations:
-        step = min(options.resample_every, max_iterations - done)
-        mean, covariance = measure(found.parameters)
-        drawn = draw_features(mean, covariance, options.random_features // 2, rng)
-        everyone = name_adversaries(options, tasks, drawn)
-        found = descend(everyone, found.parameters, step)
-        rows.append(found.history)
-        done += step
-    return replace(found, history=_join_histories(rows)), everyone
-
-
-def name_adversaries(
-    options: AdversaryOptions, tasks: Sequence[Task], drawn: Any = None
-) -> tuple[Task, ...]:
-    """Every private task once for each adversary, its weight shared among them."""
     given = options.adversary_weights or (1.0,) * len(options.adversary)
     shares = np.array(given) / sum(given)
     made: list[Task] = []
@@ -141,27 +173,31 @@ def name_adversaries(
             made.append(task)
             continue
         for name, share in zip(options.adversary, shares.tolist(), strict=True):
-            lift = None if name == "logistic" else drawn
-            own = "" if name == "logistic" else f" ({name})"
-            made.append(replace(task, weight=share * task.weight, lift=lift, adversary=own))
+            one = replace(task, weight=share * task.weight)
+            if name != "logistic":
+                one = replace(
+                    one,
+                    adversary=f" ({name})",
+                    lift=(lifts or {}).get((name, task.label)),
+                    ridge=options.adversary_regularisation,
+                    pool=Pool(options.group_size, options.group_deals, seed)
+                    if name == "group"
+                    else None,
+                )
+            made.append(one)
     return tuple(made)
 
 
-def _spread_losses(
-    history: FloatArray, tasks: Sequence[Task], everyone: Sequence[Task]
-) -> FloatArray:
-    """A history of the first round with the columns of the later ones."""
-    at = {task.label: history[:, 2 + j] for j, task in enumerate(tasks)}
-    losses = [at.get(task.label, np.full(len(history), task.baseline)) for task in everyone]
-    return np.column_stack([history[:, :2], *losses, history[:, 2 + len(tasks) :]])
-
-
-def _join_histories(parts: Sequence[FloatArray]) -> FloatArray:
-    """Histories one after the other: iterations, rounds and bytes go on counting."""
-    counted = [0, *(j - len(HISTORY_TAIL) for j, n in enumerate(HISTORY_TAIL) if n in COUNTS)]
-    joined = [parts[0]]
-    for part in parts[1:]:
-        further = part.copy()
-        further[:, counted] += joined[-1][-1, counted]
-        joined.append(further[1:])  # the start of a round is the end of the last one
-    return np.vstack(joined)
+def find_maxima(options: AdversaryOptions, tasks: Sequence[Task]) -> tuple[SmoothMaximum, ...]:
+    """Adversaries of one variable that count by their maximum."""
+    if options.combine_adversaries == "sum":
+        return ()
+    private: dict[int, list[int]] = {}
+    for t, task in enumerate(tasks):
+        if task.weight < 0:
+            private.setdefault(task.column, []).append(t)
+    return tuple(
+        SmoothMaximum(tuple(mine), options.temperature)
+        for mine in private.values()
+        if len(mine) > 1
+    )

@@ -16,18 +16,18 @@ from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.numerics.kinds import MOST_CODES
 from privpipe.numerics.minimax.descent import HISTORY_TAIL
-from privpipe.numerics.minimax.fourier_features import FourierFeatures
+from privpipe.numerics.minimax.lifts import Lift
 from privpipe.numerics.regression.logistic import make_class_basis
 from privpipe.protocols import FloatArray, IntArray, Role
 from privpipe.sanitizers.options import FORBID, Options
 
-__all__ = ["Task", "TaskKind", "TaskOptions", "find_needs", "name_history"]
+__all__ = ["Pool", "Task", "TaskKind", "TaskOptions", "find_needs", "name_history"]
 
 TaskKind = Literal["auto", "classification", "regression"]
 MAX_AUTO_CLASSES = MOST_CODES
 """A numeric variable of integers with at most so many values is read as classes."""
-NEWTON_PARAMETERS = 600
-"""A head with more entries gets a curvature bound instead of its Hessian."""
+NEWTON_PARAMETERS = 86
+"""A head with more entries gets a curvature bound instead of its Hessian, which takes 30 kB."""
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
@@ -77,6 +77,25 @@ class TaskOptions(Options):
     ] = None
 
 
+@dataclass(frozen=True)
+class Pool:
+    """Records of one group that an adversary reads together.
+
+    Parameters
+    ----------
+    size
+        Records of a set, at least.
+    deals
+        Times that the records of a group are dealt into sets.
+    seed
+        Of the deals.
+    """
+
+    size: int
+    deals: int
+    seed: int = 0
+
+
 @dataclass(frozen=True, eq=False)
 class Task:
     """One prediction to keep or to spoil. Picklable; it travels to the workers once.
@@ -109,6 +128,8 @@ class Task:
         Features of the filter's outputs that the head reads; None for these themselves.
     adversary
         What a label says of who reads them, empty for the logistic adversary.
+    pool
+        How records of a group are read together; None where each is read alone.
     """
 
     name: str
@@ -123,8 +144,9 @@ class Task:
     with_intercept: bool = True
     baseline: float = 1.0
     columns: tuple[int, int] = (0, 0)
-    lift: FourierFeatures | None = None
+    lift: Lift | None = None
     adversary: str = ""
+    pool: Pool | None = None
 
     @property
     def label(self) -> str:

@@ -3,69 +3,282 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.optimize as so
 
 from privpipe import MinimaxOptions, Records, fit_minimax_filter
-from privpipe.errors import OptionError
+from privpipe.errors import InputError, OptionError
 from privpipe.numerics.minimax.filters import LinearFamily
-from privpipe.numerics.minimax.fourier_features import draw_features
-from privpipe.sanitizers.minimax.training.adversaries import AdversaryOptions, name_adversaries
+from privpipe.numerics.minimax.fourier_features import FourierFeatures
+from privpipe.numerics.minimax.hidden_units import draw_units
+from privpipe.numerics.minimax.lifts import (
+    Lift,
+    OutputMoments,
+    RecordStatistics,
+    StackedFeatures,
+)
+from privpipe.numerics.minimax.nystroem_features import NystroemFeatures
+from privpipe.sanitizers.minimax.training.adversaries import (
+    AdversaryOptions,
+    find_maxima,
+    name_adversaries,
+)
 from privpipe.sanitizers.minimax.training.labelled_moments import measure_moments
-from privpipe.sanitizers.minimax.training.shard_oracle import make_objective
 from privpipe.sanitizers.minimax.training.task_planning import plan_tasks
+from privpipe.sanitizers.minimax.training.tasks import Task
+from privpipe.sanitizers.minimax.training.training_rounds import TrainingRounds, make_objective
+from privpipe.store.collections.collection import open_collection
+from tests.motion import draw_windows, write_windows
 from tests.sanitizers.minimax.training.rings import draw_rings
 
 BOTH: tuple[Any, ...] = ("logistic", "random_features")
+DRAWN = ("random_features", "kernel", "network", "group")
+EVERYBODY: tuple[Any, ...] = ("logistic", *DRAWN)
+N_EACH = 12
 
 
-def make_problem(n_shards: int = 1) -> Any:
-    x, target, private = draw_rings(300)
-    records = Records(
-        x, desired=target.astype(str), confidential=private.astype(str), n_shards=n_shards
+def make_records(n: int = 300, n_shards: int = 1, **more: Any) -> Records:
+    """Rings; groups of twelve records, each group of one private class."""
+    x, target, private = draw_rings(n)
+    order = np.argsort(private, kind="stable")
+    x, target, private = x[order], target[order], private[order]
+    group = _number_groups(private)
+    return Records(
+        x,
+        desired=target.astype(str),
+        confidential=private.astype(str),
+        groups=more.get("groups", group),
+        n_shards=n_shards,
     )
+
+
+def _number_groups(private: Any) -> Any:
+    """Twelve records each and at least, one class after the other."""
+    parts = []
+    for kind in np.unique(private):
+        n = int((private == kind).sum())
+        parts.append(np.minimum(np.arange(n) // N_EACH, n // N_EACH - 1) + 1000 * kind)
+    return np.concatenate(parts)
+
+
+def make_lifts(records: Records, u: Any) -> dict[str, Lift]:
     moments = measure_moments(records)
-    options = AdversaryOptions(adversary=BOTH, adversary_weights=(1.0, 3.0))
-    tasks = plan_tasks(options, records.schema, moments, ridge=1e-3)
+    outputs = OutputMoments.of(moments.mean @ u, u.T @ moments.covariance @ u)
     rng = np.random.default_rng(0)
-    u = rng.standard_normal((x.shape[1], 2))
-    drawn = draw_features(moments.mean @ u, u.T @ moments.covariance @ u, 20, rng)
-    return records, name_adversaries(options, tasks, drawn), u.ravel()
+    fourier = FourierFeatures(outputs, 5, 10)
+    return {
+        "random_features": fourier,
+        "kernel": NystroemFeatures(outputs, rng.standard_normal((12, 2))),
+        "network": draw_units(outputs, 6, rng),
+        "group": StackedFeatures((RecordStatistics(outputs), fourier)),
+    }
 
 
-def test_objective__gradient_against_random_features_is_that_of_finite_differences() -> None:
-    records, tasks, u = make_problem()
-    family = LinearFamily(np.zeros(records.schema.n_features), 2, with_offset=False)
-    phi = make_objective(records, family, tasks, ridge=1e-3, n_penalised=0, inner_tolerance=1e-11)
+def make_problem(
+    names: tuple[Any, ...], n_shards: int = 1, **more: Any
+) -> tuple[Records, tuple[Task, ...], Any, AdversaryOptions]:
+    records = make_records(n_shards=n_shards)
+    u = np.random.default_rng(0).standard_normal((6, 2))
+    options = AdversaryOptions(
+        adversary=names, adversary_regularisation=1e-3, group_size=4, group_deals=2, **more
+    )
+    tasks = plan_tasks(options, records.schema, measure_moments(records), ridge=1e-3)
+    found = make_lifts(records, u)
+    lifts = {(name, tasks[1].label): lift for name, lift in found.items()}
+    return records, name_adversaries(options, tasks, lifts), u.ravel(), options
+
+
+@pytest.mark.parametrize("name", [*DRAWN, "everybody", "maximum"])
+def test_objective__gradient_against_every_adversary_is_that_of_finite_differences(
+    name: str,
+) -> None:
+    names = EVERYBODY if name in ("everybody", "maximum") else (name,)
+    combine: Any = "maximum" if name == "maximum" else "sum"
+    records, tasks, u, options = make_problem(names, combine_adversaries=combine)
+    family = LinearFamily(np.zeros(6), 2, with_offset=False)
+    maxima = find_maxima(options, tasks)
+    assert bool(maxima) == (name == "maximum")
+    phi = make_objective(records, family, tasks, inner_tolerance=1e-11, maxima=maxima)
     found = phi(u)
     assert found.gap <= 1e-11
-    along = np.random.default_rng(1).standard_normal((3, len(u)))
-    for direction in along:
-        step = 1e-4
-        ends = [phi(u + t * direction).value for t in (step, -step)]
-        assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(
+    for direction in np.random.default_rng(1).standard_normal((2, len(u))):
+        ends = [phi(u + t * direction).value for t in (1e-4, -1e-4)]
+        assert (ends[0] - ends[1]) / 2e-4 == pytest.approx(
             found.gradient @ direction, rel=1e-5, abs=1e-7
         )
 
 
+@pytest.mark.parametrize("name", ["random_features", "kernel", "network", "group"])
+def test_heads__are_solved_to_the_gap_that_they_certify(name: str) -> None:
+    """Coarse or precise, the loss is no further above the minimum than the gap says."""
+    records, tasks, u, _ = make_problem((name,))
+    family = LinearFamily(np.zeros(6), 2, with_offset=False)
+    private = tuple(task for task in tasks if task.weight < 0)
+    best = make_objective(records, family, private, inner_tolerance=1e-13)(u).losses[0]
+    for tolerance in (1e-2, 1e-4, 1e-6):
+        objective = make_objective(records, family, private, inner_tolerance=tolerance)
+        (solver,) = objective.solvers
+        assert solver is not None
+        assert solver.certifies
+        found = objective(u)
+        assert -1e-12 <= found.losses[0] - best <= found.gap <= tolerance
+
+
+def test_maximum__is_that_of_the_strongest_adversary_and_between_its_bounds() -> None:
+    records, tasks, u, options = make_problem(EVERYBODY, combine_adversaries="maximum")
+    family = LinearFamily(np.zeros(6), 2, with_offset=False)
+    (maximum,) = find_maxima(options, tasks)
+    found = make_objective(records, family, tasks, maxima=(maximum,))(u)
+    mine = found.losses[list(maximum.tasks)]
+    together = -(found.value - tasks[0].weight * found.losses[0])
+    slack = options.temperature * np.log(len(mine))
+    assert -mine.min() - slack - 1e-12 <= -together <= -mine.min() + 1e-12 or (
+        mine.min() - 1e-12 <= together <= mine.min() + slack + 1e-12
+    )
+    weights = maximum.weigh(found.losses, np.array([task.weight for task in tasks]))[1]
+    assert np.argmin(mine) == np.argmax(-weights)
+    assert weights.sum() == pytest.approx(-1.0)
+
+
+def test_round__takes_at_most_64_kilobytes_at_6_and_15_classes() -> None:
+    """Motion records' shape, every adversary in rounds of its own where they do not fit in one."""
+    rng = np.random.default_rng(0)
+    n, width = 600, 561
+    target, private = rng.integers(0, 6, n), np.sort(rng.integers(0, 15, n))
+    x = rng.standard_normal((n, width)).astype(np.float32)
+    x[:, :6] += 3 * np.eye(6)[target]
+    x[:, 6:21] += np.eye(15)[private]
+    records = Records(
+        x, desired=target.astype(str), confidential=private.astype(str), groups=private
+    )
+    for names in (("logistic",), EVERYBODY):
+        options = MinimaxOptions(
+            adversary=names,
+            max_iterations=2,
+            resample_every=1,
+            network_steps=2,
+            inner_tolerance=1e-2,
+            adversary_regularisation=1e-2,
+        )
+        fitted = fit_minimax_filter(records, options)
+        largest = dict(zip(fitted.history_columns, fitted.history[-1], strict=True))
+        assert 22_000 < largest["largest_round_bytes"] <= 64_000
+
+
 def test_objective__weights_are_shared_among_adversaries() -> None:
-    _, tasks, _ = make_problem()
+    _, tasks, _, _ = make_problem(BOTH, adversary_weights=(1.0, 3.0))
     assert [round(task.weight, 12) for task in tasks] == [10.0, -0.25, -0.75]
     assert tasks[2].label == "confidential:confidential_0 (random_features)"
 
 
-def test_fit__against_random_features_hides_what_a_kernel_reads() -> None:
-    """How far a record lies from the middle is private: no line tells it, a kernel does."""
+def test_group_adversary__tells_more_the_more_records_it_pools() -> None:
+    """Its loss on sets is below that on single records, whose noise it averages away."""
+    records, tasks, u, _ = make_problem(("random_features", "group"))
+    family = LinearFamily(np.zeros(6), 2, with_offset=False)
+    u = np.zeros((6, 2))
+    u[0, 0] = u[1, 1] = 1.0
+    losses = make_objective(records, family, tasks)(u.ravel()).losses
+    assert losses[2] < 0.5 * losses[1]
+
+
+def test_units__are_trained_to_the_gradient_that_is_reported() -> None:
+    records, tasks, u, _ = make_problem(("network",))
+    u = np.zeros((6, 2))
+    u[0, 0] = u[1, 1] = 1.0
+    rounds = TrainingRounds(
+        records, LinearFamily(np.zeros(6), 2, with_offset=False), (tasks[0], tasks[1])
+    )
+    units = tasks[1].lift
+    outputs = rounds.measure_outputs(u.ravel(), np.zeros(2))
+    units = draw_units(outputs, 6, np.random.default_rng(0))
+    few, many = (rounds.train_units(u.ravel(), tasks[1], units, n) for n in (3, 300))
+    assert many[1] < 0.02 * few[1]
+    family = rounds.family
+    losses = [
+        make_objective(records, family, (replace(tasks[1], lift=lift),))(u.ravel()).losses[0]
+        for lift in (units, few[0], many[0])
+    ]
+    assert losses[2] < losses[1] < losses[0]
+    assert losses[2] < 0.2
+
+
+def test_units__slopes_are_those_of_finite_differences() -> None:
+    z = np.random.default_rng(2).standard_normal((40, 2))
+    units = draw_units(OutputMoments.of(np.ones(2), np.eye(2)), 3, np.random.default_rng(3))
+    change = np.random.default_rng(4).standard_normal((40, 3))
+    slope = so.approx_fprime(
+        units.parameters, lambda p: float((change * units.holding(p).map(z)[0]).sum()), 1e-7
+    )
+    np.testing.assert_allclose(units.slope(z, change), slope, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [*DRAWN, "maximum"])
+def test_fit__any_sharding_that_keeps_groups_gives_the_same_filter(name: str) -> None:
+    combined: Any = {"combine_adversaries": "maximum"} if name == "maximum" else {}
+    options = MinimaxOptions(
+        n_filtered=1,
+        max_iterations=6,
+        resample_every=3,
+        adversary=EVERYBODY if name == "maximum" else ("logistic", name),  # type: ignore[arg-type]
+        regularisation=1e-3,
+        random_features=20,
+        landmarks=10,
+        hidden_units=4,
+        network_steps=5,
+        group_size=5,
+        **combined,
+    )
+    found = [fit_minimax_filter(make_records(n_shards=n), options).weights for n in (1, 5)]
+    assert np.abs(found[0] - found[1]).max() < 1e-9 * np.abs(found[0]).max()
+
+
+def test_collection__keeps_groups_whole_where_chunks_do_not(tmp_path: Path) -> None:
+    """Chunks of 130 records cut groups of 20: their edges move to where a group begins."""
+    windows = draw_windows(20, 20)
+    write_windows(str(tmp_path / "windows.zarr"), windows, 130)
+    names: dict[str, Any] = {"desired": "activity", "confidential": "sex", "groups": "subject"}
+    collection = open_collection(str(tmp_path / "windows.zarr"), **names)
+    shards = list(collection.shards())
+    assert [len(shard.features) for shard in shards] == [140, 120, 140, 0]
+    options = MinimaxOptions(
+        adversary=("logistic", "group"), max_iterations=4, resample_every=2, random_features=8
+    )
+    roles = {name: windows[name].astype(str) for name in ("activity", "sex")}
+    records = Records(
+        windows["features"],
+        desired=roles["activity"],
+        confidential=roles["sex"],
+        groups=windows["subject"],
+    )
+    # Codes of categories in the order of the collection, or of their names: the same filter.
+    ours, theirs = (fit_minimax_filter(one, options).history for one in (collection, records))
+    np.testing.assert_allclose(ours[:, 1], theirs[:, 1], atol=1e-9)
+
+
+def attack(z: Any, labels: Any, half: int, n_neighbours: int) -> float:
+    """Accuracy of nearest neighbours trained on one half and judged by the other."""
+    from sklearn.neighbors import KNeighborsClassifier
+
+    z = (z - z.mean(axis=0)) / z.std(axis=0)
+    model = KNeighborsClassifier(max(n_neighbours, 5)).fit(z[:half], labels[:half])
+    return float(model.score(z[half:], labels[half:]))
+
+
+@pytest.mark.parametrize("name", ["random_features", "kernel", "network"])
+def test_fit__against_the_strong_hides_what_no_line_tells(name: Any) -> None:
+    """How far a record lies from the middle is private: no line tells it, the others do."""
     x, target, private = draw_rings(1500)
     half = len(x) // 2
     records = Records(
         x[:half], desired=target[:half].astype(str), confidential=private[:half].astype(str)
     )
-    plain = MinimaxOptions(n_filtered=3, max_iterations=20)
+    plain = MinimaxOptions(n_filtered=3, max_iterations=15, regularisation=1e-4)
     rates = []
-    for options in (plain, replace(plain, adversary=BOTH)):
+    for options in (plain, replace(plain, adversary=("logistic", name))):
         with pytest.warns(UserWarning, match="n_filtered is 3"):
             fitted = fit_minimax_filter(records, options)
         z = fitted.apply(x)
@@ -81,23 +294,6 @@ def test_fit__against_random_features_hides_what_a_kernel_reads() -> None:
     assert kept > 0.9
 
 
-def attack(z: Any, labels: Any, half: int, n_neighbours: int) -> float:
-    """Accuracy of nearest neighbours trained on one half and judged by the other."""
-    from sklearn.neighbors import KNeighborsClassifier
-
-    z = (z - z.mean(axis=0)) / z.std(axis=0)
-    model = KNeighborsClassifier(max(n_neighbours, 5)).fit(z[:half], labels[:half])
-    return float(model.score(z[half:], labels[half:]))
-
-
-def test_fit__any_sharding_gives_the_same_filter() -> None:
-    options = MinimaxOptions(
-        n_filtered=1, max_iterations=7, resample_every=3, adversary=BOTH, regularisation=1e-3
-    )
-    found = [fit_minimax_filter(make_problem(n)[0], options).weights for n in (1, 5)]
-    assert np.abs(found[0] - found[1]).max() < 1e-9 * np.abs(found[0]).max()
-
-
 @pytest.mark.parametrize(
     ("given", "match"),
     [
@@ -108,4 +304,22 @@ def test_fit__any_sharding_gives_the_same_filter() -> None:
 )
 def test_options__that_contradict_one_another_are_refused(given: Any, match: str) -> None:
     with pytest.raises(OptionError, match=match):
-        fit_minimax_filter(make_problem()[0], MinimaxOptions(**given))
+        fit_minimax_filter(make_records(), MinimaxOptions(**given))
+
+
+def test_groups__of_which_no_set_can_be_drawn_are_refused() -> None:
+    private = np.sort(draw_rings(300)[2])
+    whole = _number_groups(private)
+    single = np.where(np.arange(300) == 7, 5000, whole)
+    cases = {
+        "no variable says whose": None,
+        "of one group": np.zeros(300),
+        "in more than one chunk": np.random.default_rng(0).permutation(whole),
+        "have fewer than 5": single,
+        "differs between records of one group": np.arange(300) // 100,
+    }
+    for match, groups in cases.items():
+        records = make_records(n_shards=3, groups=groups)
+        options = MinimaxOptions(adversary="group", group_size=5)  # type: ignore[arg-type]
+        with pytest.raises((InputError, OptionError), match=match):
+            fit_minimax_filter(records, options)

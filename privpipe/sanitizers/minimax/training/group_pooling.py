@@ -1,0 +1,190 @@
+"""Sets of records of one group, drawn where the records are; and whether groups are whole there.
+
+Which records stand in a set depends on the records and their group alone, so that no sharding that
+keeps groups changes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import scipy.sparse as sp
+
+from privpipe.errors import InputError
+from privpipe.numerics.record_hash import rank_records
+from privpipe.protocols import BoolArray, FloatArray, IntArray, Shard, Shards, ShardSchema
+from privpipe.sanitizers.minimax.training.labelled_moments import read_labels
+from privpipe.sanitizers.minimax.training.tasks import Pool
+
+__all__ = ["GroupTally", "PooledRows", "check_groups", "cut_at_groups", "draw_pools"]
+
+
+@dataclass(frozen=True, eq=False)
+class PooledRows:
+    """Sets of records of one group, some rows of a block each.
+
+    Parameters
+    ----------
+    mixing : (n_sets, n_rows), sparse
+        Takes features of records to those of sets: their mean, times the root of the set's size,
+        so that noise that is independent stays as large as in one record.
+    firsts : (n_sets,)
+        A row of each set.
+    weights : (n_sets,)
+        Records that a set stands for: summed over all deals, every record counts once.
+    fitted : (n_sets,)
+        False for sets of held-out records.
+    """
+
+    mixing: sp.csr_array
+    firsts: IntArray
+    weights: FloatArray
+    fitted: BoolArray
+
+
+def draw_pools(x: FloatArray, groups: IntArray, fitted: BoolArray, pool: Pool) -> PooledRows:
+    """Deal the records of every group into sets of `pool.size` records or a few more.
+
+    Parameters
+    ----------
+    x : (n_rows, n_features), float64
+        Records as they were read, which decide who stands with whom.
+    groups, fitted : (n_rows,)
+        Group of each record, and whether it is fitted to; sets do not cross from one to the other.
+    """
+    n_rows = len(x)
+    side = np.stack([groups, fitted.astype(np.int64)])
+    counts, runs = [], []
+    for deal in range(pool.deals):
+        order = np.lexsort((rank_records(x, seed=pool.seed + deal), side[1], side[0]))
+        ordered = side[:, order]
+        begins = np.ones(n_rows, np.bool_)
+        begins[1:] = (ordered[:, 1:] != ordered[:, :-1]).any(axis=0)
+        starts = np.flatnonzero(begins)
+        sizes = np.diff(np.append(starts, n_rows))
+        run = np.cumsum(begins) - 1
+        n_sets = np.maximum(sizes // pool.size, 1)
+        within = (np.arange(n_rows) - starts[run]) * n_sets[run] // sizes[run]
+        before = np.concatenate([[0], np.cumsum(n_sets)[:-1]])
+        found = np.bincount(before[run] + within, minlength=int(n_sets.sum()))
+        counts.append(found)
+        runs.append(order)
+    sizes, rows = np.concatenate(counts), np.concatenate(runs)
+    edges = np.concatenate([[0], np.cumsum(sizes)])
+    data = np.repeat(1.0 / np.sqrt(sizes), sizes)
+    mixing = sp.csr_array((data, rows, edges), shape=(len(sizes), n_rows))
+    firsts = rows[edges[:-1]]
+    return PooledRows(mixing, firsts, sizes / pool.deals, fitted[firsts])
+
+
+def cut_at_groups(groups: IntArray, n_rows: int) -> list[IntArray]:
+    """Row numbers in blocks of about `n_rows`, every group whole in one of them."""
+    order = np.argsort(groups, kind="stable")
+    ends = np.flatnonzero(np.diff(groups[order])) + 1
+    cuts: list[int] = []
+    last = 0
+    for end in ends.tolist():
+        if end - last >= n_rows:
+            cuts.append(end)
+            last = end
+    return [np.sort(part) for part in np.split(order, cuts)]
+
+
+@dataclass(frozen=True, eq=False)
+class GroupTally:
+    """Size of every group, in how many shards it is, and its classes.
+
+    Parameters
+    ----------
+    values : (n_groups,)
+        Groups, ascending.
+    counts, n_shards : (n_groups,)
+        Records of each, and shards that hold some.
+    classes : (n_groups, n_confidential)
+        Confidential variables of a record of each.
+    mixed : (n_confidential,)
+        Whether a variable differs within some group.
+    """
+
+    values: IntArray
+    counts: IntArray
+    n_shards: IntArray
+    classes: FloatArray
+    mixed: BoolArray
+
+    def merge(self, other: GroupTally) -> GroupTally:
+        """Tally of the records of both."""
+        values = np.union1d(self.values, other.values)
+        counts, n_shards = np.zeros(len(values), np.int64), np.zeros(len(values), np.int64)
+        classes = np.full((len(values), self.classes.shape[1]), np.nan)
+        mixed = self.mixed | other.mixed
+        for part in (self, other):
+            at = np.searchsorted(values, part.values)
+            known = ~np.isnan(classes[at])
+            mixed = mixed | ((classes[at] != part.classes) & known).any(axis=0)
+            counts[at] += part.counts
+            n_shards[at] += part.n_shards
+            classes[at] = part.classes
+        return GroupTally(values, counts, n_shards, classes, mixed)
+
+
+def tally_groups(shard: Shard, schema: ShardSchema) -> GroupTally:
+    """Tally the groups of the complete records of a shard."""
+    labels, complete = read_labels(shard, slice(None), schema)
+    hidden = labels[complete][:, len(schema.desired) :]
+    groups = shard.groups[complete]
+    values, firsts, codes, counts = np.unique(
+        groups, return_index=True, return_inverse=True, return_counts=True
+    )
+    classes = hidden[firsts]
+    mixed = (hidden != classes[codes]).any(axis=0)
+    return GroupTally(values, counts, np.ones(len(values), np.int64), classes, mixed)
+
+
+def check_groups(shards: Shards, size: int) -> GroupTally:
+    """Count groups, and refuse those of which no set can be drawn.
+
+    Raises
+    ------
+    InputError
+        If a group lies in several shards, holds fewer records than a set, is the only one, or a
+        confidential variable differs within groups.
+    """
+    schema = shards.schema
+    tally = shards.reduce(partial(tally_groups, schema=schema))
+    name = schema.groups[0].name
+    if len(tally.values) < 2:
+        raise InputError(
+            f"All training records are of one group of {name!r}.",
+            remedy="Train on records of several groups, or leave the adversary group out.",
+            code="one_group",
+        )
+    if cut := int((tally.n_shards > 1).sum()):
+        raise InputError(
+            f"{cut} of {len(tally.values)} groups of {name!r} lie in more than one chunk: records "
+            "of a group are read together where they are.",
+            remedy="Sort the records by group and ingest them in chunks that hold whole groups: "
+            "one file per group or per some groups, and [ingest] chunk rows of at least its size; "
+            "or leave the adversary group out.",
+            code="group_cut",
+        )
+    small = tally.counts < size
+    if small.any():
+        raise InputError(
+            f"{int(small.sum())} of {len(tally.values)} groups of {name!r} have fewer than "
+            f"{size} training records.",
+            remedy=f"Set group_size to at most {int(tally.counts.min())}, or train on more records "
+            "of these groups.",
+            code="group_size",
+        )
+    if tally.mixed.any():
+        mixed = [c.name for c, m in zip(schema.confidential, tally.mixed, strict=True) if m]
+        raise InputError(
+            f"{', '.join(map(repr, mixed))} differs between records of one group of {name!r}: "
+            "there is no value of the group to infer.",
+            remedy="Train against single records, or name the variable that groups share.",
+            code="group_mixed",
+        )
+    return tally

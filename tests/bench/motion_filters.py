@@ -1,0 +1,99 @@
+"""Filters against who really attacks: motion records, fresh subjects, adversaries of other kinds.
+
+Part of ``python -m tests.bench minimax`` where ``PRIVPIPE_PAPER_DATA`` is the folder of har.npz.
+Each accuracy is a mean over draws of fifteen subjects, with the half-width of its 95 % interval;
+chance is .067. Ratios are to the filter whose adversary is logistic (the paper's), d = 5.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from privpipe import MinimaxOptions, Records, fit_minimax_filter
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.evidence import prepare_evidence
+from privpipe.attacks.adversaries.problem import Problem
+from privpipe.attacks.adversaries.table import ADVERSARIES
+from privpipe.attacks.kinds.inference import plan_attacks, run_attack
+from privpipe.attacks.kinds.verdicts.attack_report import summarise_outcomes
+from privpipe_flows.reproduce.hamm_accuracies import Trial, draw_har_trial
+from privpipe_flows.reproduce.paper_adversaries import measure_accuracy
+
+Row = tuple[str, float, str, str, float, float]
+
+FILTERS: dict[str, dict[str, Any]] = {
+    "logistic": {},
+    "kernel": {"adversary": ("logistic", "kernel"), "max_iterations": 30},
+    "kernel and group": {"adversary": ("logistic", "kernel", "group"), "max_iterations": 30},
+}
+SINGLE = ("logistic", "rbf", "boosting")
+
+
+def judge_filter(trial: Trial, seed: int, given: dict[str, Any]) -> dict[str, float]:
+    """Accuracies on held-out records of one trial's filter."""
+    target, private = ([part.astype(str) for part in labels] for labels in _labels(trial))
+    records = Records(
+        trial.features[0], desired=target[0], confidential=private[0], groups=trial.private[0]
+    )
+    fitted = fit_minimax_filter(records, MinimaxOptions(n_filtered=5, **given))
+    z = (fitted.apply(trial.features[0]), fitted.apply(trial.features[1]))
+    z = (z[0].astype(np.float64), z[1].astype(np.float64))
+    found = {"target kept": measure_accuracy("logistic", z, trial.target, seed=seed)}
+    for name in SINGLE:
+        found[f"subject, {name}"] = measure_accuracy(name, z, trial.private, seed=seed)
+    found["subject, forest"] = measure_forest(z, trial.private, seed)
+    found["subject, ten records known together"] = measure_together(z[1], trial.private[1])
+    return found
+
+
+def _labels(trial: Trial) -> tuple[Any, Any]:
+    return trial.target, trial.private
+
+
+def measure_forest(z: Any, labels: Any, seed: int) -> float:
+    """Accuracy of the audit's forest."""
+    tune = np.random.default_rng(seed).permutation(len(z[0])) < len(z[0]) // 5
+    y = labels[0].astype(np.float64)
+    n_classes = int(labels[0].max()) + 1
+    problem = Problem(z[0][~tune], y[~tune], z[0][tune], y[tune], n_classes, seed)
+    decided = ADVERSARIES["forest"].fit(problem).decide(z[1])
+    return float((np.argmax(decided, axis=1) == labels[1]).mean())
+
+
+def measure_together(z: Any, subject: Any) -> float:
+    """Accuracy of the group adversary that knows ten records; neighbours in time on one side."""
+    names = ("least_squares", "logistic", "quadratic", "rbf", "boosting")
+    options = AttackOptions(adversaries=names, n_replicates=50)
+    evidence = prepare_evidence(
+        z.astype(np.float32), subject.astype(str), groups=subject, options=options
+    )
+    plan = [one for one in plan_attacks(evidence, options) if one.adversary == "together_10"]
+    outcomes = [run_attack(evidence, one, options) for one in plan]
+    table = summarise_outcomes(outcomes, plan, options, **evidence.counts()).table
+    return float(table[table["score"] == "accuracy"]["estimate"].iloc[0])
+
+
+def compare_filters(folder: str, n_trials: int) -> list[Row]:
+    """All adversaries on all filters."""
+    trials = [draw_har_trial(folder, seed) for seed in range(n_trials)]
+    found: dict[str, dict[str, Any]] = {}
+    for name, given in FILTERS.items():
+        judged = [judge_filter(trial, seed, given) for seed, trial in enumerate(trials)]
+        found[name] = {key: np.array([one[key] for one in judged]) for key in judged[0]}
+    rows: list[Row] = []
+    for name, by_adversary in list(found.items())[1:]:
+        for key, values in by_adversary.items():
+            half = stats.t.ppf(0.975, n_trials - 1) * values.std(ddof=1) / np.sqrt(n_trials)
+            mean, before = float(values.mean()), float(found["logistic"][key].mean())
+            label = f"against {name}: {key} (± {half:.3f})"
+            rows.append((label, mean, "accuracy", "logistic", before, mean / before))
+    return rows
+
+
+if __name__ == "__main__":
+    for line in compare_filters(os.environ["PRIVPIPE_PAPER_DATA"], 5):
+        print(f"{line[0]:60s} {line[1]:.3f}  ({line[3]} {line[4]:.3f})")

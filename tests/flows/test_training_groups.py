@@ -1,0 +1,53 @@
+"""Training against who knows several records of one group: what stops it before it begins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from privpipe.errors import InputError, OptionError
+from privpipe_flows.runs.configuration.run_options import read_options
+from privpipe_flows.runs.stages.check import check_stage
+from tests.motion import draw_windows, write_windows
+
+CONFIGURATION = """
+[collection]
+path = "{folder}/windows.zarr"
+desired = ["activity"]
+confidential = ["sex"]
+[method]
+name = "minimax"
+adversary = ["logistic", "group"]
+group = "{group}"
+group_size = {size}
+max_iterations = 4
+resample_every = 2
+[release]
+path = "{folder}/release.zarr"
+[audit]
+holdout = 0.4
+{audit}
+adversaries = ["least_squares", "logistic"]
+[gate]
+enforce = false
+[cluster]
+workers = 0
+"""
+
+
+def configure(
+    folder: Path, *, group: str = "subject", size: int = 5, audit: str = 'group = "subject"'
+) -> str:
+    folder.mkdir(exist_ok=True)
+    write_windows(str(folder / "windows.zarr"), draw_windows(24, 15), 100)
+    config = folder / "run.toml"
+    config.write_text(CONFIGURATION.format(folder=folder, group=group, size=size, audit=audit))
+    return str(config)
+
+
+def test_check__a_group_across_the_held_out_split_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="held out by 'record'"):
+        check_stage(read_options(configure(tmp_path, audit="")))
+    with pytest.raises(InputError, match=r"subjec\b"):
+        check_stage(read_options(configure(tmp_path / "other", group="subjec")))
