@@ -143,6 +143,7 @@ def compare_size(small: bool) -> list[Row]:
             part = model.sum_records(shard, records.schema, stream, np.arange(chunk), 0)
             total = part if total is None else total.merge(part)
 
+    draw(chunk)  # what the first chunk alone takes
     few, few_peak = spend(lambda: draw(n // 10)), measure_peak()
     many, many_peak = spend(lambda: draw(n)), measure_peak()
     return [
