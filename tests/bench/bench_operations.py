@@ -167,7 +167,7 @@ def _first_answer(options: ClusterOptions) -> float:
 def _share_of_showing(bench: JobBench, client: Client, n_chunks: int) -> tuple[float, float]:
     """Processor time of all that counts, shows and exports, and of cleaning in all processes.
 
-    The driver's listener with its bar, messages, lines and gauges in a file; on the scheduler, in
+    The driver's listener with its bar, messages and gauges in a file; on the scheduler, which is in
     this process, what hears messages and each change of a task.
     """
     spent = [0.0]
