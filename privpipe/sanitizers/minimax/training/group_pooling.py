@@ -165,9 +165,9 @@ def check_groups(shards: Shards, size: int) -> GroupTally:
         raise InputError(
             f"{cut} of {len(tally.values)} groups of {name!r} lie in more than one chunk: records "
             "of a group are read together where they are.",
-            remedy="Sort the records by group and ingest them in chunks that hold whole groups: "
-            "one file per group or per some groups, and [ingest] chunk rows of at least its size; "
-            "or leave the adversary group out.",
+            remedy="Sort the records by group and ingest them again: a group that only crosses the "
+            "edge of a chunk is read whole. "
+            "Or leave the adversary group out.",
             code="group_cut",
         )
     small = tally.counts < size
