@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from privpipe.errors import InputError, OptionError
-from privpipe_flows.runs.configuration.run_options import read_options
+from privpipe_flows.runs.configuration.configuration_file import read_options
 from privpipe_flows.runs.stages.check import check_stage
 from tests.motion import draw_windows, write_windows
 

@@ -63,10 +63,10 @@ def test_gate__keeps_back_what_an_earlier_release_unmasks(
     assert (caught.value.exit_code, caught.value.code) == (6, "leaks")
     (decision,) = read_audit(tmp_path, "b")["adversaries"]["decisions"]
     assert decision["source"].startswith("together: leace ")
-    # Of all else that was read of it the release tells nothing.
+    # By itself the release tells of few: beyond the mask's ends, which a twelfth of each class is.
     rows = [r for r in read_audit(tmp_path, "b")["adversaries"]["table"] if r["score"] == "auc"]
     others = [r for r in rows if r["source"] in ("released", "everything", "bits")]
-    assert max(r["gain_lower"] for r in others) < 0.1
+    assert max(r["gain_lower"] for r in others) < 0.2
     assert not (tmp_path / "b.zarr").exists()
 
 

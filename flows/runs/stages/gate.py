@@ -11,14 +11,13 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from shlex import quote
 from typing import Any
 
 import fsspec
 
 from privpipe.attacks.kinds.verdicts.judgement import SCORE_WORDS, is_of_release
 from privpipe.errors import GateError
-from privpipe.store.access.location import join, shown
+from privpipe.store.access.location import join
 from privpipe.store.arrays.headers import companion_url
 from privpipe.store.releases.release import ReleasePlan, digest_receipts, read_ledger
 from privpipe_flows.runs.approval import read_approval, write_case
@@ -267,8 +266,8 @@ def find_ways_out(findings: Mapping[str, Any], run: Run) -> str:
     if measured := _find_limits(findings["adversaries"], run):
         ways.append(f"or allow what was measured: [gate] {measured}")
     ways.append(
-        f"or override this once: privpipe approve {quote(shown(run.release_url))} --name NAME "
-        "--reason REASON; [gate] enforce = false publishes as not gated"
+        "or override this once: privpipe approve RELEASE --name NAME --reason REASON; "
+        "[gate] enforce = false publishes as not gated"
     )
     return ", ".join(ways) + "."
 
