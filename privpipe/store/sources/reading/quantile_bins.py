@@ -181,7 +181,7 @@ def _inform(symbols: IntArray, codes: IntArray) -> float:
     product = table.sum(axis=1, keepdims=True) * table.sum(axis=0)
     used = table > 0
     told = float((table[used] * np.log(table[used] * n / product[used])).sum() / n)
-    return told - (table.shape[0] - 1) * (table.shape[1] - 1) / (2 * n)
+    return float(told - (table.shape[0] - 1) * (table.shape[1] - 1) / (2 * n))
 
 
 class BinnedSource:
