@@ -1,8 +1,8 @@
 """Privacy mappings at the sizes where a certificate is hard: processor seconds, gap, peak memory.
 
 ``python -m tests.bench mapping_scale``; ``python -m tests.bench.bench_mapping_scale NAME`` runs one
-problem in a process of its own, so that its peak memory is its own. Of a gap, the ratio is to what
-is wanted.
+problem in a process of its own, so that its peak memory is its own, and with ``--rounds`` tells of
+each round. Of a gap, the ratio is to what is wanted.
 """
 
 from __future__ import annotations
@@ -103,6 +103,8 @@ def certify(name: str, make: Callable[[], Problem]) -> list[Row]:
 
     def watch(progress: Any) -> None:
         rounds.append((time.process_time() - begun, progress.reached))
+        if "--rounds" in sys.argv:
+            print(f"{rounds[-1][0]:.1f} s: {progress.reached:.3g} nats", flush=True)
         if rounds[-1][0] > most:
             raise _EnoughError
 
@@ -132,7 +134,7 @@ def run(small: bool = False) -> list[Row]:
 
 
 if __name__ == "__main__":
-    for wanted in sys.argv[1:]:
+    for wanted in [name for name in sys.argv[1:] if name != "--rounds"]:
         for row in certify(wanted, {**PROBLEMS, **SMALL}[wanted]):
             print(
                 " | ".join(f"{c:.4g}" if isinstance(c, float) else str(c) for c in row), flush=True
