@@ -27,7 +27,7 @@ _HOME = {
     "MinimaxOptions": "privpipe.sanitizers.minimax.linear_minimax",
     "NeuralFilter": "privpipe.sanitizers.minimax.neural_minimax",
     "NullSpaceCleaner": "privpipe.sanitizers.null_space.maps.null_space_cleaner",
-    "PrivacyMappingOptions": "privpipe.sanitizers.mapping.privacy_mapping",
+    "PrivacyMappingOptions": "privpipe.sanitizers.mapping.mapping_options",
     "PrivpipeError": "privpipe.errors",
     "Records": "privpipe.records.memory",
     "SourceLayout": "privpipe.store.sources.reading.source",
@@ -112,7 +112,7 @@ if TYPE_CHECKING:
     from privpipe.sanitizers.mapping.exponential import (
         fit_exponential_mechanism as fit_exponential_mechanism,
     )
-    from privpipe.sanitizers.mapping.privacy_mapping import (
+    from privpipe.sanitizers.mapping.mapping_options import (
         PrivacyMappingOptions as PrivacyMappingOptions,
     )
     from privpipe.sanitizers.mapping.privacy_mapping import (

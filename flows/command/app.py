@@ -186,6 +186,13 @@ def ingest(
         str,
         typer.Option(help="Columns of dates that become features, as days since 1970-01-01."),
     ] = "",
+    bins: Annotated[
+        str,
+        typer.Option(
+            help="Columns of numbers that become categories, by comma: age=8 for 8 bins of about "
+            "as many records each, age=25:40:60 for these edges; edges are published."
+        ),
+    ] = "",
     drop: Annotated[str, typer.Option(help="Columns to leave out, such as identifiers.")] = "",
     min_category_count: Annotated[
         int, typer.Option(help='Pool rarer categories to "(other)"; 1 pools nothing.')
@@ -212,6 +219,7 @@ def ingest(
         numeric=_names(numeric),
         one_hot=_names(one_hot),
         dates=_names(dates),
+        bins=_names(bins),
         drop=_names(drop),
         missing=("", *_names(missing)) if missing else MISSING_TEXT,
         delimiter="\t" if delimiter == "\\t" else delimiter,

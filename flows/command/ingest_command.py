@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from rich.table import Table
@@ -12,8 +13,16 @@ from privpipe.report.work_bar import showing
 from privpipe.store.access.location import shown
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
 from privpipe.store.collections.ingestion.write_statistics import Statistics, read_statistics
+from privpipe.store.sources.reading.quantile_bins import BinningLoss
 
-__all__ = ["describe", "describe_gaps", "ingest_command", "list_counts", "tabulate_schema"]
+__all__ = [
+    "describe",
+    "describe_binning",
+    "describe_gaps",
+    "ingest_command",
+    "list_counts",
+    "tabulate_schema",
+]
 
 
 def ingest_command(
@@ -29,6 +38,8 @@ def ingest_command(
             say(warning)
         say(f"features: {_list_features(schema)}")
         say(tabulate_schema(schema, statistics))
+        for name, lost in statistics.binning.items():
+            say(describe_binning(name, lost))
     return list_counts(schema, statistics)
 
 
@@ -58,6 +69,17 @@ def describe_gaps(statistics: Statistics) -> str:
         f"{statistics.cells_not_finite:,} cells of the features in "
         f"{statistics.records_not_finite:,} records are missing or not finite."
     )
+
+
+def describe_binning(name: str, lost: BinningLoss) -> str:
+    """A sentence on what bins lost; means over records, no value of one."""
+    hidden = [f"{nats:.2g} nats about {other}" for other, nats in lost.hidden.items()]
+    text = (
+        f"{name}: {lost.n_bins} bins, chosen by {lost.n_chosen:,} records. A value is on average "
+        f"{lost.distance:.3g} from the median of its bin; {lost.share:.1%} of the variance is "
+        "within bins."
+    )
+    return f"{text} Within bins, too: {', '.join(hidden)}." if hidden else text
 
 
 def tabulate_schema(schema: CollectionSchema, statistics: Statistics) -> Table:
@@ -96,4 +118,5 @@ def list_counts(schema: CollectionSchema, statistics: Statistics) -> dict[str, A
             }
             for variable in schema.variables
         ],
+        "binning": {name: asdict(lost) for name, lost in statistics.binning.items()},
     }

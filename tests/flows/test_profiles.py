@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from privpipe.errors import OptionError
-from privpipe.sanitizers.mapping.privacy_mapping import prepare_joint
+from privpipe.sanitizers.mapping.joint_of_records import prepare_joint
 from privpipe.sanitizers.mapping.profiles import ProfileCounts, split_counts
 from privpipe.store.releases.published import open_release
 from privpipe_flows.command.check_command import check_command

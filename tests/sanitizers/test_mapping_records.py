@@ -16,7 +16,7 @@ from privpipe import PrivacyMappingOptions, Records, fit_privacy_mapping, solve_
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.random.streams import KeyedStream
 from privpipe.protocols import IntArray, Shard
-from privpipe.sanitizers.mapping.privacy_mapping import prepare_joint
+from privpipe.sanitizers.mapping.joint_of_records import prepare_joint
 from privpipe.sanitizers.mapping.profiles import ProfileCounts, make_joint
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 from privpipe.store.models.artifacts import open_model, write_model

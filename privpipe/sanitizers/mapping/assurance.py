@@ -32,7 +32,7 @@ from privpipe.sanitizers.mapping.law_ball import Cells, choose_shares, count_cel
 from privpipe.sanitizers.mapping.profiles import ProfileCounts, number_private, split_counts
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 
-__all__ = ["assure_mapping", "check_wanted", "find_prior", "forecast_needed"]
+__all__ = ["assure_mapping", "check_wanted", "find_prior", "forecast_needed", "round_up"]
 
 _PRIOR_RECORDS = 0.5
 _UNIT = "nats of mutual information between private value and released symbol"
@@ -127,7 +127,7 @@ def assure_mapping(
         "n_fitted": fitted.n_records,
         "n_held_out": fresh.n_records,
         **_read_worst_cases(mapping, joint),
-        **_read_robust(mapping),
+        **_read_search(mapping),
     }
     return replace(mapping, guarantee=_promise(min(by_others, ball), confidence, numbers))
 
@@ -335,10 +335,10 @@ def _read_worst_cases(mapping: SparseMapping, joint: FloatArray) -> dict[str, fl
     return {name: number for name, number in numbers.items() if math.isfinite(number)}
 
 
-def _read_robust(mapping: SparseMapping) -> dict[str, float]:
-    """What a robust search proved of the ball that it chose for; nothing of another search."""
+def _read_search(mapping: SparseMapping) -> dict[str, float]:
+    """What a search proved beside the information: of a ball, or of several budgets."""
     said = mapping.guarantee.parameters
-    return {name: number for name, number in said if name.startswith("robust_")}
+    return {name: number for name, number in said if name.startswith(("robust_", "budget_"))}
 
 
 def _promise(number: float, confidence: float, numbers: dict[str, float]) -> Guarantee:
@@ -353,15 +353,15 @@ def _promise(number: float, confidence: float, numbers: dict[str, float]) -> Gua
         assumptions="Records, those fitted, held out and released, are independent draws of one "
         "law.",
         parameters=tuple(numbers.items()),
-        statement=f"at most {_round_up(number)} nats with confidence {level} about the law of "
+        statement=f"at most {round_up(number)} nats with confidence {level} about the law of "
         f"these records (the fitted counts alone would say {numbers['plug_in']:.3g})",
     )
 
 
-def _round_up(number: float) -> str:
+def round_up(number: float) -> str:
     """Three digits, never less than the number.
 
-    >>> _round_up(0.012341), _round_up(0.0)
+    >>> round_up(0.012341), round_up(0.0)
     ('0.0124', '0')
     """
     if number <= 0:

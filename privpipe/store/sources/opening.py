@@ -14,6 +14,7 @@ from privpipe.store.sources.formats import (
 )
 from privpipe.store.sources.reading.files import list_files
 from privpipe.store.sources.reading.one_hot import OneHotSource
+from privpipe.store.sources.reading.quantile_bins import BinnedSource, parse_bins
 from privpipe.store.sources.reading.source import RecordSource, SourceLayout
 
 __all__ = ["open_source"]
@@ -41,6 +42,11 @@ def open_source(url: str, layout: SourceLayout, *, min_category_count: int = 1) 
         If it cannot be read.
     """
     local_path(url)  # refuses a path that cannot be one
+    if layout.bins:
+        bins = parse_bins(layout.bins)
+        as_numbers = replace(layout, numeric=(*layout.numeric, *bins), bins=())
+        source = open_source(url, as_numbers, min_category_count=min_category_count)
+        return BinnedSource(source, bins)
     if layout.one_hot:
         as_text = (*layout.categorical, *layout.one_hot)
         source = _open(url, replace(layout, categorical=as_text, one_hot=()))

@@ -30,6 +30,7 @@ from privpipe.numerics.mapping.confidence.likelihood_ball import bound_over_ball
 from privpipe.numerics.mapping.problem.distortion import CodeDistance, DistanceKind
 from privpipe.numerics.mapping.problem.known_steps import KnownSteps
 from privpipe.protocols import FloatArray
+from privpipe.sanitizers.mapping.solving.named_steps import NamedSteps
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, UnseenPolicy
 
@@ -114,7 +115,7 @@ def solve_robust_mapping(
         gap=gap,
         max_seconds=max_seconds / 2,
         unseen=unseen,
-        known=_Named.of(known, 0),
+        known=NamedSteps.of(known, "robust", 0),
     )
     best, lower, law = _Candidate.of(ball, plain.mapping), plain.lower_bound, ball.centre
     last = plain
@@ -132,7 +133,7 @@ def solve_robust_mapping(
             gap=gap,
             start=last,
             max_seconds=left / 2,
-            known=_Named.of(known, number),
+            known=NamedSteps.of(known, "robust", number),
         )
         lower = max(lower, last.lower_bound)
         best = best.step_towards(ball, last.mapping)
@@ -185,24 +186,6 @@ class _Candidate:
         found = minimize_scalar(upper, bounds=(0, 1), method="bounded", options={"xatol": 1e-3})
         between = _Candidate.of(ball, sp.csc_array(self.matrix + found.x * away))
         return min([self, between, _Candidate.of(ball, other)], key=lambda one: one.upper)
-
-
-@dataclass(frozen=True)
-class _Named:
-    """Steps of one of several searches."""
-
-    known: KnownSteps
-    number: int
-
-    @classmethod
-    def of(cls, known: KnownSteps | None, number: int) -> _Named | None:
-        return None if known is None else cls(known, number)
-
-    def read(self, question: tuple[Any, ...]) -> Any:
-        return self.known.read(("robust", self.number, *question))
-
-    def write(self, question: tuple[Any, ...], answer: tuple[Any, ...]) -> None:
-        self.known.write(("robust", self.number, *question), answer)
 
 
 def _check(codes: npt.NDArray[Any], radius: float) -> None:

@@ -27,6 +27,7 @@ from privpipe.store.collections.ingestion.survey import Survey, survey_source
 from privpipe.store.collections.ingestion.writing import Chunk, write_held
 from privpipe.store.collections.trust.sealing import collection_arrays
 from privpipe.store.sources.opening import open_source
+from privpipe.store.sources.reading.quantile_bins import BinnedSource, parse_bins
 from privpipe.store.sources.reading.source import Block, RecordSource, SourceLayout, SourceVariable
 
 __all__ = ["IngestOptions", "ingest"]
@@ -156,7 +157,7 @@ def _ingest_into(
     watched: WatchedSource | None = None,
 ) -> None:
     """Both passes over a source, for who holds the destination."""
-    layout = options.whole_layout
+    layout = _without_bins(options.whole_layout)
     dtype = np.dtype(options.dtype) if options.dtype else source.features_dtype
     chunk_rows = plan_chunk_rows(
         source.n_features, dtype.itemsize, target_bytes=options.chunk_bytes
@@ -199,7 +200,13 @@ def _ingest_into(
     if watched is not None:
         watched.n_records = survey.n_records
     chunks = _fill_chunks(watched or source, schema, survey.coders, rows)
-    write_held(dest_url, work, schema, chunks, n_pooled=survey.n_pooled)
+    binning = source.losses if isinstance(source, BinnedSource) else {}
+    write_held(dest_url, work, schema, chunks, n_pooled=survey.n_pooled, binning=binning)
+
+
+def _without_bins(layout: SourceLayout) -> SourceLayout:
+    """What is binned is categorical for a survey."""
+    return replace(layout, bins=(), categorical=(*layout.categorical, *parse_bins(layout.bins)))
 
 
 class WatchedSource:

@@ -17,6 +17,7 @@ from privpipe.records.partitions import Partition, cut_by_partition
 from privpipe.records.schema import MISSING, CollectionSchema
 from privpipe.store.arrays.headers import read_header
 from privpipe.store.arrays.layout import FEATURES
+from privpipe.store.sources.reading.quantile_bins import BinningLoss
 
 __all__ = ["Statistics", "Tally", "read_statistics"]
 
@@ -33,12 +34,15 @@ class Statistics:
         Records in the pooled category, by categorical variable.
     cells_not_finite, records_not_finite
         Cells of the features that are NaN or infinite, and records with one.
+    binning
+        What bins lost, by variable that was a number.
     """
 
     n_missing: Mapping[str, int] = field(default_factory=dict)
     n_pooled: Mapping[str, int] = field(default_factory=dict)
     cells_not_finite: int = 0
     records_not_finite: int = 0
+    binning: Mapping[str, BinningLoss] = field(default_factory=dict)
 
 
 def read_statistics(url: str) -> Statistics:
@@ -113,9 +117,12 @@ class Tally:
             found.append(replace(partition, digest=digest))
         return tuple(found)
 
-    def statistics(self, n_pooled: Mapping[str, int]) -> Statistics:
+    def statistics(
+        self, n_pooled: Mapping[str, int], binning: Mapping[str, BinningLoss]
+    ) -> Statistics:
         """The counts so far."""
-        return Statistics(dict(self._n_missing), dict(n_pooled), self._cells, self._records)
+        missing = dict(self._n_missing)
+        return Statistics(missing, dict(n_pooled), self._cells, self._records, dict(binning))
 
     def _count(self, block: Mapping[str, npt.NDArray[Any]]) -> None:
         for variable in self._schema.variables:

@@ -19,6 +19,7 @@ from privpipe.store.arrays.layout import array_documents, digest_documents, root
 from privpipe.store.collections.ingestion.write_statistics import Tally
 from privpipe.store.collections.trust.proof import ReceiptBook, digest_collection
 from privpipe.store.collections.trust.sealing import collection_arrays
+from privpipe.store.sources.reading.quantile_bins import BinningLoss
 
 __all__ = ["Chunk", "write_collection", "write_held"]
 
@@ -62,6 +63,7 @@ def write_held(
     blocks: Iterable[Chunk],
     *,
     n_pooled: Mapping[str, int] | None = None,
+    binning: Mapping[str, BinningLoss] | None = None,
 ) -> str:
     """`write_collection` for who holds the destination and writes to `work`."""
     arrays = collection_arrays(schema)
@@ -83,7 +85,7 @@ def write_held(
         "format": "collection",
         "format_version": newest_version("collection"),
         "schema": asdict(schema),
-        "statistics": asdict(tally.statistics(n_pooled or {})),
+        "statistics": asdict(tally.statistics(n_pooled or {}, binning or {})),
         "digest": digest,
         "documents_sha256": digest_documents(documents),
         "receipts": proof.describe(),

@@ -119,6 +119,10 @@ class SourceLayout:
         categories become names of features, which are published.
     dates
         Tables: columns of dates or times that become features, as days since 1970-01-01.
+    bins
+        Tables: columns of numbers that become categorical variables, as ``age=8`` for 8 bins of
+        about as many records each, or ``age=25:40:60`` for these edges. Edges become names of
+        categories, which are published.
     drop
         Columns and arrays to leave out, such as identifiers.
     missing
@@ -135,13 +139,14 @@ class SourceLayout:
     numeric: tuple[str, ...] = ()
     one_hot: tuple[str, ...] = ()
     dates: tuple[str, ...] = ()
+    bins: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
     missing: tuple[str, ...] = MISSING_TEXT
     delimiter: str = ","
 
     def __post_init__(self) -> None:
         """Take a single name, or a list, for a tuple of names."""
-        kinds = ("categorical", "numeric", "one_hot", "dates")
+        kinds = ("categorical", "numeric", "one_hot", "dates", "bins")
         for name in ("features", "labels", "label_names", *kinds, "drop"):
             value = getattr(self, name)
             if value is not None:

@@ -1,0 +1,174 @@
+"""Options of a privacy mapping, and what of them does not go together."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from privpipe.errors import InputError, OptionError
+from privpipe.protocols import ShardSchema
+from privpipe.sanitizers.mapping.solving.budgeted import check_budgets
+from privpipe.sanitizers.options import FORBID, Options
+
+__all__ = ["PrivacyMappingOptions", "check_mapping", "check_programme"]
+
+
+@dataclass(frozen=True, config=FORBID)
+class PrivacyMappingOptions(Options):
+    """Options of ``[method] name = "privacy_mapping"`` (SPPM)."""
+
+    name: Literal["privacy_mapping"]
+    attributes: Annotated[
+        tuple[str, ...],
+        Field(min_length=1, description="Categorical variables that are released, and changed."),
+    ]
+    private: Annotated[
+        tuple[str, ...],
+        Field(
+            min_length=1,
+            description="Categorical variables that must not be told from the release; of several, "
+            "their combination, or each within its own of information_budgets.",
+        ),
+    ]
+    distortion_budget: Annotated[
+        float,
+        Field(
+            ge=0,
+            allow_inf_nan=False,
+            description='Largest mean distortion per record: with "hamming", changed attributes.',
+        ),
+    ]
+    distortion: Annotated[
+        Literal["hamming", "squared", "absolute"],
+        Field(
+            description="hamming counts changed attributes; squared and absolute add up "
+            "differences of codes, for ordered categories."
+        ),
+    ] = "hamming"
+    gap: Annotated[
+        float, Field(gt=0, allow_inf_nan=False, description="Wanted certified gap, nats.")
+    ] = 1e-3
+    max_posterior_odds: Annotated[
+        Annotated[float, Field(gt=1, allow_inf_nan=False)] | None,
+        Field(
+            description="No released profile multiplies the odds of two private values by more, "
+            "under the law counted."
+        ),
+    ] = None
+    max_leakage: Annotated[
+        Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
+        Field(description="Largest maximal leakage of the mapping, nats, under the law counted."),
+    ] = None
+    information_budgets: Annotated[
+        tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] | None,
+        Field(
+            description="One budget for each variable of private, in its order: nats of mutual "
+            "information with the release, under the law counted. The largest share that any of "
+            "them takes of its budget is the least possible; a run stops where it is above 1."
+        ),
+    ] = None
+    solver: Annotated[
+        Literal["auto", "frank_wolfe"],
+        Field(description="frank_wolfe is the paper's algorithm."),
+    ] = "auto"
+    steps: Annotated[int, Field(ge=1, description="L of the paper's algorithm.")] = 100
+    smoothing: Annotated[
+        Literal["best", "none", "dirichlet", "hierarchical"],
+        Field(
+            description="Pseudo-records per profile: dirichlet with the private values of all "
+            "records, hierarchical with those of profiles that differ in one attribute; best takes "
+            "the one under which counts left aside are likeliest."
+        ),
+    ] = "best"
+    pseudo_records: Annotated[
+        Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
+        Field(description="How many per profile; chosen as well when not given."),
+    ] = None
+    confidence: Annotated[
+        float, Field(gt=0, lt=1, description="Of the bounds on information and distortion.")
+    ] = 0.95
+    held_out: Annotated[
+        float,
+        Field(
+            ge=0,
+            lt=1,
+            description="Share of the training records that the mapping is not fitted on, which "
+            "bound what it tells; 0 leaves the bound over a ball around all counts.",
+        ),
+    ] = 0.5
+    robust: Annotated[
+        Literal["none", "ball"],
+        Field(
+            description="ball takes the mapping whose information under the worst law near the "
+            "counts is the least, not under the counts; near is what sampling leaves open. The "
+            "counts are then not smoothed."
+        ),
+    ] = "none"
+    wanted_information: Annotated[
+        Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
+        Field(
+            description="Nats that the bound must not exceed: `check` says how many records that "
+            "needs, and a run whose bound is above stops."
+        ),
+    ] = None
+    most_frequent: Annotated[
+        Annotated[int, Field(ge=1)] | None,
+        Field(description="Keep only so many profiles, the most frequent."),
+    ] = None
+    unseen: Annotated[
+        Literal["nearest", "refuse"],
+        Field(
+            description="What becomes of records whose profile the mapping does not know: nearest "
+            "treats them as the nearest known one, and the report says how many; refuse stops."
+        ),
+    ] = "nearest"
+    pricing: Annotated[
+        Literal["auto", "cluster", "inline"], Field(description="Where columns are priced.")
+    ] = "auto"
+    max_seconds: Annotated[
+        Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
+        Field(description="Time after which the best mapping so far is taken."),
+    ] = None
+
+
+def check_mapping(options: PrivacyMappingOptions, schema: ShardSchema) -> None:
+    """Raise InputError if an attribute is a number; a private variable may be one, of classes."""
+    numbers = [column.name for column in schema.attributes if not column.is_categorical]
+    if numbers:
+        raise InputError(
+            f"{', '.join(map(repr, numbers))} is not categorical: a mapping is between categories.",
+            remedy="Name categorical variables, or cut numeric ones into bins: ingest --bins.",
+            code="not-categorical",
+        )
+    check_programme(options)
+
+
+def check_programme(options: PrivacyMappingOptions) -> None:
+    """Raise OptionError for options that ask for two programmes at once."""
+    if options.information_budgets is not None:
+        check_budgets(options.information_budgets, len(options.private))
+        _check_alone(options, "information_budgets", robust=options.robust != "none")
+    if options.robust != "none":
+        smoothing = options.smoothing not in ("best", "none")
+        _check_alone(options, 'robust = "ball"', smoothing=smoothing)
+
+
+def _check_alone(
+    options: PrivacyMappingOptions, what: str, *, robust: bool = False, smoothing: bool = False
+) -> None:
+    others = {
+        "max_posterior_odds": options.max_posterior_odds is not None,
+        "max_leakage": options.max_leakage is not None,
+        'solver = "frank_wolfe"': options.solver != "auto",
+        'robust = "ball"': robust,
+        f'smoothing = "{options.smoothing}"': smoothing,
+    }
+    named = ", ".join(name for name, given in others.items() if given)
+    if named:
+        raise OptionError(
+            f"{what} does not go with {named}.",
+            remedy="Take one of them out.",
+            code="robust-alone" if what.startswith("robust") else "budgets-alone",
+        )

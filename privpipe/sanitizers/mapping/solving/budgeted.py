@@ -1,0 +1,323 @@
+"""solve_budgeted_mapping: several private variables, each with a budget of information of its own.
+
+What is minimised is the largest share of its budget that the information about any variable takes,
+``max_k I(S_k; released) / b_k``, which is convex in the mapping. By the minimax theorem it is the
+largest, over weights of sum 1, of the least ``sum_k weight_k I(S_k; released) / b_k``. And a
+weighted sum of informations is one information: draw k by its weight, apart from the record, and
+let the private value be the pair (k, S_k); then ``I((k, S_k); released)`` is the weighted mean of
+the ``I(S_k; released)``. So each choice of weights is the plain problem on a joint whose rows are
+stacked, with its pricing, its certificate, its size: its certified optimum bounds the largest share
+of *every* mapping from below, and its mapping is a column of a linear programme of as many rows as
+there are variables, whose duals are the next weights (Kelley 1960). Of the mixture that the
+programme names the shares are measured anew: mixing lowers them further.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+from scipy.optimize import linprog, minimize_scalar
+
+from privpipe.errors import ConvergenceError, OptionError
+from privpipe.numerics.mapping.certificate import certify_mapping
+from privpipe.numerics.mapping.pricing.pair_pricing import PriceOracle
+from privpipe.numerics.mapping.problem.distortion import DistanceKind
+from privpipe.numerics.mapping.problem.known_steps import KnownSteps
+from privpipe.numerics.mapping.problem.mutual_information import measure_information
+from privpipe.protocols import FloatArray, IntArray
+from privpipe.sanitizers.mapping.solving.named_steps import NamedSteps
+from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
+from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, UnseenPolicy
+
+__all__ = ["check_budgets", "solve_budgeted_mapping"]
+
+_ROUNDS = 60
+
+
+def solve_budgeted_mapping(
+    joint: npt.ArrayLike,
+    codes: npt.ArrayLike,
+    distortion: DistanceKind = "hamming",
+    *,
+    private: IntArray,
+    information_budgets: Sequence[float],
+    distortion_budget: float,
+    gap: float = 1e-4,
+    price: PriceOracle | None = None,
+    max_seconds: float = np.inf,
+    unseen: UnseenPolicy = "nearest",
+    known: KnownSteps | None = None,
+) -> SparseMapping:
+    """Find the mapping under which every private variable keeps to its own budget, by the most.
+
+    Minimise, over mappings of mean distortion within the budget, the largest of
+    ``I(S_k; released) / information_budgets[k]`` over the private variables.
+
+    Parameters
+    ----------
+    joint, codes, distortion, distortion_budget, price, max_seconds, unseen, known
+        As of `solve_privacy_mapping`; `joint` has a row per combination of the variables.
+    private : (n_private, n_variables)
+        Which value of each variable a row of the joint has.
+    information_budgets : (n_variables,)
+        Nats, positive.
+    gap
+        Wanted certified gap of the information, in nats of the variable of the largest budget.
+
+    Returns
+    -------
+    mapping
+        `information` is that about all variables together and `lower_bound` a bound on it, so that
+        its `gap` says nothing of the search. Its guarantee's parameters give, for mappings within
+        the distortion budget, `budget_share_at_most` (the largest share, of this mapping) and
+        `budget_share_at_least` (of any).
+
+    Raises
+    ------
+    OptionError
+        If a budget is not positive, there are not as many as variables, or no mapping of this
+        distortion keeps to them; by how much is said.
+    ConvergenceError
+        If the time, or the gap, leaves open whether any does.
+
+    Notes
+    -----
+    Guarantee: for the joint given, every budget is kept to by the mapping as stored, measured in
+    float64 from its probabilities, and the lower number is that of a certificate.
+
+    References
+    ----------
+    Salamatian et al., SPPM, problem (2); Kelley 1960, The cutting-plane method.
+
+    Examples
+    --------
+    Two bits, both told by the profile; the first may tell a tenth of what the second may:
+
+    >>> joint, private = np.eye(4) / 4, np.array([[0, 0], [0, 1], [1, 0], [1, 1]])
+    >>> mapping = solve_budgeted_mapping(
+    ...     joint, private, private=private, information_budgets=(0.01, 0.1), distortion_budget=0.8
+    ... )
+    >>> dict(mapping.guarantee.parameters)["budget_share_at_most"] < 1
+    True
+    """
+    p, x = np.asarray(joint, dtype=np.float64), np.asarray(codes)
+    x = x[:, None] if x.ndim == 1 else x
+    budgets = check_budgets(information_budgets, private.shape[1])
+    shares = _Shares(p / p.sum(), private, budgets)
+    master = _Master([], [])
+    weights = np.full(len(budgets), 1 / len(budgets))
+    best: _Candidate | None = None
+    lower, likeliest, last = 0.0, weights, None
+    width, began, stopped = gap / float(budgets.max()), time.monotonic(), "no further progress"
+    for number in range(_ROUNDS):
+        left = max_seconds - (time.monotonic() - began)
+        if best is not None and left < np.inf and left <= max_seconds / 4:
+            stopped = "time limit"
+            break
+        scale = float((weights / budgets).sum())
+        last = solve_privacy_mapping(
+            shares.stack(weights / budgets / scale),
+            x,
+            distortion,
+            distortion_budget=distortion_budget,
+            gap=max(width / (4 * scale), 1e-12),
+            price=price,
+            start=last,
+            max_seconds=left / 2,
+            unseen=unseen,
+            known=NamedSteps.of(known, "budgeted", number),
+        )
+        if best is None or scale * last.lower_bound > lower:
+            lower, likeliest, proof = scale * last.lower_bound, weights, (last, weights / budgets)
+        master = master.with_column(last.mapping, shares.measure(last.mapping))
+        mixture, wanted = master.solve()
+        best = _Candidate.of(shares, mixture if best is None else best.step(shares, mixture))
+        if best.upper - lower <= width:
+            stopped = "gap reached"
+            break
+        # Far from the last useful weights the programme guesses: every other round stays nearer.
+        weights = wanted if number % 2 == 0 else 0.5 * (wanted + likeliest)
+    assert best is not None, "the first round has no limit"
+    _check_kept(best.upper, lower, distortion_budget)
+    return _store(shares, replace(proof[0], stopped=stopped), proof[1], best, lower)
+
+
+def check_budgets(budgets: Sequence[float], n_variables: int) -> FloatArray:
+    """Budgets as an array; OptionError for what is none, or not one for each variable."""
+    found = np.asarray(budgets, dtype=np.float64)
+    if found.shape != (n_variables,):
+        raise OptionError(
+            f"information_budgets has {found.size} numbers for {n_variables} private variables.",
+            remedy="Give one budget for each variable of private, in its order.",
+            code="budgets",
+        )
+    if not (np.isfinite(found) & (found > 0)).all():
+        raise OptionError(
+            f"information_budgets is {tuple(budgets)}.",
+            remedy="Give positive numbers of nats.",
+            code="budgets",
+        )
+    return found
+
+
+def _check_kept(upper: float, lower: float, distortion_budget: float) -> None:
+    """Refuse what no mapping can do, and what was not found."""
+    if upper <= 1:
+        return
+    if lower > 1:
+        raise OptionError(
+            f"no mapping of mean distortion {distortion_budget:g} keeps to information_budgets: "
+            f"the information about some variable is at least {lower:.4g} times its budget.",
+            remedy=f"Multiply the budgets by {_up(upper):.4g}, or raise distortion_budget.",
+            code="budgets-need-distortion",
+        )
+    raise ConvergenceError(
+        f"whether a mapping of mean distortion {distortion_budget:g} keeps to information_budgets "
+        f"is open: the largest share of a budget is between {lower:.6g} and {upper:.6g}.",
+        remedy="Ask for a smaller gap or allow more max_seconds, or multiply the budgets by "
+        f"{_up(upper):.6g}.",
+        code="budgets-open",
+    )
+
+
+def _up(number: float) -> float:
+    return number * 1.001
+
+
+@dataclass(frozen=True, eq=False)
+class _Shares:
+    """What a mapping tells about each variable, in units of its budget."""
+
+    joint: FloatArray
+    private: IntArray
+    budgets: FloatArray
+
+    def marginals(self) -> list[FloatArray]:
+        """Joint of each variable, (n_values, n_symbols)."""
+        return [_add_rows(self.joint, column) for column in self.private.T]
+
+    def stack(self, weights: FloatArray) -> FloatArray:
+        """Joint of (which variable, its value) and symbol; the weights sum to 1."""
+        return np.concatenate([w * rows for w, rows in zip(weights, self.marginals(), strict=True)])
+
+    def measure(self, mapping: sp.csc_array) -> FloatArray:
+        """Information about each variable over its budget, (n_variables,)."""
+        told = [measure_information(np.asarray(mapping @ rows.T)) for rows in self.marginals()]
+        return np.array(told) / self.budgets
+
+
+def _add_rows(joint: FloatArray, values: IntArray) -> FloatArray:
+    _, place = np.unique(values, return_inverse=True)
+    found = np.zeros((int(place.max()) + 1, joint.shape[1]))
+    np.add.at(found, place.ravel(), joint)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Candidate:
+    """A mapping and the largest of its shares."""
+
+    matrix: sp.csc_array
+    upper: float
+
+    @classmethod
+    def of(cls, shares: _Shares, matrix: sp.csc_array) -> _Candidate:
+        return cls(matrix, float(shares.measure(matrix).max()))
+
+    def step(self, shares: _Shares, other: sp.csc_array) -> sp.csc_array:
+        """The best mapping found on the way to another, both ends among them."""
+        away = other - self.matrix
+
+        def upper(part: float) -> float:
+            return float(shares.measure(self.matrix + part * away).max())
+
+        found = minimize_scalar(upper, bounds=(0, 1), method="bounded", options={"xatol": 1e-4})
+        between = sp.csc_array(self.matrix + found.x * away)
+        return min((self.matrix, between, other), key=lambda one: shares.measure(one).max())
+
+
+@dataclass(frozen=True, eq=False)
+class _Master:
+    """Mappings solved so far and the shares of each; which mixture of them is the best."""
+
+    mappings: list[sp.csc_array]
+    shares: list[FloatArray]
+
+    def with_column(self, mapping: sp.csc_array, shares: FloatArray) -> _Master:
+        return _Master([*self.mappings, mapping], [*self.shares, shares])
+
+    def solve(self) -> tuple[sp.csc_array, FloatArray]:
+        """The mixture of least largest share, were shares linear, and the programme's weights."""
+        table = np.stack(self.shares, axis=1)
+        n_variables, n = table.shape
+        found = linprog(
+            np.append(np.zeros(n), 1.0),
+            np.column_stack([table, -np.ones(n_variables)]),
+            np.zeros(n_variables),
+            np.append(np.ones(n), 0.0)[None],
+            np.ones(1),
+            bounds=[*[(0, None)] * n, (None, None)],
+            method="highs",
+        )
+        if found.status != 0:
+            raise ConvergenceError(
+                "the mixture of mappings was not found.",
+                remedy="Ask for budgets that are nearer to one another.",
+                code="programme",
+            )
+        mixed = sum(
+            share * one for share, one in zip(found.x[:-1], self.mappings, strict=True) if share > 0
+        )
+        weights = np.maximum(-found.ineqlin.marginals, 0.0)
+        return sp.csc_array(mixed / found.x[:-1].sum()), weights / weights.sum()
+
+
+def _store(
+    shares: _Shares,
+    proof: SparseMapping,
+    weights: FloatArray,
+    best: _Candidate,
+    lower: float,
+) -> SparseMapping:
+    """The mapping found, certified by the weighted potentials of the best bound.
+
+    ``sum_k w_k g_k`` is a potential of the combination: its mean of exponentials is at most the
+    weighted mean of theirs. So the bound on the weighted sum bounds the joint information too.
+    """
+    part = weights / weights.sum()
+    potentials = np.zeros((proof.n_symbols, len(shares.joint)))
+    start = 0
+    for weight, values in zip(part, shares.private.T, strict=True):
+        found, place = np.unique(values, return_inverse=True)
+        potentials += weight * proof.potentials[:, start : start + len(found)][:, place.ravel()]
+        start += len(found)
+    matrix = best.matrix.sorted_indices()
+    certified = certify_mapping(
+        shares.joint,
+        proof.codes,
+        matrix,
+        multiplier=proof.multiplier,
+        potentials=potentials,
+        distortion=proof.distortion_kind,
+        distortion_budget=proof.distortion_budget,
+    )
+    numbers = (
+        ("budget_share_at_most", best.upper),
+        ("budget_share_at_least", min(lower, best.upper)),
+    )
+    return replace(
+        proof,
+        pointers=matrix.indptr.astype(np.int64),
+        released=matrix.indices.astype(np.int64),
+        probabilities=np.asarray(matrix.data, dtype=np.float64),
+        potentials=potentials,
+        information=certified.information,
+        lower_bound=min(certified.lower_bound, certified.information),
+        distortion=certified.distortion,
+        guarantee=replace(proof.guarantee, number=certified.information, parameters=numbers),
+    )
