@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -16,7 +16,8 @@ from privpipe.numerics.noise.bounding import Bound, Norm, bound_records
 from privpipe.numerics.noise.projection import project_in_order
 from privpipe.protocols import FloatArray, Guarantee, RecordMap, RecordStream, Role
 from privpipe.sanitizers.arrays import as_records, check_finite_records
-from privpipe.sanitizers.names import by_name
+from privpipe.sanitizers.composed.chain import Chain
+from privpipe.sanitizers.names import by_name, names_of, with_names
 from privpipe.sanitizers.noise.mechanism import Law, Mechanism, Order
 
 __all__ = ["NoisyFilter", "apply_in_order"]
@@ -142,6 +143,29 @@ class NoisyFilter:
         released: FloatArray = noisy.astype(dtype, copy=False)
         return (released[0] if np.ndim(x) == 1 else released), counts
 
+    def absorb_units(self, units: RecordMap) -> NoisyFilter:
+        """The noisy filter that reads records in other units than it was fitted to.
+
+        Records are bounded after the change of units, so that nothing that is promised changes.
+
+        Parameters
+        ----------
+        units
+            A linear map of every feature by itself, as a `Standardiser`.
+        """
+        assert isinstance(units, Projects)
+        inverse, offset = np.diagonal(units.weights), units.offset
+        if self.before:
+            chain = Chain((units, self.before[0]), self.before[0].guarantee)
+            absorbed = replace(self, before=(chain,))
+        elif self.projection.size:
+            weights = np.ascontiguousarray(inverse[:, None] * self.projection)
+            shift = offset @ self.projection + self.shift
+            absorbed = replace(self, projection=weights, shift=shift)
+        else:
+            absorbed = replace(self, projection=np.diag(inverse), shift=offset + self.shift)
+        return with_names(absorbed, names_of(self))
+
     def bound_features(self, x: FloatArray) -> tuple[FloatArray, BoundCounts]:
         """What gets noise: filtered, centred and bounded records, (n_records, n_bounded)."""
         filtered = self.filter_features(x)
@@ -179,6 +203,10 @@ def apply_in_order(fitted: RecordMap, x: FloatArray) -> FloatArray:
     Linear maps and layers are summed in an order of their own. Any other map gets one record at a
     time: its matrix products would add up in an order that changes with the number of rows.
     """
+    if isinstance(fitted, Chain):
+        for each in fitted.maps:
+            x = apply_in_order(each, x)
+        return x
     if isinstance(fitted, Projects):
         return project_in_order(x, fitted.weights, fitted.offset)
     if isinstance(fitted, Layered):
