@@ -16,7 +16,6 @@ from privpipe.numerics.noise.bounding import Bound, Norm, bound_records
 from privpipe.numerics.noise.projection import project_in_order
 from privpipe.protocols import FloatArray, Guarantee, RecordMap, RecordStream, Role
 from privpipe.sanitizers.arrays import as_records, check_finite_records
-from privpipe.sanitizers.composed.chain import Chain
 from privpipe.sanitizers.names import by_name, names_of, with_names
 from privpipe.sanitizers.noise.mechanism import Law, Mechanism, Order
 
@@ -41,7 +40,8 @@ class NoisyFilter:
     bound, threshold
         See `bound_records`.
     before
-        The filter before the noise, where it is no linear one; at most one.
+        The filter before the noise, where it is no linear one; at most one, with a change of
+        units before it.
     projection : (n_features, n_filtered)
         A linear filter before the noise, its columns orthonormal unless its own scales were to be
         kept; of no rows where there is none.
@@ -84,7 +84,7 @@ class NoisyFilter:
             widths.append(self.before[-1].n_features_out)
         elif self.projection.size:
             widths.append(self.projection.shape[1])
-        if len(set(widths)) > 1 or max(len(self.before), len(self.after)) > 1:
+        if len(set(widths)) > 1 or len(self.before) > 2 or len(self.after) > 1:
             raise OptionError(
                 f"The parts of a noisy filter have {widths} features between them.",
                 remedy="Give at most one filter before and one after, of features that fit.",
@@ -156,8 +156,7 @@ class NoisyFilter:
         assert isinstance(units, Projects)
         inverse, offset = np.diagonal(units.weights), units.offset
         if self.before:
-            chain = Chain((units, self.before[0]), self.before[0].guarantee)
-            absorbed = replace(self, before=(chain,))
+            absorbed = replace(self, before=(units, *self.before))
         elif self.projection.size:
             weights = np.ascontiguousarray(inverse[:, None] * self.projection)
             shift = offset @ self.projection + self.shift
@@ -177,7 +176,9 @@ class NoisyFilter:
         """Filtered, centred records before bounding, (n_records, n_bounded), float64."""
         with np.errstate(over="ignore", invalid="ignore"):  # counted, and bounded to 0
             if self.before:
-                return apply_in_order(self.before[0], x) + self.shift
+                for each in self.before:
+                    x = apply_in_order(each, x)
+                return x + self.shift
             if self.projection.size:
                 return project_in_order(x, self.projection, self.shift)
             return x.astype(np.float64) + self.shift
@@ -203,10 +204,6 @@ def apply_in_order(fitted: RecordMap, x: FloatArray) -> FloatArray:
     Linear maps and layers are summed in an order of their own. Any other map gets one record at a
     time: its matrix products would add up in an order that changes with the number of rows.
     """
-    if isinstance(fitted, Chain):
-        for each in fitted.maps:
-            x = apply_in_order(each, x)
-        return x
     if isinstance(fitted, Projects):
         return project_in_order(x, fitted.weights, fitted.offset)
     if isinstance(fitted, Layered):
