@@ -120,8 +120,8 @@ def test_fit_standardised__a_noisy_filter_takes_the_units_into_itself(
     x, wanted, hidden = make()
     units = np.array([1e4, 1.0, 1e-3, 30.0, 7.0])
     raw = x * units + np.array([273.15, 0.0, -5.0, 1e3, 1.0])
-    more = {"n_hidden": [3], "max_iterations": 2} if kind == "minimax_neural" else {}
-    given = {"filter": {"name": kind, "n_filtered": 2, **more}} if kind else {}
+    more = {"n_hidden": [3], "max_iterations": 2} if kind == "minimax_neural" else {"n_filtered": 2}
+    given = {"filter": {"name": kind, **more}} if kind else {}
     method, said = METHODS["noisy"], {"name": "noisy", "epsilon": 1.0, "order": order} | given
     options = make_options(method.options, said, "noisy")
     records = Records(raw, desired=wanted, confidential=hidden, public=True)
