@@ -12,17 +12,9 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy.typing as npt
 
-from privpipe.protocols import (
-    FloatArray,
-    IntArray,
-    RecordMap,
-    RecordStream,
-    Shard,
-    ShardSchema,
-)
+from privpipe.protocols import FloatArray, IntArray, RecordStream, Shard, ShardSchema
 
 __all__ = [
-    "Absorbs",
     "BoundCounts",
     "Bounds",
     "Coordinates",
@@ -119,16 +111,6 @@ class Projects(Protocol):
     @property
     def offset(self) -> FloatArray:
         """(n_features_out,)."""
-        ...
-
-
-@runtime_checkable
-class Absorbs(Protocol):
-    """Takes a change of units in front of it into itself, and stays the kind of map that it is."""
-
-    def absorb_units(self, units: RecordMap) -> RecordMap:
-        """The map that does to raw records what this one does to those of `units`, a linear map
-        of every feature by itself (`Projects`)."""
         ...
 
 

@@ -18,7 +18,6 @@ from privpipe.store.access.holding.workspace import hold_workspace, remove_works
 from privpipe.store.arrays.headers import read_header
 from privpipe.store.keyring.account import Account
 from privpipe.store.keyring.keys import forget_key, list_keys
-from privpipe.store.models.artifacts import open_model
 from privpipe.store.releases.published import open_release
 from privpipe_flows.command.account_command import account_command
 from privpipe_flows.runs.configuration.configuration_file import read_options
@@ -27,7 +26,6 @@ from privpipe_flows.runs.resume import begin_or_resume, reach_stage
 from privpipe_flows.runs.stages.audit_neighbours import audit_neighbours
 from privpipe_flows.runs.stages.check import check_stage
 from privpipe_flows.runs.stages.clean import clean_stage, plan_release
-from privpipe_flows.runs.stages.preview import forecast_run
 from privpipe_flows.runs.stages.publish import publish_stage
 from privpipe_flows.runs.stages.train import train_stage
 from tests.standard import make_standard, write_standard
@@ -59,11 +57,10 @@ class Bench:
 
     def configure(self, name: str, **given: Any) -> str:
         said = {"epsilon": 1.0, "rows": 70, "method": "", "privacy": "", "filter": FILTER}
-        said |= {"public": "true", "nonfinite": "fail", "training": "public"}
-        said |= {"collection": ""} | given
+        said |= {"public": "true", "nonfinite": "fail", "training": "public"} | given
         text = (
             f'[collection]\npath = "{self.places}/{said["rows"]}.zarr"\n'
-            f'desired = ["late"]\nconfidential = ["party"]\n{said["collection"]}\n'
+            f'desired = ["late"]\nconfidential = ["party"]\n'
             f'[training]\npath = "{self.places}/{said["training"]}.zarr"\n'
             f"public = {said['public']}\n"
             f'[method]\nname = "noisy"\nepsilon = {said["epsilon"]}\n{said["method"]}\n'
@@ -319,32 +316,3 @@ def test_files__hold_neither_key_nor_noise_nor_a_bounded_record(bench: Bench) ->
     content = b"\n".join(path.read_bytes() for path in held)
     assert len(held) > 5
     assert not [needle for needle in needles if needle in content]
-
-
-def test_run__standardises_by_public_records_and_by_no_others(bench: Bench) -> None:
-    """The units are outside the promise, whatever else is learned from records."""
-    units = {"collection": "standardise = true", "filter": "", "method": 'noise = "discrete"'}
-    release = bench.release("units", **units)
-    assert bench.header("units")["guarantee"]["kind"] == "local_dp"
-    model = open_model(str(bench.folder / "units.model.zarr"))
-    public, _ = make_standard(500, seed=5)
-    deviation = public.std(axis=0)
-    deviation[deviation < 1e-9] = 1  # a constant feature is left as it is
-    np.testing.assert_allclose(np.diagonal(model.projection), 1 / deviation, rtol=1e-9)  # type: ignore[attr-defined]
-    assert release["features"].shape == (N, public.shape[1])
-    nothing_learned = 'bound = "normalise"\ncentre = false\n'
-    given = {"training": "70", "public": "false", "method": nothing_learned, "filter": ""}
-    check_stage(read_options(bench.configure("plain", **given)))
-    with pytest.raises(GuaranteeError, match="units of the features") as caught:
-        check_stage(read_options(bench.configure("x", **given, collection="standardise = true")))
-    assert "public = true" in caught.value.remedy
-
-
-def test_forecast__is_of_the_units_that_the_fit_will_see(bench: Bench) -> None:
-    """Threshold and spread of raw features are those of the largest unit alone."""
-    told = []
-    for name in ("false", "true"):
-        config = bench.configure(name, filter="", collection=f"standardise = {name}")
-        told.append(forecast_run(check_stage(read_options(config))))
-    raw, units = told
-    assert units.spread > 1.05 * raw.spread  # type: ignore[union-attr,attr-defined]

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from privpipe.errors import GuaranteeError, InputError, OptionError
+from privpipe.errors import InputError, OptionError
 from privpipe.protocols import FloatArray
 from privpipe.records.memory import Records
 from privpipe.sanitizers import METHODS
@@ -110,40 +110,3 @@ def test_fit_standardiser__refuses_gaps_by_their_number() -> None:
     assert "nonfinite" in caught.value.remedy
     with pytest.raises(OptionError, match="scale is not positive"):
         Standardiser(np.zeros(2), np.array([1.0, 0.0]))
-
-
-@pytest.mark.parametrize("order", ["filter_then_noise", "noise_then_filter"])
-@pytest.mark.parametrize("kind", [None, "pca", "minimax_neural"])
-def test_fit_standardised__a_noisy_filter_takes_the_units_into_itself(
-    tmp_path: Path, order: str, kind: str | None
-) -> None:
-    x, wanted, hidden = make()
-    units = np.array([1e4, 1.0, 1e-3, 30.0, 7.0])
-    raw = x * units + np.array([273.15, 0.0, -5.0, 1e3, 1.0])
-    more = {"n_hidden": [3], "max_iterations": 2} if kind == "minimax_neural" else {"n_filtered": 2}
-    given = {"filter": {"name": kind, **more}} if kind else {}
-    method, said = METHODS["noisy"], {"name": "noisy", "epsilon": 1.0, "order": order} | given
-    options = make_options(method.options, said, "noisy")
-    records = Records(raw, desired=wanted, confidential=hidden, public=True)
-    fitted = fit_standardised(method, records, options)
-    plain = (raw - raw.mean(axis=0)) / raw.std(axis=0)
-    expected = method.fit(Records(plain, desired=wanted, confidential=hidden, public=True), options)
-    write_model(fitted, tmp_path / "model.zarr")
-    opened = open_model(tmp_path / "model.zarr")
-    assert opened.kind == "noisy_filter"
-    assert opened.guarantee == expected.guarantee
-    found, want = (m.bound_features(r)[0] for m, r in ((opened, raw), (expected, plain)))  # type: ignore[attr-defined]
-    np.testing.assert_allclose(np.abs(found), np.abs(want), atol=1e-4)
-    assert np.linalg.norm(found, axis=1).max() <= 1 + 1e-12
-    one_by_one = np.vstack([opened.bound_features(row[None])[0] for row in raw[:9]])  # type: ignore[attr-defined]
-    np.testing.assert_array_equal(found[:9], one_by_one)  # the same bits in any block
-
-
-def test_fit_standardised__learns_no_units_of_records_it_promises_to_protect() -> None:
-    x, *_ = make()
-    options = {"name": "noisy", "epsilon": 1.0, "bound": "normalise", "centre": False}
-    method = METHODS["noisy"]
-    given = make_options(method.options, options, "noisy")
-    method.fit(Records(x), given)  # nothing is learned
-    with pytest.raises(GuaranteeError, match="units of the features"):
-        fit_standardised(method, Records(x), given)

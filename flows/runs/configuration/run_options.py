@@ -64,9 +64,8 @@ class CollectionOptions(Section):
         Field(
             description="Learn from, and clean, features less their mean, in standard deviations, "
             "both of the training records; stored with the model, so that records to come are "
-            "standardised likewise. For filters, which depend on the units of the features, and "
-            "for noise where the training records are public; the other methods do not, or "
-            "standardise by themselves."
+            "standardised likewise. For filters, which depend on the units of the features; the "
+            "other methods do not, or standardise by themselves."
         ),
     ] = False
 

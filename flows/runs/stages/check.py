@@ -14,7 +14,6 @@ from privpipe.protocols import Method, Role
 from privpipe.records.holdout import make_split
 from privpipe.records.schema import CollectionSchema
 from privpipe.sanitizers import METHODS
-from privpipe.sanitizers.composed.standardiser import check_units
 from privpipe.store.access.holding.workspace import RunState, has_workspace, workspace_url
 from privpipe.store.access.location import join, local_path, measure_files, shown
 from privpipe.store.arrays.factored_basis import BASIS
@@ -77,8 +76,6 @@ def check_stage(options: RunOptions) -> Run:
             started=now(),
         ),
     )
-    if options.collection.standardise:
-        check_units(method, options.method, training.schema)
     check_gate(run)
     check_limit(run)
     check_subjects(run)

@@ -12,7 +12,6 @@ import numpy as np
 from privpipe.capabilities import Forecast
 from privpipe.protocols import Column, IntArray, Shard, ShardSchema
 from privpipe.sanitizers import METHODS
-from privpipe.sanitizers.composed.standardiser import standardise_shards
 from privpipe.store.collections.collection import Collection
 from privpipe_flows.runs.run import Run
 
@@ -32,13 +31,10 @@ class FewChunks:
         Records of the fit.
     collection
         Records to release.
-    standardise
-        Whether the fit sees standardised features; those of the forecast are, by themselves.
     """
 
     training: Collection
     collection: Collection
-    standardise: bool = False
 
     @property
     def is_whole(self) -> bool:
@@ -54,8 +50,7 @@ class FewChunks:
     def read_labelled(self) -> tuple[Sequence[Shard], ShardSchema]:
         """The same records whole, with what they look like."""
         whole = replace(self.training, only_finite=True)
-        shards = [whole.shard(chunk) for chunk in _choose(whole)]
-        return (standardise_shards(shards) if self.standardise else shards), whole.schema
+        return [whole.shard(chunk) for chunk in _choose(whole)], whole.schema
 
     def read_attributes(self) -> IntArray:
         """Attributes of records that will be released, (n_records, n_attributes)."""
@@ -66,8 +61,7 @@ def forecast_run(run: Run) -> Forecast | None:
     """What the method tells of a run before it; None where it tells nothing."""
     if run.method.forecast is None:
         return None
-    training, units = run.training.keeping(run.split, "fit"), run.options.collection.standardise
-    preview = FewChunks(training, run.collection, units)
+    preview = FewChunks(run.training.keeping(run.split, "fit"), run.collection)
     told: Forecast | None = run.method.forecast(preview, run.options.method)
     return told
 

@@ -7,17 +7,16 @@ training records, never by themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.capabilities import Absorbs
 from privpipe.described import described, facts_of_map
-from privpipe.errors import GuaranteeError, InputError, OptionError
+from privpipe.errors import InputError, OptionError
 from privpipe.numerics.finite import find_finite_rows
 from privpipe.numerics.regression.moments import CoMoments, measure_scale
 from privpipe.protocols import (
@@ -38,14 +37,7 @@ from privpipe.sanitizers.arrays import as_records, check_finite_records
 from privpipe.sanitizers.composed.chain import Chain
 from privpipe.sanitizers.names import by_name
 
-__all__ = [
-    "StandardisedShards",
-    "Standardiser",
-    "check_units",
-    "fit_standardised",
-    "fit_standardiser",
-    "standardise_shards",
-]
+__all__ = ["StandardisedShards", "Standardiser", "fit_standardised", "fit_standardiser"]
 
 S = TypeVar("S", bound=Statistics)
 
@@ -112,16 +104,6 @@ class Standardiser:
     def guarantee(self) -> Guarantee:
         """None: units hide nothing."""
         return _NOTHING
-
-    @property
-    def weights(self) -> FloatArray:
-        """The map as a linear one, ``x @ weights + offset``: (n_features, n_features), diagonal."""
-        return np.diag(1 / self.scale)
-
-    @property
-    def offset(self) -> FloatArray:
-        """(n_features,)."""
-        return -self.centre / self.scale
 
     def apply(self, x: npt.ArrayLike, stream: RecordStream | None = None) -> FloatArray:
         """Standardise records.
@@ -209,16 +191,6 @@ def fit_standardiser(shards: Shards) -> Standardiser:
     return Standardiser(moments.mean, measure_scale(moments, n_features, with_intercept=True))
 
 
-def standardise_shards(shards: Sequence[Shard]) -> list[Shard]:
-    """Shards in memory, by their own means and deviations; as they are if without records."""
-    held = [shard for shard in shards if shard.n_records]
-    if not held:
-        return list(shards)
-    moments = reduce(lambda left, right: left.merge(right), map(summarise_features, held))
-    scale = measure_scale(moments, len(moments.mean), with_intercept=True)
-    return [_standardise(shard, Standardiser(moments.mean, scale)) for shard in held]
-
-
 def fit_standardised(method: Method[Any], shards: Shards, options: Any, **extra: Any) -> RecordMap:
     """Fit a method to standardised records; the map standardises records to come likewise.
 
@@ -231,42 +203,13 @@ def fit_standardised(method: Method[Any], shards: Shards, options: Any, **extra:
 
     Returns
     -------
-    fitted
-        A `Chain` of the standardiser and what the method learned, or that alone where it takes
-        the units into itself (`Absorbs`). It promises what the method promises of standardised
-        records.
-
-    Raises
-    ------
-    GuaranteeError
-        As `check_units`.
+    Chain
+        The standardiser, then what the method learned; it promises what that promises of
+        standardised records.
     """
-    check_units(method, options, shards.schema)
     standardiser = fit_standardiser(shards)
     fitted = method.fit(StandardisedShards(shards, standardiser), options, **extra)
-    if isinstance(fitted, Absorbs):
-        return fitted.absorb_units(standardiser)
     return Chain((standardiser, fitted), fitted.guarantee)
-
-
-def check_units(method: Method[Any], options: Any, schema: ShardSchema) -> None:
-    """Refuse units learned from records whose privacy a method promises.
-
-    Raises
-    ------
-    GuaranteeError
-        If the method promises differential privacy and the training records are not public: means
-        and deviations of the records themselves would be told by every release, outside the
-        promise.
-    """
-    if method.loses(options) is not None and not schema.public:
-        raise GuaranteeError(
-            "The units of the features ([collection] standardise) would be learned from records "
-            "that are not said to be public: what they tell is outside the promise.",
-            remedy="Name public records as [training] with public = true; or set "
-            "[collection] standardise = false.",
-            code="not-public",
-        )
 
 
 def summarise_features(shard: Shard) -> CoMoments:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
@@ -16,7 +16,7 @@ from privpipe.numerics.noise.bounding import Bound, Norm, bound_records
 from privpipe.numerics.noise.projection import project_in_order
 from privpipe.protocols import FloatArray, Guarantee, RecordMap, RecordStream, Role
 from privpipe.sanitizers.arrays import as_records, check_finite_records
-from privpipe.sanitizers.names import by_name, names_of, with_names
+from privpipe.sanitizers.names import by_name
 from privpipe.sanitizers.noise.mechanism import Law, Mechanism, Order
 
 __all__ = ["NoisyFilter", "apply_in_order"]
@@ -40,8 +40,7 @@ class NoisyFilter:
     bound, threshold
         See `bound_records`.
     before
-        The filter before the noise, where it is no linear one; at most one, with a change of
-        units before it.
+        The filter before the noise, where it is no linear one; at most one.
     projection : (n_features, n_filtered)
         A linear filter before the noise, its columns orthonormal unless its own scales were to be
         kept; of no rows where there is none.
@@ -84,7 +83,7 @@ class NoisyFilter:
             widths.append(self.before[-1].n_features_out)
         elif self.projection.size:
             widths.append(self.projection.shape[1])
-        if len(set(widths)) > 1 or len(self.before) > 2 or len(self.after) > 1:
+        if len(set(widths)) > 1 or max(len(self.before), len(self.after)) > 1:
             raise OptionError(
                 f"The parts of a noisy filter have {widths} features between them.",
                 remedy="Give at most one filter before and one after, of features that fit.",
@@ -143,28 +142,6 @@ class NoisyFilter:
         released: FloatArray = noisy.astype(dtype, copy=False)
         return (released[0] if np.ndim(x) == 1 else released), counts
 
-    def absorb_units(self, units: RecordMap) -> NoisyFilter:
-        """The noisy filter that reads records in other units than it was fitted to.
-
-        Records are bounded after the change of units, so that nothing that is promised changes.
-
-        Parameters
-        ----------
-        units
-            A linear map of every feature by itself, as a `Standardiser`.
-        """
-        assert isinstance(units, Projects)
-        inverse, offset = np.diagonal(units.weights), units.offset
-        if self.before:
-            absorbed = replace(self, before=(units, *self.before))
-        elif self.projection.size:
-            weights = np.ascontiguousarray(inverse[:, None] * self.projection)
-            shift = offset @ self.projection + self.shift
-            absorbed = replace(self, projection=weights, shift=shift)
-        else:
-            absorbed = replace(self, projection=np.diag(inverse), shift=offset + self.shift)
-        return with_names(absorbed, names_of(self))
-
     def bound_features(self, x: FloatArray) -> tuple[FloatArray, BoundCounts]:
         """What gets noise: filtered, centred and bounded records, (n_records, n_bounded)."""
         filtered = self.filter_features(x)
@@ -176,9 +153,7 @@ class NoisyFilter:
         """Filtered, centred records before bounding, (n_records, n_bounded), float64."""
         with np.errstate(over="ignore", invalid="ignore"):  # counted, and bounded to 0
             if self.before:
-                for each in self.before:
-                    x = apply_in_order(each, x)
-                return x + self.shift
+                return apply_in_order(self.before[0], x) + self.shift
             if self.projection.size:
                 return project_in_order(x, self.projection, self.shift)
             return x.astype(np.float64) + self.shift

@@ -44,7 +44,6 @@ def list_methods(filters: Filters) -> tuple[Method[Any], ...]:
             "or (epsilon, 2**-100)",
             statistics=NORM_STATISTICS,
             check=partial(check_noisy, filters=filters),
-            scales=True,
             forecast=partial(forecast_noise, filters=filters),
             loses=lambda o: None if o.allow_data_bound else o.epsilon,
         ),
