@@ -274,7 +274,7 @@ def _draw_bars(axes: Any, pairs: Sequence[BarPair], look: Theme) -> None:
         edgecolor=look.series[1],
         hatch="////",
         linewidth=1.2,
-        label="paper",
+        label="paper" if stated else None,  # else the legend shows a bar that is not there
     )
     labels = [pair.label for pair in pairs]
     steep = max(map(len, labels)) > 10

@@ -34,6 +34,14 @@ def prefect_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             yield empty
 
 
+@pytest.fixture(scope="package")
+def prefect_url(prefect_home: Path) -> str:
+    """Of that server, for processes whose own server is not what is looked at."""
+    from prefect.settings import get_current_settings
+
+    return str(get_current_settings().api.url)
+
+
 @pytest.fixture(scope="package", autouse=True)
 def ungated() -> Iterator[None]:
     """Runs of hundreds of records, which no gate lets pass; what tests of the gate set back."""

@@ -66,15 +66,17 @@ def write_config(
     config.write_text(content)
 
 
-def own_prefect(home: str, database: Path | None = None) -> dict[str, str]:
+def own_prefect(home: str, database: Path | None = None, url: str = "") -> dict[str, str]:
     """Environment of a command with a Prefect of its own, which finds what this process finds.
 
     Its home gets a copy of a database, if one is given: to make one takes a hundred migrations.
+    Where a server's URL is given it has the home alone, and starts no server.
     """
     if database is not None:
         Path(home).mkdir(parents=True)
         copy_database(database, Path(home) / "prefect.db")
     own = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
+    own |= {"PREFECT_API_URL": url} if url else {}
     return {**own, "PREFECT_HOME": home, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 

@@ -58,15 +58,21 @@ class Flow:
         Further lines of the ``[cluster]`` section.
     database
         Of Prefect, empty.
+    prefect_url
+        Of a Prefect server; without one it starts its own.
     """
 
-    def __init__(self, folder: Path, source: Path, cluster: str, database: Path) -> None:
+    def __init__(
+        self, folder: Path, source: Path, cluster: str, database: Path, prefect_url: str = ""
+    ) -> None:
         self.release = folder / "release.zarr"
         self.work = Path(workspace_url(str(self.release)))
         self.config = folder / "run.toml"
         audit = f"adversaries = {json.dumps(QUICK)}"
         write_config(self.config, str(source), str(self.release), audit=audit, cluster=cluster)
-        self.environment = own_prefect(str(folder / "prefect"), database)
+        self.environment = own_prefect(
+            str(folder / "prefect"), None if prefect_url else database, prefect_url
+        )
         self.family: list[psutil.Process] = []
 
     def stop_when(self, reached: Callable[[Path], bool]) -> subprocess.Popen[bytes]:
@@ -120,11 +126,11 @@ class Flow:
 
 
 @pytest.fixture
-def start(source: Path, tmp_path: Path, prefect_home: Path) -> Iterator[Callable[[str], Flow]]:
+def start(source: Path, tmp_path: Path, prefect_home: Path) -> Iterator[Callable[..., Flow]]:
     flows: list[Flow] = []
 
-    def make(cluster: str) -> Flow:
-        flows.append(Flow(tmp_path, source, cluster, prefect_home))
+    def make(cluster: str, prefect_url: str = "") -> Flow:
+        flows.append(Flow(tmp_path, source, cluster, prefect_home, prefect_url))
         return flows[-1]
 
     yield make
@@ -182,11 +188,11 @@ def test_run__killed_busy_refused_and_resumed_and_killed_in_the_audit(
 
 
 def test_run__a_client_killed_alone_leaves_a_cluster_that_the_next_one_uses(
-    start: Any, client: Client, undisturbed: Path, tmp_path: Path
+    start: Any, client: Client, undisturbed: Path, tmp_path: Path, prefect_url: str
 ) -> None:
     """The cluster lives on elsewhere, with the dead client's tasks; nothing is done twice."""
     workers = set(client.scheduler_info(n_workers=-1)["workers"])
-    flow = start(f'address = "{client.scheduler.address}"')
+    flow = start(f'address = "{client.scheduler.address}"', prefect_url)
     flow.environment |= own_certificate(client, tmp_path)
     process = flow.stop_when(first_receipts)
     process.send_signal(signal.SIGKILL)

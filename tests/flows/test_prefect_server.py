@@ -129,8 +129,7 @@ def running(source: Path, tmp_path: Path, filled: Path) -> Iterator[Running]:
     ("name", "moment"),
     [
         ("SIGTERM", "clean"),
-        ("SIGTERM", "server"),
-        ("SIGHUP", "clean"),
+        ("SIGHUP", "server"),
         ("SIGINT", "clean"),
     ],
 )

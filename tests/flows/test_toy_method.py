@@ -149,7 +149,7 @@ N_RECORDS, CHUNK_ROWS = 1_500, 25
 class House:
     """A copy of the house with the toy, its command, and a collection of standard records."""
 
-    def __init__(self, folder: Path, database: Path) -> None:
+    def __init__(self, folder: Path, prefect_url: str) -> None:
         self.folder = folder
         for package in ("privpipe", "privpipe_flows"):
             ignore = shutil.ignore_patterns("__pycache__")
@@ -163,7 +163,7 @@ class House:
         self.command = (sys.executable, str(command))
         (folder / "in_turn").write_text(IN_TURN)
         self.in_turn = (sys.executable, str(folder / "in_turn"))
-        own = own_prefect(str(folder / "prefect"), database)
+        own = own_prefect(str(folder / "prefect"), url=prefect_url)
         path = os.pathsep.join([str(folder / "house"), own["PYTHONPATH"]])
         self.environment = own | {"PYTHONPATH": path, "PRIVPIPE_KEYS": str(folder / "keys")}
         self.records = str(folder / "records.zarr")
@@ -224,8 +224,8 @@ class House:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> House:
-    return House(tmp_path_factory.mktemp("toy"), prefect_home)
+def house(tmp_path_factory: pytest.TempPathFactory, prefect_url: str) -> House:
+    return House(tmp_path_factory.mktemp("toy"), prefect_url)
 
 
 def test_toy__is_checked_described_and_completed(house: House) -> None:

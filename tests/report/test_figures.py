@@ -176,6 +176,8 @@ def test_plot_bar_panels__gives_every_unit_its_own_axis() -> None:
     }
     figure = plot_bar_panels(pairs, title="Two", theme="dark")
     assert [axes.get_ylabel() for axes in figure.axes] == ["accuracy", "bits"]
+    legends = [[text.get_text() for text in axes.get_legend().get_texts()] for axes in figure.axes]
+    assert legends == [["ours", "paper"], ["ours"]]
     assert "Two" in render_svg(figure)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from privpipe.attacks.adversaries.quiet_fits import QUIET
 from privpipe.attacks.statistics.measures import weigh_areas
 from privpipe.attacks.statistics.splits import draw_rows
 from privpipe.errors import ConvergenceError
@@ -111,12 +111,7 @@ def decide_with(model: Any, problem: Problem) -> Callable[[FloatArray], FloatArr
 
 def fit_quietly(model: Any, problem: Problem) -> None:
     """Train; stopping short is one of the settings tried, no reason for a warning."""
-    from sklearn.exceptions import (
-        ConvergenceWarning,  # the driver reads this room, and fits nothing
-    )
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    with QUIET:
         model.fit(problem.x_train, problem.y_train)
 
 

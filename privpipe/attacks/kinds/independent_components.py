@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.quiet_fits import QUIET
 from privpipe.attacks.kinds.attack_table import Sample
 from privpipe.attacks.kinds.recovery import RecoveryReport, find_frame, report_recovery
 from privpipe.errors import InputError
@@ -28,7 +27,6 @@ def attack(sample: Sample, options: AttackOptions) -> RecoveryReport:
         If it finds no components: what it would have found is unknown.
     """
     from sklearn.decomposition import FastICA
-    from sklearn.exceptions import ConvergenceWarning
 
     assert sample.released is not None
     assert sample.members is not None
@@ -45,8 +43,7 @@ def attack(sample: Sample, options: AttackOptions) -> RecoveryReport:
         tol=1e-5,
         random_state=options.seed,
     )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # what it has found by then is judged
+    with QUIET:  # what it has found by then is judged
         search.fit(rows)
     guesses = search.mixing_.T
     if not np.isfinite(guesses).all():
