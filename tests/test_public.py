@@ -40,6 +40,29 @@ def test_help__loads_nothing_heavy() -> None:
         assert command in output
 
 
+FIRST_USE = """
+import sys
+import privpipe
+
+slow = ("sklearn", "dask", "distributed", "xarray", "prefect", "scipy.stats")
+for name in privpipe.__all__:
+    getattr(privpipe, name)
+    if found := [one for one in slow if one in sys.modules]:
+        sys.exit(f"{name} loads {found}")
+x = __import__("numpy").random.default_rng(0).normal(size=(60, 2))
+privpipe.measure_linkage(x, x[:, :1])
+privpipe.measure_reconstruction(x, x[:, :1])
+privpipe.ClusterPricing(None, place="inline")
+if found := [one for one in ("sklearn", "dask", "distributed") if one in sys.modules]:
+    sys.exit(f"a call loads {found}")
+"""
+"""Each of them takes longer to load than the first use of a public name may take."""
+
+
+def test_public_names__load_nothing_slow_when_first_used() -> None:
+    run_python(FIRST_USE)
+
+
 WATCH_IMPORT = """
 import os, socket, sys, threading
 home, seen = os.environ["HOME"], []

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 import typer
+from PIL import Image
 
 import privpipe
 from privpipe.attacks.adversaries.table import ADVERSARIES
+from privpipe.report.audit_text import name_verdict, say_weaker
 from privpipe.sanitizers import METHODS
 from privpipe.store.sources.formats import FORMATS
 from privpipe_flows.command.app import app
 from privpipe_flows.command.explain_command import EXIT_CODES
+from privpipe_flows.demo import CONFIGURATION
+from privpipe_flows.runs.configuration.run_options import RunOptions
+from privpipe_flows.runs.stages.weaker_limits import list_weaker_limits
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -83,3 +89,91 @@ def test_readme__counts_adversaries_and_formats() -> None:
     assert "eleven adversaries" in PLAIN
     for row in FORMATS:
         assert any(ending in TEXT or ending.title().strip(".") in TEXT for ending in row.endings)
+
+
+CLAIMS = {
+    "Sanitises very large record": "papers/test_xu2017.py flows/test_pipeline.py::"
+    "test_run_pipeline__publishes_a_release_that_keeps_its_promise",
+    "It learns a sanitiser": "gate/test_gate.py::"
+    "test_gate__keeps_a_leak_back_with_a_sentence_and_goes_on_with_another_limit",
+    "Both need only": "test_setup.py::test_setup__works_with_nothing_but_python_and_make",
+    "The demo prints": "test_setup.py::test_wheel__works_by_pip_alone_beside_a_folder_flows",
+    "Sources:": "test_readme.py::test_readme__counts_adversaries_and_formats "
+    "store/sources/reading/test_data_frames.py::test_ingest__every_format_gives_the_frame",
+    "Every command has": "test_readme.py::test_readme__shows_commands_and_options_that_there_are",
+    "Exit codes:": "test_readme.py::test_readme__names_the_exit_codes_as_help_does",
+    "`privpipe explain CODE`": "commands/test_welcome.py::test_explain__says_when_and_what_to_do",
+    "Scheduled runs": "operations/test_runbook.py::test_first_page__ends_with_a_scheduled_release "
+    "operations/test_refused_places.py::test_doctor__judges_what_a_worker_tells",
+    "`{logical_time}`": "operations/test_refused_places.py::"
+    "test_logical_time__is_one_moment_however_it_is_written",
+    "With `[release] incremental": "operations/test_lines.py::"
+    "test_line__another_option_begins_a_new_one_of_all_partitions "
+    "operations/test_generations.py::test_publish__killed_at_any_step_shows_one_whole_generation "
+    "operations/test_drift.py::test_drift__beyond_the_limit_passes_at_most_at_its_level",
+    "In Python,": "test_readme.py::test_readme__python_works_and_prints_a_guarantee",
+    "`leace`, `privacy_lds`": "test_readme.py::test_readme__lists_the_methods_as_their_rows_do",
+    "`privpipe compare`": "gate/test_compare.py::"
+    "test_compare__ranks_methods_and_goes_on_where_it_was_stopped",
+    "A bound on": "test_readme.py::test_readme__counts_adversaries_and_formats",
+    "Whatever the wanted": "papers/test_attacks_genki.py",
+    "Only some methods": "sanitizers/test_contract_rows.py::test_row__has_a_guarantee_that_is_true",
+    "`make docs`": "docs/test_reference.py "
+    "test_readme.py::test_readme__names_targets_of_make_and_files_that_there_are",
+    "`make dist`": "dist_contents.py "
+    "test_readme.py::test_readme__names_targets_of_make_and_files_that_there_are",
+    "What each room": "test_house.py test_readme.py::"
+    "test_readme__names_targets_of_make_and_files_that_there_are",
+    "Apache-2.0": "test_readme.py::test_readme__names_the_licence_that_there_is",
+}
+"""How each sentence begins, and where it is checked, in the folder of the tests."""
+
+
+def list_sentences(text: str) -> list[str]:
+    """Prose without programs, tables, headings and pictures."""
+    prose = re.sub(r"```.*?```", "\n\n", text, flags=re.DOTALL)
+    prose = re.sub(r"(?m)^(\||#|!\[).*$", "\n", prose)
+    paragraphs = [" ".join(one.split()) for one in re.split(r"\n\s*\n", prose)]
+    found = [one for each in paragraphs for one in re.split(r"(?<=[.:]) (?=[A-Z`\[])", each)]
+    return [one for one in found if one]
+
+
+def find_unchecked(text: str) -> list[str]:
+    """Sentences that no test, or more than one entry, answers for."""
+    sentences = list_sentences(text)
+    answers = [[one for one in CLAIMS if each.startswith(one)] for each in sentences]
+    return [each for each, found in zip(sentences, answers, strict=True) if len(found) != 1]
+
+
+def test_readme__every_sentence_has_a_test_that_there_is() -> None:
+    assert find_unchecked(TEXT) == []
+    begun = list_sentences(TEXT)
+    for start, places in CLAIMS.items():
+        assert any(one.startswith(start) for one in begun), f"{start!r} is no sentence any more"
+        for place in places.split():
+            path, _, name = place.partition("::")
+            source = (ROOT / "tests" / path).read_text()
+            assert not name or re.search(rf"^def {name}\b", source, re.MULTILINE), place
+
+
+def test_readme__a_sentence_without_a_test_is_found() -> None:
+    assert find_unchecked(f"{TEXT}\nIt is also the fastest.\n") == ["It is also the fastest."]
+
+
+def test_readme__names_the_licence_that_there_is() -> None:
+    assert PLAIN.endswith("Apache-2.0.")
+    assert "Apache License" in (ROOT / "LICENSE").read_text()
+
+
+def test_readme__the_picture_says_what_the_page_of_a_demo_says() -> None:
+    """Its words stand in the picture's file: another word, or limit of the demo, and it is stale.
+
+    Take it again from the page of a `privpipe demo`, 1180 pixels wide at a scale of 0.7.
+    """
+    given = tomllib.loads(CONFIGURATION.format(folder="demo", workers=1))
+    options = RunOptions(**given)
+    gate = {"weaker": list_weaker_limits(options)}
+    name = name_verdict({"adversaries": {"verdict": "safe"}, "gate": gate})
+    with Image.open(ROOT / "docs" / "_static" / "report.png") as picture:
+        assert picture.info["Description"] == f"{name}.{say_weaker(gate)}"
+        assert picture.width >= 800

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import dask.array as da
 import numpy as np
 import numpy.typing as npt
-import xarray as xr
 
 from privpipe.errors import InputError, OptionError
 from privpipe.protocols import RecordMap, RecordStream
 from privpipe.records.schema import suggest
 from privpipe.sanitizers.names import by_name
+
+if TYPE_CHECKING:
+    import dask.array as da
+    import xarray as xr
 
 __all__ = ["StreamOf", "apply_dataset", "apply_lazily"]
 
@@ -66,6 +68,9 @@ def apply_dataset(
     >>> apply_dataset(cleaner, raw.chunk()).features.values.round(12)
     array([[ 1., -1.]])
     """
+    import dask.array as da  # slow to load, and there already where its kinds are given
+    import xarray as xr
+
     _check_kinds(fitted, dataset)
     if features not in dataset:
         known = [str(name) for name in dataset.data_vars]
@@ -158,6 +163,8 @@ def _apply(
 
 def _check_kinds(fitted: Any, dataset: Any) -> None:
     """Arguments the wrong way round, or of other kinds."""
+    import xarray as xr
+
     if not callable(getattr(fitted, "apply", None)) or not isinstance(dataset, xr.Dataset):
         raise InputError(
             f"apply_dataset was given a {type(fitted).__name__} and a {type(dataset).__name__}.",

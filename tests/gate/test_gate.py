@@ -176,7 +176,7 @@ def test_gate__an_adversary_out_of_time_is_unknown_and_keeps_it_closed(folder: P
 def test_gate__a_failing_adversary_is_unknown_and_keeps_it_closed(
     folder: Path, monkeypatch: pytest.MonkeyPatch, failure: str
 ) -> None:
-    from privpipe.attacks.adversaries import linear_adversaries
+    from privpipe.attacks.adversaries import ridges
     from privpipe.attacks.adversaries.problem import Fitted
 
     def fit(problem: Any) -> Fitted:
@@ -184,10 +184,8 @@ def test_gate__a_failing_adversary_is_unknown_and_keeps_it_closed(
             raise ValueError("value 4711 of a record")
         return Fitted(lambda x: x[:, :2] * float("nan"), "nothing")
 
-    monkeypatch.setattr(linear_adversaries, "fit_least_squares", fit)
-    monkeypatch.setattr(
-        "privpipe.attacks.adversaries.table.import_module", lambda _: linear_adversaries
-    )
+    monkeypatch.setattr(ridges, "fit_least_squares", fit)
+    monkeypatch.setattr("privpipe.attacks.adversaries.table.import_module", lambda _: ridges)
     options = make_leaky_options(folder, audit={"adversaries": ("least_squares",)})
     with pytest.raises(GateError) as caught:
         run_serially(options)

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
-from privpipe.attacks.adversaries.linear_adversaries import fit_least_squares
 from privpipe.attacks.adversaries.problem import Fitted, Problem, choose_best, one_hot
+from privpipe.attacks.adversaries.ridges import fit_least_squares
 from privpipe.protocols import FloatArray, WordArray
 
 __all__ = ["MANTISSA", "fit_bit_reader"]

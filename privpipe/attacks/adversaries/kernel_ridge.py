@@ -6,20 +6,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
+import scipy
 from scipy import linalg
-from scipy.spatial.distance import pdist
-from sklearn.metrics.pairwise import rbf_kernel
 
-from privpipe.attacks.adversaries.linear_adversaries import train_ridges
 from privpipe.attacks.adversaries.problem import (
     Fitted,
     Problem,
     choose_best,
     fit_tuned,
 )
+from privpipe.attacks.adversaries.ridges import train_ridges
 from privpipe.protocols import FloatArray
 
-__all__ = ["LANDMARKS", "WIDTHS", "fit_rbf", "measure_width"]
+__all__ = ["LANDMARKS", "WIDTHS", "find_features", "fit_rbf", "measure_kernel", "measure_width"]
 
 WIDTHS = (0.1, 0.3, 1.0, 3.0)
 """Kernel exponents, in units of one over the median squared distance."""
@@ -28,6 +27,9 @@ LANDMARKS = 500
 
 Features = Callable[[FloatArray], FloatArray]
 
+
+KERNEL_ROWS = 4096
+"""Records whose distances are held in float64 at a time."""
 
 JITTER = 1e-10
 """Added to the landmarks' own kernel, whose diagonal is 1: equal landmarks leave it singular."""
@@ -49,36 +51,66 @@ def _train_kernels(problem: Problem, choice: tuple[float, float] | None) -> Iter
     n_train = len(problem.x_train)
     landmarks = problem.x_train[random.choice(n_train, min(LANDMARKS, n_train), replace=False)]
     for width in WIDTHS if choice is None else choice[:1]:
-        find = _find_features(landmarks, width * unit)
+        find = find_features(landmarks, width * unit)
         mapped = replace(problem, x_train=find(problem.x_train), x_tune=find(problem.x_tune))
         ridge = choose_best(mapped, train_ridges(mapped, None if choice is None else choice[1]))
         settings = f"width {width:g}, {ridge.settings}"
         yield Fitted(_compose(find, ridge), settings, (width, ridge.choice))
 
 
-def _find_features(landmarks: FloatArray, exponent: float) -> Features:
+def find_features(landmarks: FloatArray, exponent: float) -> Features:
     """Features whose inner products are the kernel, as far as landmarks span it.
 
     Any root of the landmarks' kernel will do, for a ridge does not see how it is turned: the
     triangular one costs a tenth of the symmetric one.
     """
-    own = rbf_kernel(landmarks, gamma=exponent).astype(np.float64)
+    own = measure_kernel(landmarks, landmarks, exponent).astype(np.float64)
     own.flat[:: len(own) + 1] += JITTER
     root = linalg.cholesky(own, lower=True)
 
     def find(x: FloatArray) -> FloatArray:
-        kernel = rbf_kernel(landmarks, x, gamma=exponent)
+        kernel = measure_kernel(landmarks, x, exponent)
         features = linalg.solve_triangular(root.astype(kernel.dtype), kernel, lower=True)
         return np.asarray(features.T)
 
     return find
 
 
+def measure_kernel(x: FloatArray, y: FloatArray, exponent: float) -> FloatArray:
+    """Gaussian kernel ``exp(-exponent * |x_i - y_j|**2)``.
+
+    Parameters
+    ----------
+    x, y : (n_x, n_coordinates), (n_y, n_coordinates)
+    exponent
+        In units of one over a squared distance.
+
+    Returns
+    -------
+    kernel : (n_x, n_y)
+        In the dtype of `y`; distances are of float64, block by block, for differences of squares
+        lose digits.
+    """
+    kernel = np.empty((len(x), len(y)), y.dtype)
+    left = x.astype(np.float64)
+    squares = np.einsum("ij,ij->i", left, left)[:, None]
+    for start in range(0, len(y), KERNEL_ROWS):
+        right = y[start : start + KERNEL_ROWS].astype(np.float64)
+        block = left @ right.T
+        block *= -2
+        block += squares
+        block += np.einsum("ij,ij->i", right, right)
+        np.maximum(block, 0, out=block)
+        block *= -exponent
+        kernel[:, start : start + KERNEL_ROWS] = np.exp(block, out=block)
+    return kernel
+
+
 def measure_width(x: FloatArray, seed: int) -> float:
     """One over the median squared distance of a sample: the unit of kernel exponents."""
     random = np.random.default_rng(seed)
     some = random.choice(len(x), min(1000, len(x)), replace=False)
-    distance = float(np.median(pdist(x[some], "sqeuclidean")))
+    distance = float(np.median(scipy.spatial.distance.pdist(x[some], "sqeuclidean")))
     return 1 / distance if distance > 0 else 1.0
 
 

@@ -17,9 +17,9 @@ from scipy import linalg
 from privpipe.attacks.adversaries.linear_adversaries import (
     rank_by_probability,
     train_logistic,
-    train_ridges,
 )
 from privpipe.attacks.adversaries.problem import Fitted, Problem, choose_best, fit_tuned
+from privpipe.attacks.adversaries.ridges import train_ridges
 from privpipe.protocols import FloatArray
 
 __all__ = ["fit_polynomial", "fit_quadratic"]

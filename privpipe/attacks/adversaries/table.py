@@ -53,7 +53,7 @@ _linear = partial(_load, "linear_adversaries")
 _quadratic = partial(_load, "quadratic_adversaries")
 
 ADVERSARIES: dict[str, Adversary] = {
-    "least_squares": Adversary(_linear("fit_least_squares"), 100_000),
+    "least_squares": Adversary(_load("ridges", "fit_least_squares"), 100_000),
     "logistic": Adversary(_linear("fit_logistic"), 50_000, numbers=False),
     "linear_svm": Adversary(_linear("fit_linear_svm"), 20_000),
     "naive_bayes": Adversary(_linear("fit_naive_bayes"), 100_000, numbers=False),

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
-from privpipe.attacks.adversaries.linear_adversaries import fit_least_squares
 from privpipe.attacks.adversaries.problem import (
     Fitted,
     Problem,
@@ -16,6 +15,7 @@ from privpipe.attacks.adversaries.problem import (
     measure_tuning,
     one_hot,
 )
+from privpipe.attacks.adversaries.ridges import fit_least_squares
 from privpipe.protocols import FloatArray
 
 __all__ = ["fit_wanted_answer", "tells_something"]

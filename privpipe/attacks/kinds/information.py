@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy import special
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.kinds.attack_table import Sample
@@ -203,7 +203,7 @@ def _measure_pair(
     plug_in = measure_plug_in(a, b)
     random = np.random.default_rng(seed)
     gain = _gain_held_out(a, b, random)
-    reach = float(stats.norm.ppf(0.5 + level / 2) * gain.std(ddof=1) / np.sqrt(n))
+    reach = float(special.ndtri(0.5 + level / 2) * gain.std(ddof=1) / np.sqrt(n))
     return Information(
         confidential=a_name,
         released=b_name,

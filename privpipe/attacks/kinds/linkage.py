@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.coordinates import bound_rows, measure_coordinates
-from privpipe.attacks.adversaries.linear_adversaries import solve_ridges
+from privpipe.attacks.adversaries.ridges import solve_ridges
 from privpipe.attacks.kinds.attack_table import Sample
 from privpipe.attacks.statistics.distances import measure_ranks
 from privpipe.attacks.statistics.uncertainty.intervals import (

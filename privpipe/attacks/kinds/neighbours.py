@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from scipy.stats import beta
+import scipy
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.kinds.attack_table import Sample
@@ -187,6 +187,6 @@ def _find_limits(hits: int, n: int, risk: float, level: float) -> Interval:
 
     An event and its complement, for either neighbour, use all four of them.
     """
-    low = float(beta.ppf(risk / 2, hits, n - hits + 1)) if hits else 0.0
-    high = float(beta.ppf(1 - risk / 2, hits + 1, n - hits)) if hits < n else 1.0
+    low = float(scipy.stats.beta.ppf(risk / 2, hits, n - hits + 1)) if hits else 0.0
+    high = float(scipy.stats.beta.ppf(1 - risk / 2, hits + 1, n - hits)) if hits < n else 1.0
     return Interval(hits / n, low, high, level, "exact")

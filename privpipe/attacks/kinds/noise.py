@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from privpipe.attacks.adversaries.linear_adversaries import fit_least_squares
 from privpipe.attacks.adversaries.problem import Problem, measure_tuning
+from privpipe.attacks.adversaries.ridges import fit_least_squares
 from privpipe.attacks.statistics.splits import draw_split
 from privpipe.errors import InputError, OptionError
 from privpipe.protocols import BoolArray, Column, FloatArray

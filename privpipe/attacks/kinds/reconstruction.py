@@ -7,12 +7,16 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.kernel_approximation import Nystroem
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.coordinates import bound_rows, measure_coordinates
-from privpipe.attacks.adversaries.kernel_ridge import LANDMARKS, WIDTHS, measure_width
-from privpipe.attacks.adversaries.linear_adversaries import solve_ridges
+from privpipe.attacks.adversaries.kernel_ridge import (
+    LANDMARKS,
+    WIDTHS,
+    find_features,
+    measure_width,
+)
+from privpipe.attacks.adversaries.ridges import solve_ridges
 from privpipe.attacks.kinds.attack_table import Sample
 from privpipe.attacks.statistics.splits import Split, draw_split
 from privpipe.attacks.statistics.uncertainty.bootstrap import measure_bootstrap_interval
@@ -169,16 +173,13 @@ def _standardise(raw: FloatArray) -> FloatArray:
 def _lift(source: FloatArray, split: Split, seed: int) -> list[FloatArray]:
     """Kernel features of several widths, beside the columns themselves."""
     width = measure_width(source[split.train], seed)
-    n_components = min(LANDMARKS, len(split.train))
+    n_landmarks = min(LANDMARKS, len(split.train))
+    random = np.random.default_rng(seed)
+    landmarks = source[random.choice(split.train, n_landmarks, replace=False)]
     return [
-        np.hstack([
-            source,
-            Nystroem(gamma=share * width, n_components=n_components, random_state=seed)
-            .fit(source[split.train])
-            .transform(source),
-        ])
+        np.hstack([source, find_features(landmarks, share * width)(source)])
         for share in WIDTHS[1:3]
-    ]  # fmt: skip
+    ]
 
 
 def _rebuild(sources: list[FloatArray], target: FloatArray, split: Split) -> FloatArray:

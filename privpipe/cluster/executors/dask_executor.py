@@ -19,9 +19,10 @@ from privpipe.cluster.executors.executor import fold_in_tree, merge_all
 from privpipe.cluster.executors.oracles import ResidentOracle
 from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.cluster.workers.broadcast import send
-from privpipe.cluster.workers.connection import WorkerMemory, measure_workers
+from privpipe.cluster.workers.connection import measure_workers
 from privpipe.cluster.workers.monitoring.progress import Progress
 from privpipe.cluster.workers.monitoring.scheduler_side import TOPIC
+from privpipe.cluster.workers.worker_memory import WorkerMemory
 from privpipe.errors import ClusterError, PrivpipeError
 from privpipe.protocols import Oracle, Shard, Statistics, Sums
 

@@ -10,14 +10,13 @@ blocks found is merged by a worker; the driver gets one small answer a round.
 from __future__ import annotations
 
 import itertools
+import sys
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
-from distributed import Client
 
 from privpipe.cluster.events import Event
-from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.executors.executor import FAN_IN, Executor
 from privpipe.cluster.passes.replies import Answer, Reply, answer_round, merge_replies, pack_prices
 from privpipe.errors import PrivpipeError
@@ -31,6 +30,9 @@ from privpipe.numerics.mapping.pricing.pair_pricing import (
 )
 from privpipe.numerics.mapping.problem.programme import MappingProblem
 from privpipe.protocols import IntArray
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 __all__ = ["ClusterPricing", "PricingPlace", "plan_columns"]
 
@@ -60,6 +62,18 @@ def plan_columns(n_symbols: int, n_columns: int) -> tuple[int, ...]:
     blocks = -(-n_symbols * n_columns // _PAIRS_PER_BLOCK)
     blocks = min(max(blocks, 4), _MOST_BLOCKS, n_columns)
     return tuple(int(edge) for edge in np.linspace(0, n_columns, blocks + 1).astype(np.int64))
+
+
+def _executor_of(client: Client | Executor, run_id: str) -> Executor:
+    """An executor as it is. Distributed, slow to load, is there already where there is a client."""
+    if "distributed" in sys.modules:
+        from distributed import Client
+
+        from privpipe.cluster.executors.dask_executor import DaskExecutor
+
+        if isinstance(client, Client):
+            return DaskExecutor(client, run_id)
+    return cast("Executor", client)
 
 
 class ClusterPricing:
@@ -97,7 +111,7 @@ class ClusterPricing:
     def __init__(
         self, client: Client | Executor, run_id: str = "", place: PricingPlace = "auto"
     ) -> None:
-        self.executor = DaskExecutor(client, run_id) if isinstance(client, Client) else client
+        self.executor = _executor_of(client, run_id)
         self.place = place
         self.n_sent = self.n_bytes = 0
         self._problem: MappingProblem | None = None

@@ -23,11 +23,11 @@ from privpipe.cluster.workers.dashboard import OFF, check_dashboard, check_pages
 from privpipe.cluster.workers.guarded import start_cluster
 from privpipe.cluster.workers.monitoring.scheduler_side import ShowProgress
 from privpipe.cluster.workers.versions import check_versions
+from privpipe.cluster.workers.worker_memory import WorkerMemory
 from privpipe.errors import ClusterError, OptionError
 
 __all__ = [
     "ClusterOptions",
-    "WorkerMemory",
     "check_address",
     "check_dashboard",
     "connect",
@@ -97,29 +97,6 @@ class ClusterOptions:
     wait_seconds: float = 60.0
     scratch: str | None = None
     performance_report: str | None = None
-
-
-@dataclass(frozen=True)
-class WorkerMemory:
-    """The workers as a memory plan sees them.
-
-    Parameters
-    ----------
-    n_workers, n_threads
-        Workers, and threads over all of them.
-    smallest
-        Memory limit of the smallest worker, bytes; 0 when there is none.
-    total
-        Sum of the limits, bytes.
-    threads
-        Threads of the worker with most threads.
-    """
-
-    n_workers: int
-    n_threads: int
-    smallest: int
-    total: int
-    threads: int
 
 
 class PrepareWorker(WorkerPlugin):

@@ -29,6 +29,7 @@ MODULES = (
     "privpipe.attacks.adversaries.boosted_trees",
     "privpipe.attacks.adversaries.kernel_ridge",
     "privpipe.attacks.adversaries.linear_adversaries",
+    "privpipe.attacks.adversaries.ridges",
     "privpipe.attacks.adversaries.nearest_neighbours",
     "privpipe.attacks.adversaries.network_adversaries",
     "privpipe.attacks.adversaries.quadratic_adversaries",

@@ -10,7 +10,6 @@ import pytest
 from privpipe.attacks.adversaries.linear_adversaries import (
     LOGISTIC_RIDGES,
     fit_logistic,
-    solve_ridges,
 )
 from privpipe.attacks.adversaries.problem import (
     TIE,
@@ -20,6 +19,7 @@ from privpipe.attacks.adversaries.problem import (
     fit_tuned,
     measure_tuning,
 )
+from privpipe.attacks.adversaries.ridges import solve_ridges
 from privpipe.attacks.adversaries.table import ADVERSARIES
 from privpipe.attacks.statistics.measures import weigh_areas
 from privpipe.errors import ConvergenceError

@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics.pairwise import rbf_kernel
 
 from privpipe.attacks.adversaries.boosted_trees import LEAVES, _train_boosting
-from privpipe.attacks.adversaries.kernel_ridge import _find_features
+from privpipe.attacks.adversaries.kernel_ridge import find_features, measure_kernel
 from privpipe.attacks.adversaries.problem import Problem
 
 
@@ -36,7 +36,19 @@ def test_kernel__features_multiply_to_the_kernel_on_what_landmarks_span(dtype: t
     landmarks = random.normal(size=(40, 3)).astype(dtype)
     landmarks[1] = landmarks[0]  # equal landmarks are no obstacle
     x = landmarks[5:30]
-    found = _find_features(landmarks, 0.7)(x)
+    found = find_features(landmarks, 0.7)(x)
     assert found.shape == (25, 40)
     tolerance = 1e-6 if dtype is np.float64 else 1e-3
     np.testing.assert_allclose(found @ found.T, rbf_kernel(x, gamma=0.7), atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_kernel__is_the_textbook_one_far_from_the_origin_too(
+    dtype: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("privpipe.attacks.adversaries.kernel_ridge.KERNEL_ROWS", 7)
+    random = np.random.default_rng(1)
+    x, y = (100 + random.normal(size=(n, 3)).astype(dtype) for n in (9, 20))
+    found = measure_kernel(x, y, 0.7)
+    assert found.dtype == dtype
+    np.testing.assert_allclose(found, rbf_kernel(x, y, gamma=0.7), rtol=1e-5, atol=1e-10)

@@ -25,7 +25,7 @@ from privpipe.cluster.passes.judging.attack_tasks import (
     check_worker_memory,
     distribute_attacks,
 )
-from privpipe.cluster.workers.connection import WorkerMemory
+from privpipe.cluster.workers.worker_memory import WorkerMemory
 from privpipe.errors import InputError, MemoryBudgetError
 
 OPTIONS = AttackOptions(adversaries=("least_squares", "logistic", "naive_bayes"), n_replicates=60)

@@ -22,7 +22,7 @@ from privpipe.attacks.kinds.verdicts.outcomes import Attack, AttackOutcome
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.pass_checkpoints import Checkpoints
-from privpipe.cluster.workers.connection import WorkerMemory
+from privpipe.cluster.workers.worker_memory import WorkerMemory
 from privpipe.errors import MemoryBudgetError, PrivpipeError
 
 __all__ = ["EvidenceSummary", "check_worker_memory", "distribute_attacks"]
