@@ -22,7 +22,7 @@ from privpipe.numerics.minimax.objective import MinimaxObjective
 from privpipe.numerics.spectra import whiten
 from privpipe.protocols import FloatArray, Method, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
-from privpipe.sanitizers.minimax.linear_filter import EMPIRICAL, MinimaxFilter
+from privpipe.sanitizers.minimax.linear_filter import EMPIRICAL, LinearFilter, MinimaxFilter
 from privpipe.sanitizers.minimax.training.adversaries import (
     AdversaryOptions,
     check_adversaries,
