@@ -41,6 +41,7 @@ from privpipe.sanitizers.minimax.training.labelled_moments import (
     LABEL_STATISTICS,
     LabelledMoments,
     measure_moments,
+    measure_radius,
 )
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks, plan_tasks
 from privpipe.sanitizers.minimax.training.tasks import Task, find_needs, name_history
@@ -249,17 +250,20 @@ def fit_minimax_filter(
         history_columns=name_history(tasks),
         task_names=tuple(task.label for task in tasks),
         baselines=np.array([task.baseline for task in tasks]),
-        generalisation_bound=_bound_gap(found, tasks, moments, weights, offset, centre),
+        generalisation_bound=_bound_gap(
+            shards, found, tasks, weights, offset, centre, moments.count
+        ),
     )
 
 
 def _bound_gap(
+    shards: Shards,
     found: Descent,
     tasks: Sequence[Task],
-    moments: LabelledMoments,
     weights: FloatArray,
     offset: FloatArray,
     centre: FloatArray,
+    n_records: int,
 ) -> float:
     """Generalisation bound at the norms of the fitted predictors; -1 unless all are softmax."""
     if not all(task.is_classification and task.lift is None for task in tasks):
@@ -274,13 +278,14 @@ def _bound_gap(
             if task.with_intercept:
                 product[-1] += head[-1]
         norms.append(float(np.linalg.norm(product)))
-    radius = float(np.hypot(moments.radius + np.linalg.norm(centre), 1.0))
+    # Predictors are those of centred records; the largest of these is what counts.
+    radius = float(np.hypot(measure_radius(shards, centre), 1.0))
     return bound_generalisation_gap(
         np.array([task.weight for task in tasks]),
         np.array(norms),
         np.array([task.n_scores for task in tasks]),
         radius,
-        moments.count,
+        n_records,
     )
 
 
