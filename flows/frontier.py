@@ -185,7 +185,7 @@ def _measure_point(
     models: Path,
 ) -> dict[str, Any]:
     about = {"method": point.method, "name": point.name, "options": dict(point.options)}
-    warm = point.warm and _find_model(point.warm, models)
+    warm = _find_model(point.warm, models) if point.warm else None
     about["starts_from"] = point.warm.name if point.warm and warm else None
     with warnings.catch_warnings():
         warnings.simplefilter(

@@ -136,7 +136,7 @@ class FamilyOptions(AdversaryOptions):
     @property
     def loss_code_sha256(self) -> str | None:
         """Hash of the loss's file: part of what a run, a model and a release are of."""
-        return self.loss_code and self.loss_code.sha256
+        return None if self.loss_code is None else self.loss_code.sha256
 
     def plan_loss(self, schema: ShardSchema, n_outputs: int) -> OwnLoss | None:
         """The loss for a filter of so many outputs, if there is one."""
