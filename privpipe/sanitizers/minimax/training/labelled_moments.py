@@ -22,7 +22,9 @@ __all__ = [
     "MAX_CLASSES",
     "LabelMoments",
     "LabelledMoments",
+    "Radius",
     "measure_moments",
+    "measure_radius",
     "read_labels",
     "summarise_labelled",
 ]
