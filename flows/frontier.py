@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
+import shutil
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,10 +32,11 @@ from privpipe.errors import InputError, OptionError, PrivpipeError
 from privpipe.protocols import RecordMap
 from privpipe.report.style import MARKERS, ThemeName, finish_figure, new_figure
 from privpipe.sanitizers import METHODS
+from privpipe.sanitizers.composed.chain import Chain
 from privpipe.sanitizers.composed.standardiser import fit_standardised
 from privpipe.sanitizers.options import make_options
 from privpipe.store.collections.collection import Collection
-from privpipe.store.models.artifacts import write_model
+from privpipe.store.models.artifacts import open_model, write_model
 from privpipe_flows.reproduce.steps import expect_steps, step
 from privpipe_flows.runs.configuration.run_options import RunOptions
 from privpipe_flows.runs.run import digest_options, find_attack_options
@@ -48,16 +49,30 @@ RAW = "raw"
 
 @dataclass(frozen=True)
 class Point:
-    """One filter of the frontier: a method and its options; "raw" releases records as they are."""
+    """One filter of the frontier: a method and its options; "raw" releases records as they are.
+
+    Parameters
+    ----------
+    method, options
+        Row of the table of methods, and what it is asked for.
+    warm
+        The point whose filter this one starts from: that of the trade-off before it.
+    """
 
     method: str
     options: Mapping[str, Any]
+    warm: Point | None = None
 
     @property
     def name(self) -> str:
         """Readable, and unique within a frontier."""
         told = ", ".join(f"{key} {_shown(value)}" for key, value in self.options.items())
         return f"{self.method} ({told})" if told else self.method
+
+    @property
+    def history(self) -> str:
+        """Its name and those of the points before it: what its filter depends on."""
+        return f"{self.name} from {self.warm.history}" if self.warm else self.name
 
 
 def _shown(value: Any) -> str:
@@ -83,13 +98,20 @@ def plan_points(
             f"There is no filter of {wrong[:1] or 'no'} outputs of {n_features} features.",
             remedy=f"Give widths of 1 to {n_features}.",
         )
-    learned = (
-        Point(method.name, options)
-        for method in METHODS.values()
-        if method.vary is not None
-        for options in method.vary(widths, tradeoffs, adversaries)
-    )
-    return (Point(RAW, {}), *learned)
+    points = [Point(RAW, {})]
+    for method in METHODS.values():
+        if method.vary is None:
+            continue
+        for options in method.vary(widths, tradeoffs, adversaries):
+            before = points[-1]
+            follows = method.warms and before.method == method.name
+            follows = follows and _without_tradeoff(before.options) == _without_tradeoff(options)
+            points.append(Point(method.name, options, before if follows else None))
+    return tuple(points)
+
+
+def _without_tradeoff(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in options.items() if key != "tradeoff"}
 
 
 def find_frontier_folder(options: RunOptions) -> Path:
@@ -104,7 +126,7 @@ def find_frontier_folder(options: RunOptions) -> Path:
 
 
 def measure_frontier(
-    options: RunOptions, points: Sequence[Point], executor: Executor
+    options: RunOptions, points: Sequence[Point], executor: Executor, models: Path
 ) -> dict[str, Any]:
     """Learn and audit every filter; a point that cannot be had says why.
 
@@ -116,6 +138,8 @@ def measure_frontier(
         See `plan_points`.
     executor
         Who works.
+    models
+        Folder of the filters that others start from, so that an interrupted frontier goes on.
 
     Returns
     -------
@@ -143,8 +167,8 @@ def measure_frontier(
     group = options.audit.group
     rows = [
         step(
-            f"{one.name} {asked}",
-            partial(_measure_point, one, fit, held_out, attack, group, standardises),
+            f"{one.history} {asked}",
+            partial(_measure_point, one, fit, held_out, attack, group, standardises, models),
         )
         for one in points
     ]
@@ -158,14 +182,17 @@ def _measure_point(
     options: AttackOptions,
     group: str | None,
     standardises: bool,
+    models: Path,
 ) -> dict[str, Any]:
     about = {"method": point.method, "name": point.name, "options": dict(point.options)}
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+    warm = _find_model(point.warm, models) if point.warm else None
+    about["starts_from"] = point.warm.name if point.warm and warm else None
+    with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore", UserWarning
         )  # widths beyond the useful ones are the question
         try:
-            named = _learn(point, fit, folder, standardises)
+            named = _learn(point, fit, models, standardises, warm)
             source = RAW if point.method == RAW else "released"
             wanted = replace(held_out, desired=(), confidential=held_out.desired)
             found = {
@@ -177,12 +204,28 @@ def _measure_point(
     return {**about, "status": "measured", **found}
 
 
-def _learn(point: Point, fit: ShardedCollection, folder: str, standardises: bool) -> dict[str, str]:
-    """Train a filter and store it where the audit finds it.
+def _place_model(point: Point, models: Path) -> Path:
+    return models / f"{hashlib.sha256(point.history.encode()).hexdigest()[:16]}.zarr"
+
+
+def _find_model(point: Point, models: Path) -> Path | None:
+    """Where the filter of a point is, if it could be learned."""
+    place = _place_model(point, models)
+    return place if place.exists() else None
+
+
+def _learn(
+    point: Point,
+    fit: ShardedCollection,
+    models: Path,
+    standardises: bool,
+    warm: Path | None = None,
+) -> dict[str, str]:
+    """Train a filter and store it where the audit and the next trade-off find it.
 
     Raw records stand beside what any filter releases: one that learns nothing will do.
     """
-    url = f"{folder}/model.zarr"
+    place = _place_model(point, models)
     if point.method == RAW:
         row = next(one for one in METHODS.values() if one.vary is not None and not one.learns)
         assert row.vary is not None
@@ -191,8 +234,17 @@ def _learn(point: Point, fit: ShardedCollection, folder: str, standardises: bool
     options = make_options(method.options, {"name": point.method, **point.options}, point.name)
     method.check(options, fit.schema)
     learn = partial(fit_standardised, method) if standardises and method.scales else method.fit
-    fitted: RecordMap = learn(fit, options)
-    return {"model_url": url, "model_digest": write_model(fitted, url)}
+    extra = {"warm": _open_last(warm)} if warm else {}
+    fitted: RecordMap = learn(fit, options, **extra)
+    if place.exists():  # interrupted between its model and its audit
+        shutil.rmtree(place)
+    return {"model_url": str(place), "model_digest": write_model(fitted, str(place))}
+
+
+def _open_last(place: Path) -> RecordMap:
+    """The map itself, without the standardisation before it, which is that of the same records."""
+    fitted = open_model(str(place))
+    return fitted.maps[-1] if isinstance(fitted, Chain) else fitted
 
 
 def _judge(

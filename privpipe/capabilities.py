@@ -19,6 +19,7 @@ __all__ = [
     "Bounds",
     "Coordinates",
     "Counts",
+    "Descends",
     "Forecast",
     "Layered",
     "MakesRecords",
@@ -58,6 +59,36 @@ class Counts(Protocol):
         self, x: Any, stream: RecordStream | None = None
     ) -> tuple[npt.NDArray[Any], int]:
         """Released records as `apply` gives them, and how many were unseen by the fit."""
+        ...
+
+
+@runtime_checkable
+class Descends(Protocol):
+    """Was learned by descent on a trade-off, and says how that went."""
+
+    @property
+    def stopped(self) -> str:
+        """Why the descent ended."""
+        ...
+
+    @property
+    def history(self) -> FloatArray:
+        """One row per iteration, the starting point first."""
+        ...
+
+    @property
+    def history_columns(self) -> tuple[str, ...]:
+        """Names of its columns."""
+        ...
+
+    @property
+    def task_names(self) -> tuple[str, ...]:
+        """Predictions kept or spoiled, whose losses are columns ``loss_<task>``."""
+        ...
+
+    @property
+    def baselines(self) -> FloatArray:
+        """(n_tasks,): loss of the best constant guess of each."""
         ...
 
 

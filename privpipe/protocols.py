@@ -382,6 +382,8 @@ class Method(Generic[O_contra]):
     resumes
         Whether `fit` takes a place, `known`, where it leaves the steps that it took: `read` gives
         the answer to a question that its `write` took, a tuple of arrays and numbers.
+    warms
+        Whether `fit` takes `warm`, a map that it fitted with neighbouring options, to go on from.
     learns
         Whether `fit` reads records: what it makes is otherwise known before.
     loses
@@ -424,6 +426,7 @@ class Method(Generic[O_contra]):
     check: Callable[[O_contra, ShardSchema], None] = lambda _, __: None
     prices: bool = False
     resumes: bool = False
+    warms: bool = False
     factored: Callable[[Any, npt.DTypeLike], RecordMap] | None = None
     may_factor: Callable[[O_contra], bool] = lambda _: True
     learns: bool = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from functools import partial
 from typing import Any
 
@@ -44,16 +45,20 @@ def frontier_command(
         _numbers(tradeoffs, "--tradeoffs"),
         ADVERSARIES,
     )
-    steps = Steps(find_frontier_folder(options), partial(say, stderr=True))
+    folder = find_frontier_folder(options)
+    models = folder / "models"
+    models.mkdir(exist_ok=True, mode=0o700)
+    steps = Steps(folder, partial(say, stderr=True))
     with (
         follow_steps(steps),
         open_executor(cluster_options(options), checked.run_id, lambda _: None) as executor,
     ):
-        found = measure_frontier(options, points, executor)
+        found = measure_frontier(options, points, executor, models)
         content = io.BytesIO()
         plot_frontier(found).savefig(content, format="png")
         write_file(f"{out}/frontier.json", json.dumps(found, indent=1))
         write_file(f"{out}/frontier.png", content.getvalue())
+        shutil.rmtree(models)
     if not as_json:
         for point in found["points"]:
             say_raw(_describe(point))

@@ -8,6 +8,7 @@ chance is .067. Ratios are to the filter whose adversary is logistic (the paper'
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 import numpy as np
@@ -78,12 +79,18 @@ def measure_together(z: Any, subject: Any) -> float:
 
 
 def compare_filters(folder: str, n_trials: int) -> list[Row]:
-    """All adversaries on all filters."""
-    trials = [draw_har_trial(folder, seed) for seed in range(n_trials)]
-    found: dict[str, dict[str, Any]] = {}
-    for name, given in FILTERS.items():
-        judged = [judge_filter(trial, seed, given) for seed, trial in enumerate(trials)]
-        found[name] = {key: np.array([one[key] for one in judged]) for key in judged[0]}
+    """All adversaries on all filters; a draw is judged for all of them before the next."""
+    judged: dict[str, list[dict[str, float]]] = {name: [] for name in FILTERS}
+    for seed in range(n_trials):
+        trial = draw_har_trial(folder, seed)
+        for name, given in FILTERS.items():
+            judged[name].append(judge_filter(trial, seed, given))
+            shown = ", ".join(f"{key} {value:.3f}" for key, value in judged[name][-1].items())
+            print(f"draw {seed}, {name}: {shown}", file=sys.stderr, flush=True)
+    found = {
+        name: {key: np.array([one[key] for one in of]) for key in of[0]}
+        for name, of in judged.items()
+    }
     rows: list[Row] = []
     for name, by_adversary in list(found.items())[1:]:
         for key, values in by_adversary.items():

@@ -42,36 +42,47 @@ def test_frontier__goes_on_and_says_what_every_filter_keeps_and_hides(
     monkeypatch.setenv("PRIVPIPE_CACHE", str(tmp_path / "cache"))
     write_windows(str(tmp_path / "windows.zarr"), draw_windows(20, 30), 200)
     config, out = configure(tmp_path), str(tmp_path / "out")
-    given = {"out": out, "widths": "1", "tradeoffs": "10", "as_json": True}
+    given = {"out": out, "widths": "1", "tradeoffs": "10,1", "as_json": True}
     learned: list[str] = []
     from privpipe_flows import frontier
 
     learn = frontier._learn
 
-    def stop_after_three(point, *args):  # type: ignore[no-untyped-def]
-        if len(learned) == 3:
+    cold = "minimax (n_filtered 1, adversary logistic, tradeoff 10.0)"
+    warm = "minimax (n_filtered 1, adversary logistic, tradeoff 1.0)"
+
+    def stop_before_warm(point, *args):  # type: ignore[no-untyped-def]
+        if point.name == warm:
             raise KeyboardInterrupt
         learned.append(point.name)
         return learn(point, *args)
 
-    monkeypatch.setattr(frontier, "_learn", stop_after_three)
+    monkeypatch.setattr(frontier, "_learn", stop_before_warm)
     with pytest.raises(KeyboardInterrupt):
         frontier_command(config, **given)
     done = set(learned)
+    assert cold in done
     learned[:] = []
+    starts: dict[str, bool] = {}
 
     def count(point, *args):  # type: ignore[no-untyped-def]
         learned.append(point.name)
+        starts[point.name] = args[-1] is not None
         return learn(point, *args)
 
     monkeypatch.setattr(frontier, "_learn", count)
     found = frontier_command(config, **given)
     assert not done & set(learned)
+    assert starts[warm]
+    assert not list((tmp_path / "cache").rglob("*.zarr"))
     assert json.loads((tmp_path / "out" / "frontier.json").read_text()) == found
     assert (tmp_path / "out" / "frontier.png").read_bytes().startswith(b"\x89PNG")
     points = {point["name"]: point for point in found["points"]}
-    assert len(points) == len(found["points"]) == 8
-    raw, strong = points["raw"], points["minimax (n_filtered 1, tradeoff 10.0, adversary logistic)"]
+    assert len(points) == len(found["points"]) == 12
+    assert {p["status"] for p in points.values()} == {"measured"}
+    assert points[warm]["starts_from"] == cold
+    assert [p["starts_from"] for p in points.values() if p["method"] != "minimax"] == [None] * 8
+    raw, strong = points["raw"], points[cold]
     for point in (raw, strong):
         target = point["target"]["sex"]["released"]
         assert target["lower"] <= target["estimate"] <= target["upper"]

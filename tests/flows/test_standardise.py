@@ -104,5 +104,5 @@ def test_frontier__learns_from_standardised_records(tmp_path: Path) -> None:
     records = Records(x, desired=variables["late"].astype(int))
     for standardises in (True, False):
         folder = tmp_path / str(standardises)
-        found = _learn(Point("pca", {"n_filtered": 2}), records, str(folder), standardises)
+        found = _learn(Point("pca", {"n_filtered": 2}), records, folder, standardises)
         assert isinstance(open_model(found["model_url"]), Chain) == standardises

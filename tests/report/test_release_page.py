@@ -66,6 +66,31 @@ def findings() -> dict[str, Any]:
     }
 
 
+TRAINING = {
+    "stopped": "progress",
+    "columns": ["iteration", "phi", "loss_desired:a", "loss_confidential:b", "rounds"],
+    "history": [[0, -0.1, 0.7, 0.69, 2], [1, -0.5, 0.2, 0.68, 5]],
+    "tasks": ["desired:a", "confidential:b"],
+    "baselines": [0.7, 0.693],
+    "bound": 12.0,
+}
+
+
+def test_page__shows_how_a_filter_was_learned_and_whether_its_bound_says_anything(
+    findings: dict[str, Any],
+) -> None:
+    for bound, said in ((12.0, "is vacuous"), (0.1, "of the 0.4 that training gained"), (None, "")):
+        given = {**findings, "training": {**TRAINING, "bound": bound}}
+        jsonschema.validate(given, read_audit_schema())
+        html = render_release_page(given)
+        assert "How it was learned" in html
+        assert "1 iterations in 5 rounds" in html
+        assert said in html
+        assert ("vacuous" in html) == (bound == 12.0)
+        assert "How it was learned" not in render_public_page(given)
+    assert "How it was learned" not in render_release_page(findings)
+
+
 def test_audit_schema__fits_what_is_written(findings: dict[str, Any]) -> None:
     jsonschema.validate(findings, read_audit_schema())
     with pytest.raises(jsonschema.ValidationError):

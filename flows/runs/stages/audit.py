@@ -28,6 +28,7 @@ from privpipe_flows.runs.stages.audit_masking import audit_masking
 from privpipe_flows.runs.stages.audit_neighbours import audit_neighbours
 from privpipe_flows.runs.stages.audit_surrogate import audit_surrogate
 from privpipe_flows.runs.stages.train import Trained
+from privpipe_flows.runs.stages.training_history import describe_training
 
 __all__ = ["audit_losses", "audit_stage"]
 
@@ -93,6 +94,7 @@ def audit_stage(
         "n_groups": judged.n_groups,
         **attack_release(run, trained, plan, executor),
         "neighbours": audit_neighbours(run, trained),
+        "training": describe_training(run),
     }
 
 

@@ -180,5 +180,6 @@ def _header(run: Run, trained: Trained, findings: Mapping[str, Any]) -> dict[str
         "versions": list_versions(),
         "started": run.state.started,
         "published": now(),
-        "audit": dict(findings),
+        # How training went is for those who run it: losses are sums over single records.
+        "audit": {key: value for key, value in findings.items() if key != "training"},
     }

@@ -33,6 +33,7 @@ from privpipe.report.pages.release_sections import (
     list_warnings,
 )
 from privpipe.report.pages.suppression import LEFT_OUT, coarsen, suppress_counts
+from privpipe.report.pages.training_sections import list_training
 from privpipe.report.tables import format_number, summarise_attack_table
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ def render_release_page(findings: Mapping[str, Any], *, version: str = "") -> st
             *list_power(found),
             *list_distortion(findings),
             *list_kept_model(findings),
+            *list_training(findings),
             *_attack_sections(found),
             *_closing_sections(findings),
         ],

@@ -189,7 +189,7 @@ def fit_minimax_neural_filter(
     moments = measure_moments(shards)
     family = SigmoidFamily(moments.mean, options.n_hidden)
     scaling = InputScaling(whiten(moments.covariance, WHITENING), options.n_hidden[0])
-    tasks = plan_family_tasks(shards, moments, options)
+    tasks = plan_family_tasks(shards, moments, options, options.n_hidden[-1])
     start = _find_start(shards, moments, tasks, family, scaling, options)
     trained = train_family(shards, family, tasks, scaling, start, options)
     found, tasks = trained.descent, trained.tasks
@@ -232,6 +232,7 @@ def check_network(options: MinimaxNeuralOptions, schema: ShardSchema) -> None:
         raise OptionError(
             "n_hidden has a layer without outputs.", remedy="Use widths of 1 or more."
         )
+    options.check_loss(schema, options.n_hidden[-1])
 
 
 METHODS = (

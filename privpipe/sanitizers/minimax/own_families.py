@@ -10,14 +10,17 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, computed_field
 from pydantic.dataclasses import dataclass as options_dataclass
 
-from privpipe.errors import InputError
+from privpipe.errors import InputError, OptionError
 from privpipe.numerics.minimax.descent import Descent, descend_quasi_newton
 from privpipe.numerics.minimax.filters import DifferentiableFilter, InputScaling
-from privpipe.protocols import FloatArray, Shards
+from privpipe.protocols import FloatArray, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
+from privpipe.sanitizers.minimax.own.declared_family import Setting
+from privpipe.sanitizers.minimax.own.filter_code import LOSSES, FilterCode
+from privpipe.sanitizers.minimax.own.own_loss import OwnLoss, check_loss
 from privpipe.sanitizers.minimax.training.adversaries import (
     AdversaryOptions,
     check_adversaries,
@@ -82,6 +85,70 @@ class FamilyOptions(AdversaryOptions):
         int,
         Field(ge=1, description="Iterations without a better held-out Phi before stopping."),
     ] = 8
+    loss: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            description="Class of a loss of one's own, a term of Phi by the filter's outputs. "
+            "Without loss_module: name of an entry point privpipe.losses.",
+        ),
+    ] = None
+    loss_module: Annotated[
+        str | None, Field(description="Python file of that class. It is run, here and on workers.")
+    ] = None
+    loss_settings: Annotated[
+        dict[str, Setting],
+        Field(description="Keyword arguments of that class, beside features and outputs."),
+    ] = Field(default_factory=dict)
+    loss_weight: Annotated[
+        float,
+        Field(gt=0, allow_inf_nan=False, description="Weight of the mean of that loss in Phi."),
+    ] = 1.0
+    loss_sha256: Annotated[
+        str | None,
+        Field(description="Hash that the file of the loss must have; other content is refused."),
+    ] = None
+
+    def __post_init__(self) -> None:
+        code = None
+        if self.loss is not None:
+            code = FilterCode.read(self.loss, self.loss_module, LOSSES)
+            if self.loss_sha256 not in (None, code.sha256):
+                raise OptionError(
+                    f"the file of the loss has the SHA-256 {code.sha256}, not loss_sha256",
+                    remedy="Restore the file, or read it and change loss_sha256.",
+                    code="filter-changed",
+                )
+        elif self.loss_module or self.loss_settings or self.loss_sha256:
+            raise OptionError(
+                "a module, settings or hash of a loss stand without its class",
+                remedy="Name the class: loss.",
+            )
+        object.__setattr__(self, "_loss_code", code)  # read once: what is checked is trained with
+
+    @property
+    def loss_code(self) -> FilterCode | None:
+        """The code of the loss, as it was when the options were made."""
+        found: FilterCode | None = self._loss_code  # type: ignore[attr-defined]
+        return found
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def loss_code_sha256(self) -> str | None:
+        """Hash of the loss's file: part of what a run, a model and a release are of."""
+        return None if self.loss_code is None else self.loss_code.sha256
+
+    def plan_loss(self, schema: ShardSchema, n_outputs: int) -> OwnLoss | None:
+        """The loss for a filter of so many outputs, if there is one."""
+        if self.loss_code is None:
+            return None
+        return OwnLoss.of(self.loss_code, self.loss_settings, schema, n_outputs)
+
+    def check_loss(self, schema: ShardSchema, n_outputs: int) -> None:
+        """Raise OptionError for a loss whose slopes are wrong; see `own_loss.check_loss`."""
+        loss = self.plan_loss(schema, n_outputs)
+        if loss is not None:
+            check_loss(loss, schema)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,26 +201,33 @@ def fit_minimax_family(
             remedy="Give a family made for these records and a start of its size.",
             code="shape",
         )
-    tasks = plan_family_tasks(shards, measure_moments(shards), options)
+    options.check_loss(shards.schema, family.n_features_out)
+    tasks = plan_family_tasks(shards, measure_moments(shards), options, family.n_features_out)
     trained = train_family(shards, family, tasks, UNCHANGED, np.asarray(start, np.float64), options)
     found = trained.descent
     return freeze_descent(found, found.parameters, trained.tasks, options)
 
 
 def plan_family_tasks(
-    shards: Shards, moments: LabelledMoments, options: FamilyOptions
+    shards: Shards, moments: LabelledMoments, options: FamilyOptions, n_outputs: int
 ) -> tuple[Task, ...]:
-    """Tasks of a family's options."""
+    """Tasks of a family's options, the user's own loss last."""
     check_adversaries(options, shards.schema)
     if "group" in options.adversary:
         check_groups(shards, options.group_size)
-    return plan_tasks(
+    tasks = plan_tasks(
         options,
         shards.schema,
         moments,
         ridge=options.regularisation,
         with_intercept=options.with_intercept,
     )
+    loss = options.plan_loss(shards.schema, n_outputs)
+    if loss is None:
+        return tasks
+    weight, whole = options.loss_weight, (0, n_outputs)
+    own = Task(name=loss.code.name, role="loss", column=0, weight=weight, columns=whole, loss=loss)
+    return (*tasks, own)
 
 
 def train_family(

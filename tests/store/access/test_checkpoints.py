@@ -25,7 +25,11 @@ from privpipe.numerics.regression.tsqr import TriangularFactor
 from privpipe.records.holdout import PartCount
 from privpipe.sanitizers.mapping.profiles import ProfileCounts
 from privpipe.sanitizers.masking.record_survey import RecordSurvey
-from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments, LabelMoments
+from privpipe.sanitizers.minimax.training.labelled_moments import (
+    LabelledMoments,
+    LabelMoments,
+    Radius,
+)
 from privpipe.sanitizers.noise.public_norms import FilteredMean, NormCounts
 from privpipe.sanitizers.null_space.least_squares import DesignMoments
 from privpipe.store.access.checkpoints import KNOWN, PartialSum, read_checkpoint, write_checkpoint
@@ -44,7 +48,8 @@ VALUES = (
     FilteredMean(50, ROWS.sum(axis=0)),
     NormCounts(np.arange(5)),
     LABEL,
-    LabelledMoments(50, 2, ROWS.mean(axis=0), ROWS.T @ ROWS, 1.5, (LABEL,)),
+    LabelledMoments(50, 2, ROWS.mean(axis=0), ROWS.T @ ROWS, (LABEL,)),
+    Radius(1 / 3),
     ProfileCounts(np.arange(6).reshape(2, 3), np.array([4, 5]), 2, 1),
     Answers((MOMENTS, UtilityLosses(3, 1 / 3, 0.5, 2, 1))),
     PartialSum(5, 2000, MOMENTS),

@@ -21,10 +21,21 @@ import numpy as np
 from privpipe.errors import OptionError
 from privpipe.protocols import FloatArray
 
-__all__ = ["GROUP", "Arrays", "DeclaredFilter", "FilterCode", "is_trusted", "trust", "trust_filter"]
+__all__ = [
+    "GROUP",
+    "LOSSES",
+    "Arrays",
+    "DeclaredFilter",
+    "FilterCode",
+    "is_trusted",
+    "trust",
+    "trust_filter",
+]
 
 GROUP = "privpipe.filters"
 """Entry points of installed filters."""
+LOSSES = "privpipe.losses"
+"""Entry points of installed losses."""
 
 Arrays = Mapping[str, FloatArray]
 """Parameters of a filter, or a gradient by them: arrays by name."""
@@ -58,7 +69,7 @@ class DeclaredFilter(Protocol):
 
 @dataclass(frozen=True)
 class FilterCode:
-    """The code of a filter as a value, which travels and is stored.
+    """The code of a filter, or of a loss, as a value, which travels and is stored.
 
     Parameters
     ----------
@@ -68,14 +79,22 @@ class FilterCode:
         Text of the module; empty for an entry point.
     sha256
         Of the module's file, hexadecimal.
+    group
+        Of its entry point; it says whether it is a filter or a loss.
     """
 
     name: str
     source: str
     sha256: str
+    group: str = GROUP
+
+    @property
+    def what(self) -> str:
+        """The word for it."""
+        return "loss" if self.group == LOSSES else "filter"
 
     @classmethod
-    def read(cls, name: str, module: str | None) -> FilterCode:
+    def read(cls, name: str, module: str | None, group: str = GROUP) -> FilterCode:
         """Read a file of the user's, or find an entry point; the code is trusted from now on.
 
         Raises
@@ -83,27 +102,26 @@ class FilterCode:
         OptionError
             If there is no such file or entry point.
         """
-        code = cls._of_entry_point(name) if module is None else cls._of_file(name, module)
+        if module is None:
+            code = cls(name, "", _hash_file(_load_entry_point(name, group)), group)
+        else:
+            code = cls._of_file(name, module, group)
         trust(code.sha256)
         return code
 
     @classmethod
-    def _of_file(cls, name: str, module: str) -> FilterCode:
+    def _of_file(cls, name: str, module: str, group: str) -> FilterCode:
         try:
             with open(module, "rb") as file:
                 content = file.read()
             source = content.decode("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise OptionError(
-                f"The module {module!r} of the filter cannot be read ({type(error).__name__})",
+                f"The module {module!r} of {name!r} cannot be read ({type(error).__name__})",
                 remedy="Give the path of a Python file.",
                 code="filter-module",
             ) from None
-        return cls(name, source, hashlib.sha256(content).hexdigest())
-
-    @classmethod
-    def _of_entry_point(cls, name: str) -> FilterCode:
-        return cls(name, "", _hash_file(_load_entry_point(name)))
+        return cls(name, source, hashlib.sha256(content).hexdigest(), group)
 
     def load(self) -> type[Any]:
         """The class, compiled once per process.
@@ -119,7 +137,7 @@ class FilterCode:
         return _LOADED[key]
 
     def _load_installed(self) -> type[Any]:
-        found = _load_entry_point(self.name)
+        found = _load_entry_point(self.name, self.group)
         if _hash_file(found) != self.sha256:
             raise _changed(self.name)
         return found
@@ -130,19 +148,20 @@ class FilterCode:
         module = ModuleType(f"privpipe_filter_{self.sha256[:16]}")
         sys.modules[module.__name__] = module  # dataclasses look their module up
         try:
-            exec(compile(self.source, f"<filter {self.name}>", "exec"), module.__dict__)
+            exec(compile(self.source, f"<{self.what} {self.name}>", "exec"), module.__dict__)
         except ImportError as error:
             raise _lacks(self.name, error.name or "") from None
         except Exception as error:
             raise OptionError(
-                f"The module of the filter {self.name!r} raises {type(error).__name__}: {error}",
+                f"The module of the {self.what} {self.name!r} raises "
+                f"{type(error).__name__}: {error}",
                 remedy="Import it in Python and fix what is wrong.",
                 code="filter-module",
             ) from None
         found = getattr(module, self.name, None)
         if not isinstance(found, type):
             raise OptionError(
-                f"The module of the filter has no class {self.name!r}",
+                f"The module of the {self.what} has no class {self.name!r}",
                 remedy=f"It has: {', '.join(_list_classes(module)) or 'none'}.",
                 code="filter-module",
             )
@@ -182,12 +201,12 @@ def trust_filter(module: str | os.PathLike[str]) -> str:
     return FilterCode.read("", os.fspath(module)).sha256
 
 
-def _load_entry_point(name: str) -> type[Any]:
-    known = {point.name: point for point in entry_points(group=GROUP)}
+def _load_entry_point(name: str, group: str) -> type[Any]:
+    known = {point.name: point for point in entry_points(group=group)}
     if name not in known:
         raise OptionError(
-            f"No installed package declares a filter {name!r}",
-            remedy='Name its file: module = "my_filter.py". Installed: '
+            f"No installed package declares {name!r} as one of {group}",
+            remedy="Name its file: module (loss_module for a loss). Installed: "
             f"{', '.join(known) or 'none'}.",
             code="filter-module",
         )
@@ -213,7 +232,7 @@ def _list_classes(module: ModuleType) -> list[str]:
 
 def _changed(name: str) -> OptionError:
     return OptionError(
-        f"The code of the filter {name!r} has changed since it was trained.",
+        f"The code of {name!r} has changed since it was trained.",
         remedy="Use the code that it was trained with, or train again.",
         code="filter-changed",
     )
@@ -222,7 +241,7 @@ def _changed(name: str) -> OptionError:
 def _lacks(name: str, library: str) -> OptionError:
     extra = "pip install 'privpipe[torch]'" if library.partition(".")[0] == "torch" else ""
     return OptionError(
-        f"The module of the filter {name!r} imports {library!r}, which is not installed",
+        f"The module of {name!r} imports {library!r}, which is not installed",
         remedy=f"Install it: {extra or library}.",
         code="filter-import",
     )

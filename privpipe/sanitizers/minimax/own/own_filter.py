@@ -68,6 +68,7 @@ class MinimaxOwnOptions(FamilyOptions):
     seed: Annotated[int, Field(ge=0, description="Of what start draws.")] = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         code = FilterCode.read(self.filter, self.module)
         if self.sha256 is not None and self.sha256 != code.sha256:
             raise OptionError(
@@ -238,6 +239,7 @@ def check_own(options: MinimaxOwnOptions, schema: ShardSchema) -> None:
     check_adversaries(options, schema)
     family, start = declare_family(options.code, options.settings, schema.n_features, options.seed)
     check_filter(family, start)
+    options.check_loss(schema, family.n_features_out)
 
 
 METHODS = (

@@ -10,7 +10,7 @@ from privpipe.errors import OptionError
 from privpipe.protocols import FloatArray
 from privpipe.sanitizers.minimax.own.declared_family import DeclaredFamily
 
-__all__ = ["check_filter"]
+__all__ = ["check_filter", "describe_difference"]
 
 ROWS = 8
 DIRECTIONS = 4
@@ -149,24 +149,33 @@ def _differ(
 
 
 def _compare(kind: str, name: str, pairs: FloatArray) -> None:
-    """Columns: by vjp, by differences, doubt."""
+    if what := describe_difference(pairs):
+        raise _refuse(
+            f"{kind}.vjp by {name!r} {what}.",
+            "It must be the gradient of sum(dz * apply(parameters, x)).",
+        )
+
+
+def describe_difference(pairs: FloatArray) -> str:
+    """How derivatives are wrong, in words; empty where they are right.
+
+    Parameters
+    ----------
+    pairs : (n, 3)
+        A derivative as it is said, by differences, and what the latter may be off by.
+    """
     said, found, doubt = pairs.T
     size = max(float(np.abs(found).max()), float(np.abs(said).max()))
     if (np.abs(said - found) <= SHARE * size + TRUNCATION * doubt + 1e-10).all():
-        return
+        return ""
     ratio = float(said @ found / max(float(found @ found), 1e-300))
     off = float(np.abs(said - ratio * found).max()) / max(size, 1e-300)
     if off < 0.01 and abs(ratio + 1) < 0.01:
-        what = "has the wrong sign"
-    elif off < 0.01 and abs(ratio) > 1e-6:
-        what = f"is {ratio:.4g} times the derivative"
-    else:
-        worst = float(np.abs(said - found).max()) / max(size, 1e-300)
-        what = f"is not the derivative of apply: finite differences are {worst:.0%} off"
-    raise _refuse(
-        f"{kind}.vjp by {name!r} {what}.",
-        "It must be the gradient of sum(dz * apply(parameters, x)).",
-    )
+        return "has the wrong sign"
+    if off < 0.01 and abs(ratio) > 1e-6:
+        return f"is {ratio:.4g} times the derivative"
+    worst = float(np.abs(said - found).max()) / max(size, 1e-300)
+    return f"is not the derivative of what is computed: finite differences are {worst:.0%} off"
 
 
 def _refuse(problem: str, remedy: str) -> OptionError:

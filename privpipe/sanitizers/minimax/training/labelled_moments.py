@@ -22,7 +22,9 @@ __all__ = [
     "MAX_CLASSES",
     "LabelMoments",
     "LabelledMoments",
+    "Radius",
     "measure_moments",
+    "measure_radius",
     "read_labels",
     "summarise_labelled",
 ]
@@ -111,8 +113,6 @@ class LabelledMoments:
     mean : (n_features,), float64
     scatter : (n_features, n_features), float64
         Sum over records of the outer products of deviations from the mean.
-    radius
-        Largest Euclidean norm of a record's features.
     labels
         One per desired, then one per confidential variable.
     """
@@ -121,7 +121,6 @@ class LabelledMoments:
     n_incomplete: int
     mean: FloatArray
     scatter: FloatArray
-    radius: float
     labels: tuple[LabelMoments, ...]
 
     @property
@@ -143,7 +142,6 @@ class LabelledMoments:
             n_incomplete,
             self.mean + step * (m / (n + m)),
             scatter,
-            max(self.radius, other.radius),
             tuple(a.merge(b, n, m, step) for a, b in zip(self.labels, other.labels, strict=True)),
         )
 
@@ -175,6 +173,35 @@ def measure_moments(shards: Shards) -> LabelledMoments:
     n_read = moments.count + moments.n_incomplete
     say_incomplete(moments.n_incomplete, n_read, "desired or confidential")
     return moments
+
+
+@dataclass(frozen=True)
+class Radius:
+    """Largest distance of a complete record from a point, in the units of the features."""
+
+    value: float
+
+    def merge(self, other: Radius) -> Radius:
+        """The larger of both."""
+        return Radius(max(self.value, other.value))
+
+
+def measure_radius(shards: Shards, centre: FloatArray) -> float:
+    """Largest Euclidean distance of a complete record from `centre`, in one pass."""
+    find = partial(find_radius, schema=shards.schema, centre=centre)
+    return shards.reduce(find).value
+
+
+def find_radius(shard: Shard, schema: ShardSchema, centre: FloatArray) -> Radius:
+    """Worker side, block by block."""
+    found = 0.0
+    rows_at_once = max(256, BLOCK_BYTES // (8 * len(centre)))
+    for at in range(0, len(shard.features), rows_at_once):
+        rows = slice(at, at + rows_at_once)
+        complete = read_labels(shard, rows, schema)[1]
+        x = np.asarray(shard.features[rows], np.float64)[complete] - centre
+        found = max(found, float(np.einsum("ij,ij->i", x, x).max(initial=0.0)))
+    return Radius(float(np.sqrt(found)))
 
 
 def summarise_labelled(shard: Shard, schema: ShardSchema) -> LabelledMoments:
@@ -222,7 +249,7 @@ def read_labels(shard: Shard, rows: slice, schema: ShardSchema) -> tuple[FloatAr
 def _summarise_nothing(width: int, n_labels: int) -> LabelledMoments:
     empty = LabelMoments(*_nothing(width), False, 0.0, 0.0, np.zeros(width))
     zeros = np.zeros((width, width))
-    return LabelledMoments(0, 0, np.zeros(width), zeros, 0.0, (empty,) * n_labels)
+    return LabelledMoments(0, 0, np.zeros(width), zeros, (empty,) * n_labels)
 
 
 def _summarise_block(x: FloatArray, labels: FloatArray, n_read: int) -> LabelledMoments:
@@ -230,9 +257,8 @@ def _summarise_block(x: FloatArray, labels: FloatArray, n_read: int) -> Labelled
         nothing = _summarise_nothing(x.shape[1], labels.shape[1])
         return replace(nothing, n_incomplete=n_read)
     found = tuple(LabelMoments.of(x, labels[:, j]) for j in range(labels.shape[1]))
-    radius = float(np.sqrt(np.einsum("ij,ij->i", x, x).max()))
     moments = CoMoments.of(x)
-    return LabelledMoments(len(x), n_read - len(x), moments.mean, moments.scatter, radius, found)
+    return LabelledMoments(len(x), n_read - len(x), moments.mean, moments.scatter, found)
 
 
 def _nothing(width: int) -> tuple[FloatArray, IntArray, FloatArray]:
@@ -251,5 +277,5 @@ def _merge_classes(
     return counts, sums / counts[:, None]
 
 
-LABEL_STATISTICS = (LabelledMoments, LabelMoments)
+LABEL_STATISTICS = (LabelledMoments, LabelMoments, Radius)
 """What the fit of a filter sums up over the records in one pass."""

@@ -34,7 +34,7 @@ from privpipe.sanitizers.minimax.training.group_pooling import (
     draw_pools,
 )
 from privpipe.sanitizers.minimax.training.labelled_moments import read_labels
-from privpipe.sanitizers.minimax.training.tasks import Pool, Task
+from privpipe.sanitizers.minimax.training.tasks import Pool, RecordLoss, Task
 
 __all__ = ["Asked", "Landmarks", "Outputs", "Round", "Units", "ask_shard"]
 
@@ -211,6 +211,8 @@ class _Sums:
         Sets of records count as often as they hold records.
         """
         task, head = self.task, self.head
+        if task.loss is not None:
+            return self._add_own(task.loss, z, block, weight)
         read, lower = (z, None) if task.lift is None else task.lift.map(z)
         truth, fitted, mixing, counts = self._read(block)
         if mixing is not None:
@@ -234,6 +236,22 @@ class _Sums:
         pulled = partial(
             _pull, task=task, head=head, slopes=weight * slopes, lower=lower, mixing=mixing
         )
+        return float(per_record[fitted].sum()), float(per_record[~fitted].sum()), pulled
+
+    def _add_own(
+        self, loss: RecordLoss, z: FloatArray, block: _Block, weight: float
+    ) -> tuple[float, float, Any]:
+        """The same of a loss that reads the outputs themselves."""
+        per_record, slopes = loss.measure(z, block.x, block.labels)
+        pulled = partial(
+            _pull,
+            task=self.task,
+            head=None,
+            slopes=weight * slopes * block.fitted[:, None],
+            lower=None,
+            mixing=None,
+        )
+        fitted = block.fitted
         return float(per_record[fitted].sum()), float(per_record[~fitted].sum()), pulled
 
     def _read(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol
 
 import numpy as np
 from pydantic import Field
@@ -21,7 +21,7 @@ from privpipe.numerics.regression.logistic import make_class_basis
 from privpipe.protocols import FloatArray, IntArray, Role
 from privpipe.sanitizers.options import FORBID, Options
 
-__all__ = ["Pool", "Task", "TaskKind", "TaskOptions", "find_needs", "name_history"]
+__all__ = ["Pool", "RecordLoss", "Task", "TaskKind", "TaskOptions", "find_needs", "name_history"]
 
 TaskKind = Literal["auto", "classification", "regression"]
 MAX_AUTO_CLASSES = MOST_CODES
@@ -102,6 +102,16 @@ class Pool:
     seed: int = 0
 
 
+class RecordLoss(Protocol):
+    """A loss of the filter's outputs themselves, without a head."""
+
+    def measure(
+        self, z: FloatArray, x: FloatArray, labels: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Losses (n_records,) and their slopes by z."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class Task:
     """One prediction to keep or to spoil. Picklable; it travels to the workers once.
@@ -111,7 +121,7 @@ class Task:
     name
         Name of the variable, "features" for reconstruction.
     role
-        "desired", "confidential" or "features".
+        "desired", "confidential", "features", or "loss" for one of the user's own.
     column
         Number of the variable, desired ones first.
     weight
@@ -127,7 +137,8 @@ class Task:
     with_intercept
         Whether the head has an intercept.
     baseline
-        Loss of the best constant guess: entropy of the classes in nats, 1 for numbers.
+        Loss of the best constant guess: entropy of the classes in nats, 1 for numbers; 1 for a
+        loss of the user's own, which is in its own unit.
     columns
         First and last filter output that are the scores of a fixed head, (0, 0) for a free one.
     lift
@@ -136,6 +147,8 @@ class Task:
         What a label says of who reads them, empty for the logistic adversary.
     pool
         How records of a group are read together; None where each is read alone.
+    loss
+        The user's own, of all outputs; None for a prediction.
     """
 
     name: str
@@ -153,6 +166,7 @@ class Task:
     lift: Lift | None = None
     adversary: str = ""
     pool: Pool | None = None
+    loss: RecordLoss | None = None
 
     @property
     def label(self) -> str:

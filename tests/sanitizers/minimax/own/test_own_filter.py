@@ -131,7 +131,7 @@ def test_own_filter__any_sharding_gives_the_same_filter(tmp_path: Path) -> None:
 BROKEN = {
     "has the wrong sign": ("x.T @ slopes", "-x.T @ slopes"),
     "is 2 times the derivative": ("x.T @ slopes", "2 * x.T @ slopes"),
-    "is not the derivative of apply": ("** 2)", "** 1)"),
+    "is not the derivative of what is computed": ("** 2)", "** 1)"),
     "not finite": ("x.T @ slopes", "x.T @ slopes * np.nan"),
     "the shape": ("slopes.sum(axis=0)", "slopes.sum()"),
     "gives gradients by weights; the parameters are": (', "bias": slopes.sum(axis=0)', ""),
@@ -174,7 +174,7 @@ def test_check__a_right_filter_passes_kinks_and_large_scales_too(tmp_path: Path,
 def test_options__no_such_file_or_entry_point() -> None:
     for given, match in (
         ({"filter": "Tanh", "module": "nowhere.py"}, "cannot be read"),
-        ({"filter": "nobody"}, "No installed package declares"),
+        ({"filter": "nobody"}, "No installed package declares 'nobody'"),
     ):
         with pytest.raises(OptionError, match=match):
             make_options(MinimaxOwnOptions, {"name": "minimax_own", **given}, "minimax_own")

@@ -12,6 +12,7 @@ from privpipe.sanitizers.minimax.training import labelled_moments as labelled
 from privpipe.sanitizers.minimax.training.labelled_moments import (
     LabelledMoments,
     measure_moments,
+    measure_radius,
     summarise_labelled,
 )
 
@@ -25,7 +26,6 @@ def _check(moments: LabelledMoments) -> None:
     assert moments.count == 60
     np.testing.assert_allclose(moments.mean, X.mean(axis=0))
     np.testing.assert_allclose(moments.covariance, np.cov(X.T, bias=True), rtol=1e-9)
-    assert moments.radius == pytest.approx(np.linalg.norm(X, axis=1).max())
     classes, number = moments.labels
     np.testing.assert_array_equal(classes.values, [0, 1, 2])
     np.testing.assert_array_equal(classes.counts, np.bincount(DESIRED.astype(int)))
@@ -69,3 +69,14 @@ def test_summarise_labelled__gives_up_classes_beyond_the_bound(
     assert moments.labels[1].overflowed
     assert moments.labels[1].means.shape == (0, 4)
     assert moments.labels[1].mean == pytest.approx(29.5)
+
+
+def test_measure_radius__is_of_complete_records_from_the_centre() -> None:
+    number, x = NUMBER.copy(), X.copy()
+    number[7], x[7] = np.nan, 1e9
+    records = Records(x, desired=DESIRED, confidential=number, n_shards=4)
+    centre = X.mean(axis=0)
+    others = np.delete(X, 7, axis=0)
+    found = measure_radius(records, centre)
+    assert found == pytest.approx(np.linalg.norm(others - centre, axis=1).max(), rel=1e-9)
+    assert found < 10
