@@ -184,7 +184,11 @@ def _measure_point(
     standardises: bool,
     models: Path,
 ) -> dict[str, Any]:
-    about = {"method": point.method, "name": point.name, "options": dict(point.options)}
+    about: dict[str, Any] = {
+        "method": point.method,
+        "name": point.name,
+        "options": dict(point.options),
+    }
     warm = _find_model(point.warm, models) if point.warm else None
     about["starts_from"] = point.warm.name if point.warm and warm else None
     with warnings.catch_warnings():
