@@ -314,9 +314,7 @@ def test_fit__a_round_is_of_the_bytes_that_the_design_counts(n_classes: int) -> 
     private = rng.permutation(np.repeat(np.arange(n_classes), 10))
     x = rng.standard_normal((len(private), 8)) + 0.3 * rng.standard_normal((n_classes, 8))[private]
     records = Records(x, desired=x[:, 0] > 0, confidential=private.astype(str))
-    options = MinimaxOptions(
-        n_filtered=5, start="rand", max_iterations=1, regularisation=1e-3
-    )
+    options = MinimaxOptions(n_filtered=5, start="rand", max_iterations=1, regularisation=1e-3)
     fitted = fit_minimax_filter(records, options)
     largest = fitted.history[-1, list(fitted.history_columns).index("largest_round_bytes")]
     inputs, q = 6, 6 * (n_classes - 1)
