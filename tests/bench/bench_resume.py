@@ -128,8 +128,8 @@ def run(small: bool) -> list[Row]:
                 measure(fit, place / "killed", at * whole[-1])
                 rest.append(measure(fit, place / "killed"))
             one, other = median(rest), median(whole)
-            row = (f"{name}, killed at {at:g} and resumed", one, "s of CPU", "whole", other, one / other)
-            rows.append(row)
+            what = f"{name}, killed at {at:g} and resumed"
+            rows.append((what, one, "s of CPU", "whole", other, one / other))
     return rows
 
 
