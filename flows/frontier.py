@@ -32,8 +32,7 @@ from privpipe.errors import InputError, OptionError, PrivpipeError
 from privpipe.protocols import RecordMap
 from privpipe.report.style import MARKERS, ThemeName, finish_figure, new_figure
 from privpipe.sanitizers import METHODS
-from privpipe.sanitizers.composed.chain import Chain
-from privpipe.sanitizers.composed.standardiser import fit_standardised
+from privpipe.sanitizers.composed.standardiser import fit_standardised, without_standardiser
 from privpipe.sanitizers.options import make_options
 from privpipe.store.collections.collection import Collection
 from privpipe.store.models.artifacts import open_model, write_model
@@ -238,17 +237,11 @@ def _learn(
     options = make_options(method.options, {"name": point.method, **point.options}, point.name)
     method.check(options, fit.schema)
     learn = partial(fit_standardised, method) if standardises and method.scales else method.fit
-    extra = {"warm": _open_last(warm)} if warm else {}
+    extra = {"warm": without_standardiser(open_model(str(warm)))} if warm else {}
     fitted: RecordMap = learn(fit, options, **extra)
     if place.exists():  # interrupted between its model and its audit
         shutil.rmtree(place)
     return {"model_url": str(place), "model_digest": write_model(fitted, str(place))}
-
-
-def _open_last(place: Path) -> RecordMap:
-    """The map itself, without the standardisation before it, which is that of the same records."""
-    fitted = open_model(str(place))
-    return fitted.maps[-1] if isinstance(fitted, Chain) else fitted
 
 
 def _judge(

@@ -27,7 +27,10 @@ ROOT = Path(__file__).parent.parent
 
 TABLES = {
     "privpipe.sanitizers": {"METHODS", "RECORD_MAPS", "STATISTICS"},
-    "privpipe.sanitizers.composed.standardiser": {"fit_standardised"},  # around any method
+    "privpipe.sanitizers.composed.standardiser": {  # around any method
+        "fit_standardised",
+        "without_standardiser",
+    },
 }
 SHARED = {f"privpipe.sanitizers.{room}" for room in ("names", "options", "utility_summary")}
 

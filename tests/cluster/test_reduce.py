@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from distributed import Client
+from distributed import Client, get_task_stream
 
 from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.passes.reduce import ShardedCollection
@@ -158,12 +158,12 @@ def test_reduce__gives_every_worker_a_share_of_a_small_collection(
         write_standard(url, 10 * n_chunks, chunk_rows=10)
         run = f"5a5a{n_chunks:04d}"
         shards = ShardedCollection(open_collection(url), DaskExecutor(client, run))
-        shards.reduce(moments_of)
-        logs = client.run(
-            lambda dask_worker: [str(key) for key, *_ in dask_worker.state.log], nanny=False
-        )
-        seen = [
-            {key for key in keys if key.startswith(f"sum_moments-{run}")} for keys in logs.values()
-        ]
-        assert len(set().union(*seen)) == n_tasks
-        assert all(seen)
+        with get_task_stream(client) as stream:
+            shards.reduce(moments_of)
+        done = {
+            (one["key"], one["worker"])
+            for one in stream.data
+            if one["key"].startswith(f"sum_moments-{run}")
+        }
+        assert len({key for key, _ in done}) == n_tasks
+        assert len({worker for _, worker in done}) == 2

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from privpipe import Records
+from privpipe.report.pages.training_curve import plot_losses, plot_phi
 from privpipe.report.style import render_svg
-from privpipe.report.training_curve import plot_losses, plot_phi
 from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions, fit_minimax_filter
 from privpipe.sanitizers.minimax.neural_minimax import (
     MinimaxNeuralOptions,

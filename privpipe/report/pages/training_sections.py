@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from privpipe.report.pages.page import Picture, Section
+from privpipe.report.pages.training_curve import plot_losses, plot_phi
 from privpipe.report.style import THEMES
 from privpipe.report.tables import format_number
-from privpipe.report.training_curve import plot_losses, plot_phi
 
 __all__ = ["list_training"]
 

@@ -37,7 +37,13 @@ from privpipe.sanitizers.arrays import as_records, check_finite_records
 from privpipe.sanitizers.composed.chain import Chain
 from privpipe.sanitizers.names import by_name
 
-__all__ = ["StandardisedShards", "Standardiser", "fit_standardised", "fit_standardiser"]
+__all__ = [
+    "StandardisedShards",
+    "Standardiser",
+    "fit_standardised",
+    "fit_standardiser",
+    "without_standardiser",
+]
 
 S = TypeVar("S", bound=Statistics)
 
@@ -210,6 +216,13 @@ def fit_standardised(method: Method[Any], shards: Shards, options: Any, **extra:
     standardiser = fit_standardiser(shards)
     fitted = method.fit(StandardisedShards(shards, standardiser), options, **extra)
     return Chain((standardiser, fitted), fitted.guarantee)
+
+
+def without_standardiser(fitted: RecordMap) -> RecordMap:
+    """The map that `fit_standardised` learned from standardised records; any other map as it is."""
+    if isinstance(fitted, Chain) and isinstance(fitted.maps[0], Standardiser):
+        return fitted.maps[-1]
+    return fitted
 
 
 def summarise_features(shard: Shard) -> CoMoments:

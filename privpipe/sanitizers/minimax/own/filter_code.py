@@ -91,7 +91,7 @@ class FilterCode:
     @property
     def what(self) -> str:
         """The word for it."""
-        return "loss" if self.group == LOSSES else "filter"
+        return _say_kind(self.group)
 
     @classmethod
     def read(cls, name: str, module: str | None, group: str = GROUP) -> FilterCode:
@@ -117,7 +117,8 @@ class FilterCode:
             source = content.decode("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise OptionError(
-                f"The module {module!r} of {name!r} cannot be read ({type(error).__name__})",
+                f"The module {module!r} of the {_say_kind(group)} cannot be read "
+                f"({type(error).__name__})",
                 remedy="Give the path of a Python file.",
                 code="filter-module",
             ) from None
@@ -201,13 +202,17 @@ def trust_filter(module: str | os.PathLike[str]) -> str:
     return FilterCode.read("", os.fspath(module)).sha256
 
 
+def _say_kind(group: str) -> str:
+    return "loss" if group == LOSSES else "filter"
+
+
 def _load_entry_point(name: str, group: str) -> type[Any]:
     known = {point.name: point for point in entry_points(group=group)}
     if name not in known:
         raise OptionError(
-            f"No installed package declares {name!r} as one of {group}",
-            remedy="Name its file: module (loss_module for a loss). Installed: "
-            f"{', '.join(known) or 'none'}.",
+            f"No installed package declares a {_say_kind(group)} {name!r}",
+            remedy=f"Name its file: {'loss_module' if group == LOSSES else 'module'} = "
+            f'"my_{_say_kind(group)}.py". Installed: {", ".join(known) or "none"}.',
             code="filter-module",
         )
     try:

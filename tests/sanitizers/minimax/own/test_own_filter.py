@@ -174,7 +174,7 @@ def test_check__a_right_filter_passes_kinks_and_large_scales_too(tmp_path: Path,
 def test_options__no_such_file_or_entry_point() -> None:
     for given, match in (
         ({"filter": "Tanh", "module": "nowhere.py"}, "cannot be read"),
-        ({"filter": "nobody"}, "No installed package declares 'nobody'"),
+        ({"filter": "nobody"}, "No installed package declares a filter 'nobody'"),
     ):
         with pytest.raises(OptionError, match=match):
             make_options(MinimaxOwnOptions, {"name": "minimax_own", **given}, "minimax_own")
