@@ -143,16 +143,24 @@ def test_price_line__is_exact_for_few_posteriors(kind: str) -> None:
     np.testing.assert_allclose(line.slack.min(axis=1), dense.slack.min(axis=1), atol=1e-12)
 
 
-@pytest.mark.parametrize("n_bins", [4, 64])
-def test_price_line__chords_bound_from_below(n_bins: int) -> None:
-    problem = make_line("squared", mixed=True)
-    question = Question(replace(random_duals(problem, 5), multiplier=0.003))
+@pytest.mark.parametrize("kind", ["squared", "absolute"])
+@pytest.mark.parametrize(("n", "n_bins", "multiplier"), [(300, 4, 0.003), (3000, 16, 1e-6)])
+def test_price_line__is_exact_for_many_posteriors(
+    kind: str, n: int, n_bins: int, multiplier: float
+) -> None:
+    problem = make_line(kind, mixed=True, n=n)
+    rough = random_duals(problem, 5)
+    wave = np.sin(np.arange(n)[:, None] / n * np.array([9.0, 23.0]))
+    smooth = replace(rough, potentials=normalise_potentials(wave, problem.prior))
     bins = bin_posteriors(problem.posterior, n_bins)
     assert bins is not None
-    exact = price_in_memory(problem, question).values
-    lower = price_line(problem, question, bins).values
-    assert (lower <= exact + 1e-12).all()
-    assert (exact - lower).max() <= (0.5 if n_bins == 4 else 0.01)
+    for duals in (rough, smooth):
+        question = Question(replace(duals, multiplier=multiplier), 1)
+        dense, line = price_in_memory(problem, question), price_line(problem, question, bins)
+        np.testing.assert_allclose(line.values, dense.values, rtol=0, atol=1e-13)
+        costs = dense_costs(problem, question.duals)
+        named = np.take_along_axis(costs, line.best, axis=1).min(axis=1)
+        np.testing.assert_allclose(named, dense.values, rtol=0, atol=1e-13)
 
 
 def test_price_line__without_a_multiplier_prices_the_least_potential() -> None:

@@ -3,7 +3,8 @@
 For one posterior the search over all symbols is a distance transform: the lower envelope of
 parabolas (Felzenszwalb and Huttenlocher) for squared distance, two sweeps for absolute
 distance. Columns with many different posteriors (two private values) are priced at the ends of
-short intervals of the posterior; the minimum is concave in it, so the chord is a lower bound.
+short intervals of the posterior. The cheaper of the symbols found there is all but the cheapest
+of the column, so that a search over all symbols can pass over nearly all runs of them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from privpipe.numerics.compiler import njit
+from privpipe.numerics.mapping.pricing.line_kernels import (
+    absolute_transform,
+    price_by_runs,
+    squared_transform,
+)
 from privpipe.numerics.mapping.pricing.pair_pricing import Prices, Question
 from privpipe.numerics.mapping.problem.distortion import CodeDistance
 from privpipe.numerics.mapping.problem.programme import MappingProblem
@@ -25,60 +30,6 @@ __all__ = ["PosteriorBins", "bin_posteriors", "is_line", "price_line"]
 _MOST_DISTINCT = 24
 
 
-@njit(cache=True, nogil=True)
-def _squared_transform(xs: Any, h: Any, lam: Any, xq: Any, out: Any, arg: Any) -> Any:
-    """out[q] = min_k h[k] + lam (xq[q] - xs[k])**2 for ascending xs and xq."""
-    n = len(xs)
-    vertex, start = np.empty(n, np.int64), np.empty(n)
-    top = -1
-    for q in range(n):
-        cut = -np.inf
-        skip = False
-        while top >= 0:
-            k = vertex[top]
-            if xs[q] == xs[k]:
-                if h[q] >= h[k]:
-                    skip = True
-                    break
-                top -= 1
-                continue
-            cut = (h[q] - h[k]) / (2.0 * lam * (xs[q] - xs[k])) + 0.5 * (xs[q] + xs[k])
-            if cut > start[top]:
-                break
-            top -= 1
-        if skip:
-            continue
-        top += 1
-        vertex[top] = q
-        start[top] = cut if top > 0 else -np.inf
-    c = 0
-    for q in range(len(xq)):
-        while c < top and start[c + 1] < xq[q]:
-            c += 1
-        arg[q] = vertex[c]
-        out[q] = h[vertex[c]] + lam * (xq[q] - xs[vertex[c]]) ** 2
-
-
-@njit(cache=True, nogil=True)
-def _absolute_transform(xs: Any, h: Any, lam: Any, xq: Any, out: Any, arg: Any) -> Any:
-    """out[q] = min_k h[k] + lam |xq[q] - xs[k]| for ascending xs and xq."""
-    low, who, k = np.inf, 0, 0
-    for q in range(len(xq)):
-        while k < len(xs) and xs[k] <= xq[q]:
-            if h[k] - lam * xs[k] < low:
-                low, who = h[k] - lam * xs[k], k
-            k += 1
-        out[q], arg[q] = low + lam * xq[q], who
-    low, k = np.inf, len(xs) - 1
-    for q in range(len(xq) - 1, -1, -1):
-        while k >= 0 and xs[k] >= xq[q]:
-            if h[k] + lam * xs[k] < low:
-                low, who = h[k] + lam * xs[k], k
-            k -= 1
-        if low - lam * xq[q] < out[q]:
-            out[q], arg[q] = low - lam * xq[q], who
-
-
 def _transform(
     kind: str, xs: FloatArray, h: FloatArray, lam: float, xq: FloatArray
 ) -> tuple[FloatArray, IntArray]:
@@ -86,7 +37,7 @@ def _transform(
     if lam <= 0.0:
         k = int(np.argmin(h))
         return np.full(len(xq), h[k]), np.full(len(xq), k)
-    kernel = _squared_transform if kind == "squared" else _absolute_transform
+    kernel: Any = squared_transform if kind == "squared" else absolute_transform
     kernel(xs, np.ascontiguousarray(h), lam, xq, out, arg)
     return out, arg
 
@@ -163,7 +114,7 @@ def is_line(problem: MappingProblem) -> bool:
 
 
 def price_line(problem: MappingProblem, question: Question, bins: PosteriorBins) -> Prices:
-    """Price all columns; `best` holds the neighbours of the cheapest symbols.
+    """Price all columns; `best` holds the cheapest symbols and their neighbours.
 
     Parameters
     ----------
@@ -177,8 +128,7 @@ def price_line(problem: MappingProblem, question: Question, bins: PosteriorBins)
     Returns
     -------
     prices
-        Lower bounds of the prices, exact where a bin has one posterior; groups of partners
-        are the bins.
+        Exact to the rounding of their costs; groups of partners are the bins.
     """
     distance = problem.distance
     if not isinstance(distance, CodeDistance):
@@ -187,16 +137,20 @@ def price_line(problem: MappingProblem, question: Question, bins: PosteriorBins)
     x_s, x_c = distance.symbols[:, 0], distance.columns[:, 0]
     order = np.argsort(x_s, kind="stable")
     xs = x_s[order]
-    values, best = np.empty(problem.n_columns), np.empty((problem.n_columns, 2), np.int64)
+    values: FloatArray = np.empty(problem.n_columns)
+    best = np.empty((problem.n_columns, 2), np.int64)
     members = [np.flatnonzero(bins.bin == b) for b in range(len(bins.low))]
     for b, inside in enumerate(members):
         js = inside[np.argsort(x_c[inside], kind="stable")]
-        lower, first = _transform(distance.kind, xs, (g @ bins.low[b])[order], lam, x_c[js])
-        upper, second = lower, first
+        values[js], best[js, 0] = _transform(
+            distance.kind, xs, (g @ bins.low[b])[order], lam, x_c[js]
+        )
+        best[js, 1] = best[js, 0]
         if (bins.low[b] != bins.high[b]).any():
-            upper, second = _transform(distance.kind, xs, (g @ bins.high[b])[order], lam, x_c[js])
-        values[js] = lower + bins.share[js] * (upper - lower)
-        best[js, 0], best[js, 1] = first, second
+            h = (g @ bins.high[b])[order]
+            best[js, 1] = _transform(distance.kind, xs, h, lam, x_c[js])[1]
+    if not bins.exact:
+        values = _price_exactly(problem, question, order, best)
     reach = np.arange(-question.top, question.top + 1)
     near = np.clip(best[:, :, None] + reach, 0, len(xs) - 1).reshape(problem.n_columns, -1)
     if not question.partners:
@@ -205,6 +159,33 @@ def price_line(problem: MappingProblem, question: Question, bins: PosteriorBins)
     levels = values if question.levels is None else question.levels
     slack, partner = _partners(problem, question, bins, members, levels)
     return Prices(values, order[near], slack, partner)
+
+
+def _price_exactly(
+    problem: MappingProblem, question: Question, order: IntArray, best: IntArray
+) -> FloatArray:
+    """The least costs, given places in `order` that may have them; `best` is put right."""
+    distance: Any = problem.distance
+    g = np.ascontiguousarray(question.duals.potentials[order])
+    lam, square = question.duals.multiplier, distance.kind == "squared"
+    xs, xq = distance.symbols[order, 0], np.ascontiguousarray(distance.columns[:, 0])
+    p = np.ascontiguousarray(problem.posterior)
+    costs = np.stack([_cost(p, g[at], lam, square, xq - xs[at]) for at in best.T], axis=1)
+    dearer = np.flatnonzero(costs[:, 1] < costs[:, 0])
+    best[dearer] = best[dearer, ::-1]
+    values, first = costs.min(axis=1), best[:, 0].copy()
+    search: Any = price_by_runs
+    search(np.ascontiguousarray(xs), g, lam, square, xq, p, values, first)
+    best[:, 0] = first
+    return np.asarray(values)
+
+
+def _cost(p: FloatArray, g: FloatArray, lam: float, square: bool, step: FloatArray) -> FloatArray:
+    """What a symbol costs each column, by the operations of the kernel, in their order."""
+    cost = np.zeros(len(p))
+    for a in range(p.shape[1]):
+        cost += p[:, a] * g[:, a]
+    return np.asarray(cost + lam * (step * step if square else np.abs(step)))
 
 
 def _partners(

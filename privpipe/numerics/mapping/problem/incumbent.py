@@ -31,7 +31,7 @@ class Round:
     n_pairs
         Pairs the round worked on.
     stage
-        "anneal", "interior", "cells" or "frank_wolfe".
+        "anneal", "interior", "cells", "exchange" or "frank_wolfe".
     """
 
     seconds: float

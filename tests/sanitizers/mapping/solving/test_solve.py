@@ -289,7 +289,8 @@ def test_solve__many_noisy_posteriors_are_mixed_with_their_neighbours() -> None:
     )
     assert mapping.stopped == "gap reached"
     assert mapping.gap <= 1e-3
-    assert rounds == ["cells", "cells", "neighbours"]
+    assert rounds[:3] == ["cells", "cells", "exchange"]
+    assert set(rounds[3:]) <= {"exchange"}
 
 
 @pytest.mark.slow

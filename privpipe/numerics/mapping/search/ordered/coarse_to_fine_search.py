@@ -1,6 +1,6 @@
 """Default search on an ordered alphabet: solve coarse cells, carry back, refine, certify.
 
-Where many columns have posteriors of their own, `neighbour_mixing` comes first. Else, and then,
+Where many columns have posteriors of their own, `mass_exchange` comes first. Else, and then,
 the coarsest problem is solved on all its pairs; each finer one starts from the interpolated
 potentials with pairs on both sides of every price. After each level the mapping and the
 potentials are carried to the full alphabet and measured there, and the search stops as soon as
@@ -26,7 +26,7 @@ from privpipe.numerics.mapping.problem.programme import (
     make_feasible,
 )
 from privpipe.numerics.mapping.search.ordered.coarsening import CoarseLine, coarsen_line
-from privpipe.numerics.mapping.search.ordered.neighbour_mixing import mix_neighbours
+from privpipe.numerics.mapping.search.ordered.mass_exchange import exchange_masses, measure_noise
 from privpipe.numerics.mapping.search.pairs.column_generation import Explorer, LineExplorer
 from privpipe.numerics.mapping.search.pairs.interior_point_search import polish
 from privpipe.numerics.mapping.search.pairs.recalled_steps import (
@@ -45,7 +45,7 @@ __all__ = ["search_line"]
 _COARSEST = 256
 _REFINEMENT = 4
 _FINE_BINS = 128
-_CERTIFYING_BINS = 256
+_CERTIFYING_BINS = 64
 _LEVEL_BINS = 64
 _COLUMN_BINS = 24
 """Columns of a cell: with 8, noisy posteriors are averaged so much that the duals lag by 1e-4."""
@@ -54,6 +54,8 @@ _NOISY_CELLS = 128
 _NOISY_BINS = (24, 64)
 """Where every column has a posterior of its own, groups matter more than cells: at 65,537 symbols
 128 cells and 64 groups bring the bound to 2e-5 of the optimum, 256 cells and 24 groups to 6e-5."""
+_NEARLY = 5.0
+"""Gaps from which half the cells' width will do instead of a quarter."""
 _START_GAP = 5e-3
 _MOST_FACTORED = 200_000
 _THICK_COLUMNS = 16
@@ -74,7 +76,7 @@ def search_line(progress: Progress, start: Duals | None = None) -> None:
     bins = bin_posteriors(problem.posterior, _COLUMN_BINS)
     assert bins is not None, "ordered solves are only planned where the posteriors have bins"
     n_cells, coarser = min(_COARSEST, problem.n_symbols), start
-    if not bins.exact and problem.n_symbols >= _MANY_SYMBOLS:
+    if problem.n_symbols >= _MANY_SYMBOLS and measure_noise(problem) > progress.gap:
         coarser = _search_noisy(progress, start)
     while not progress.stop:
         if n_cells >= problem.n_symbols:
@@ -86,7 +88,8 @@ def search_line(progress: Progress, start: Duals | None = None) -> None:
         here = None if coarser is None else level.coarsen_duals(coarser)
         n_pairs = _search_level(inner, here, LineExplorer(_LEVEL_BINS))
         coarser = _carry_back(progress, level, inner, n_pairs)
-        n_cells = min(_REFINEMENT * n_cells, problem.n_symbols)
+        finer = 2 if progress.reached < _NEARLY * progress.gap else _REFINEMENT
+        n_cells = min(finer * n_cells, problem.n_symbols)
         n_cells = problem.n_symbols if 2 * n_cells > problem.n_symbols else n_cells
 
 
@@ -106,7 +109,7 @@ def _search_noisy(progress: Progress, start: Duals | None) -> Duals:
             break
     assert duals is not None, "there are groups"
     if not progress.stop:
-        mix_neighbours(progress, level, inner.plan, duals)
+        exchange_masses(progress, level, inner.plan, duals)
     return duals
 
 

@@ -1,0 +1,198 @@
+"""The last level of an ordered alphabet whose columns all have posteriors of their own.
+
+The duals of a coarse problem are right to the gap wanted long before its mapping is: carried back,
+columns of like posterior are spread over all symbols of their cell, which costs distortion, and the
+noise of single posteriors is only averaged where neighbours are released together. What remains is
+a local question (who joins whom) with a global answer known. So what the coarse mapping moves far
+stays moved, all else begins at its own place, and one of a few neighbours is released. Then columns
+in turn move mass from the dearest of their symbols to the cheapest near by, by exact line searches:
+descent by coordinates on the information and the price of distortion, .1 s a sweep over 2**17.
+"""
+
+from __future__ import annotations
+
+from dataclasses import InitVar, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from privpipe.numerics.mapping.pricing.line_pricing import bin_posteriors, price_line
+from privpipe.numerics.mapping.pricing.pair_pricing import Question, measure_bound
+from privpipe.numerics.mapping.problem.incumbent import Progress
+from privpipe.numerics.mapping.problem.mutual_information import released_masses
+from privpipe.numerics.mapping.problem.programme import (
+    Duals,
+    MappingProblem,
+    Pairs,
+    Plan,
+    make_feasible,
+)
+from privpipe.numerics.mapping.search.ordered.coarsening import CoarseLine
+from privpipe.numerics.mapping.search.ordered.mass_exchange_kernels import (
+    ABSENT,
+    STIFFNESS,
+    fill_slots,
+    sweep_columns,
+)
+from privpipe.protocols import FloatArray, IntArray
+
+__all__ = ["exchange_masses", "measure_noise"]
+
+_CHOSEN = 0.15
+_WIDEST = 8
+_NEIGHBOURS = 4
+_BATCHES = (5, 5, 10, *(20,) * 8)
+_WORTH = 0.03
+"""Share of the gap that a long batch must win for another at this spacing."""
+_STEPS = np.array([0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32])
+_SLOTS = 32
+_FAR = 2
+"""Cells; what the coarse mapping moves less far begins at its own place."""
+_PRICING_BINS = 64
+_SMALLEST_SHARE = 1e-9
+
+
+def exchange_masses(progress: Progress, level: CoarseLine, plan: Plan, duals: Duals) -> None:
+    """Offer mappings of the full alphabet made from a coarse one.
+
+    Parameters
+    ----------
+    progress
+        Of the full alphabet.
+    level, plan
+        The coarse problem and its mapping.
+    duals
+        Of the coarse problem, on the full alphabet.
+    """
+    problem = progress.problem
+    bins = bin_posteriors(problem.posterior, _PRICING_BINS)
+    assert bins is not None, "ordered solves are only planned where the posteriors have bins"
+    prices = price_line(problem, Question(duals), bins)
+    bound = measure_bound(problem, prices, duals)
+    first = _choose_spacing(problem, duals.multiplier)
+    for spacing in (first, max(1, first // 2), 2 * first):
+        slots = _Slots(problem, duals.multiplier, *_begin(level, plan, spacing))
+        offsets = spacing * np.unique(np.concatenate([-_STEPS, _STEPS]))
+        named = np.ascontiguousarray(_snap(prices.best, spacing, problem.n_symbols))
+        for n_sweeps in _BATCHES:
+            before = progress.reached
+            slots.sweep(n_sweeps, offsets, named)
+            progress.offer(slots.as_plan(), duals, bound, slots.n_pairs, "exchange")
+            if progress.stop:
+                return
+            if n_sweeps == _BATCHES[-1] and progress.reached > (1 - _WORTH) * before:
+                break
+
+
+def measure_noise(problem: MappingProblem) -> float:
+    """Nats that single posteriors tell beyond their neighbours' together, but for a few jumps."""
+    joint = problem.mass[:, None] * problem.posterior
+    starts = np.arange(0, len(joint), _NEIGHBOURS)
+    apart = np.add.reduceat(_tell(joint, problem.prior), starts)
+    lost = apart - _tell(np.add.reduceat(joint, starts), problem.prior)
+    return float(np.sort(lost)[: len(lost) - len(lost) // 100].sum())
+
+
+def _tell(masses: FloatArray, prior: FloatArray) -> FloatArray:
+    """The information's term of each row of masses, nats."""
+    share = masses / masses.sum(axis=1, keepdims=True) / prior
+    return np.asarray((masses * np.log(np.where(masses > 0, share, 1.0))).sum(axis=1))
+
+
+def _choose_spacing(problem: MappingProblem, multiplier: float) -> int:
+    """How many neighbours share a released symbol, a power of two.
+
+    Of `s` neighbours at random the noise is an s-th, and going to the middle one costs a quarter
+    of s steps (or their square, a twelfth): balanced, and a seventh of that, since who joins whom
+    is chosen.
+    """
+    line: Any = problem.distance
+    x = line.symbols[:, 0]
+    step, noise = float(x[-1] - x[0]) / len(x), measure_noise(problem)
+    if line.kind == "squared":
+        balanced = (6.0 * noise / (multiplier * step**2)) ** (1 / 3)
+    else:
+        balanced = (4.0 * noise / (multiplier * step)) ** 0.5
+    return int(2.0 ** np.clip(np.round(np.log2(max(_CHOSEN * balanced, 1.0))), 0, _WIDEST))
+
+
+def _snap(symbols: IntArray, spacing: int, n_symbols: int) -> IntArray:
+    """The released symbol of the run of `spacing` each lies in."""
+    return np.asarray(np.minimum(symbols // spacing * spacing + spacing // 2, n_symbols - 1))
+
+
+def _begin(level: CoarseLine, plan: Plan, spacing: int) -> tuple[IntArray, IntArray, FloatArray]:
+    """Far moves of the coarse mapping, all else at its own place."""
+    problem, fine = level.fine, level.refine_plan(plan, spacing)
+    home = problem.stay[fine.columns]
+    near = _FAR * problem.n_symbols // level.problem.n_symbols
+    stays = np.abs(fine.symbols - home) < near
+    symbols = _snap(np.where(stays, home, fine.symbols), spacing, problem.n_symbols)
+    key, place = np.unique(fine.columns * problem.n_symbols + symbols, return_inverse=True)
+    columns, symbols = np.divmod(key, problem.n_symbols)
+    return symbols, columns, np.asarray(np.bincount(place.ravel(), fine.weights), dtype=np.float64)
+
+
+@dataclass(eq=False)
+class _Slots:
+    """A mapping as a few symbols and their masses for every column."""
+
+    problem: MappingProblem
+    multiplier: float
+    symbols: InitVar[IntArray]
+    columns: InitVar[IntArray]
+    weights: InitVar[FloatArray]
+    held: IntArray = field(init=False)
+    mass: FloatArray = field(init=False)
+
+    def __post_init__(self, symbols: IntArray, columns: IntArray, weights: FloatArray) -> None:
+        shape = self.problem.n_columns, _SLOTS
+        self.held, self.mass = np.zeros(shape, np.int64), np.zeros(shape)
+        fill: Any = fill_slots
+        fill(symbols, columns, weights, self.held, self.mass)
+
+    @property
+    def n_pairs(self) -> int:
+        return int(np.count_nonzero(self.mass))
+
+    def sweep(self, n_sweeps: int, offsets: IntArray, named: IntArray) -> None:
+        """So many sweeps, to and fro."""
+        problem, distance = self.problem, self.problem.distance
+        line: Any = distance
+        positions = line.symbols[:, 0].copy(), line.columns[:, 0].copy()
+        columns, places = np.nonzero(self.mass)
+        weights, symbols = self.mass[columns, places], self.held[columns, places]
+        released = released_masses(symbols, weights, problem.posterior[columns], problem.n_symbols)
+        total = released.sum(axis=1, keepdims=True)
+        log_prior = np.log(problem.prior)
+        share = np.maximum(released, 1e-300) / np.where(total > 0, total, 1.0)
+        g = np.where(total > 0, np.log(share) - log_prior, ABSENT)
+        posterior, square = np.ascontiguousarray(problem.posterior), line.kind == "squared"
+        sweep: Any = sweep_columns
+        state, spent = (
+            (self.held, self.mass, released, g),
+            float(line.pairs(symbols, columns) @ weights),
+        )
+        for turn in range(n_sweeps):
+            given = (
+                *positions,
+                posterior,
+                log_prior,
+                self.multiplier,
+                problem.budget,
+                spent,
+                square,
+            )
+            spent = sweep(*given, *state, offsets, named, turn % 2 == 1)
+        self.multiplier *= max(0.5, 1.0 + STIFFNESS * (spent / problem.budget - 1.0))
+
+    def as_plan(self) -> Plan:
+        """The mapping, feasible and measured."""
+        columns, places = np.nonzero(self.mass)
+        symbols, weights = self.held[columns, places], self.mass[columns, places]
+        order = np.lexsort((symbols, columns))
+        symbols, columns, weights = symbols[order], columns[order], weights[order]
+        pointers = np.zeros(self.problem.n_columns + 1, np.int64)
+        np.cumsum(np.bincount(columns, minlength=self.problem.n_columns), out=pointers[1:])
+        pairs = Pairs(pointers, symbols, columns, self.problem.distance.pairs(symbols, columns))
+        return make_feasible(self.problem, pairs, weights, _SMALLEST_SHARE)

@@ -1,0 +1,52 @@
+"""Exchange of masses along a line: what it reaches, what it keeps, when it is called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from privpipe.numerics.mapping.problem.incumbent import Progress
+from privpipe.numerics.mapping.problem.programme import MappingProblem
+from privpipe.numerics.mapping.search.ordered import coarse_to_fine_search
+from privpipe.numerics.mapping.search.ordered.mass_exchange import measure_noise
+from privpipe.sanitizers.mapping.alphabet import prepare_alphabet
+from tests.bench.bench_mapping_scale import noisy_line, smooth_line
+
+
+def make_problem(problem: Any) -> MappingProblem:
+    joint, codes, kind, budget, *_ = problem
+    return prepare_alphabet(joint, codes, kind, budget).problem
+
+
+@pytest.mark.parametrize("kind", ["absolute", "squared"])
+def test_exchange_masses__wins_back_what_cells_lose(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coarse_to_fine_search, "_MANY_SYMBOLS", 1)
+    monkeypatch.setattr(coarse_to_fine_search, "_NOISY_BINS", (24,))
+    monkeypatch.setattr(coarse_to_fine_search, "_NOISY_CELLS", 32)
+    joint, codes, _, budget, *_ = noisy_line(2_000, 1e-3, 1.0)
+    spend = budget if kind == "absolute" else budget**2
+    problem = prepare_alphabet(joint, codes, kind, spend).problem
+    seen: dict[str, list[float]] = {"cells": [], "exchange": []}
+
+    def watch(progress: Progress) -> None:
+        stage = progress.rounds[-1].stage
+        if stage not in seen or len(seen["exchange"]) == 6:
+            raise StopIteration
+        seen[stage].append(progress.reached)
+        plan = progress.plan
+        assert plan.distortion <= problem.budget * (1 + 1e-12)
+        sums = np.bincount(plan.columns, plan.weights, problem.n_columns)
+        np.testing.assert_allclose(sums, problem.mass, rtol=1e-12)
+
+    with pytest.raises(StopIteration):
+        coarse_to_fine_search.search_line(Progress(problem, 1e-6, on_round=watch))
+    assert seen["exchange"][-1] <= 0.35 * seen["cells"][-1]
+
+
+def test_measure_noise__is_told_from_jumps() -> None:
+    assert measure_noise(make_problem(smooth_line(4_096, 1e-6, 1.0))) <= 1e-6
+    assert measure_noise(make_problem(noisy_line(4_096, 1e-4, 1.0))) >= 3e-3
