@@ -12,6 +12,8 @@ from privpipe import PrivacyMappingOptions, Records, fit_privacy_mapping, solve_
 from privpipe.errors import ConvergenceError, OptionError
 from privpipe.numerics.mapping.problem.mutual_information import measure_information
 from privpipe.protocols import Column, ShardSchema
+from privpipe.sanitizers.mapping import private_variables
+from privpipe.sanitizers.mapping.assurance import assure_mapping
 from privpipe.sanitizers.mapping.mapping_options import check_mapping
 from privpipe.sanitizers.mapping.solving.budgeted import solve_budgeted_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
@@ -151,8 +153,17 @@ def draw_records(n: int) -> Records:
     return Records(np.zeros((n, 1)), confidential=private.astype(str), attributes=attributes)
 
 
-def test_fit_privacy_mapping__promises_each_variable_apart_and_all_together() -> None:
+def test_fit_privacy_mapping__promises_each_variable_apart_and_all_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     records = draw_records(20_000)
+    doubts: list[float] = []
+
+    def watch(*args: Any, confidence: float, **given: Any) -> SparseMapping:
+        doubts.append(1 - confidence)
+        return assure_mapping(*args, confidence=confidence, **given)
+
+    monkeypatch.setattr(private_variables, "assure_mapping", watch)
     names = [column.name for column in records.schema.confidential]
     mapping = fit_privacy_mapping(records, make_options(private=tuple(names)))
     said = dict(mapping.guarantee.parameters)
@@ -162,6 +173,8 @@ def test_fit_privacy_mapping__promises_each_variable_apart_and_all_together() ->
         assert f"about {name}" in mapping.guarantee.statement
     assert said["budget_share_at_least"] <= said["budget_share_at_most"] < 1
     assert said["confidence"] == 0.95
+    assert len(doubts) == 3  # each promise takes its share of what may go wrong with any
+    assert sum(doubts) <= 0.05 * (1 + 1e-9)
     number = float(mapping.guarantee.number or 0.0)
     assert max(said[f"{name}_at_most"] for name in names) < number
     assert number > said["plug_in"]

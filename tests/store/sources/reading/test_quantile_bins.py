@@ -20,10 +20,12 @@ from privpipe.store.sources.reading.quantile_bins import choose_edges, measure_l
 def write(folder: Path, n: int = 400) -> tuple[Path, pd.DataFrame]:
     rng = np.random.default_rng(0)
     age = rng.integers(17, 91, n).astype(float)
+    pay = rng.lognormal(3, 1, n)
+    pay[:2] = 10.0, 40.0  # on edges
     frame = pd.DataFrame(
         {
             "age": np.where(rng.random(n) < 0.05, np.nan, age),
-            "pay": rng.lognormal(3, 1, n),
+            "pay": pay,
             "x": rng.normal(size=n),
             "sex": np.where(rng.random(n) < 0.5, "f", "m"),
             "old": np.where(age >= 60, "yes", "no"),
@@ -92,6 +94,11 @@ def test_choose_edges__ascend_and_leave_no_bin_empty(values: list[float], n_bins
     assert len(edges) < n_bins
     if len(edges):
         assert (np.bincount(np.searchsorted(edges, x, side="right"), minlength=2) > 0).all()
+
+
+def test_choose_edges__value_on_an_edge_belongs_above() -> None:
+    np.testing.assert_array_equal(choose_edges(np.array([0.0, 1.0]), 2), [1.0])
+    assert not len(choose_edges(np.array([1.0, 1.0]), 2))
 
 
 def test_choose_edges__are_rounded_so_that_no_value_is_published() -> None:
