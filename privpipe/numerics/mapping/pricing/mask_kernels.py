@@ -1,4 +1,4 @@
-"""Kernels of the search by masks: lower envelopes of lines per group of equal codes."""
+"""Kernels of the search by masks: lower envelopes of lines per group, and what lies farther."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import numpy as np
 
 from privpipe.numerics.compiler import njit
 
-__all__ = ["build_envelopes", "search_envelopes", "sort_into_groups"]
+__all__ = ["build_envelopes", "search_envelopes", "search_far", "sort_into_groups"]
+
+_RUN = 64
+"""Symbols of like slope that are passed over together."""
 
 
 @njit(cache=True, nogil=True)
@@ -72,3 +75,44 @@ def search_envelopes(
             else:
                 high = middle
         found[q] = hull[low]
+
+
+@njit(cache=True, nogil=True)
+def search_far(
+    height: Any,
+    slope: Any,
+    lines: Any,
+    queries: Any,
+    at: Any,
+    lam: Any,
+    near: Any,
+    low: Any,
+    found: Any,
+) -> Any:
+    """A line below `low` at each query among those of other codes, the lowest; else -1.
+
+    A line costs `lam` for each attribute in which its codes, (n_lines, n_attributes), differ from
+    the query's; those that differ in fewer than `near` are known already. Slopes ascend, so that
+    runs of lines are alike: one is looked at only where it leaves room for that many differences.
+    """
+    n = len(slope)
+    lows = np.full((n + _RUN - 1) // _RUN, np.inf)
+    for i in range(n):
+        lows[i // _RUN] = min(lows[i // _RUN], height[i])
+    for q in range(len(at)):
+        least, who, x = low[q], -1, at[q]
+        for r in range(len(lows)):
+            first, last = r * _RUN, min(n, (r + 1) * _RUN)
+            steepest = min(slope[first] * x, slope[last - 1] * x)
+            if lows[r] + steepest + near * lam >= least:
+                continue
+            for i in range(first, last):
+                cost = height[i] + slope[i] * x
+                if cost + near * lam >= least:
+                    continue
+                for k in range(lines.shape[1]):
+                    if lines[i, k] != queries[q, k]:
+                        cost += lam
+                if cost < least:
+                    least, who = cost, i
+        found[q] = who

@@ -20,6 +20,25 @@ def draw_problem(seed: int, n: int, sizes: tuple[int, ...], ties: bool) -> Mappi
     return prepare_alphabet(counts / counts.sum(), codes, "hamming", 0.4).problem
 
 
+@pytest.mark.parametrize("sizes", [(2,) * 7, (3, 2, 2, 2, 3, 2, 2, 2, 4)])
+def test_mask_pricing__of_many_attributes_finds_what_lies_far(sizes: tuple[int, ...]) -> None:
+    far = 0
+    for seed in range(8):
+        problem = draw_problem(seed, 400, sizes, ties=False)
+        rng = np.random.default_rng(seed)
+        posterior = rng.dirichlet([0.5, 0.5], problem.n_symbols)
+        potentials = normalise_potentials(np.log(posterior / problem.prior), problem.prior)
+        multiplier = float(rng.choice([0.0, 0.02, 0.1, 0.4]))
+        levels = rng.normal(size=problem.n_columns) * 0.1
+        question = Question(Duals(potentials, multiplier), top=4, partners=True, levels=levels)
+        ours, all_pairs = MaskPricing()(problem, question), price_in_memory(problem, question)
+        np.testing.assert_allclose(ours.values, all_pairs.values, rtol=0, atol=1e-13)
+        away = problem.distance.pairs(ours.best[:, 0], np.arange(problem.n_columns))
+        far += int((away >= 4).sum())
+        np.testing.assert_allclose(ours.slack, all_pairs.slack, rtol=0, atol=1e-12)
+    assert far > 100
+
+
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("sizes", [(7,), (4, 5, 3), (6, 3, 2, 4, 2)])
 def test_mask_pricing__prices_and_partners_are_those_of_all_pairs(
