@@ -50,7 +50,7 @@ def test_create_bytes__only_the_first_of_many_writes(place: str):
 
 
 def test_run__publishes_and_runs_again_as_a_no_op(place: str):
-    write_small_collection(f"{place}/records.zarr")
+    write_small_collection(f"{place}/records.zarr", n_records=110)
     options = make_options(f"{place}/records.zarr", f"{place}/release.zarr")
     with serial_flows():
         run_serially(options)
@@ -63,7 +63,7 @@ def test_run__publishes_and_runs_again_as_a_no_op(place: str):
     # credentials are theirs.
     here = dask.config.set(scheduler="synchronous")
     with here, open_release(f"{place}/release.zarr") as release:
-        assert release.features.shape == (460, model.n_features_out)
+        assert release.features.shape == (110, model.n_features_out)
         assert np.isfinite(release.features.values).all()
 
 
@@ -138,7 +138,7 @@ def test_run__another_release_published_meanwhile_is_not_replaced(
     place: str, monkeypatch: pytest.MonkeyPatch
 ):
     """Between the last check and the root document somebody else was faster."""
-    write_small_collection(f"{place}/records.zarr")
+    write_small_collection(f"{place}/records.zarr", n_records=110)
     url = f"{place}/release.zarr"
 
     def lose(place_of_root: str, value: bytes) -> bool:
@@ -153,7 +153,7 @@ def test_run__another_release_published_meanwhile_is_not_replaced(
 
 
 def test_run__release_inside_the_collection_is_refused(place: str):
-    write_small_collection(f"{place}/records.zarr")
+    write_small_collection(f"{place}/records.zarr", n_records=110)
     for inside in ("records.zarr", "records.zarr/release.zarr"):
         with serial_flows(), pytest.raises(OptionError, match="same place or one inside"):
             run_serially(make_options(f"{place}/records.zarr", f"{place}/{inside}"))
