@@ -8,6 +8,7 @@ import os
 import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -205,4 +206,7 @@ def cluster_options(options: RunOptions) -> ClusterOptions:
 
 def list_versions() -> dict[str, str]:
     """Versions of what shapes a release."""
-    return {name: version(name) for name in ("privpipe", "numpy", "scipy", "zarr", "dask")}
+    return {name: _version(name) for name in ("privpipe", "numpy", "scipy", "zarr", "dask")}
+
+
+_version = cache(version)  # each time the whole of a package's metadata is parsed

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-import os
 import shutil
 import sqlite3
 import stat
@@ -22,6 +21,7 @@ from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
 from privpipe.store.releases.published import open_release
 from tests.flows.canaries import Canaries, search_bytes, search_tree
 from tests.flows.canary_run import CONTROL
+from tests.flows.digits_runs import own_prefect
 
 N_RECORDS, N_FEATURES = 600, 6
 SECRETS = ("SECRETmalaria", "SECRETcholera", "SECRETnothing")
@@ -85,7 +85,7 @@ def flip(path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> Path:
     """All that is left after the scenarios: good, map, statistics, nan, corrupt."""
     folder = tmp_path_factory.mktemp("canary")
     source = folder / "input"
@@ -104,12 +104,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         text = CONFIGURATION.format(source=source / f"{name}.zarr", folder=folder / scenario)
         (folder / f"{scenario}.toml").write_text(text)
         (folder / scenario).mkdir()
-    home = folder / "prefect"
-    environment = {
-        **{key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")},
-        "PREFECT_HOME": str(home),
-        "TMPDIR": str(folder / "tmp"),
-    }
+    home = own_prefect(str(folder / "prefect"), prefect_home)
+    environment = home | {"TMPDIR": str(folder / "tmp")}
     (folder / "tmp").mkdir()
     with (folder / "stdout.txt").open("wb") as out, (folder / "stderr.txt").open("wb") as err:
         subprocess.run(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ from privpipe.store.keyring.keyformat import decode_key
 from privpipe.store.releases.published import check_release
 from privpipe.store.sources.reading.source import SourceLayout
 from tests.flows.canaries import Canaries, search_tree
+from tests.flows.digits_runs import own_prefect
 
 pytestmark = pytest.mark.slow
 
@@ -59,21 +59,37 @@ def write_input(folder: Path) -> np.ndarray:
     return rows
 
 
-def call(folder: Path, command: str, config: Path) -> None:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")}
+IN_TURN = """
+import shutil, sys
+from privpipe_flows.command import main
+
+config, keys, kept = sys.argv[1:]
+for command in ("clean", "run"):
+    sys.argv[:] = ["privpipe", command, config]
+    try:
+        main()
+    except SystemExit as end:
+        if end.code:
+            raise
+    if command == "clean":
+        shutil.copytree(keys, kept)
+"""
+"""Cleans, keeps what there is of keys, and publishes: one start of all processes for both."""
+
+
+def clean_and_run(folder: Path, prefect: dict[str, str], config: Path, kept: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", "from privpipe_flows.command import main; main()", command, config],
+        [sys.executable, "-c", IN_TURN, config, folder / "keys", kept],
         capture_output=True,
         env={
-            **environment,
-            "PREFECT_HOME": str(folder / "prefect"),
+            **prefect,
             "PRIVPIPE_KEYS": str(folder / "keys"),
             "TMPDIR": str(folder / "tmp"),
         },
         timeout=400,
         check=False,
     )
-    (folder / f"{command}.log").write_bytes(done.stdout + done.stderr)
+    (folder / "run.log").write_bytes(done.stdout + done.stderr)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -82,15 +98,16 @@ def find(folder: Path, patterns: list[bytes]) -> list[str]:
     return [path.name for path in files if any(one in path.read_bytes() for one in patterns)]
 
 
-def test_run__leaves_nothing(tmp_path: Path) -> None:
+def test_run__leaves_nothing(tmp_path: Path, prefect_home: Path) -> None:
     source, folder = tmp_path / "input", tmp_path / "all"
     for place in (source, folder, folder / "tmp"):
         place.mkdir()
     rows = write_input(source)
     config = folder / "run.toml"
     config.write_text(CONFIGURATION.format(input=source, folder=folder))
-    call(folder, "clean", config)
-    paths = list((folder / "keys").rglob("*.key"))
+    prefect, kept = own_prefect(str(folder / "prefect"), prefect_home), tmp_path / "kept"
+    clean_and_run(folder, prefect, config, kept)
+    paths = list(kept.rglob("*.key"))
     secrets = [decode_key(path.read_bytes(), path)[1] for path in paths]
     assert secrets
     assert all(len(secret) >= 16 for secret in secrets)
@@ -99,8 +116,7 @@ def test_run__leaves_nothing(tmp_path: Path) -> None:
         for secret in secrets
         for form in (bytes, base64.b64encode, lambda raw: raw.hex().encode())
     ]
-    assert find(folder, patterns), "until publication the key is in its folder, and is found"
-    call(folder, "run", config)
+    assert find(kept, patterns), "until publication the key is in its folder, and is found"
     check_release(str(folder / "release.zarr"), verify=True)
     assert list((folder / "prefect").rglob("*.db"))
     assert find(folder, patterns) == []

@@ -34,13 +34,15 @@ def prefect_home() -> None:
 class Running:
     """`privpipe run` as a process of its own with a Prefect of its own."""
 
-    def __init__(self, folder: Path, source: Path, database: Path) -> None:
+    def __init__(
+        self, folder: Path, source: Path, database: Path, cluster: str = "workers = 1"
+    ) -> None:
         self.home = folder / "prefect"
         self.work = Path(workspace_url(str(folder / "release.zarr")))
         config = folder / "run.toml"
         audit = 'adversaries = ["least_squares"]'
         write_config(
-            config, str(source), str(folder / "release.zarr"), audit=audit, cluster="workers = 1"
+            config, str(source), str(folder / "release.zarr"), audit=audit, cluster=cluster
         )
         self.process = subprocess.Popen(
             [*RUN, str(config)],
@@ -108,8 +110,12 @@ def fill(environment: dict[str, str], n_runs: int) -> None:
 
 
 @pytest.fixture
-def running(source: Path, tmp_path: Path, filled: Path) -> Iterator[Running]:
-    run = Running(tmp_path, source, filled / "prefect.db")
+def running(
+    source: Path, tmp_path: Path, filled: Path, request: pytest.FixtureRequest
+) -> Iterator[Running]:
+    """With a cluster of one worker, or what the parameter says."""
+    cluster = getattr(request, "param", "workers = 1")
+    run = Running(tmp_path, source, filled / "prefect.db", cluster)
     family: list[psutil.Process] = []
     try:
         yield run
@@ -163,6 +169,7 @@ def ask(url: str, method: str, **headers: str) -> int:
         return refusal.code
 
 
+@pytest.mark.parametrize("running", ["workers = 0"], indirect=True)
 def test_run__its_server_answers_nobody_else(running: Running) -> None:
     """As another user of this machine: every route of Prefect's own list, without a password."""
     from prefect.server.api.server import create_app
@@ -272,7 +279,9 @@ def test_run__prunes_privpipe_s_own_home_only(filled: Path, tmp_path: Path) -> N
     del environment["PREFECT_HOME"]
     multiply(own, 80)
     multiply(tmp_path / "mine", 80)
-    for home in ({}, {"PREFECT_HOME": str(tmp_path / "mine")}):
-        fill(environment | home, 1)
+    fill(environment, 1)
     assert count(own, "flow_run") == 51
-    assert count(tmp_path / "mine", "flow_run") == 163
+    # That it would be pruned is decided before there is a server: here there is to be none.
+    mine = {"PREFECT_HOME": str(tmp_path / "mine"), "PREFECT_SERVER_EPHEMERAL_ENABLED": "false"}
+    fill(environment | mine, 0)
+    assert count(tmp_path / "mine", "flow_run") == 162

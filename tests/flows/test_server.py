@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.flows.digits_runs import own_prefect
 from tests.flows.test_pipeline import configure
 from tests.standard import write_standard
 
@@ -28,11 +29,10 @@ def free_port() -> int:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[str]:
+def server(tmp_path: Path, prefect_home: Path) -> Iterator[str]:
     """The API address of a Prefect server process."""
     port = free_port()
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")} | {
-        "PREFECT_HOME": str(tmp_path / "server"),
+    environment = own_prefect(str(tmp_path / "server"), prefect_home) | {
         "DO_NOT_TRACK": "1",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 from privpipe.store.releases.published import open_release
+from tests.flows.digits_runs import own_prefect
 from tests.standard import write_standard
 
 pytestmark = pytest.mark.slow
@@ -101,15 +101,15 @@ def configure(folder: Path, n_records: int, chunk_rows: int, extra: str = "") ->
     return str(config)
 
 
-def run(folder: Path, what: str, *configs: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, url: str, what: str, *configs: str) -> subprocess.CompletedProcess[str]:
     script = folder / "toy_run.py"
     script.write_text(TOY)
-    keys = {"PRIVPIPE_KEYS": str(folder / "keys"), "PREFECT_HOME": str(folder / "prefect")}
+    own = own_prefect(str(folder / "prefect"), url=url)
     return subprocess.run(
         [sys.executable, str(script), what, *configs],
         capture_output=True,
         text=True,
-        env={**os.environ, **keys, "PYTHONPATH": str(Path.cwd())},
+        env=own | {"PRIVPIPE_KEYS": str(folder / "keys"), "PYTHONPATH": str(Path.cwd())},
         timeout=300,
         check=False,
     )
@@ -120,10 +120,10 @@ def read_release(config: str) -> tuple[np.ndarray, dict[str, object]]:
     return release["features"].to_numpy(), release.attrs["privpipe"]
 
 
-def test_surrogate__has_its_own_records_keys_and_audit(tmp_path: Path) -> None:
+def test_surrogate__has_its_own_records_keys_and_audit(tmp_path: Path, prefect_url: str) -> None:
     more, copied = configure(tmp_path, 1000, 128), configure(tmp_path, 420, 128, "copies = true\n")
     other = configure(tmp_path, 1000, 50)
-    done = run(tmp_path, "run", more, copied, other)
+    done = run(tmp_path, prefect_url, "run", more, copied, other)
     assert done.returncode == 0, done.stderr[-3000:]
     made, header = read_release(more)
     assert made.shape[0] == 1000
@@ -136,9 +136,9 @@ def test_surrogate__has_its_own_records_keys_and_audit(tmp_path: Path) -> None:
     assert told["adversaries"]["verdict"] == "leaks"
 
 
-def test_surrogate__variables_of_records_are_refused(tmp_path: Path) -> None:
+def test_surrogate__variables_of_records_are_refused(tmp_path: Path, prefect_url: str) -> None:
     config = Path(configure(tmp_path, 10, 128))
     config.write_text(config.read_text().replace("[cluster]", 'include = ["person"]\n[cluster]'))
-    done = run(tmp_path, "check", str(config))
+    done = run(tmp_path, prefect_url, "check", str(config))
     assert done.returncode != 0
     assert "belong to no record" in done.stderr + done.stdout

@@ -152,8 +152,8 @@ class House:
     def __init__(self, folder: Path, prefect_url: str) -> None:
         self.folder = folder
         for package in ("privpipe", "privpipe_flows"):
-            ignore = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(ROOT / package, folder / "house" / package, ignore=ignore)
+            # With what was compiled: each of the processes would compile the whole house again.
+            shutil.copytree(ROOT / package, folder / "house" / package)
         (folder / "house" / WING / "toy.py").write_text(TOY.lstrip())
         rows = folder / "house" / WING / "__init__.py"
         row = "\nfrom privpipe.sanitizers.null_space import toy\nMETHODS += (toy.METHOD,)\n"

@@ -7,6 +7,7 @@ import shlex
 import signal
 import socket
 import subprocess
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -77,13 +78,25 @@ def serve_other(command: str, folder: Path) -> Iterator[str]:
 
 @contextmanager
 def _serve_moto() -> Iterator[str]:
-    server = pytest.importorskip("moto.server")
-    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    running.start()
+    """Its S3 alone: for all services each request would look through the list of them, twice."""
+    application = pytest.importorskip("moto.moto_server.werkzeug_app")
+    from moto.server import MotoRequestHandler
+    from werkzeug.serving import make_server
+
+    class Silent(MotoRequestHandler):
+        def log_request(self, *_: object) -> None:
+            """Nobody reads it."""
+
+    served = application.create_backend_app("s3")
+    running = make_server("127.0.0.1", 0, served, threaded=True, request_handler=Silent)
+    thread = threading.Thread(target=running.serve_forever, daemon=True)
+    thread.start()
     try:
-        yield "{}:{}".format(*running.get_host_and_port())
+        yield f"127.0.0.1:{running.server_port}"
     finally:
-        running.stop()
+        running.shutdown()
+        thread.join()
+        running.server_close()
 
 
 @contextmanager

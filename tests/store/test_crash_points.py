@@ -32,6 +32,9 @@ from tests.store.serial_run import (
     write_small_collection,
 )
 
+N_RECORDS = 260
+"""Six chunks, the last one not full: each is three points, and the middle ones are alike."""
+
 MANIFEST = "zarr.json"
 MAY_DIFFER = {"run", "started", "published", "sha256", "options_sha256"}
 """Identifier, times and what covers them; the configurations differ in the release's place."""
@@ -64,6 +67,8 @@ class CrashingStorage:
         Whether a change has failed.
     tear
         Does, once it has died, what that change would have left half done; None where nothing.
+    before
+        Called before each change while nothing has died, with what would tear it.
     """
 
     folder: Path
@@ -73,6 +78,7 @@ class CrashingStorage:
     changes: int = 0
     died: bool = False
     tear: Callable[[], None] | None = None
+    before: Callable[[Callable[[], None] | None], None] | None = None
 
     @property
     def is_dead(self) -> bool:
@@ -84,6 +90,8 @@ class CrashingStorage:
         def guarded(path: Any, *args: Any, **kwargs: Any) -> Any:
             if not str(path).startswith(str(self.folder)):
                 return change(path, *args, **kwargs)
+            if self.before is not None and not self.is_dead:
+                self.before(None if torn is None else partial(torn, path, *args))
             self.changes += self.recovers or not self.is_dead
             if self.is_dead:
                 if torn is not None and not self.died:
@@ -139,7 +147,7 @@ def keeping_little_sums() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("source")
-    write_small_collection(str(folder / "records.zarr"))
+    write_small_collection(str(folder / "records.zarr"), n_records=N_RECORDS)
     return folder / "records.zarr"
 
 
@@ -191,32 +199,83 @@ def compare_releases(folder: Path, undisturbed: Path) -> None:
     assert sorted(os.listdir(folder)) == sorted(os.listdir(undisturbed))
 
 
+@dataclass(frozen=True)
+class Moment:
+    """What a process that is killed just before a change leaves, and what would tear the change."""
+
+    left: Path
+    tear: Callable[[], None] | None
+
+
+def watch_moments(storage: CrashingStorage, folder: Path) -> list[Moment]:
+    """Copies, one before each change, of what the run has stored: filled while it goes on."""
+    moments: list[Moment] = []
+
+    def note(tear: Callable[[], None] | None) -> None:
+        left = folder / f"{len(moments):03d}"
+        shutil.copytree(storage.folder, left)
+        moments.append(Moment(left, tear))
+
+    storage.before = note
+    return moments
+
+
 @pytest.mark.slow
 def test_run__every_crash_point_publishes_nothing_and_resumes_to_the_same_bytes(
     source: Path, undisturbed: tuple[Path, int], tmp_path: Path
 ):
-    """Each change is lost; where it may be left half done, the run goes on from that as well."""
+    """Each change is lost; where it may be left half done, the run goes on from that as well.
+
+    A process that is gone at a change leaves what a whole run had stored before it.
+    """
     reference, n_changes = undisturbed
     assert n_changes > 50
-    n_torn = 0
-    folder, dead = tmp_path / "run", tmp_path / "dead"
+    folder = tmp_path / "run"
+    folder.mkdir()
     options = make_known(source, folder)
-    for point in range(n_changes):
+    storage = CrashingStorage(folder)
+    moments = watch_moments(storage, tmp_path / "moments")
+    with serial_flows(), storage():
+        run_serially(options)
+    compare_releases(folder, reference)
+    assert len(moments) == n_changes
+    for moment in moments:
+        shutil.rmtree(folder)
+        shutil.copytree(moment.left, folder)
+        resume_dead(folder, reference, options)
+        if moment.tear is not None:
+            shutil.rmtree(folder)
+            moment.left.rename(folder)
+            moment.tear()
+            resume_dead(folder, reference, options)
+    assert sum(moment.tear is not None for moment in moments) > 25
+
+
+@pytest.mark.slow
+def test_run__whose_storage_dies_ends_and_leaves_what_was_stored_before(
+    source: Path, undisturbed: tuple[Path, int], tmp_path: Path
+):
+    """A process that lives on when its storage is gone says so, and changes nothing any more."""
+    _, n_changes = undisturbed
+    folder = tmp_path / "run"
+    options = make_known(source, folder)
+    for point in sorted({*range(0, n_changes, 9), *range(n_changes - 3, n_changes)}):
         folder.mkdir()
         storage = CrashingStorage(folder, dies_at=point)
+        moments = watch_moments(storage, tmp_path / f"moments-{point}")
         with serial_flows(), storage(), pytest.raises((StoreError, KilledError)):
             run_serially(options)
         assert storage.is_dead
-        shutil.copytree(folder, dead)
-        resume_dead(folder, reference, options)
+        assert len(moments) == point + 1
+        assert read_stored(folder) == read_stored(moments[-1].left)
         shutil.rmtree(folder)
-        dead.rename(folder)
-        if storage.tear is not None:
-            n_torn += 1
-            storage.tear()
-            resume_dead(folder, reference, options)
-        shutil.rmtree(folder)
-    assert n_torn > 25
+
+
+def read_stored(folder: Path) -> dict[str, bytes]:
+    """Every file by its name, but the one that says how the run ended."""
+    tree = read_tree(folder)
+    tree.pop("release.report/run_results.json", None)
+    return tree
 
 
 def resume_dead(folder: Path, reference: Path, options: RunOptions) -> None:
@@ -249,7 +308,8 @@ def test_run__crashing_at_every_resume_still_ends_with_the_same_bytes(
                     run_serially(options)
                 break
             except (StoreError, KilledError):
-                assert not (tmp_path / "release.zarr").exists()
+                if (tmp_path / "release.zarr").exists():  # died while it tidied up
+                    check_release(str(tmp_path / "release.zarr"), verify=True)
     assert attempts > 5
     compare_releases(tmp_path, reference)
 

@@ -26,13 +26,16 @@ from privpipe.store.sources.reading import delimited, lines
 from privpipe.store.sources.reading.source import SourceLayout
 use_one_thread()
 delimited.BLOCK_BYTES = lines.BUFFER_BYTES = 2**16
-named = {"labels": ("label",), "categorical": ("town",)} if len(sys.argv) > 3 else {}
+named, *sources = sys.argv[1:]
+named = {"labels": ("label",), "categorical": ("town",)} if named == "table" else {}
 options = IngestOptions(layout=SourceLayout(**named), chunk_bytes=2**18)
-ingest(sys.argv[1], sys.argv[2], options)
-# Unlike ru_maxrss this is not inherited from the process that started this one.
-with open("/proc/self/status") as status:
-    print(next(line.split()[1] for line in status if line.startswith("VmHWM")))
+for source in sources:
+    ingest(source, f"{source}.ingested", options)
+    # Unlike ru_maxrss this is not inherited from the process that started this one.
+    with open("/proc/self/status") as status:
+        print(next(line.split()[1] for line in status if line.startswith("VmHWM")))
 """
+"""The peak so far after each source: what a longer one after a shorter one needs more, it adds."""
 
 
 @cache
@@ -44,6 +47,15 @@ def make_frame():
     return pd.DataFrame(columns)
 
 
+@cache
+def make_rows():
+    """The records as lines of text, and with the number of its column before each cell."""
+    plain = make_frame().to_csv(header=False, index=False)
+    rows = make_frame().to_numpy().tolist()
+    cells = (", ".join(f"{j} {cell}" for j, cell in enumerate(row) if cell != 0) for row in rows)
+    return plain, "".join(f"{{{line}}}\n" for line in cells)
+
+
 def write_parquet(path, n_pieces):
     table = pa.Table.from_pandas(make_frame(), preserve_index=False)
     with pq.ParquetWriter(path, table.schema) as writer:
@@ -52,9 +64,9 @@ def write_parquet(path, n_pieces):
 
 
 def write_csv(path, n_pieces):
-    head, _, body = make_frame().to_csv(index=False).partition("\n")
+    body, _ = make_rows()
     with gzip.open(path, "wt", 1) if path.suffix == ".gz" else open(path, "w") as file:
-        file.write(f"{head}\n")
+        file.write(",".join(make_frame().columns) + "\n")
         for _ in range(n_pieces):
             file.write(body)
 
@@ -62,7 +74,7 @@ def write_csv(path, n_pieces):
 def write_arff(path, n_pieces):
     names = "".join(f"@attribute f{j} numeric\n" for j in range(N_FEATURES))
     labels = "@attribute label {0,1}\n@attribute town {Ulm,Bern,Linz}\n"
-    body = make_frame().to_csv(header=False, index=False)
+    body, _ = make_rows()
     with open(path, "w") as file:
         file.write(f"@relation r\n{names}{labels}@data\n")
         for _ in range(n_pieces):
@@ -77,9 +89,7 @@ def write_npz(path, n_pieces):
 def write_sparse_arff(path, n_pieces):
     names = "".join(f"@attribute f{j} numeric\n" for j in range(N_FEATURES))
     labels = "@attribute label {0,1}\n@attribute town {Ulm,Bern,Linz}\n"
-    rows = make_frame().to_numpy().tolist()
-    cells = (", ".join(f"{j} {cell}" for j, cell in enumerate(row) if cell != 0) for row in rows)
-    body = "".join(f"{{{line}}}\n" for line in cells)
+    _, body = make_rows()
     with open(path, "w") as file:
         file.write(f"@relation r\n{names}{labels}@data\n")
         for _ in range(n_pieces):
@@ -118,15 +128,14 @@ def write_folder(path, n_pieces):
     ],
 )
 def test_ingest__memory_does_not_grow_with_the_source(tmp_path, write, name):
-    peaks = []
-    for n_pieces in (5, 17):  # the fewer fill what is read ahead already
-        folder = tmp_path / str(n_pieces)
-        folder.mkdir()
-        write(folder / name, n_pieces)
-        command = [sys.executable, "-c", MEASURE, str(folder / name), str(folder / "c.zarr")]
-        command += ["table"] if name not in ("t.npz", "t.zarr") else []
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        peaks.append(int(done.stdout) * 2**10)
+    sources = [tmp_path / str(n_pieces) / name for n_pieces in (5, 17)]
+    for source, n_pieces in zip(sources, (5, 17), strict=True):
+        source.parent.mkdir()
+        write(source, n_pieces)  # the fewer fill what is read ahead already
+    what = "table" if name not in ("t.npz", "t.zarr") else "arrays"
+    command = [sys.executable, "-c", MEASURE, what, *map(str, sources)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    peaks = [int(line) * 2**10 for line in done.stdout.split()]
     grown = N_PIECE * (17 - 5) * N_FEATURES * 8
     # What grows with the source would grow by all of it; the rest is noise of the allocators.
     assert peaks[1] - peaks[0] < grown / 3, [peak / 2**20 for peak in peaks]

@@ -10,10 +10,11 @@ import base64
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, StrictUndefined, Template
 from matplotlib.figure import Figure
 
 from privpipe.report.attack_figure import plot_attacks, plot_group_curve
@@ -88,11 +89,7 @@ def render_page(
     str
         HTML without scripts and without references to anything outside.
     """
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    template = environment.from_string(
-        resources.files("privpipe.report").joinpath("templates/page.html").read_text("utf-8")
-    )
-    return template.render(
+    return _page_template().render(
         title=title,
         verdict=verdict,
         verdict_text=verdict_text or VERDICTS.get(verdict, ""),
@@ -100,6 +97,15 @@ def render_page(
         facts=dict(facts or {}),
         sections=[_describe(section) for section in sections],
         version=version,
+    )
+
+
+@cache
+def _page_template() -> Template:
+    """Compiled once: to compile it takes longer than to render it."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    return environment.from_string(
+        resources.files("privpipe.report").joinpath("templates/page.html").read_text("utf-8")
     )
 
 
