@@ -11,15 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from privpipe.errors import InputError
+from privpipe.numerics.compiler import njit
 from privpipe.protocols import BoolArray, FloatArray
 
 __all__ = [
     "LoadingSums",
     "Loadings",
+    "complete_rows",
     "fit_loadings",
     "solve_scores",
     "sum_pattern",
@@ -70,21 +73,52 @@ class Loadings:
 def solve_scores(rows: FloatArray, loadings: FloatArray, ridge: float) -> FloatArray:
     """Scores of each record from the entries that are not NaN, (n_records, rank).
 
-    A record's scores depend on nothing but that record.
+    A record's scores depend on nothing but that record, to the last bit: matrix products sum in an
+    order that depends on how many records are multiplied at once.
     """
-    known = np.isfinite(rows)
-    filled = np.where(known, rows, 0.0)
     rank = loadings.shape[1]
     scores = np.empty((len(rows), rank))
-    outer = (loadings[:, :, None] * loadings[:, None, :]).reshape(len(loadings), -1)
+    sum_up: Any = _sum_systems
     for start in range(0, len(rows), BLOCK):
-        part = slice(start, start + BLOCK)
-        # One product over all features where most are known costs less than gathering each.
-        systems = (known[part].astype(np.float64) @ outer).reshape(-1, rank, rank)
-        systems += ridge * np.eye(rank)
-        right = filled[part] @ loadings
-        scores[part] = np.linalg.solve(systems, right[:, :, None])[:, :, 0]
+        part = np.ascontiguousarray(rows[start : start + BLOCK])
+        systems, right = np.zeros((len(part), rank, rank)), np.zeros((len(part), rank))
+        sum_up(part, np.ascontiguousarray(loadings), ridge, systems, right)
+        scores[start : start + BLOCK] = np.linalg.solve(systems, right[:, :, None])[:, :, 0]
     return scores
+
+
+def complete_rows(rows: FloatArray, loadings: FloatArray, ridge: float) -> FloatArray:
+    """Records as their scores have them, (n_records, n_features); each depends on itself alone."""
+    scores, made = solve_scores(rows, loadings, ridge), np.empty(rows.shape)
+    multiply: Any = _multiply_rows
+    multiply(scores, np.ascontiguousarray(loadings.T), made)
+    return made
+
+
+@njit(cache=True, nogil=True)
+def _sum_systems(rows: Any, loadings: Any, ridge: Any, systems: Any, right: Any) -> Any:
+    n, p = rows.shape
+    rank = loadings.shape[1]
+    for i in range(n):
+        for j in range(p):
+            x = rows[i, j]
+            if not np.isfinite(x):
+                continue
+            for a in range(rank):
+                right[i, a] += x * loadings[j, a]
+                for b in range(rank):
+                    systems[i, a, b] += loadings[j, a] * loadings[j, b]
+        for a in range(rank):
+            systems[i, a, a] += ridge
+
+
+@njit(cache=True, nogil=True)
+def _multiply_rows(scores: Any, loadings: Any, made: Any) -> Any:
+    for i in range(made.shape[0]):
+        made[i] = 0.0
+        for a in range(loadings.shape[0]):
+            for j in range(made.shape[1]):
+                made[i, j] += scores[i, a] * loadings[a, j]
 
 
 def sum_rows(rows: FloatArray, loadings: FloatArray, ridge: float) -> LoadingSums:

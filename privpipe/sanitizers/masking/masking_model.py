@@ -10,7 +10,7 @@ import numpy as np
 
 from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError, OptionError
-from privpipe.numerics.masking.missing import solve_scores
+from privpipe.numerics.masking.missing import complete_rows
 from privpipe.numerics.masking.sign_sums import round_to_grid, sum_with_signs
 from privpipe.numerics.random.draws import draw_uniform, sign_words
 from privpipe.protocols import (
@@ -247,7 +247,7 @@ class MaskingModel:
         if self.ridge:
             responses = (code_responses(shard, schema) - self.response_mean) / self.response_scale
             known = np.hstack([responses, rows])
-            completed = solve_scores(known, self.loadings, self.ridge) @ self.loadings.T
+            completed = complete_rows(known, self.loadings, self.ridge)
             t = len(self.response_mean)
             return np.clip(completed[:, t:], -self.bound, self.bound)
         bad = int(np.count_nonzero(~np.isfinite(rows).all(axis=1)))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from privpipe.numerics.masking.missing import (
     Loadings,
+    complete_rows,
     fit_loadings,
     solve_scores,
     sum_pattern,
@@ -114,9 +115,13 @@ def test_gram__is_that_of_the_completed_records() -> None:
     np.testing.assert_allclose(found.gram, made.T @ made, rtol=1e-8, atol=1e-8)
 
 
-def test_solve_scores__of_a_record_depend_on_it_alone() -> None:
-    rows, loadings = make_rows(9, n=700), np.random.default_rng(1).normal(size=(6, 3))
-    whole = solve_scores(rows, loadings, 0.1)
-    np.testing.assert_allclose(
-        solve_scores(rows[600:601], loadings, 0.1), whole[600:601], rtol=1e-9
-    )
+@pytest.mark.parametrize("rank", [1, 3, 7])
+def test_complete_rows__each_depends_on_itself_alone_to_the_last_bit(rank: int) -> None:
+    rows = make_rows(9, n=700)
+    loadings = np.random.default_rng(1).normal(size=(6, rank))
+    whole = complete_rows(rows, loadings, 0.1)
+    scores = solve_scores(rows, loadings, 0.1)
+    np.testing.assert_allclose(whole, scores @ loadings.T, rtol=1e-12, atol=1e-12)
+    for cut in (1, 2, 3, 5, 13, 64, 511, 699):
+        parts = [complete_rows(rows[a : a + cut], loadings, 0.1) for a in range(0, 700, cut)]
+        assert np.concatenate(parts).tobytes() == whole.tobytes(), cut
