@@ -7,8 +7,6 @@ retreats. It never sees a record.
 
 from __future__ import annotations
 
-from collections import deque
-
 import numpy as np
 import scipy.linalg as sl
 
@@ -18,14 +16,13 @@ from privpipe.protocols import FloatArray
 __all__ = ["Curvature", "HeadSolver"]
 
 ARMIJO = 1e-4
-MEMORY = 20
 SLOW = 0.03
 """A step with an old curvature should shrink the gap at least by this factor."""
 FIRST_DAMPING = 1e-3
 MORE_DAMPING = 30.0
 
 Curvature = tuple[FloatArray, FloatArray]
-"""Packed Hessian (empty where a bound replaces it) and packed block of its upper bound."""
+"""Packed Hessian (empty where the bound is it) and packed block of its upper bound."""
 
 
 class HeadSolver:
@@ -33,8 +30,7 @@ class HeadSolver:
 
     Steps solve ``(H + m B) d = -g``, H the Hessian and B the same bounding block for every score.
     The damping m starts at zero (Newton) and grows when a step is refused; at one the step
-    minimises a majorant of f and cannot fail. Without a Hessian (heads too large for one) the
-    bound starts quasi-Newton steps, and for least squares the bound *is* the Hessian.
+    minimises a majorant of f and cannot fail. For least squares the bound *is* the Hessian.
 
     The loss of optimality is judged by the Newton decrement ``gap = g^T H^-1 g / 2``, the
     distance to the minimum in the quadratic model. Where every row is penalised, by
@@ -49,17 +45,12 @@ class HeadSolver:
         Weight of ``|V|**2``; the last `n_free` rows (an intercept) are not penalised.
     n_free
         Number of unpenalised rows at the end.
-    quasi
-        Without Hessian: keep pairs of steps and slopes.
     """
 
-    def __init__(self, head: FloatArray, *, ridge: float, n_free: int, quasi: bool) -> None:
+    def __init__(self, head: FloatArray, *, ridge: float, n_free: int) -> None:
         self.head = head
-        self.quasi = quasi
         self._penalty = np.full(len(head), 2.0 * ridge)
         self._penalty[len(head) - n_free :] = 0.0
-        self._pairs: deque[tuple[FloatArray, FloatArray]] = deque(maxlen=MEMORY)
-        self._block: FloatArray = np.empty((0, 0))
         self.restart()
 
     @property
@@ -67,25 +58,16 @@ class HeadSolver:
         """Whether the gap is a bound and no estimate."""
         return bool((self._penalty > 0).all())
 
-    @property
-    def lacks_block(self) -> bool:
-        """Whether its steps wait for a bound of the curvature."""
-        return self.quasi and len(self._block) == 0
-
     def restart(self) -> None:
-        """Forget values and curvature, for they belong to another filter; keep the head.
-
-        What only shapes quasi-Newton steps is kept too: at a filter near by it is nearly right.
-        """
+        """Forget values and curvature, for they belong to another filter; keep the head."""
         self.trial = self.head
         self.value, self.gap, self.decrement = np.inf, np.inf, np.inf
         self.stalled = self.is_slow = False
         self._slope = np.zeros_like(self.head)
         self._direction = np.zeros_like(self.head)
-        self._step, self._damping = 1.0, 0.0
+        self._damping = 0.0
         self._hessian: FloatArray = np.empty((0, 0))
-        if not self.quasi:
-            self._block = self._hessian
+        self._block: FloatArray = self._hessian
 
     def penalty(self, head: FloatArray) -> float:
         """Ridge term of the loss at a head."""
@@ -99,20 +81,17 @@ class HeadSolver:
         """
         value = loss + self.penalty(self.trial)
         slope = slope + self._penalty[:, None] * self.trial
-        expected = ARMIJO * self._step * float((self._direction * self._slope).sum())
+        expected = ARMIJO * float((self._direction * self._slope).sum())
         if np.isfinite(self.value) and value > self.value + expected + 1e-13 * (1 + abs(value)):
-            self._retreat(slope)
+            self._retreat()
             return
         if curvature is not None:
             self._keep(curvature, slope.shape[1])
-        if self.quasi and np.isfinite(self.value):
-            self._remember(self.trial - self.head, slope - self._slope)
         self.head, self.value, self._slope = self.trial, value, slope
         self._damping = self._damping / 10 if self._damping > FIRST_DAMPING / 100 else 0.0
         self._direct()
         before = self.decrement
-        newton = self._direction if self._damping == 0 else -self._divide(slope, 0.0)
-        self.gap = self.decrement = float(-0.5 * (newton * slope).sum())
+        self.gap = self.decrement = self._measure_decrement(slope)
         if self.certifies:
             self.gap = float(0.5 * (slope**2 / self._penalty[:, None]).sum())
         self.is_slow = curvature is None and self.decrement > SLOW * before
@@ -134,24 +113,21 @@ class HeadSolver:
 
     def _direct(self) -> None:
         """Choose the direction of the next step from an accepted head."""
-        slope = self._slope
-        found = self._two_loops(slope) if self.quasi else self._divide(slope, self._damping)
-        self._direction, self._step = -found, 1.0
+        self._direction = self._damp()
 
-    def _retreat(self, slope: FloatArray) -> None:
-        """Refuse the trial: more damping, or for quasi-Newton steps the secant rule."""
-        if self.quasi:
-            before = float((self._direction * self._slope).sum())
-            after = float((self._direction * slope).sum())
-            share = before / (before - after) if after > 0 else 0.5
-            self._step *= float(np.clip(share, 1e-3, 0.5))
-            self.stalled = self._step < 2.0**-40
-        else:
-            self.stalled = self._damping >= 1.0
-            grown = max(FIRST_DAMPING, MORE_DAMPING * self._damping)
-            self._damping = min(1.0, grown)
-            self._direct()
-        self.trial = self.head if self.stalled else self.head + self._step * self._direction
+    def _damp(self) -> FloatArray:
+        return -self._divide(self._slope, self._damping)
+
+    def _measure_decrement(self, slope: FloatArray) -> float:
+        newton = self._direction if self._damping == 0 else -self._divide(slope, 0.0)
+        return float(-0.5 * (newton * slope).sum())
+
+    def _retreat(self) -> None:
+        """Refuse the trial: more damping."""
+        self.stalled = self._damping >= 1.0
+        self._damping = min(1.0, max(FIRST_DAMPING, MORE_DAMPING * self._damping))
+        self._direction = self._damp()
+        self.trial = self.head if self.stalled else self.head + self._direction
 
     def _keep(self, curvature: Curvature, n_scores: int) -> None:
         hessian, block = (unpack_symmetric(part) for part in curvature)
@@ -160,10 +136,6 @@ class HeadSolver:
         if len(hessian):
             jitter = 1e-12 * np.trace(hessian) / len(hessian) + 1e-300
             hessian[np.diag_indices_from(hessian)] += np.tile(self._penalty, n_scores) + jitter
-        if (
-            self.quasi
-        ):  # steps need no majorant: the curvature where nothing is known of the classes
-            block *= 2.0 / (n_scores + 1)
         block[np.diag_indices_from(block)] += self._penalty
         self._hessian, self._block = hessian, block
 
@@ -177,22 +149,3 @@ class HeadSolver:
         factor = sl.cho_factor(matrix, lower=True, check_finite=False)
         solution = sl.cho_solve(factor, slope.T.ravel(), check_finite=False)
         return np.asarray(solution.reshape(slope.T.shape).T)
-
-    def _two_loops(self, slope: FloatArray) -> FloatArray:
-        """L-BFGS direction, with the curvature bound as its first matrix."""
-        q, back = slope.copy(), []
-        for s, y in reversed(self._pairs):
-            a = float((s * q).sum() / (s * y).sum())
-            q -= a * y
-            back.append(a)
-        q = self._divide(q, 0.0)
-        if self._pairs:
-            s, y = self._pairs[-1]
-            q *= float((s * y).sum() / (y * self._divide(y, 0.0)).sum())
-        for (s, y), a in zip(self._pairs, reversed(back), strict=True):
-            q += (a - float((y * q).sum() / (s * y).sum())) * s
-        return q
-
-    def _remember(self, s: FloatArray, y: FloatArray) -> None:
-        if float((s * y).sum()) > 1e-12 * float(np.linalg.norm(s) * np.linalg.norm(y)):
-            self._pairs.append((s, y))

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from privpipe.errors import ConvergenceError, InputError
+from privpipe.numerics.minimax.inexact_newton import InexactSolver
 from privpipe.numerics.minimax.newton import Curvature, HeadSolver
 from privpipe.protocols import FloatArray
 
@@ -33,13 +34,16 @@ ROUND_BYTES = 64_000
 PRECISE = 1e-6
 """Share of the tolerance at which a head is left alone."""
 BENDS = ("curvature", "block")
+FREE = (*BENDS, "product")
+"""After these a Newton step costs nothing more."""
 
 
 class Question(NamedTuple):
     """What goes down in a round: filter, heads (None where fixed or not asked), what is wanted.
 
-    `want` is "curvature" (of heads with Newton steps), "block" (of the others), "value" or
-    "gradient"; slopes by the heads that are asked always come back.
+    `want` is "curvature" (of heads with Newton steps), "block" (of the others), "value",
+    "gradient" or "product" (of Hessians at the heads with `directions`, and nothing else);
+    otherwise slopes by the heads that are asked always come back.
     """
 
     parameters: FloatArray
@@ -47,6 +51,8 @@ class Question(NamedTuple):
     want: str
     weights: FloatArray
     """(n_tasks,): of the losses in the gradient by the filter; zero where not asked."""
+    directions: tuple[FloatArray | None, ...] = ()
+    """One per task where products are wanted."""
 
 
 class Answer(NamedTuple):
@@ -57,6 +63,7 @@ class Answer(NamedTuple):
     losses: FloatArray
     """(n_tasks, 2): over the records fitted to, and over those held out."""
     slopes: tuple[FloatArray, ...]
+    """Or products."""
     curvatures: tuple[Curvature, ...]
     gradient: FloatArray
 
@@ -163,22 +170,23 @@ class MinimaxObjective:
         Raises
         ------
         ConvergenceError
-            If an inner problem is not solved in `MAX_ROUNDS` steps.
+            If an inner problem is not solved in `MAX_ROUNDS` rounds, those of products not counted.
         """
         free = [t for t, solver in enumerate(self.solvers) if solver is not None]
         for t in free:
             self._solver(t).restart()
-        chords = 0
-        for _ in range(MAX_ROUNDS):
+        chords, steps = 0, 0
+        while steps < MAX_ROUNDS:
             want, asked = self._choose(free, chords)
             weights = self._weigh(free)
             answer = self._ask(parameters, want, asked, weights)
+            steps += want != "product"
             done = all(self._is_settled(t) for t in free)
             if done and want == "gradient" and self._agrees(weights, self._weigh(free)):
                 return self._compose(parameters, answer)
             for t in asked:
                 solver = self._solver(t)
-                if self._gains_by_a_step(solver, free=want in BENDS and not solver.quasi):
+                if self._gains_by_a_step(solver, free=want in FREE):
                     solver.propose()
             chords = 0 if want in BENDS else chords + 1
         worst = max(self._solver(t).gap for t in free)
@@ -193,6 +201,11 @@ class MinimaxObjective:
         assert solver is not None, "only asked of free heads"
         return solver
 
+    def _inexact(self, t: int) -> InexactSolver:
+        solver = self.solvers[t]
+        assert isinstance(solver, InexactSolver), "only these ask for products"
+        return solver
+
     def _is_settled(self, t: int) -> bool:
         solver = self._solver(t)
         return solver.accepted and (solver.gap <= self.inner_tolerance or solver.stalled)
@@ -204,16 +217,19 @@ class MinimaxObjective:
     def _choose(self, free: Sequence[int], chords: int) -> tuple[str, list[int]]:
         """Curvature while steps are long, the filter's gradient once the heads should be right."""
         open_ = [t for t in free if not self._is_settled(t)]
-        newton = [t for t in open_ if not self._solver(t).quasi and not self._solver(t).stalled]
-        quasi = [t for t in open_ if self._solver(t).quasi and not self._solver(t).stalled]
+        live = [t for t in open_ if not self._solver(t).stalled]
+        inexact = [t for t in live if isinstance(self._solver(t), InexactSolver)]
+        newton = [t for t in live if t not in inexact]
         if newton:
             far = [t for t in newton if self._solver(t).gap > self.inner_tolerance]
             slow = any(self._solver(t).is_slow for t in far) or chords > MAX_CHORDS
             if slow or max(self._solver(t).decrement for t in newton) > QUADRATIC:
                 return "curvature", newton
-        if bare := [t for t in quasi if self._solver(t).lacks_block]:
+        if bare := [t for t in inexact if self._inexact(t).lacks_block]:
             return "block", bare
-        if max((self._solver(t).gap for t in quasi), default=0.0) > 30 * self.inner_tolerance:
+        if waiting := [t for t in inexact if self._inexact(t).wants_product]:
+            return "product", waiting
+        if max((self._solver(t).decrement for t in inexact), default=0.0) > QUADRATIC:
             return "value", open_
         return "gradient", list(free)
 
@@ -271,9 +287,11 @@ class MinimaxObjective:
         """Bytes of a task in a round."""
         head, solver = self._solver(t).trial, self._solver(t)
         size = 2 * head.nbytes + (self.beside[t] if self.beside else 0)
+        if want == "product":
+            size += head.nbytes
         if want in BENDS:
             size += 4 * len(head) * (len(head) + 1)
-            size += 4 * head.size * (head.size + 1) if not solver.quasi else 0
+            size += 0 if isinstance(solver, InexactSolver) else 4 * head.size * (head.size + 1)
         return size
 
     def _round(
@@ -284,7 +302,12 @@ class MinimaxObjective:
             for t, solver in enumerate(self.solvers)
         )
         mine = np.where(np.isin(np.arange(len(weights)), asked), weights, 0.0)
-        answer = self.ask(Question(parameters, heads, want, mine))
+        directions: tuple[FloatArray | None, ...] = ()
+        if want == "product":
+            directions = tuple(
+                None if head is None else self._inexact(t).probe for t, head in enumerate(heads)
+            )
+        answer = self.ask(Question(parameters, heads, want, mine, directions))
         n = float(answer.counts[0])
         if n == 0:
             raise InputError(
@@ -294,13 +317,15 @@ class MinimaxObjective:
             )
         for t in asked:
             solver = self.solvers[t]
-            if solver is not None:
+            if want == "product":
+                self._inexact(t).take_product(answer.slopes[t] / n)
+            elif solver is not None:
                 solver.receive(
                     float(answer.losses[t, 0]) / n,
                     answer.slopes[t] / n,
                     _divide(answer.curvatures[t], n) if want in BENDS else None,
                 )
-        self._count(parameters, heads, answer, asked)
+        self._count(parameters, (*heads, *directions), answer, asked)
         return answer
 
     def _compose(self, parameters: FloatArray, answer: Answer) -> Evaluation:

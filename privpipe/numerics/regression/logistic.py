@@ -19,6 +19,7 @@ __all__ = [
     "measure_entropy",
     "measure_softmax",
     "measure_squares",
+    "multiply_softmax_curvature",
     "pack_symmetric",
     "sum_softmax_curvature",
     "unpack_symmetric",
@@ -122,6 +123,29 @@ def sum_softmax_curvature(
     spread = ((probabilities @ basis)[:, :, None] * inputs[:, None, :]).reshape(n, m * p)
     hessian: FloatArray = first.reshape(m * p, m * p) - spread.T @ spread
     return hessian
+
+
+def multiply_softmax_curvature(
+    inputs: FloatArray, probabilities: FloatArray, basis: FloatArray, direction: FloatArray
+) -> FloatArray:
+    """Product of the Hessian of the summed softmax loss with a direction, without the Hessian.
+
+    Parameters
+    ----------
+    inputs : (n_records, n_inputs)
+    probabilities : (n_records, n_classes)
+    basis : (n_classes, n_classes - 1)
+    direction : (n_inputs, n_classes - 1)
+        Of the head.
+
+    Returns
+    -------
+    product : (n_inputs, n_classes - 1)
+    """
+    change = (inputs @ direction) @ basis.T
+    change *= probabilities
+    change -= probabilities * (change @ np.ones(change.shape[1]))[:, None]
+    return np.asarray(inputs.T @ (change @ basis))
 
 
 def bound_softmax_curvature(moments: FloatArray) -> FloatArray:

@@ -1,4 +1,4 @@
-"""HeadSolver against scipy on the same convex problem, with Hessian and with its bound."""
+"""HeadSolver and InexactSolver against scipy on the same convex problem."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import scipy.optimize as so
 
+from privpipe.numerics.minimax.inexact_newton import InexactSolver
 from privpipe.numerics.minimax.newton import HeadSolver
 from privpipe.numerics.regression.logistic import (
     bound_softmax_curvature,
     make_class_basis,
     measure_softmax,
+    multiply_softmax_curvature,
     pack_symmetric,
     sum_softmax_curvature,
 )
@@ -40,12 +42,13 @@ def _drive(solver: HeadSolver, inputs, classes, basis, n_rounds: int) -> int:
         losses, slopes, p = measure_softmax(inputs @ solver.trial, classes, basis)
         full = sum_softmax_curvature(inputs, p, basis)
         block = bound_softmax_curvature(inputs.T @ inputs)
-        nothing = np.empty(0)
-        packed = (
-            nothing if solver.quasi else pack_symmetric(full) / 300,
-            pack_symmetric(block) / 300,
-        )
-        fresh = not solver.quasi or n == 0
+        packed = (pack_symmetric(full) / 300, pack_symmetric(block) / 300)
+        if isinstance(solver, InexactSolver) and solver.wants_product:
+            product = multiply_softmax_curvature(inputs, p, basis, solver.probe) / 300
+            solver.take_product(product)
+            solver.propose()
+            continue
+        fresh = not isinstance(solver, InexactSolver) or n == 0
         solver.receive(losses.mean(), inputs.T @ slopes / 300, packed if fresh else None)
         if solver.accepted and (solver.gap < 1e-14 or solver.stalled):
             return n
@@ -54,10 +57,12 @@ def _drive(solver: HeadSolver, inputs, classes, basis, n_rounds: int) -> int:
 
 
 @pytest.mark.parametrize("scale", [0.01, 1.0, 50.0])
-@pytest.mark.parametrize(("k", "quasi", "limit"), [(2, False, 30), (5, False, 30), (5, True, 200)])
-def test_head_solver__finds_the_minimum(scale: float, k: int, quasi: bool, limit: int) -> None:
+@pytest.mark.parametrize(
+    ("k", "inexact", "limit"), [(2, False, 30), (5, False, 30), (2, True, 60), (5, True, 100)]
+)
+def test_head_solver__finds_the_minimum(scale: float, k: int, inexact: bool, limit: int) -> None:
     inputs, classes, basis = _draw(k, scale)
-    solver = HeadSolver(np.zeros((5, k - 1)), ridge=RIDGE, n_free=1, quasi=quasi)
+    solver = _make(np.zeros((5, k - 1)), inexact)
     rounds = _drive(solver, inputs, classes, basis, limit)
     best = so.minimize(
         lambda v: [
@@ -74,19 +79,81 @@ def test_head_solver__finds_the_minimum(scale: float, k: int, quasi: bool, limit
     assert np.abs(_loss(solver.head, inputs, classes, basis)[1]).max() < 1e-5
 
 
-def test_head_solver__refuses_a_step_that_overshoots() -> None:
+def _make(start: np.ndarray, inexact: bool) -> HeadSolver:
+    if inexact:
+        return InexactSolver(start, ridge=RIDGE, n_free=1, tolerance=1e-14)
+    return HeadSolver(start, ridge=RIDGE, n_free=1)
+
+
+@pytest.mark.parametrize("inexact", [False, True])
+def test_head_solver__refuses_a_step_that_overshoots(inexact: bool) -> None:
     inputs, classes, basis = _draw(3, 1.0)
     far = 40.0 * np.random.default_rng(0).normal(size=(5, 2))
-    solver = HeadSolver(far, ridge=RIDGE, n_free=1, quasi=False)
+    solver = _make(far, inexact)
     values = []
-    for _ in range(40):
+    for _ in range(80 if inexact else 40):
         losses, slopes, p = measure_softmax(inputs @ solver.trial, classes, basis)
         packed = (
             pack_symmetric(sum_softmax_curvature(inputs, p, basis)) / 300,
             pack_symmetric(bound_softmax_curvature(inputs.T @ inputs)) / 300,
         )
+        if isinstance(solver, InexactSolver) and solver.wants_product:
+            solver.take_product(multiply_softmax_curvature(inputs, p, basis, solver.probe) / 300)
+            solver.propose()
+            continue
         solver.receive(losses.mean(), inputs.T @ slopes / 300, packed)
         values.append(solver.value)
         solver.propose()
     assert (np.diff(values) <= 1e-12).all()
     assert solver.gap < 1e-12
+
+
+@pytest.mark.parametrize("k", [2, 3, 7])
+def test_multiply_softmax_curvature__is_the_difference_of_slopes(k: int) -> None:
+    inputs, classes, basis = _draw(k, 1.0)
+    rng = np.random.default_rng(1)
+    head, direction = rng.normal(size=(2, 5, k - 1))
+
+    def slope(v: np.ndarray) -> np.ndarray:
+        return inputs.T @ measure_softmax(inputs @ v, classes, basis)[1]
+
+    p = measure_softmax(inputs @ head, classes, basis)[2]
+    product = multiply_softmax_curvature(inputs, p, basis, direction)
+    step = 1e-5
+    differences = (slope(head + step * direction) - slope(head - step * direction)) / (2 * step)
+    np.testing.assert_allclose(product, differences, rtol=1e-6, atol=1e-6)
+    whole = sum_softmax_curvature(inputs, p, basis) @ direction.T.ravel()
+    np.testing.assert_allclose(product.T.ravel(), whole, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0, 50.0])
+def test_inexact_solver__says_how_far_the_head_is(scale: float) -> None:
+    inputs, classes, basis = _draw(5, scale)
+    best = _make(np.zeros((5, 4)), inexact=True)
+    _drive(best, inputs, classes, basis, 300)
+    solver = InexactSolver(np.zeros((5, 4)), ridge=RIDGE, n_free=1, tolerance=1e-4)
+    for n in range(200):
+        losses, slopes, p = measure_softmax(inputs @ solver.trial, classes, basis)
+        block = pack_symmetric(bound_softmax_curvature(inputs.T @ inputs)) / 300
+        if solver.wants_product:
+            solver.take_product(multiply_softmax_curvature(inputs, p, basis, solver.probe) / 300)
+        else:
+            solver.receive(
+                losses.mean(), inputs.T @ slopes / 300, (np.empty(0), block) if n == 0 else None
+            )
+        if solver.accepted and solver.gap <= 1e-4:
+            break
+        solver.propose()
+    assert solver.value - best.value <= 1.2 * solver.gap <= 1.2e-4
+
+
+def test_inexact_solver__begins_at_zero_where_the_old_head_does_worse() -> None:
+    inputs, classes, basis = _draw(3, 1.0)
+    far = 40.0 * np.random.default_rng(0).normal(size=(5, 2))
+    solver = _make(far, inexact=True)
+    losses, slopes, _ = measure_softmax(inputs @ far, classes, basis)
+    block = pack_symmetric(bound_softmax_curvature(inputs.T @ inputs)) / 300
+    solver.receive(losses.mean(), inputs.T @ slopes / 300, (np.empty(0), block))
+    assert solver.accepted
+    assert not solver.head.any()
+    assert not solver.wants_product

@@ -308,7 +308,7 @@ def test_minimax_options__refuse_what_is_out_of_range(options: dict[str, Any]) -
 
 
 @pytest.mark.filterwarnings("ignore:n_filtered is 5")
-@pytest.mark.parametrize("n_classes", [6, 15, 60])
+@pytest.mark.parametrize("n_classes", [6, 15, 60, 102])
 def test_fit__a_round_is_of_the_bytes_that_the_design_counts(n_classes: int) -> None:
     rng = np.random.default_rng(0)
     private = rng.permutation(np.repeat(np.arange(n_classes), 10))
@@ -316,8 +316,17 @@ def test_fit__a_round_is_of_the_bytes_that_the_design_counts(n_classes: int) -> 
     records = Records(x, desired=x[:, 0] > 0, confidential=private.astype(str))
     options = MinimaxOptions(n_filtered=5, start="rand", max_iterations=1, regularisation=1e-3)
     fitted = fit_minimax_filter(records, options)
-    largest = fitted.history[-1, list(fitted.history_columns).index("largest_round_bytes")]
+    largest, gap = (
+        fitted.history[-1, list(fitted.history_columns).index(name)]
+        for name in ("largest_round_bytes", "inner_gap")
+    )
     inputs, q = 6, 6 * (n_classes - 1)
     filter_bytes, target = 8 * 8 * 5, 16 * inputs + 8 * inputs * (inputs + 1)
     hessian = 16 * q + 4 * q * (q + 1) + 4 * inputs * (inputs + 1)
-    assert 4 * q * (q + 1) < largest <= filter_bytes + target + hessian + 100
+    product, gradient = filter_bytes + 24 * q, 2 * filter_bytes + 16 * (q + inputs)
+    if n_classes <= 15:
+        assert 4 * q * (q + 1) < largest <= filter_bytes + target + hessian + 100
+    else:
+        assert product < largest <= max(product, gradient) + 100
+    assert largest <= 64_000
+    assert gap <= options.inner_tolerance

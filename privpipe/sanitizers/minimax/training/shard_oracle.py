@@ -24,6 +24,7 @@ from privpipe.numerics.regression.logistic import (
     bound_softmax_curvature,
     measure_softmax,
     measure_squares,
+    multiply_softmax_curvature,
     pack_symmetric,
     sum_softmax_curvature,
 )
@@ -125,7 +126,7 @@ class Resident:
         d = self.family.n_features_out
         heads = [
             task.n_inputs(d) * task.n_scores
-            if task.uses_hessian(task.n_inputs(d))
+            if task.uses_hessian(task.n_inputs(d), self.family.n_parameters)
             else task.n_inputs(d)
             for task in tasks
         ]
@@ -165,7 +166,11 @@ def _ask_round(shard: Shard, asked: Round, resident: Resident) -> Sums:
         replace(resident.tasks[one.task], lift=one.lift, pool=one.pool) for one in asked.asked
     )
     counts, losses = np.zeros(2), np.zeros((len(tasks), 2))
-    sums = [_Sums(task, head, question) for task, head in zip(tasks, question.heads, strict=True)]
+    directions = question.directions or (None,) * len(tasks)
+    sums = [
+        _Sums(task, head, direction, question)
+        for task, head, direction in zip(tasks, question.heads, directions, strict=True)
+    ]
     gradient = np.zeros(family.n_parameters) if question.want == "gradient" else NOTHING
     live = [
         t
@@ -193,13 +198,19 @@ def _ask_round(shard: Shard, asked: Round, resident: Resident) -> Sums:
 class _Sums:
     """What one task sums over the blocks of a shard."""
 
-    def __init__(self, task: Task, head: FloatArray | None, question: Question) -> None:
-        self.task, self.head = task, head
+    def __init__(
+        self,
+        task: Task,
+        head: FloatArray | None,
+        direction: FloatArray | None,
+        question: Question,
+    ) -> None:
+        self.task, self.head, self.direction = task, head, direction
         self.slope = np.zeros(() if head is None else head.shape)
         self.hessian = self.block = NOTHING
         if head is not None and question.want in BENDS:
             self.block = np.zeros((len(head), len(head)))
-            if task.uses_hessian(len(head)):
+            if question.want == "curvature" and task.is_classification:
                 self.hessian = np.zeros((head.size, head.size))
 
     def packed(self) -> list[FloatArray]:
@@ -227,12 +238,13 @@ class _Sums:
         slopes *= (fitted if counts is None else fitted * counts)[:, None]
         if counts is not None:
             per_record = per_record * counts
-        if head is not None:
+        if self.direction is not None:
+            weighed = _scale(inputs, counts)[fitted]
+            self.slope += multiply_softmax_curvature(weighed, p[fitted], task.basis, self.direction)
+        elif head is not None:
             self.slope += inputs.T @ slopes
         if self.block.size:
-            if counts is not None:
-                inputs = np.sqrt(counts)[:, None] * inputs
-            self._bend(inputs[fitted], p[fitted] if p.size else p)
+            self._bend(_scale(inputs, counts)[fitted], p[fitted] if p.size else p)
         pulled = partial(
             _pull, task=task, head=head, slopes=weight * slopes, lower=lower, mixing=mixing
         )
@@ -275,6 +287,11 @@ class _Sums:
         self.block += bound_softmax_curvature(moments) if is_class else 2 * moments
         if self.hessian.size:
             self.hessian += sum_softmax_curvature(inputs, probabilities, self.task.basis)
+
+
+def _scale(inputs: FloatArray, counts: FloatArray | None) -> FloatArray:
+    """Inputs whose products count as often as their sets hold records."""
+    return inputs if counts is None else np.asarray(np.sqrt(counts)[:, None] * inputs)
 
 
 def _pull(

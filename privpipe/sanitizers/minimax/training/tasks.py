@@ -17,6 +17,7 @@ from pydantic.dataclasses import dataclass as options_dataclass
 from privpipe.numerics.kinds import MOST_CODES
 from privpipe.numerics.minimax.descent import HISTORY_TAIL
 from privpipe.numerics.minimax.lifts import Lift
+from privpipe.numerics.minimax.objective import ROUND_BYTES
 from privpipe.numerics.regression.logistic import make_class_basis
 from privpipe.protocols import FloatArray, IntArray, Role
 from privpipe.sanitizers.options import FORBID, Options
@@ -26,14 +27,8 @@ __all__ = ["Pool", "RecordLoss", "Task", "TaskKind", "TaskOptions", "find_needs"
 TaskKind = Literal["auto", "classification", "regression"]
 MAX_AUTO_CLASSES = MOST_CODES
 """A numeric variable of integers with at most so many values is read as classes."""
-NEWTON_PARAMETERS = 600
-"""A head with more entries gets a curvature bound instead of its Hessian.
-
-Quasi-Newton steps stand where a Hessian would not fit, not where it is only large: 60 classes of
-500 records are 8e-5 nats away after 200 of them.
-"""
-LIFTED_PARAMETERS = 86
-"""The same of a head on lifted features, of which there are many: a Hessian of 30 kB."""
+HESSIAN_BYTES = 30_000
+"""A packed Hessian that is always sent: of 86 entries of a head."""
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
@@ -200,10 +195,12 @@ class Task:
         n_read = n_filtered if self.lift is None else self.lift.n_features
         return n_read + self.with_intercept
 
-    def uses_hessian(self, n_inputs: int) -> bool:
-        """Whether the head has a Hessian of its own, small enough to send."""
-        most = NEWTON_PARAMETERS if self.lift is None else LIFTED_PARAMETERS
-        return self.is_classification and n_inputs * self.n_scores <= most
+    def uses_hessian(self, n_inputs: int, n_parameters: int) -> bool:
+        """Whether the head has a Hessian of its own, small enough to send beside the filter."""
+        q = n_inputs * self.n_scores
+        room = 0 if self.lift is not None else ROUND_BYTES - 8 * (n_parameters + 2 * q)
+        room -= 4 * n_inputs * (n_inputs + 1)
+        return self.is_classification and 4 * q * (q + 1) <= max(HESSIAN_BYTES, room)
 
     def read_classes(self, labels: FloatArray) -> IntArray:
         """Class numbers of records from all their variables, (n_records,)."""

@@ -13,6 +13,7 @@ import scipy.optimize as so
 
 from privpipe.numerics.minimax.filters import DifferentiableFilter
 from privpipe.numerics.minimax.hidden_units import HiddenUnits
+from privpipe.numerics.minimax.inexact_newton import InexactSolver
 from privpipe.numerics.minimax.lifts import OutputMoments
 from privpipe.numerics.minimax.newton import HeadSolver
 from privpipe.numerics.minimax.objective import (
@@ -84,7 +85,7 @@ class TrainingRounds:
         )
         return MinimaxObjective(
             partial(_ask, self.oracle, asked),
-            [None if task.is_fixed else self._make_solver(task) for task in tasks],
+            [None if task.is_fixed else self._make_solver(task, inner_tolerance) for task in tasks],
             np.array([task.weight for task in tasks]),
             ridge=ridge,
             n_penalised=n_penalised,
@@ -93,18 +94,19 @@ class TrainingRounds:
             beside=[0 if task.lift is None else task.lift.n_bytes for task in tasks],
         )
 
-    def _make_solver(self, task: Task) -> HeadSolver:
+    def _make_solver(self, task: Task, tolerance: float) -> HeadSolver:
         """A head at zero, or as an earlier round left it if it reads the same."""
         known = self.solvers.get(task.label)
         if known is not None and known[0] is task.lift:
             return known[1]
         n_inputs = task.n_inputs(self.family.n_features_out)
-        solver = HeadSolver(
-            np.zeros((n_inputs, task.n_scores)),
-            ridge=task.ridge,
-            n_free=int(task.with_intercept and task.lift is None),
-            quasi=task.is_classification and not task.uses_hessian(n_inputs),
-        )
+        start = np.zeros((n_inputs, task.n_scores))
+        n_free = int(task.with_intercept and task.lift is None)
+        solver: HeadSolver
+        if task.is_classification and not task.uses_hessian(n_inputs, self.family.n_parameters):
+            solver = InexactSolver(start, ridge=task.ridge, n_free=n_free, tolerance=tolerance)
+        else:
+            solver = HeadSolver(start, ridge=task.ridge, n_free=n_free)
         self.solvers[task.label] = task.lift, solver
         return solver
 

@@ -11,10 +11,10 @@ import scipy.optimize as so
 from privpipe import Records
 from privpipe.numerics.minimax.filters import LinearFamily
 from privpipe.numerics.minimax.network import SigmoidFamily, draw_layers
-from privpipe.sanitizers.minimax.training import tasks as tasks_module
+from privpipe.numerics.minimax.objective import Question
 from privpipe.sanitizers.minimax.training.labelled_moments import measure_moments
 from privpipe.sanitizers.minimax.training.task_planning import plan_tasks
-from privpipe.sanitizers.minimax.training.tasks import TaskOptions
+from privpipe.sanitizers.minimax.training.tasks import Task, TaskOptions
 from privpipe.sanitizers.minimax.training.training_rounds import make_objective
 from tests.sanitizers.labelled_data import draw_labelled
 
@@ -127,14 +127,34 @@ def test_objective__fixed_heads_have_the_same_gradient_rule() -> None:
     assert phi(u).gradient @ direction == pytest.approx(slope, rel=1e-5)
 
 
-def test_objective__curvature_bound_finds_the_same_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    u = 0.3 * np.random.default_rng(3).normal(size=27)
-    exact = _objective(_records(), FAMILIES["linear"], TaskOptions())(u)
-    monkeypatch.setattr(tasks_module, "NEWTON_PARAMETERS", 0)
-    bounded = _objective(_records(), FAMILIES["linear"], TaskOptions())(u)
-    assert bounded.value == pytest.approx(exact.value, abs=1e-10)
-    # Without a Hessian and with a free intercept the gap is an estimate, no bound.
-    np.testing.assert_allclose(bounded.gradient, exact.gradient, atol=1e-5)
+@pytest.mark.parametrize("n_classes", [3, 60])
+def test_objective__products_find_the_value_of_the_hessian(
+    n_classes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, target, _ = draw_labelled(600)
+    rng = np.random.default_rng(3)
+    private = np.arange(600) % n_classes
+    x = x + rng.normal(size=(n_classes, 9))[private]
+    records = Records(x, desired=target, confidential=private.astype(float), n_shards=3)
+    asked: list[Question] = []
+    u = 0.3 * rng.normal(size=27)
+    found, rounds = [], []
+    for products in (False, True):
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                Task, "uses_hessian", lambda task, *_, p=products: task.is_classification and not p
+            )
+            phi = _objective(records, FAMILIES["linear"], TaskOptions())
+            ask = phi.ask
+            phi.ask = lambda question, ask=ask: (asked.append(question), ask(question))[1]
+            found.append(phi(u))
+            rounds.append(phi.n_rounds)
+    assert {one.want for one in asked} >= {"curvature", "block", "product", "gradient"}
+    exact, inexact = found
+    assert inexact.gap <= 1e-14
+    assert inexact.value == pytest.approx(exact.value, abs=1e-10)
+    np.testing.assert_allclose(inexact.gradient, exact.gradient, atol=1e-6)
+    assert rounds[1] < 200
 
 
 def test_objective__held_out_records_take_no_part() -> None:
