@@ -25,7 +25,7 @@ demo: $(READY)
 
 # A third of the time of a test is waiting: for a lock, a deadline, a process that is to die.
 test: $(READY)
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 # The numerical tests once more, with the inner loops of other processors.
 test-kernels: $(READY)
