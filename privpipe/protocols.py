@@ -394,6 +394,11 @@ class Method(Generic[O_contra]):
     scales
         Whether what it learns depends on the units of the features, so that it may be fitted to
         standardised ones.
+    examine
+        Refuses training records that the fit would refuse, from what `check` need not know of;
+        asked of few chunks before a run starts. None where there is nothing to look at.
+    in_rounds
+        Whether `fit` asks of all records again and again; see `Shards.oracle`.
     forgets_keys
         Whether the keys of its draws are destroyed as soon as the release is published.
     forecast
@@ -433,6 +438,8 @@ class Method(Generic[O_contra]):
     loses: Callable[[O_contra], float | None] = lambda _: None
     weighs: bool = False
     scales: bool = False
+    in_rounds: bool = False
+    examine: Callable[[O_contra, Shards], None] | None = None
     forgets_keys: bool = False
     forecast: Callable[[Any, Any], Any] | None = None
     suggest: Callable[..., Mapping[str, Any]] | None = None

@@ -14,6 +14,8 @@ from privpipe_flows.runs.configuration.configuration_file import read_options
 from privpipe_flows.runs.run import Run
 from privpipe_flows.runs.stages.check import check_stage
 from privpipe_flows.runs.stages.gate_check import GateNeeds
+from privpipe_flows.runs.stages.group_check import plan_groups
+from privpipe_flows.runs.stages.round_plan import plan_rounds
 from privpipe_flows.runs.stages.sample_check import SampleFindings, check_sample
 from privpipe_flows.runs.stages.subject_limit import count_subjects
 
@@ -25,8 +27,13 @@ def check_command(config: str, *, as_json: bool) -> dict[str, Any]:
     run = check_stage(read_options(config))
     found = check_sample(run)
     meaning, subjects = found.meaning, count_subjects(run)
+    groups, rounds = plan_groups(run), plan_rounds(run)
     if not as_json:
         _show(run, found)
+        if groups is not None:
+            say(f"groups     {groups.describe()}")
+        if rounds is not None:
+            say(f"rounds     {rounds.describe()}")
         if subjects is not None:
             say(f"subjects   {subjects.describe()}")
         say("Everything that can be known without reading all records is in order.")
@@ -38,6 +45,14 @@ def check_command(config: str, *, as_json: bool) -> dict[str, Any]:
         "constant_features": list(found.constant),
         "left_out": list_left_out(run),
         "gate": _describe_gate(found.gate),
+        "groups": None
+        if groups is None
+        else {
+            "variable": groups.name,
+            "n_groups": groups.n_groups,
+            "gate": _describe_gate(groups.gate),
+        },
+        "rounds": None if rounds is None else asdict(rounds),
         "profiles": None,  # what readers of other methods' answers find
         **_tell(found.forecast),
         "subjects": None if subjects is None else asdict(subjects),
@@ -94,6 +109,12 @@ def _show(run: Run, found: SampleFindings) -> None:
         )
     if found.dependence:
         say(f"features   {found.dependence}")
+    both = sorted({*run.options.collection.desired} & {*run.options.collection.confidential})
+    if both:
+        say(
+            f"tasks      {', '.join(both)} is both desired and confidential: whoever gets the "
+            "wanted prediction gets the confidential one, and no privacy is possible."
+        )
     if found.warning:
         say(f"gate       {found.warning}")
     elif found.gate is not None:

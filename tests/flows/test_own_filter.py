@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from privpipe import open_model, open_release
-from privpipe.errors import OptionError
+from privpipe.errors import InputError, OptionError
+from privpipe_flows.command.check_command import check_command
 from privpipe_flows.pipeline import run_pipeline
 from privpipe_flows.runs.configuration.configuration_file import read_options
+from privpipe_flows.runs.stages import round_plan
 from privpipe_flows.runs.stages.check import check_stage
+from privpipe_flows.runs.stages.group_check import plan_groups
+from privpipe_flows.runs.stages.round_plan import plan_rounds
 from tests.motion import draw_windows, write_windows
 
 CONVOLUTION = Path(__file__).parents[1] / "examples" / "convolution.py"
@@ -84,3 +89,59 @@ def test_check__a_wrong_derivative_stops_before_training(tmp_path: Path) -> None
     module.write_text(module.read_text().replace("slopes = 2 * answers", "slopes = answers"))
     with pytest.raises(OptionError, match="times the derivative"):
         check_stage(read_options(str(config)))
+
+
+def test_check__counts_groups_where_records_of_one_are_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRIVPIPE_GATE__ENFORCE", "true")
+    config = configure(tmp_path)
+    limits = "enforce = true\nconfidential_advantage_max = 0.5\nexposed_max = 0.5"
+    config.write_text(config.read_text().replace("enforce = false", limits))
+    found = plan_groups(check_stage(read_options(str(config))))
+    assert found is not None
+    assert (found.n_groups, found.gate.n_held_out) == (40, 16)
+    assert not found.gate.can_pass
+    assert "40 groups of 'subject', 16 held out" in found.describe()
+    assert "more groups" in found.describe()
+    told = check_command(str(config), as_json=True)
+    assert told["groups"]["gate"]["n_needed"] > 16
+    assert told["gate"]["n_held_out"] == 320  # records
+
+
+def test_check__says_what_is_read_once_and_what_in_every_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = check_stage(read_options(str(configure(tmp_path))))
+    found = plan_rounds(run)
+    assert found is not None
+    assert found.n_bytes == 800 * 96 * 4
+    assert "0.3 MiB of features: read once and kept." in found.describe()
+    monkeypatch.setattr(round_plan, "RESIDENT_SHARE", 1e-9)
+    assert "the rest is read anew in every round" in plan_rounds(run).describe()
+    on_workers = run.options.model_copy(
+        update={"cluster": run.options.cluster.model_copy(update={"workers": 2})}
+    )
+    assert "shared among the workers" in plan_rounds(replace(run, options=on_workers)).describe()
+
+
+def test_check__refuses_groups_that_cannot_be_read_together(tmp_path: Path) -> None:
+    config = configure(tmp_path)
+    text = config.read_text()
+    config.write_text(text.replace("group_size = 5", "group_size = 21"))
+    with pytest.raises(
+        InputError, match=r"have fewer than 21 training records\. Set group_size to"
+    ):
+        check_command(str(config), as_json=True)
+    config.write_text(text.replace('"sex"', '"activity"'))
+    with pytest.raises(InputError, match="'activity' differs between records of one group"):
+        check_command(str(config), as_json=True)
+
+
+def test_check__says_that_a_variable_cannot_be_kept_and_hidden(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = configure(tmp_path)
+    config.write_text(config.read_text().replace('desired = ["activity"]', 'desired = ["sex"]'))
+    check_command(str(config), as_json=False)
+    assert "sex is both desired and confidential" in " ".join(capsys.readouterr().out.split())

@@ -136,7 +136,7 @@ def _describe(
         table = f"[{'.'.join(names)}]"
         return f"{where}: {table} name is missing or not known; use one of: {allowed}."
     message = str(item["msg"]).removeprefix("Value error, ")
-    return f"{where}: {shown}: {message}."
+    return f"{where}: {shown}: {message.rstrip('.')}."
 
 
 def _is_tag(loc: Iterable[Any], part: Any) -> bool:

@@ -178,7 +178,8 @@ def _constant(names: Sequence[str]) -> InputError:
     return InputError(
         f"{', '.join(map(repr, names))} has one and the same value, or none, in every training "
         "record: nothing can be learned of it.",
-        remedy="Leave it out of desired and confidential, or train on records in which it varies.",
+        remedy="Leave it out of desired, confidential and group, or train on records in which it "
+        "varies.",
         code="single_class",
     )
 
@@ -224,7 +225,8 @@ def _check_imputed(options: RunOptions, method: Method[Any], training: Collectio
 
 def _check_kinds(training: Collection) -> None:
     """A class that is alone is known from the metadata."""
-    columns = (*training.schema.desired, *training.schema.confidential)
+    schema = training.schema
+    columns = (*schema.desired, *schema.confidential, *schema.groups)
     alone = [c.name for c in columns if c.n_categories is not None and c.n_categories < 2]
     if alone:
         raise _constant(alone)

@@ -180,15 +180,16 @@ def plan_gate(
     training: Collection,
     rarest: Mapping[str, float] | None = None,
     n_earlier: int = 0,
+    n_units: int | None = None,
 ) -> GateNeeds | None:
     """What the limit that asks for most asks for; None where nothing is attacked.
 
     Parameters
     ----------
-    options, training, rarest, n_earlier
+    options, training, rarest, n_earlier, n_units
         As of `plan_limits`.
     """
-    found = plan_limits(options, training, rarest, n_earlier)
+    found = plan_limits(options, training, rarest, n_earlier, n_units)
     return max(
         found, key=lambda one: (not one.can_pass, not one.has_room, one.n_needed), default=None
     )
@@ -199,6 +200,7 @@ def plan_limits(
     training: Collection,
     rarest: Mapping[str, float] | None = None,
     n_earlier: int = 0,
+    n_units: int | None = None,
 ) -> list[GateNeeds]:
     """What every limit asks for, of all that is attacked.
 
@@ -214,9 +216,11 @@ def plan_limits(
         as two in ten would of two classes alike. Without it, classes are of one size.
     n_earlier
         Earlier releases that are joined with this one.
+    n_units
+        Groups to count instead of records.
     """
     attacked = find_attack_options(options)
-    n_records, share = training.schema_of_records.n_records, options.audit.holdout
+    n_records, share = n_units or training.schema_of_records.n_records, options.audit.holdout
     n_held_out = int(n_records * share) if share else n_records
     found: list[GateNeeds] = []
     if _mixes_records(METHODS[options.method.name]):

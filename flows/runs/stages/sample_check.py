@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from privpipe.capabilities import Forecast
 from privpipe_flows.runs.run import Run
-from privpipe_flows.runs.stages.budget import BudgetMeaning, explain_budget
+from privpipe_flows.runs.stages.budget import MOST_CHUNKS, BudgetMeaning, explain_budget
 from privpipe_flows.runs.stages.check import check_variation
 from privpipe_flows.runs.stages.earlier import count_earlier
 from privpipe_flows.runs.stages.gate_check import GateNeeds, plan_gate, suggest_gate, write_keys
@@ -68,10 +68,12 @@ def check_sample(run: Run) -> SampleFindings:
     Raises
     ------
     InputError, RankError
-        If a variable does not vary, records have gaps that the run would fail on, or the fit
-        refuses the features.
+        If a variable does not vary, groups are too small to be read together, records have gaps
+        that the run would fail on, or the fit refuses the features.
     """
     constant, _ = check_variation(run)
+    if run.method.examine is not None and run.training.plan.n_chunks <= MOST_CHUNKS:
+        run.method.examine(run.options.method, run.training.keeping(run.split, "fit"))
     meaning = explain_budget(run, strict=True)
     forecast = forecast_run(run)
     if not run.options.gate.enforce:

@@ -7,9 +7,12 @@ retreats. It never sees a record.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 import scipy.linalg as sl
 
+from privpipe.errors import ConvergenceError
 from privpipe.numerics.regression.logistic import unpack_symmetric
 from privpipe.protocols import FloatArray
 
@@ -20,6 +23,8 @@ SLOW = 0.03
 """A step with an old curvature should shrink the gap at least by this factor."""
 FIRST_DAMPING = 1e-3
 MORE_DAMPING = 30.0
+ROUNDING = (0.0, 1e-12, 1e-9, 1e-6, 1e-3)
+"""Dampings that are tried where a Hessian is not positive."""
 
 Curvature = tuple[FloatArray, FloatArray]
 """Packed Hessian (empty where the bound is it) and packed block of its upper bound."""
@@ -143,9 +148,15 @@ class HeadSolver:
         """Solve with the damped Hessian, or with the block where there is none."""
         if len(self._hessian) == 0:
             return np.asarray(sl.solve(self._block, slope, assume_a="pos", check_finite=False))
-        matrix = self._hessian
-        if damping > 0:
-            matrix = matrix + damping * np.kron(np.eye(slope.shape[1]), self._block)
-        factor = sl.cho_factor(matrix, lower=True, check_finite=False)
-        solution = sl.cho_solve(factor, slope.T.ravel(), check_finite=False)
-        return np.asarray(solution.reshape(slope.T.shape).T)
+        bound = np.kron(np.eye(slope.shape[1]), self._block)
+        # Where every record is told with certainty, rounding is all that a Hessian holds.
+        for least in ROUNDING:
+            matrix = self._hessian + max(damping, least) * bound
+            with suppress(np.linalg.LinAlgError):
+                factor = sl.cho_factor(matrix, lower=True, check_finite=False)
+                solution = sl.cho_solve(factor, slope.T.ravel(), check_finite=False)
+                return np.asarray(solution.reshape(slope.T.shape).T)
+        raise ConvergenceError(
+            "The curvature of an inner problem is not positive, or not finite.",
+            remedy="Raise regularisation, or scale the features: [collection] standardise = true.",
+        )

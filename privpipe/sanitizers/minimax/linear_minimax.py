@@ -26,6 +26,7 @@ from privpipe.sanitizers.minimax.linear_filter import EMPIRICAL, LinearFilter, M
 from privpipe.sanitizers.minimax.training.adversaries import (
     AdversaryOptions,
     check_adversaries,
+    examine_groups,
     find_columns,
     find_maxima,
 )
@@ -426,6 +427,8 @@ METHODS = (
         releases="rows",
         scales=True,
         warms=True,
+        in_rounds=True,
+        examine=examine_groups,
         fit=fit_minimax_filter,
         vary=vary_training,
         source="Hamm 2017, Minimax Filter, JMLR 18, Algorithm 1 and section 4",

@@ -39,7 +39,11 @@ from privpipe.sanitizers.minimax.own_families import (
     plan_family_tasks,
     train_family,
 )
-from privpipe.sanitizers.minimax.training.adversaries import check_adversaries, find_columns
+from privpipe.sanitizers.minimax.training.adversaries import (
+    check_adversaries,
+    examine_groups,
+    find_columns,
+)
 from privpipe.sanitizers.minimax.training.labelled_moments import (
     LABEL_STATISTICS,
     LabelledMoments,
@@ -242,6 +246,8 @@ METHODS = (
         needs=find_needs,
         releases="rows",
         scales=True,
+        in_rounds=True,
+        examine=examine_groups,
         fit=fit_minimax_neural_filter,
         source="Hamm 2017, Minimax Filter, JMLR 18, section 6.1 (Minimax 2)",
         maps=(NeuralFilter,),

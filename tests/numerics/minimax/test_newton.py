@@ -157,3 +157,21 @@ def test_inexact_solver__begins_at_zero_where_the_old_head_does_worse() -> None:
     assert solver.accepted
     assert not solver.head.any()
     assert not solver.wants_product
+
+
+def test_head_solver__steps_where_every_record_is_told_with_certainty() -> None:
+    """Probabilities of one and zero: a Hessian of rounding alone; an intercept has no ridge."""
+    inputs, classes, basis = _draw(3, 1.0)
+    inputs = np.column_stack([1e6 * inputs[:, :4], np.ones(300)])
+    solver = HeadSolver(1e3 * np.ones((5, 2)), ridge=1e-12, n_free=1)
+    losses, slopes, p = measure_softmax(inputs @ solver.trial, classes, basis)
+    hessian = sum_softmax_curvature(inputs, p, basis) / 300
+    hessian[4, 4] -= 1e-6  # as rounding leaves it
+    with pytest.raises(np.linalg.LinAlgError):
+        np.linalg.cholesky(hessian)
+    block = bound_softmax_curvature(inputs.T @ inputs) / 300
+    packed = (pack_symmetric(hessian), pack_symmetric(block))
+    solver.receive(losses.mean(), inputs.T @ slopes / 300, packed)
+    solver.propose()
+    assert np.isfinite(solver.gap)
+    assert np.isfinite(solver.trial).all()

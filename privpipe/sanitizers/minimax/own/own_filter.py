@@ -27,7 +27,11 @@ from privpipe.sanitizers.minimax.own.declared_family import Setting, build_filte
 from privpipe.sanitizers.minimax.own.filter_code import FilterCode, is_trusted, trust
 from privpipe.sanitizers.minimax.own.vjp_check import check_filter
 from privpipe.sanitizers.minimax.own_families import FamilyOptions, fit_minimax_family
-from privpipe.sanitizers.minimax.training.adversaries import check_adversaries, find_columns
+from privpipe.sanitizers.minimax.training.adversaries import (
+    check_adversaries,
+    examine_groups,
+    find_columns,
+)
 from privpipe.sanitizers.minimax.training.labelled_moments import LABEL_STATISTICS
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks
 from privpipe.sanitizers.minimax.training.tasks import find_needs
@@ -72,7 +76,7 @@ class MinimaxOwnOptions(FamilyOptions):
         code = FilterCode.read(self.filter, self.module)
         if self.sha256 is not None and self.sha256 != code.sha256:
             raise OptionError(
-                f"the file of the filter has the SHA-256 {code.sha256}, not the one of sha256",
+                f"the file of the filter has the SHA-256 {code.sha256}, not the one of sha256.",
                 remedy="Restore the file, or read it and change sha256.",
                 code="filter-changed",
             )
@@ -249,6 +253,8 @@ METHODS = (
         needs=find_needs,
         releases="rows",
         scales=True,
+        in_rounds=True,
+        examine=examine_groups,
         fit=fit_minimax_own_filter,
         source="A filter of one's own; Hamm 2017, Minimax Filter, JMLR 18, section 4",
         maps=(OwnFilter,),

@@ -17,7 +17,8 @@ from pydantic.dataclasses import dataclass as options_dataclass
 from privpipe.errors import OptionError
 from privpipe.numerics.minimax.lifts import Lift
 from privpipe.numerics.minimax.objective import SmoothMaximum
-from privpipe.protocols import Role, ShardSchema
+from privpipe.protocols import Role, Shards, ShardSchema
+from privpipe.sanitizers.minimax.training.group_pooling import check_groups
 from privpipe.sanitizers.minimax.training.tasks import Pool, Task, TaskOptions
 from privpipe.sanitizers.options import FORBID
 
@@ -25,6 +26,7 @@ __all__ = [
     "AdversaryKind",
     "AdversaryOptions",
     "check_adversaries",
+    "examine_groups",
     "find_columns",
     "find_maxima",
     "name_adversaries",
@@ -140,6 +142,12 @@ def check_adversaries(options: AdversaryOptions, schema: ShardSchema) -> None:
             f"The adversary group infers classes; {numbers[0]!r} is read as a number.",
             remedy='Set confidential_task = "classification", or leave the adversary group out.',
         )
+
+
+def examine_groups(options: AdversaryOptions, shards: Shards) -> None:
+    """Raise InputError for groups of which the adversary group can make no sets."""
+    if "group" in options.adversary:
+        check_groups(shards, options.group_size)
 
 
 def find_columns(options: AdversaryOptions) -> Mapping[Role, tuple[str, ...]]:
