@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -49,9 +50,11 @@ def frontier_command(
     models = folder / "models"
     models.mkdir(exist_ok=True, mode=0o700)
     steps = Steps(folder, partial(say, stderr=True))
+    # There is no release here, and so no workspace beside it.
+    cluster = replace(cluster_options(options), scratch=str(folder / "dask"))
     with (
         follow_steps(steps),
-        open_executor(cluster_options(options), checked.run_id, lambda _: None) as executor,
+        open_executor(cluster, checked.run_id, lambda _: None) as executor,
     ):
         found = measure_frontier(options, points, executor, models)
         content = io.BytesIO()

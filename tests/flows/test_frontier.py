@@ -90,6 +90,32 @@ def test_frontier__goes_on_and_says_what_every_filter_keeps_and_hides(
         assert "activity" in point["private"]
 
 
+def test_frontier__workers_have_a_place_for_what_they_spill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With workers of its own it ended in FileNotFoundError: no run had made a workspace."""
+    monkeypatch.setenv("PRIVPIPE_CACHE", str(tmp_path / "cache"))
+    config = Path(configure(tmp_path))
+    config.write_text(config.read_text().replace("workers = 0", "workers = 1"))
+    write_windows(str(tmp_path / "windows.zarr"), draw_windows(20, 30), 200)
+
+    def stop(*args):  # type: ignore[no-untyped-def]
+        (scratch,) = (tmp_path / "cache").rglob("dask")
+        assert scratch.is_dir()
+        assert scratch.stat().st_mode & 0o77 == 0
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("privpipe_flows.command.frontier_command.measure_frontier", stop)
+    with pytest.raises(KeyboardInterrupt):
+        frontier_command(
+            str(config), out=str(tmp_path / "out"), tradeoffs="10", widths="1", as_json=True
+        )
+    assert not list((tmp_path / "cache").rglob("dask"))
+    assert sorted(tmp_path.iterdir()) == [
+        tmp_path / n for n in ("cache", "run.toml", "windows.zarr")
+    ]
+
+
 def test_frontier__what_cannot_be_asked_is_refused(tmp_path: Path) -> None:
     write_windows(str(tmp_path / "windows.zarr"), draw_windows(4, 10), 20)
     given = {"out": str(tmp_path), "tradeoffs": "10", "as_json": True}
