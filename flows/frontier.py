@@ -166,8 +166,9 @@ def measure_frontier(
     group = options.audit.group
     rows = [
         step(
-            f"{one.history} {asked}",
+            one.history,
             partial(_measure_point, one, fit, held_out, attack, group, standardises, models),
+            str(asked),
         )
         for one in points
     ]

@@ -62,9 +62,10 @@ class Steps:
         if kept and not self.n_done:
             self.say(f"going on: {kept} of {self.n_expected} steps were done before")
 
-    def run(self, name: str, function: Callable[[], T]) -> T:
+    def run(self, name: str, function: Callable[[], T], settings: str = "") -> T:
         """The result of a step: kept from before, or worked out now and kept."""
-        path = self.folder and self.folder / f"{hashlib.sha256(name.encode()).hexdigest()}.json"
+        named = f"{name} {settings}" if settings else name
+        path = self.folder and self.folder / f"{hashlib.sha256(named.encode()).hexdigest()}.json"
         if path and path.is_file():
             self.n_done += 1
             self.n_found += 1
@@ -120,17 +121,19 @@ class Steps:
 _current: ContextVar[Steps] = ContextVar("steps", default=Steps())  # noqa: B039 - keeps nothing
 
 
-def step(name: str, function: Callable[[], T]) -> T:
+def step(name: str, function: Callable[[], T], settings: str = "") -> T:
     """Do a step of whatever reproduction runs.
 
     Parameters
     ----------
     name
-        Which step: the same name and data have the same result.
+        Which step: the same name, settings and data have the same result.
     function
         Works it out, as JSON has it: numbers, strings, lists and dictionaries with string keys.
+    settings
+        What its result depends on beside its name, and nobody wants to read.
     """
-    return _current.get().run(name, function)
+    return _current.get().run(name, function, settings)
 
 
 def expect_steps(n_steps: int) -> None:
