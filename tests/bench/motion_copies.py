@@ -61,8 +61,8 @@ def write_copies(url: str, folder: str | Path, n_copies: int, n_most: int | None
 NAMES = {"activity": 6, "subject": 30}
 
 
-def read_peak() -> float:
-    """Largest resident memory that this process had, in MB."""
+def read_resident() -> float:
+    """Resident memory of this process now, in MB: the features that it keeps among it."""
     return float(psutil.Process().memory_info().rss) / 1e6
 
 
@@ -74,7 +74,7 @@ def fit_on_workers(collection: Collection, workers: int, label: str) -> dict[str
         shards = ShardedCollection(collection, DaskExecutor(client, label))
         fitted = fit_minimax_filter(shards, OPTIONS)
         wall, after = time.perf_counter() - start, client.run(time.process_time)
-        memory = max(client.run(read_peak).values())
+        memory = max(client.run(read_resident).values())
     busiest = max(after[key] - before[key] for key in after)
     return {"cpu": busiest, "wall": wall, "memory": memory, "phi": fitted.history[-1, 1]}
 
