@@ -152,14 +152,15 @@ def _describe_records(run: Run, trained: Trained, plan: ReleasePlan) -> dict[str
 def _say_guarantee(guarantee: Guarantee) -> str:
     """A guarantee in a line, without what says nothing."""
     number = "" if guarantee.number is None else f" {guarantee.number:g}"
+    promised = guarantee.kind != "none"
     parts = [
-        guarantee.statement,
-        f"{guarantee.kind}{number} {guarantee.unit}".strip(),
-        guarantee.scope,
+        guarantee.statement or ("" if promised else "no promise for single records"),
+        f"{guarantee.kind}{number} {guarantee.unit}".strip() if promised else "",
+        guarantee.scope if promised else "",
         guarantee.theorem,
         guarantee.assumptions,
         f"delta {guarantee.delta:g}" if guarantee.delta else "",
-        f"protects {guarantee.protects}",
+        f"protects {guarantee.protects}" if promised else "",
         ", ".join(f"{name} {value:g}" for name, value in guarantee.parameters),
     ]
     return "; ".join(filter(None, parts))
