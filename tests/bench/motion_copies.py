@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+from threadpoolctl import threadpool_limits
 
 from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.passes.pass_checkpoints import Checkpoints
@@ -105,8 +106,11 @@ def compare_sizes(folder: str | Path, sizes: tuple[int, int], n_most: int | None
 
 
 def compare_resumed(folder: str | Path, n_copies: int, n_most: int | None) -> list[Row]:
-    """A fit in this process that is killed at .6 of its processor time, and what is left then."""
-    with tempfile.TemporaryDirectory(prefix="bench-copies-") as place:
+    """A fit in this process that is killed at .6 of its processor time, and what is left then.
+
+    On one thread, as on a worker: threads that wait for one another spend processor time too.
+    """
+    with threadpool_limits(1), tempfile.TemporaryDirectory(prefix="bench-copies-") as place:
         collection = write_copies(f"{place}/records.zarr", folder, n_copies, n_most)
 
         def fit(kept: str, seconds: float) -> float:

@@ -15,10 +15,13 @@ from distributed import Client
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import prepare_evidence
+from privpipe.cluster.events import Event
 from privpipe.cluster.executors.dask_executor import DaskExecutor
+from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.cluster.passes.judging.attack_tasks import distribute_attacks
 from privpipe.cluster.passes.pass_checkpoints import FEWEST_CHECKPOINTED, Checkpoints
 from privpipe.cluster.passes.reduce import ShardedCollection, summarise_chunks
+from privpipe.errors import PrivpipeError
 from privpipe.numerics.regression.moments import CoMoments
 from privpipe.protocols import Shard
 from privpipe.records.holdout import make_split
@@ -42,6 +45,14 @@ def narrow_moments_of(shard: Shard) -> CoMoments:
 
 def wide_moments_of(shard: Shard) -> CoMoments:
     return CoMoments.of(np.tile(shard.features, 13))
+
+
+def tiled_moments_of(shard: Shard, *, copies: int) -> CoMoments:
+    return CoMoments.of(np.tile(shard.features, copies))
+
+
+def fails(*_: object) -> Shard:
+    raise AssertionError("nobody was to read records")
 
 
 class DyingSummary:
@@ -249,3 +260,26 @@ def test_attacks__are_not_repeated(client: Client, checkpoints: Checkpoints) -> 
     assert [o.seconds for o in again.outcomes] == [o.seconds for o in first.outcomes]
     assert [o.seconds for o in alone.outcomes] != [o.seconds for o in first.outcomes]
     assert [o.scores for o in again.outcomes] == [o.scores for o in alone.outcomes]
+
+
+def test_reduce__keeps_the_whole_of_what_is_too_large_beside_a_task(
+    collection: Collection, checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """41 kB beside the 1152 of all records, and beside the 288 of a task."""
+    heard: list[Event] = []
+    wide = partial(tiled_moments_of, copies=8)
+    shards = ShardedCollection(collection, LocalExecutor(heard.append), checkpoints=checkpoints)
+    whole = shards.reduce(wide)
+    assert len(list(Path(checkpoints.url).iterdir())) == 1
+    told = count_chunks(heard)
+    heard.clear()
+    monkeypatch.setattr(Collection, "shard", fails)
+    assert np.array_equal(shards.reduce(wide).scatter, whole.scatter)
+    assert count_chunks(heard) == told == len(CHUNKS)
+    with pytest.raises(PrivpipeError, match="AssertionError"):
+        shards.reduce(partial(tiled_moments_of, copies=7))
+
+
+def count_chunks(heard: list[Event]) -> float:
+    """Chunks by which a pass advanced."""
+    return sum(event.amount for event in heard if event.what == "advances")

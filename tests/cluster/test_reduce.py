@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from distributed import Client, get_task_stream
+from distributed import Client, Worker, get_task_stream
 
 from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.passes.reduce import ShardedCollection
@@ -139,6 +139,23 @@ def test_oracle__keys_carry_the_function_and_the_run(client: Client, url: str) -
     ask(np.zeros(9))
     prefixes = client.run_on_scheduler(lambda dask_scheduler: set(dask_scheduler.task_prefixes))
     assert {"load_shards", "gradient_of"} <= prefixes
+
+
+def test_oracle__gives_every_worker_as_many_shards(client: Client, url: str) -> None:
+    """The slowest worker ends a round: nobody holds more than one block more than another."""
+    for run in range(3):
+        executor = DaskExecutor(client, f"5e5e000{run}")
+        ask = ShardedCollection(open_collection(url, desired=["height"]), executor).oracle(
+            gradient_of, offset=0.0
+        )
+        ask(np.zeros(9))
+        held = client.run(count_blocks, prefix=f"load_shards-5e5e000{run}")
+        assert max(held.values()) - min(held.values()) <= 1 < min(held.values())
+
+
+def count_blocks(dask_worker: Worker, prefix: str) -> int:
+    """Worker side: blocks of records that this worker holds."""
+    return sum(str(key).startswith(prefix) for key in dask_worker.data)
 
 
 def test_collection__answers_alike_without_workers(url: str) -> None:

@@ -69,8 +69,9 @@ class ResidentOracle:
         token: str,
         gather: Gather,
     ) -> ResidentOracle:
-        """Let the workers load the shards."""
+        """Let the workers load the shards, as many each: the slowest one ends a round."""
         sent = [send(client, value) for value in shared]
+        places = spread_evenly(sorted(client.scheduler_info(n_workers=-1)["workers"]), len(tasks))
         kept = send(client, dict(resident))
         blocks = tuple(
             client.submit(
@@ -79,10 +80,12 @@ class ResidentOracle:
                 *sent,
                 task,
                 key=f"load_shards-{token}-{number:06d}",
+                workers=place,
+                allow_other_workers=place is not None,
                 pure=False,
                 retries=2,
             )
-            for number, task in enumerate(tasks)
+            for number, (task, place) in enumerate(zip(tasks, places, strict=True))
         )
         return cls(client, function, blocks, kept, token, gather)
 
@@ -120,6 +123,19 @@ class ResidentOracle:
         for number, block in enumerate(self.blocks):
             placed[next(iter(sorted(holders.get(block.key, ()))), "")].append(number)
         return dict(sorted(placed.items()))
+
+
+def spread_evenly(workers: Sequence[str], n_blocks: int) -> list[str | None]:
+    """Which worker should hold which block: neighbours together, numbers apart by at most one.
+
+    None, for wherever the scheduler sees fit, while nobody is there yet.
+
+    >>> spread_evenly(["a", "b"], 5)
+    ['a', 'a', 'a', 'b', 'b']
+    """
+    if not workers:
+        return [None] * n_blocks
+    return [workers[number * len(workers) // n_blocks] for number in range(n_blocks)]
 
 
 def load_shards(collection: Collection, chunks: list[int]) -> list[Shard]:

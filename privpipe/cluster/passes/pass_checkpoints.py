@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from dask.tokenize import TokenizationError, tokenize
 
-from privpipe.protocols import Statistics, Sums
+from privpipe.protocols import Statistics
 from privpipe.store.access.checkpoints import PartialSum, read_checkpoint, write_checkpoint
 
 __all__ = ["Checkpoints", "KnownAnswers", "KnownSteps", "RunningSum"]
@@ -29,6 +29,7 @@ LARGEST_STEP = 2**26
 """Bytes of an answer of a step; of alphabets of millions of symbols alone are they larger."""
 
 S = TypeVar("S", bound=Statistics)
+A = TypeVar("A")
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Checkpoints:
 
 
 class KnownAnswers:
-    """Answers of an oracle to the questions of a fit; stored, if there is a place for them.
+    """Answers about all records to the questions of a fit; stored, if there is a place for them.
 
     A fit is a function of the answers to its questions: one that was interrupted asks the same
     again, finds what is known, and goes on where it stopped, to the same map, bit for bit.
@@ -87,9 +88,9 @@ class KnownAnswers:
     Parameters
     ----------
     checkpoints
-        About the oracle; None to store nothing.
+        About who answers; None to store nothing.
     n_records, n_bytes
-        What it sums over: answers that may say too much of few records, or are large beside
+        What is summed over: answers that may say too much of few records, or are large beside
         them, are not stored.
     """
 
@@ -97,12 +98,12 @@ class KnownAnswers:
         self._checkpoints = checkpoints if n_records >= FEWEST_CHECKPOINTED else None
         self._most_bytes = CHECKPOINTED_SHARE * n_bytes
 
-    def find(self, question: Any, ask: Callable[[Any], Sums]) -> Sums:
+    def find(self, question: Any, ask: Callable[[Any], A]) -> A:
         """The known answer, or the one that `ask` gives, which is known from now on."""
         checkpoints = self._checkpoints and self._checkpoints.about(question)
         if checkpoints is None:
             return ask(question)
-        known: Sums | None = checkpoints.read("answer")
+        known: A | None = checkpoints.read("answer")
         if known is not None:
             return known
         answer = ask(question)

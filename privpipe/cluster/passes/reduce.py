@@ -55,17 +55,32 @@ class ShardedCollection:
         return self.collection.schema
 
     def reduce(self, summarise: Callable[[Shard], S]) -> S:
-        """Summarise and merge chunk by chunk; see `Shards.reduce`."""
+        """Summarise and merge chunk by chunk; see `Shards.reduce`.
+
+        The whole is checkpointed beside what it is merged from: a statistic that is too large
+        beside the records of a task may be small beside all of them.
+        """
         checkpoints = self.checkpoints and self.checkpoints.about(self.collection, summarise)
-        work, n_chunks = f"sum_{self.label}", self.collection.plan.n_chunks
-        self.executor.listener(Event(work, "begins", n_chunks, "chunks"))
-        try:
-            found: S = self.executor.reduce(
+
+        asked = False
+
+        def ask(_: str) -> S:
+            nonlocal asked
+            asked = True
+            whole: S = self.executor.reduce(
                 summarise_chunks,
                 (self.collection, summarise, checkpoints),
                 self._tasks(),
                 label=self.label,
             )
+            return whole
+
+        work, n_chunks = f"sum_{self.label}", self.collection.plan.n_chunks
+        self.executor.listener(Event(work, "begins", n_chunks, "chunks"))
+        try:
+            found = self._remember(checkpoints).find("whole", ask)
+            if not asked:
+                self.executor.listener(Event(work, "advances", n_chunks, "chunks"))
             return found
         finally:
             self.executor.listener(Event(work, "ends", unit="chunks"))
@@ -87,10 +102,7 @@ class ShardedCollection:
         checkpoints = self.checkpoints and self.checkpoints.about(
             "oracle", self.collection, function, resident
         )
-        n_bytes = sum(
-            _measure_bytes(self.collection, chunk) for chunk in range(self.collection.plan.n_chunks)
-        )
-        known = KnownAnswers(checkpoints, self.collection.n_records, n_bytes)
+        known = self._remember(checkpoints)
 
         def ask_and_tell(parameters: Any, /) -> Sums:
             answer = known.find(parameters, ask)
@@ -98,6 +110,12 @@ class ShardedCollection:
             return answer
 
         return ask_and_tell
+
+    def _remember(self, checkpoints: Checkpoints | None) -> KnownAnswers:
+        n_bytes = sum(
+            _measure_bytes(self.collection, chunk) for chunk in range(self.collection.plan.n_chunks)
+        )
+        return KnownAnswers(checkpoints, self.collection.n_records, n_bytes)
 
     def _tasks(self) -> list[list[int]]:
         return [list(chunks) for chunks in self.collection.plan.tasks()]
