@@ -83,18 +83,19 @@ def checkpoints(tmp_path: Path) -> Checkpoints:
 def test_sum__goes_on_within_a_task_and_ends_with_the_same_bits(
     collection: Collection, checkpoints: Checkpoints
 ) -> None:
-    undisturbed = summarise_chunks(collection, moments_of, None, CHUNKS)
+    undisturbed = summarise_chunks(collection, moments_of, None, CHUNKS).statistic
     for dies_at in (0, 3, 2):
         with pytest.raises(KeyboardInterrupt):
             summarise_chunks(collection, DyingSummary(dies_at), checkpoints, CHUNKS)
     rest = DyingSummary()
-    resumed = summarise_chunks(collection, rest, checkpoints, CHUNKS)
+    resumed = summarise_chunks(collection, rest, checkpoints, CHUNKS).statistic
     assert rest.seen == len(CHUNKS) - 5
     assert np.array_equal(resumed.scatter, undisturbed.scatter)
     assert np.array_equal(resumed.mean, undisturbed.mean)
     again = DyingSummary(dies_at=0)
     assert np.array_equal(
-        summarise_chunks(collection, again, checkpoints, CHUNKS).mean, undisturbed.mean
+        summarise_chunks(collection, again, checkpoints, CHUNKS).statistic.mean,
+        undisturbed.mean,
     )
 
 
@@ -148,9 +149,9 @@ def test_sum__of_fewer_chunks_is_not_taken_from_that_of_more(
     collection: Collection, checkpoints: Checkpoints
 ) -> None:
     for chunks in (range(8), range(4), range(4, 8)):
-        found = summarise_chunks(collection, moments_of, checkpoints, chunks)
+        found = summarise_chunks(collection, moments_of, checkpoints, chunks).statistic
         assert found.count == 2000 * len(chunks)
-        expected = summarise_chunks(collection, moments_of, None, chunks)
+        expected = summarise_chunks(collection, moments_of, None, chunks).statistic
         assert np.array_equal(found.mean, expected.mean)
 
 

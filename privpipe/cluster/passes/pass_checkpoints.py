@@ -14,10 +14,10 @@ from typing import Any, Generic, TypeVar
 
 from dask.tokenize import TokenizationError, tokenize
 
-from privpipe.protocols import Statistics
+from privpipe.protocols import Statistics, Sums
 from privpipe.store.access.checkpoints import PartialSum, read_checkpoint, write_checkpoint
 
-__all__ = ["Checkpoints", "KnownAnswers", "KnownSteps", "RunningSum"]
+__all__ = ["Checkpoints", "KnownAnswers", "KnownSteps", "RunningSum", "remember_whole"]
 
 CHECKPOINTED_SHARE = 1 / 16
 """Of the bytes that a statistic sums up; a larger one is not stored."""
@@ -29,7 +29,6 @@ LARGEST_STEP = 2**26
 """Bytes of an answer of a step; of alphabets of millions of symbols alone are they larger."""
 
 S = TypeVar("S", bound=Statistics)
-A = TypeVar("A")
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ class Checkpoints:
 
 
 class KnownAnswers:
-    """Answers about all records to the questions of a fit; stored, if there is a place for them.
+    """Answers of an oracle to the questions of a fit; stored, if there is a place for them.
 
     A fit is a function of the answers to its questions: one that was interrupted asks the same
     again, finds what is known, and goes on where it stopped, to the same map, bit for bit.
@@ -88,9 +87,9 @@ class KnownAnswers:
     Parameters
     ----------
     checkpoints
-        About who answers; None to store nothing.
+        About the oracle; None to store nothing.
     n_records, n_bytes
-        What is summed over: answers that may say too much of few records, or are large beside
+        What it sums over: answers that may say too much of few records, or are large beside
         them, are not stored.
     """
 
@@ -98,12 +97,12 @@ class KnownAnswers:
         self._checkpoints = checkpoints if n_records >= FEWEST_CHECKPOINTED else None
         self._most_bytes = CHECKPOINTED_SHARE * n_bytes
 
-    def find(self, question: Any, ask: Callable[[Any], A]) -> A:
+    def find(self, question: Any, ask: Callable[[Any], Sums]) -> Sums:
         """The known answer, or the one that `ask` gives, which is known from now on."""
         checkpoints = self._checkpoints and self._checkpoints.about(question)
         if checkpoints is None:
             return ask(question)
-        known: A | None = checkpoints.read("answer")
+        known: Sums | None = checkpoints.read("answer")
         if known is not None:
             return known
         answer = ask(question)
@@ -136,6 +135,22 @@ class KnownSteps:
             about.write("step", answer, most_bytes=LARGEST_STEP)
 
 
+def remember_whole(
+    checkpoints: Checkpoints | None, n_bytes: int, ask: Callable[[], PartialSum]
+) -> PartialSum:
+    """The statistic of all chunks as it was stored, or as `ask` gives it, which is stored then.
+
+    What is too large beside the records of a task may be small beside all of them, of `n_bytes`.
+    """
+    known: PartialSum | None = checkpoints.read("whole") if checkpoints else None
+    if known is not None:
+        return known
+    whole = ask()
+    if checkpoints and whole.n_records >= FEWEST_CHECKPOINTED:
+        checkpoints.write("whole", whole, most_bytes=CHECKPOINTED_SHARE * n_bytes)
+    return whole
+
+
 class RunningSum(Generic[S]):
     """The statistic of the chunks of a task so far; stored as it grows, if there is a place for it.
 
@@ -155,6 +170,12 @@ class RunningSum(Generic[S]):
         self._bytes_allowed = 0.0
         self._size = 0
 
+    @property
+    def total(self) -> PartialSum:
+        """So far; of one chunk at least."""
+        assert self.statistic is not None, "a task has chunks"
+        return PartialSum(self.n_chunks, self._n_records, self.statistic)
+
     def add(self, part: S, n_records: int, n_bytes: int) -> None:
         """Merge the statistic of the next chunk, of so many records and bytes."""
         self.statistic = part if self.statistic is None else self.statistic.merge(part)
@@ -164,7 +185,7 @@ class RunningSum(Generic[S]):
         if self._checkpoints is None or self._n_records < FEWEST_CHECKPOINTED:
             return
         if self._size <= self._bytes_allowed:
-            total = PartialSum(self.n_chunks, self._n_records, self.statistic)
-            self._size = self._checkpoints.write(self._name, total, most_bytes=self._bytes_allowed)
+            most = self._bytes_allowed
+            self._size = self._checkpoints.write(self._name, self.total, most_bytes=most)
             if self._size <= self._bytes_allowed:
                 self._bytes_allowed = 0.0

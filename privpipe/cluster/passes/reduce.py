@@ -8,15 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.executors.oracles import load_shards
-from privpipe.cluster.passes.pass_checkpoints import Checkpoints, KnownAnswers, RunningSum
+from privpipe.cluster.passes.pass_checkpoints import (
+    Checkpoints,
+    KnownAnswers,
+    RunningSum,
+    remember_whole,
+)
 from privpipe.protocols import Oracle, Shard, ShardSchema, Statistics, Sums
+from privpipe.store.access.checkpoints import PartialSum
 from privpipe.store.collections.collection import Collection
 
 __all__ = ["ShardedCollection", "summarise_chunks"]
@@ -55,33 +61,23 @@ class ShardedCollection:
         return self.collection.schema
 
     def reduce(self, summarise: Callable[[Shard], S]) -> S:
-        """Summarise and merge chunk by chunk; see `Shards.reduce`.
-
-        The whole is checkpointed beside what it is merged from: a statistic that is too large
-        beside the records of a task may be small beside all of them.
-        """
+        """Summarise and merge chunk by chunk; see `Shards.reduce`."""
         checkpoints = self.checkpoints and self.checkpoints.about(self.collection, summarise)
-
-        asked = False
-
-        def ask(_: str) -> S:
-            nonlocal asked
-            asked = True
-            whole: S = self.executor.reduce(
-                summarise_chunks,
-                (self.collection, summarise, checkpoints),
-                self._tasks(),
-                label=self.label,
-            )
-            return whole
-
         work, n_chunks = f"sum_{self.label}", self.collection.plan.n_chunks
+        n_told = 0
+
+        def ask() -> PartialSum:
+            nonlocal n_told
+            n_told = n_chunks
+            shared = (self.collection, summarise, checkpoints)
+            return self.executor.reduce(summarise_chunks, shared, self._tasks(), label=self.label)
+
         self.executor.listener(Event(work, "begins", n_chunks, "chunks"))
         try:
-            found = self._remember(checkpoints).find("whole", ask)
-            if not asked:
+            whole = remember_whole(checkpoints, self._measure_bytes(), ask)
+            if not n_told:  # nobody read a chunk
                 self.executor.listener(Event(work, "advances", n_chunks, "chunks"))
-            return found
+            return cast(S, whole.statistic)
         finally:
             self.executor.listener(Event(work, "ends", unit="chunks"))
 
@@ -102,7 +98,7 @@ class ShardedCollection:
         checkpoints = self.checkpoints and self.checkpoints.about(
             "oracle", self.collection, function, resident
         )
-        known = self._remember(checkpoints)
+        known = KnownAnswers(checkpoints, self.collection.n_records, self._measure_bytes())
 
         def ask_and_tell(parameters: Any, /) -> Sums:
             answer = known.find(parameters, ask)
@@ -111,11 +107,11 @@ class ShardedCollection:
 
         return ask_and_tell
 
-    def _remember(self, checkpoints: Checkpoints | None) -> KnownAnswers:
-        n_bytes = sum(
+    def _measure_bytes(self) -> int:
+        """Of all features, decoded."""
+        return sum(
             _measure_bytes(self.collection, chunk) for chunk in range(self.collection.plan.n_chunks)
         )
-        return KnownAnswers(checkpoints, self.collection.n_records, n_bytes)
 
     def _tasks(self) -> list[list[int]]:
         return [list(chunks) for chunks in self.collection.plan.tasks()]
@@ -126,7 +122,7 @@ def summarise_chunks(
     summarise: Callable[[Shard], S],
     checkpoints: Checkpoints | None,
     chunks: Sequence[int],
-) -> S:
+) -> PartialSum:
     """Where the records are: read chunk by chunk, summarise, merge; memory is that of one chunk.
 
     What an earlier run checkpointed of these chunks is not read again.
@@ -135,8 +131,7 @@ def summarise_chunks(
     for chunk in chunks[total.n_chunks :]:
         shard = collection.shard(chunk)
         total.add(summarise(shard), shard.n_records, _measure_bytes(collection, chunk))
-    assert total.statistic is not None, "a task has chunks"
-    return total.statistic
+    return total.total
 
 
 def _measure_bytes(collection: Collection, chunk: int) -> int:

@@ -30,7 +30,7 @@ __all__ = ["PartialSum", "read_checkpoint", "write_checkpoint"]
 
 @dataclass(frozen=True, eq=False)
 class PartialSum:
-    """A statistic of the first chunks of a task.
+    """A statistic of some chunks.
 
     Parameters
     ----------
@@ -43,6 +43,14 @@ class PartialSum:
     n_chunks: int
     n_records: int
     statistic: Any
+
+    def merge(self, other: PartialSum) -> PartialSum:
+        """That of these chunks and the next ones."""
+        return PartialSum(
+            self.n_chunks + other.n_chunks,
+            self.n_records + other.n_records,
+            self.statistic.merge(other.statistic),
+        )
 
 
 KNOWN = {cls.__name__: cls for cls in (*OF_FITS, *OF_ATTACKS, CoMoments, PartialSum, PartCount)}
