@@ -95,8 +95,8 @@ class InexactSolver(HeadSolver):
             self._keep(curvature, slope.shape[1])
         elif self.accepted and np.isfinite(self.value):
             return
-        if np.isinf(self.value) and loss > np.log(slope.shape[1] + 1) and self.head.any():
-            self.head = self.trial = np.zeros_like(self.head)
+        if self._is_lost(loss, slope.shape[1]):
+            self._begin_at_zeros()
             self._pairs.clear()
             return
         super().receive(loss, slope, None)

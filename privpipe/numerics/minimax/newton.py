@@ -81,9 +81,13 @@ class HeadSolver:
     def receive(self, loss: float, slope: FloatArray, curvature: Curvature | None) -> None:
         """Take the records' answer at `trial`: mean loss, its slope, and curvature or None.
 
-        A trial that does not lower the loss enough is refused, and the next one is more careful;
+        A head that was brought along and does worse than zeros, as at a filter that a line search
+        only looks at, is dropped: zeros are near, and Newton's steps from there are short. A trial that does not lower the loss enough is refused, and the next one is more careful;
         where even the most careful one is refused, rounding rules, and the head is ``stalled``.
         """
+        if curvature is not None and len(curvature[0]) and self._is_lost(loss, slope.shape[1]):
+            self._begin_at_zeros()
+            return
         value = loss + self.penalty(self.trial)
         slope = slope + self._penalty[:, None] * self.trial
         expected = ARMIJO * float((self._direction * self._slope).sum())
@@ -115,6 +119,13 @@ class HeadSolver:
     def accepted(self) -> bool:
         """Whether the last answer was for the head itself."""
         return self.trial is self.head
+
+    def _is_lost(self, loss: float, n_scores: int) -> bool:
+        """Whether a head from another filter tells classes worse than a constant guess."""
+        return bool(np.isinf(self.value) and loss > np.log(n_scores + 1) and self.head.any())
+
+    def _begin_at_zeros(self) -> None:
+        self.head = self.trial = np.zeros_like(self.head)
 
     def _direct(self) -> None:
         """Choose the direction of the next step from an accepted head."""

@@ -88,9 +88,11 @@ def _make(start: np.ndarray, inexact: bool) -> HeadSolver:
 @pytest.mark.parametrize("inexact", [False, True])
 def test_head_solver__refuses_a_step_that_overshoots(inexact: bool) -> None:
     inputs, classes, basis = _draw(3, 1.0)
-    far = 40.0 * np.random.default_rng(0).normal(size=(5, 2))
-    solver = _make(far, inexact)
-    values = []
+    rng = np.random.default_rng(5)
+    far = rng.normal(size=(5, 2))
+    classes = np.where(rng.random(300) < 0.02, classes, (inputs @ far @ basis.T).argmax(1))
+    solver = _make(9 * far, inexact)
+    values, n_refused = [], 0
     for _ in range(80 if inexact else 40):
         losses, slopes, p = measure_softmax(inputs @ solver.trial, classes, basis)
         packed = (
@@ -103,7 +105,9 @@ def test_head_solver__refuses_a_step_that_overshoots(inexact: bool) -> None:
             continue
         solver.receive(losses.mean(), inputs.T @ slopes / 300, packed)
         values.append(solver.value)
+        n_refused += not solver.accepted
         solver.propose()
+    assert n_refused > 0
     assert (np.diff(values) <= 1e-12).all()
     assert solver.gap < 1e-12
 
@@ -147,23 +151,36 @@ def test_inexact_solver__says_how_far_the_head_is(scale: float) -> None:
     assert solver.value - best.value <= 1.2 * solver.gap <= 1.2e-4
 
 
-def test_inexact_solver__begins_at_zero_where_the_old_head_does_worse() -> None:
+@pytest.mark.parametrize("inexact", [False, True])
+def test_head_solver__begins_at_zero_where_the_old_head_does_worse(inexact: bool) -> None:
     inputs, classes, basis = _draw(3, 1.0)
     far = 40.0 * np.random.default_rng(0).normal(size=(5, 2))
-    solver = _make(far, inexact=True)
-    losses, slopes, _ = measure_softmax(inputs @ far, classes, basis)
-    block = pack_symmetric(bound_softmax_curvature(inputs.T @ inputs)) / 300
-    solver.receive(losses.mean(), inputs.T @ slopes / 300, (np.empty(0), block))
+    solver = _make(far, inexact)
+    losses, slopes, p = measure_softmax(inputs @ far, classes, basis)
+    hessian = np.empty(0) if inexact else sum_softmax_curvature(inputs, p, basis)
+    block = bound_softmax_curvature(inputs.T @ inputs)
+    packed = (hessian if inexact else pack_symmetric(hessian) / 300, pack_symmetric(block) / 300)
+    solver.receive(losses.mean(), inputs.T @ slopes / 300, packed)
     assert solver.accepted
     assert not solver.head.any()
-    assert not solver.wants_product
+    assert not (isinstance(solver, InexactSolver) and solver.wants_product)
+
+
+def test_head_solver__is_not_lost_at_a_filter_that_is_only_looked_at() -> None:
+    """Outputs a thousand times as large, as where a line search goes too far."""
+    inputs, classes, basis = _draw(2, 1.0)
+    far = np.column_stack([1e3 * inputs[:, :4] ** 3, np.ones(300)])
+    solver = _make(np.array([[3.0], [-4.0], [5.0], [2.0], [0.3]]), inexact=False)
+    assert _drive(solver, far, classes, basis, 60) < 60
 
 
 def test_head_solver__steps_where_every_record_is_told_with_certainty() -> None:
     """Probabilities of one and zero: a Hessian of rounding alone; an intercept has no ridge."""
     inputs, classes, basis = _draw(3, 1.0)
     inputs = np.column_stack([1e6 * inputs[:, :4], np.ones(300)])
-    solver = HeadSolver(1e3 * np.ones((5, 2)), ridge=1e-12, n_free=1)
+    head = np.random.default_rng(0).normal(size=(5, 2))
+    classes = (inputs @ head @ basis.T).argmax(1)
+    solver = HeadSolver(1e3 * head, ridge=1e-12, n_free=1)
     losses, slopes, p = measure_softmax(inputs @ solver.trial, classes, basis)
     hessian = sum_softmax_curvature(inputs, p, basis) / 300
     hessian[4, 4] -= 1e-6  # as rounding leaves it
