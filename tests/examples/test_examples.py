@@ -7,6 +7,16 @@ from pathlib import Path
 
 import dask.array as da
 import numpy as np
+import pytest
+
+HOWTO = Path(__file__).parents[2] / "docs" / "howto" / "own_filter.md"
+
+
+@pytest.mark.parametrize("name", ["convolution.py", "torch_convolution.py", "own_loss.py"])
+def test_howto__shows_the_example_that_is_tested(name: str) -> None:
+    """Whoever installed privpipe has the page and not the tests."""
+    text = (Path(__file__).parent / name).read_text().strip()
+    assert f"```python\n{text}\n```" in HOWTO.read_text()
 
 
 def test_python_use__runs_and_shows_what_it_says(tmp_path, monkeypatch, capsys):

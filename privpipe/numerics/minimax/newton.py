@@ -22,7 +22,11 @@ ARMIJO = 1e-4
 SLOW = 0.03
 """A step with an old curvature should shrink the gap at least by this factor."""
 FIRST_DAMPING = 1e-3
+LIGHT = 0.1
+"""Share of a step's model below which damping only shaves it, and is dropped."""
 MORE_DAMPING = 30.0
+TRUE = 0.25
+"""Share of what a step promised that it has to gain for the next one to be bolder."""
 ROUNDING = (0.0, 1e-12, 1e-9, 1e-6, 1e-3)
 """Dampings that are tried where a Hessian is not positive."""
 
@@ -70,7 +74,7 @@ class HeadSolver:
         self.stalled = self.is_slow = False
         self._slope = np.zeros_like(self.head)
         self._direction = np.zeros_like(self.head)
-        self._damping = 0.0
+        self._damping, self._refused = 0.0, 0
         self._hessian: FloatArray = np.empty((0, 0))
         self._block: FloatArray = self._hessian
 
@@ -96,8 +100,10 @@ class HeadSolver:
             return
         if curvature is not None:
             self._keep(curvature, slope.shape[1])
+        if self.value - value >= TRUE * self.gain:
+            self._damping = 0.0 if self._is_light() else self._damping / MORE_DAMPING
         self.head, self.value, self._slope = self.trial, value, slope
-        self._damping = self._damping / 10 if self._damping > FIRST_DAMPING / 100 else 0.0
+        self._refused = 0
         self._direct()
         before = self.decrement
         self.gap = self.decrement = self._measure_decrement(slope)
@@ -120,6 +126,17 @@ class HeadSolver:
         """Whether the last answer was for the head itself."""
         return self.trial is self.head
 
+    def _is_light(self) -> bool:
+        """Whether the step would have been much the same undamped.
+
+        Of classes that are all but told apart the curvature is far below its bound, and little
+        damping is much: it is taken back step by step there.
+        """
+        if not self._damping or not len(self._block):
+            return True
+        bent = float((self._direction * (self._block @ self._direction)).sum())
+        return self._damping * bent <= 2 * LIGHT * self.gain
+
     def _is_lost(self, loss: float, n_scores: int) -> bool:
         """Whether a head from another filter tells classes worse than a constant guess."""
         return bool(np.isinf(self.value) and loss > np.log(n_scores + 1) and self.head.any())
@@ -139,9 +156,11 @@ class HeadSolver:
         return float(-0.5 * (newton * slope).sum())
 
     def _retreat(self) -> None:
-        """Refuse the trial: more damping."""
+        """Refuse the trial: more damping, and more boldly so each time."""
         self.stalled = self._damping >= 1.0
-        self._damping = min(1.0, max(FIRST_DAMPING, MORE_DAMPING * self._damping))
+        self._refused += 1
+        more = MORE_DAMPING**self._refused * self._damping
+        self._damping = min(1.0, more) if self._damping else FIRST_DAMPING
         self._direction = self._damp()
         self.trial = self.head if self.stalled else self.head + self._direction
 

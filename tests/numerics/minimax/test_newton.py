@@ -192,3 +192,16 @@ def test_head_solver__steps_where_every_record_is_told_with_certainty() -> None:
     solver.propose()
     assert np.isfinite(solver.gap)
     assert np.isfinite(solver.trial).all()
+
+
+@pytest.mark.parametrize(("seed", "k", "far"), [(0, 6, 0), (1, 6, 20), (3, 3, 20), (4, 6, 20)])
+def test_head_solver__solves_what_is_told_without_error(seed: int, k: int, far: float) -> None:
+    """Hardly any ridge and classes apart: the curvature falls a million times below its bound."""
+    rng = np.random.default_rng(seed)
+    inputs = np.column_stack([rng.normal(size=(300, 4)), np.ones(300)])
+    basis, truth = make_class_basis(k), rng.normal(size=(5, k - 1))
+    classes = (inputs @ truth @ basis.T).argmax(1)
+    solver = HeadSolver(far * truth, ridge=1e-9, n_free=1)
+    _drive(solver, inputs, classes, basis, 45)
+    assert not solver.stalled
+    assert solver.gap < 1e-9
