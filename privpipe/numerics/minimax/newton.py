@@ -86,8 +86,9 @@ class HeadSolver:
         """Take the records' answer at `trial`: mean loss, its slope, and curvature or None.
 
         A head that was brought along and does worse than zeros, as at a filter that a line search
-        only looks at, is dropped: zeros are near, and Newton's steps from there are short. A trial that does not lower the loss enough is refused, and the next one is more careful;
-        where even the most careful one is refused, rounding rules, and the head is ``stalled``.
+        only looks at, is dropped: zeros are near, and Newton's steps from there are short. A trial
+        that does not lower the loss enough is refused, and the next one is more careful; where
+        even the most careful one is refused, rounding rules, and the head is ``stalled``.
         """
         if curvature is not None and len(curvature[0]) and self._is_lost(loss, slope.shape[1]):
             self._begin_at_zeros()
