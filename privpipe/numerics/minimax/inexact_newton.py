@@ -183,6 +183,9 @@ class InexactSolver(HeadSolver):
         block[np.diag_indices_from(block)] += 1e-12 * np.trace(block) / len(block) + 1e-300
         self._block = block / self._majorant + np.diag(self._penalty)
 
+    def _bound(self, direction: FloatArray) -> float:
+        return self._majorant * super()._bound(direction)
+
     def _precondition(self, residual: FloatArray) -> FloatArray:
         """M^-1 with the pairs of earlier runs: the two loops of L-BFGS."""
         q, back = residual.copy(), []

@@ -135,8 +135,11 @@ class HeadSolver:
         """
         if not self._damping or not len(self._block):
             return True
-        bent = float((self._direction * (self._block @ self._direction)).sum())
-        return self._damping * bent <= 2 * LIGHT * self.gain
+        return self._damping * self._bound(self._direction) <= 2 * LIGHT * self.gain
+
+    def _bound(self, direction: FloatArray) -> float:
+        """Upper bound of the loss's curvature along a direction."""
+        return float((direction * (self._block @ direction)).sum())
 
     def _is_lost(self, loss: float, n_scores: int) -> bool:
         """Whether a head from another filter tells classes worse than a constant guess."""
@@ -157,10 +160,10 @@ class HeadSolver:
         return float(-0.5 * (newton * slope).sum())
 
     def _retreat(self) -> None:
-        """Refuse the trial: more damping, and more boldly so each time."""
+        """Refuse the trial: more damping, and boldly more where that was not enough twice."""
         self.stalled = self._damping >= 1.0
         self._refused += 1
-        more = MORE_DAMPING**self._refused * self._damping
+        more = MORE_DAMPING ** max(1, self._refused - 1) * self._damping
         self._damping = min(1.0, more) if self._damping else FIRST_DAMPING
         self._direction = self._damp()
         self.trial = self.head if self.stalled else self.head + self._direction
