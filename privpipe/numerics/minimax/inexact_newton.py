@@ -60,7 +60,7 @@ class InexactSolver(HeadSolver):
         self._tolerance = tolerance
         self._pairs: deque[tuple[FloatArray, FloatArray]] = deque(maxlen=MEMORY)
         self._least: deque[float] = deque(maxlen=RECENT)
-        self._majorant = (head.shape[1] + 1) / 2
+        self._majorant = float(head.shape[1] + 1) / 2
         self._residual = self._probe = self._found = np.zeros_like(head)
         self._size = 0.0
         self._probes: list[FloatArray] = []
@@ -80,7 +80,10 @@ class InexactSolver(HeadSolver):
 
     @property
     def probe(self) -> FloatArray:
-        """Direction whose product with the Hessian of the loss is wanted, shape of the head."""
+        """Direction whose product with the Hessian of the loss is wanted, shape of the head.
+
+        Its entries are those of single precision: any direction serves, if both sides mean one.
+        """
         return self._probe
 
     def restart(self) -> None:
@@ -109,7 +112,7 @@ class InexactSolver(HeadSolver):
             self.stalled = not self._probes
             self._end()
             return
-        step = self._size / bend
+        step = _dot(self._probe, self._residual) / bend
         self._probes.append(self._probe)
         self._products.append(product)
         self._found = self._found + step * self._probe
@@ -117,7 +120,7 @@ class InexactSolver(HeadSolver):
         reduced = self._precondition(self._residual)
         size = _dot(self._residual, reduced)
         self._coefficients.append((step, size / self._size))
-        self._probe = reduced + size / self._size * self._probe
+        self._probe = _shorten(reduced + size / self._size * self._probe)
         self._size = size
         self._judge()
 
@@ -151,8 +154,8 @@ class InexactSolver(HeadSolver):
         self._begin()
         self._direction = np.zeros_like(self.head)
         self._residual = -self._slope
-        self._probe = self._precondition(self._residual)
-        self._size = _dot(self._residual, self._probe)
+        reduced = self._precondition(self._residual)
+        self._probe, self._size = _shorten(reduced), _dot(self._residual, reduced)
 
     def _end(self) -> None:
         self._is_running = False
@@ -210,6 +213,11 @@ def _find_least(coefficients: list[tuple[float, float]]) -> float:
     side = np.sqrt(shares[:-1]) / steps[:-1]
     values = sl.eigvalsh_tridiagonal(main, side, select="i", select_range=(0, 0))
     return max(float(values[0]), 1e-12)
+
+
+def _shorten(direction: FloatArray) -> FloatArray:
+    """Nearest direction that four bytes an entry hold."""
+    return direction.astype(np.float32).astype(np.float64)
 
 
 def _dot(a: FloatArray, b: FloatArray) -> float:

@@ -42,8 +42,9 @@ class Question(NamedTuple):
     """What goes down in a round: filter, heads (None where fixed or not asked), what is wanted.
 
     `want` is "curvature" (of heads with Newton steps), "block" (of the others), "value",
-    "gradient" or "product" (of Hessians at the heads with `directions`, and nothing else);
-    otherwise slopes by the heads that are asked always come back.
+    "gradient" or "product" (of Hessians at the heads with `directions`, and nothing else: both
+    in single precision, for a Hessian near by serves as well); otherwise slopes by the heads that
+    are asked always come back.
     """
 
     parameters: FloatArray
@@ -287,8 +288,6 @@ class MinimaxObjective:
         """Bytes of a task in a round."""
         head, solver = self._solver(t).trial, self._solver(t)
         size = 2 * head.nbytes + (self.beside[t] if self.beside else 0)
-        if want == "product":
-            size += head.nbytes
         if want in BENDS:
             size += 4 * len(head) * (len(head) + 1)
             size += 0 if isinstance(solver, InexactSolver) else 4 * head.size * (head.size + 1)
@@ -305,8 +304,10 @@ class MinimaxObjective:
         directions: tuple[FloatArray | None, ...] = ()
         if want == "product":
             directions = tuple(
-                None if head is None else self._inexact(t).probe for t, head in enumerate(heads)
+                None if head is None else self._inexact(t).probe.astype(np.float32)
+                for t, head in enumerate(heads)
             )
+            heads = tuple(None if head is None else head.astype(np.float32) for head in heads)
         answer = self.ask(Question(parameters, heads, want, mine, directions))
         n = float(answer.counts[0])
         if n == 0:

@@ -205,7 +205,7 @@ class _Sums:
         direction: FloatArray | None,
         question: Question,
     ) -> None:
-        self.task, self.head, self.direction = task, head, direction
+        self.task, self.head, self.direction = task, _widen(head), _widen(direction)
         self.slope = np.zeros(() if head is None else head.shape)
         self.hessian = self.block = NOTHING
         if head is not None and question.want in BENDS:
@@ -287,6 +287,11 @@ class _Sums:
         self.block += bound_softmax_curvature(moments) if is_class else 2 * moments
         if self.hessian.size:
             self.hessian += sum_softmax_curvature(inputs, probabilities, self.task.basis)
+
+
+def _widen(sent: FloatArray | None) -> FloatArray | None:
+    """What came in single precision, in double: sums are taken in that."""
+    return None if sent is None else np.asarray(sent, np.float64)
 
 
 def _scale(inputs: FloatArray, counts: FloatArray | None) -> FloatArray:
