@@ -65,6 +65,9 @@ def printable(text: str, *, keep: str = "\n\t") -> str:
     )
 
 
+SENTENCE_ENDS = ".!?:"
+
+
 class PrivpipeError(Exception):
     """Base of all errors that privpipe raises on purpose.
 
@@ -84,6 +87,8 @@ class PrivpipeError(Exception):
     utility_budget is negative. Use 0 or more.
     >>> error.exit_code, error.code
     (2, 'option')
+    >>> print(OptionError("There is no file 'here'", remedy="Give another."))
+    There is no file 'here'. Give another.
     """
 
     exit_code: ClassVar[int] = 7
@@ -92,6 +97,8 @@ class PrivpipeError(Exception):
     def __init__(self, message: str, *, remedy: str = "", code: str = "") -> None:
         # Names and paths are users' own: what they hold must not reach a terminal or a log alive.
         message, remedy = printable(message), printable(remedy)
+        if message and message[-1] not in SENTENCE_ENDS:
+            message += "."
         super().__init__(message)
         self.message = message
         self.remedy = remedy
