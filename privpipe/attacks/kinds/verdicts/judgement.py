@@ -78,7 +78,7 @@ SCORE_WORDS = {
 SOURCE_WORDS = {
     "released": "the released features",
     "everything": "everything released together",
-    "bits": "the bits of the released values",
+    "bits": "the bits of the released values and of their order",
     "joined": "everything released and the wanted answer",
     "groups": "released records known to be of one group",
 }
