@@ -18,11 +18,10 @@ from privpipe.protocols import FloatArray, Method, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.minimax.linear_filter import EMPIRICAL, LinearFilter
 from privpipe.sanitizers.minimax.training.closed_forms import (
-    check_width,
     find_least_squares_directions,
     find_privacy_lds,
-    warn_of_width,
 )
+from privpipe.sanitizers.minimax.training.filter_widths import check_width, warn_of_width
 from privpipe.sanitizers.minimax.training.labelled_moments import (
     LABEL_STATISTICS,
     LabelledMoments,

@@ -32,9 +32,12 @@ from privpipe.sanitizers.minimax.training.adversaries import (
 )
 from privpipe.sanitizers.minimax.training.adversary_rounds import descend_in_rounds
 from privpipe.sanitizers.minimax.training.closed_forms import (
-    check_width,
     find_least_squares_directions,
     find_privacy_lds,
+)
+from privpipe.sanitizers.minimax.training.filter_widths import (
+    check_reduced_width,
+    check_width,
     warn_of_width,
 )
 from privpipe.sanitizers.minimax.training.group_pooling import check_groups
@@ -408,6 +411,8 @@ def check_minimax(options: MinimaxOptions, schema: ShardSchema) -> None:
             "n_filtered is not set, and reconstruction has no reduced form.",
             remedy="Set n_filtered to the number of features to release.",
         )
+    else:
+        check_reduced_width(schema.desired, schema.n_features)
     if options.reconstruction_weight and options.start == "zero":
         raise _no_zero()
 

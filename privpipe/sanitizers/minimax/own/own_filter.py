@@ -32,6 +32,7 @@ from privpipe.sanitizers.minimax.training.adversaries import (
     examine_groups,
     find_columns,
 )
+from privpipe.sanitizers.minimax.training.filter_widths import warn_of_outputs
 from privpipe.sanitizers.minimax.training.labelled_moments import LABEL_STATISTICS
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks
 from privpipe.sanitizers.minimax.training.tasks import find_needs
@@ -243,6 +244,7 @@ def check_own(options: MinimaxOwnOptions, schema: ShardSchema) -> None:
     check_adversaries(options, schema)
     family, start = declare_family(options.code, options.settings, schema.n_features, options.seed)
     check_filter(family, start)
+    warn_of_outputs(family.n_features_out, schema.n_features)
     options.check_loss(schema, family.n_features_out)
 
 
