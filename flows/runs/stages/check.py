@@ -227,6 +227,15 @@ def _check_kinds(training: Collection) -> None:
     """A class that is alone is known from the metadata."""
     schema = training.schema
     columns = (*schema.desired, *schema.confidential, *schema.groups)
+    empty = [c.name for c in columns if c.n_categories == 0]
+    if empty:
+        raise InputError(
+            f"{', '.join(map(repr, empty))} has no value in any training record: nothing can be "
+            "learned or judged of it.",
+            remedy="Leave it out of desired, confidential and group, or train on records that "
+            "have it.",
+            code="missing_labels",
+        )
     alone = [c.name for c in columns if c.n_categories is not None and c.n_categories < 2]
     if alone:
         raise _constant(alone)

@@ -26,6 +26,7 @@ from privpipe.sanitizers.minimax.training.labelled_moments import (
     LABEL_STATISTICS,
     LabelledMoments,
     measure_moments,
+    need_all_labels,
 )
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks, plan_tasks
 from privpipe.sanitizers.minimax.training.tasks import Task, TaskOptions, find_needs
@@ -237,6 +238,7 @@ METHODS = (
         check=check_directions,
         promise=EMPIRICAL,
         statistics=LABEL_STATISTICS,
+        needs_labels=need_all_labels,
     ),
     Method(
         name="privacy_lds",
@@ -251,6 +253,7 @@ METHODS = (
         check=check_directions,
         promise=EMPIRICAL,
         statistics=LABEL_STATISTICS,
+        needs_labels=need_all_labels,
     ),
     Method(
         name="pca",
@@ -265,6 +268,7 @@ METHODS = (
         check=check_projection,
         promise=EMPIRICAL,
         statistics=LABEL_STATISTICS,
+        needs_labels=need_all_labels,
     ),
     Method(
         name="rand",

@@ -46,6 +46,7 @@ from privpipe.sanitizers.minimax.training.labelled_moments import (
     LabelledMoments,
     measure_moments,
     measure_radius,
+    need_all_labels,
 )
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks, plan_tasks
 from privpipe.sanitizers.minimax.training.tasks import Task, find_needs, name_history
@@ -442,5 +443,6 @@ METHODS = (
         columns=find_columns,
         promise=EMPIRICAL,
         statistics=LABEL_STATISTICS,
+        needs_labels=need_all_labels,
     ),
 )

@@ -49,6 +49,7 @@ from privpipe.sanitizers.minimax.training.labelled_moments import (
     LABEL_STATISTICS,
     LabelledMoments,
     measure_moments,
+    need_all_labels,
 )
 from privpipe.sanitizers.minimax.training.pretraining import pretrain_layers
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks
@@ -257,5 +258,6 @@ METHODS = (
         columns=find_columns,
         promise=EMPIRICAL,
         statistics=LABEL_STATISTICS,
+        needs_labels=need_all_labels,
     ),
 )

@@ -33,7 +33,7 @@ from privpipe.sanitizers.minimax.training.adversaries import (
     find_columns,
 )
 from privpipe.sanitizers.minimax.training.filter_widths import warn_of_outputs
-from privpipe.sanitizers.minimax.training.labelled_moments import LABEL_STATISTICS
+from privpipe.sanitizers.minimax.training.labelled_moments import LABEL_STATISTICS, need_all_labels
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks
 from privpipe.sanitizers.minimax.training.tasks import find_needs
 from privpipe.sanitizers.names import by_name, keep_names
@@ -264,5 +264,6 @@ METHODS = (
         columns=find_columns,
         promise=EMPIRICAL,
         statistics=LABEL_STATISTICS,
+        needs_labels=need_all_labels,
     ),
 )
