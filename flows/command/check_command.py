@@ -7,11 +7,12 @@ from typing import Any
 
 from privpipe.capabilities import Forecast
 from privpipe.report.console import say, tabulate
+from privpipe.store.access.holding.workspace import read_state
 from privpipe.store.access.location import shown
 from privpipe.store.collections.collection import Collection
 from privpipe_flows.command.ingest_command import describe
 from privpipe_flows.runs.configuration.configuration_file import read_options
-from privpipe_flows.runs.run import Run
+from privpipe_flows.runs.run import Run, say_changed_code
 from privpipe_flows.runs.stages.check import check_stage
 from privpipe_flows.runs.stages.gate_check import GateNeeds
 from privpipe_flows.runs.stages.label_check import LabelFindings
@@ -114,6 +115,9 @@ def _show(run: Run, found: SampleFindings) -> None:
         say(f"labels     {labels}")
     for copy in found.labels.copies:
         say(f"tasks      {copy.describe()}")
+    known = read_state(run.release_url)
+    if known is not None and (changed := say_changed_code(known.code, run.state.code)):
+        say(f"code       Since run {known.run_id} began, {changed}: `run` refuses it.")
     if found.warning:
         say(f"gate       {found.warning}")
     elif found.gate is not None:

@@ -24,7 +24,7 @@ from privpipe.protocols import (
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.minimax.linear_filter import EMPIRICAL, check_records, promise_nothing
 from privpipe.sanitizers.minimax.own.declared_family import Setting, build_filter, declare_family
-from privpipe.sanitizers.minimax.own.filter_code import FilterCode, is_trusted, trust
+from privpipe.sanitizers.minimax.own.filter_code import FilterCode, is_trusted, say_trusted, trust
 from privpipe.sanitizers.minimax.own.vjp_check import check_filter
 from privpipe.sanitizers.minimax.own_families import FamilyOptions, fit_minimax_family
 from privpipe.sanitizers.minimax.training.adversaries import (
@@ -163,8 +163,9 @@ class OwnFilter:
         if not is_trusted(self.sha256):
             raise OptionError(
                 f"This model runs code of its own, the class {self.filter} of a file with the "
-                f"SHA-256 {self.sha256}, which is not trusted here.",
-                remedy="Read that file, then: privpipe.trust_filter('the_file.py').",
+                f"SHA-256 {self.sha256}, which is not trusted here.{say_trusted()}",
+                remedy="Read that file (the model's `source` is its text, as it was trained with), "
+                "then: privpipe.trust_filter('the_file.py').",
                 code="filter-untrusted",
             )
         records, dtype = check_records(by_name(self, x), self.n_features_in)
