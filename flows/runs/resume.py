@@ -71,7 +71,11 @@ def begin_or_resume(run: Run) -> tuple[Run, bool]:
         return run, False
     if known.options_sha256 != run.state.options_sha256:
         changed = say_changed_code(known.code, run.state.code)
-        why = f"had another configuration{'' if not changed else f': {changed}'}"
+        why = "had another configuration"
+        if changed:
+            why += f": {changed}"
+        elif run.state.code and not known.code:  # begun by a version that did not keep hashes
+            why += " (or the module of its filter has changed)"
         raise OptionError(
             f"The interrupted run of {shown(run.release_url)} {why}.",
             remedy="Nothing of it was published. To begin anew with this one: `privpipe purge "
