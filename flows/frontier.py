@@ -13,7 +13,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -156,19 +156,20 @@ def measure_frontier(
             remedy="Hold out a share of the training records, as 0.4.",
         )
     checked = check_stage(options)
-    expect_steps(len(points))
     fit = ShardedCollection(checked.training.keeping(checked.split, "fit"), executor)
     held_out = checked.training.keeping(checked.split, "held_out")
     attack = find_attack_options(options)
     standardises = options.collection.standardise
-    how = ("standardised",) * standardises
-    asked = (json.dumps(attack.without_limits().max_records), attack.adversaries, *how)
+    # All that decides what is measured: a point judged in another way is another step.
+    judged = asdict(attack.without_limits())
+    settings = json.dumps({"standardise": standardises} | judged, sort_keys=True)
+    expect_steps(len(points), [(one.history, settings) for one in points])
     group = options.audit.group
     rows = [
         step(
             one.history,
             partial(_measure_point, one, fit, held_out, attack, group, standardises, models),
-            str(asked),
+            settings,
         )
         for one in points
     ]

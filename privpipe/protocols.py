@@ -384,6 +384,9 @@ class Method(Generic[O_contra]):
         the answer to a question that its `write` took, a tuple of arrays and numbers.
     warms
         Whether `fit` takes `warm`, a map that it fitted with neighbouring options, to go on from.
+    needs_labels
+        Roles of which a record must have every value that is named to be learned from, for each
+        part of the fit that leaves records out by itself; none where all records are learned from.
     learns
         Whether `fit` reads records: what it makes is otherwise known before.
     loses
@@ -434,6 +437,7 @@ class Method(Generic[O_contra]):
     warms: bool = False
     factored: Callable[[Any, npt.DTypeLike], RecordMap] | None = None
     may_factor: Callable[[O_contra], bool] = lambda _: True
+    needs_labels: Callable[[O_contra], tuple[frozenset[Role], ...]] = lambda _: ()
     learns: bool = True
     loses: Callable[[O_contra], float | None] = lambda _: None
     weighs: bool = False

@@ -7,14 +7,15 @@ from typing import Any
 
 from privpipe.capabilities import Forecast
 from privpipe.report.console import say, tabulate
+from privpipe.store.access.holding.workspace import read_state
 from privpipe.store.access.location import shown
 from privpipe.store.collections.collection import Collection
 from privpipe_flows.command.ingest_command import describe
 from privpipe_flows.runs.configuration.configuration_file import read_options
-from privpipe_flows.runs.run import Run
+from privpipe_flows.runs.run import Run, say_changed_code
 from privpipe_flows.runs.stages.check import check_stage
 from privpipe_flows.runs.stages.gate_check import GateNeeds
-from privpipe_flows.runs.stages.group_check import plan_groups
+from privpipe_flows.runs.stages.label_check import LabelFindings
 from privpipe_flows.runs.stages.round_plan import plan_rounds
 from privpipe_flows.runs.stages.sample_check import SampleFindings, check_sample
 from privpipe_flows.runs.stages.subject_limit import count_subjects
@@ -27,7 +28,7 @@ def check_command(config: str, *, as_json: bool) -> dict[str, Any]:
     run = check_stage(read_options(config))
     found = check_sample(run)
     meaning, subjects = found.meaning, count_subjects(run)
-    groups, rounds = plan_groups(run), plan_rounds(run)
+    groups, rounds = found.groups, plan_rounds(run)
     if not as_json:
         _show(run, found)
         if groups is not None:
@@ -44,6 +45,7 @@ def check_command(config: str, *, as_json: bool) -> dict[str, Any]:
         "source": run.method.source,
         "constant_features": list(found.constant),
         "left_out": list_left_out(run),
+        "labels": _describe_labels(found.labels),
         "gate": _describe_gate(found.gate),
         "groups": None
         if groups is None
@@ -109,12 +111,13 @@ def _show(run: Run, found: SampleFindings) -> None:
         )
     if found.dependence:
         say(f"features   {found.dependence}")
-    both = sorted({*run.options.collection.desired} & {*run.options.collection.confidential})
-    if both:
-        say(
-            f"tasks      {', '.join(both)} is both desired and confidential: whoever gets the "
-            "wanted prediction gets the confidential one, and no privacy is possible."
-        )
+    if labels := found.labels.describe():
+        say(f"labels     {labels}")
+    for copy in found.labels.copies:
+        say(f"tasks      {copy.describe()}")
+    known = read_state(run.release_url)
+    if known is not None and (changed := say_changed_code(known.code, run.state.code)):
+        say(f"code       Since run {known.run_id} began, {changed}: `run` refuses it.")
     if found.warning:
         say(f"gate       {found.warning}")
     elif found.gate is not None:
@@ -126,6 +129,19 @@ def _show(run: Run, found: SampleFindings) -> None:
     left_out = list_left_out(run)
     if left_out:
         say(f"left out   {', '.join(left_out)}: variables are released where include names them.")
+
+
+def _describe_labels(found: LabelFindings) -> dict[str, Any]:
+    """Who lacks what, and which kept variables tell a confidential one."""
+    return {
+        "n_read": found.n_read,
+        "n_records": found.n_records,
+        "variables": [asdict(one) for one in found.variables],
+        "not_learned_from": [
+            {"needs": names, "n_records": n_lacking} for names, n_lacking in found.left_out
+        ],
+        "copies": [asdict(one) for one in found.copies],
+    }
 
 
 def _describe_gate(needs: GateNeeds | None) -> dict[str, Any] | None:

@@ -23,6 +23,7 @@ from privpipe_flows.reproduce.steps import Steps, follow_steps
 from privpipe_flows.runs.configuration.configuration_file import read_options
 from privpipe_flows.runs.run import cluster_options
 from privpipe_flows.runs.stages.check import check_stage
+from privpipe_flows.runs.stages.label_check import count_labels
 
 __all__ = ["frontier_command"]
 
@@ -46,6 +47,10 @@ def frontier_command(
         _numbers(tradeoffs, "--tradeoffs"),
         ADVERSARIES,
     )
+    labels = count_labels(checked)
+    for sentence in (labels.describe() * labels.lacks, *(c.describe() for c in labels.copies)):
+        if sentence:
+            say(sentence, stderr=True)
     folder = find_frontier_folder(options)
     models = folder / "models"
     models.mkdir(exist_ok=True, mode=0o700)

@@ -11,7 +11,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -55,17 +55,18 @@ class Steps:
     spent: float = 0.0
     _last: float = field(default=-QUIET_SECONDS)
 
-    def expect(self, n_steps: int) -> None:
-        """So many more steps will come."""
+    def expect(self, n_steps: int, known: Sequence[tuple[str, str]] = ()) -> None:
+        """So many more steps will come; see `expect_steps`."""
         self.n_expected += n_steps
-        kept = len(list(self.folder.glob("*.json"))) if self.folder else 0
+        kept = set(self.folder.glob("*.json")) if self.folder else set()
+        if known:  # steps of other settings may lie beside them
+            kept &= {self._place(name, settings) for name, settings in known}
         if kept and not self.n_done:
-            self.say(f"going on: {kept} of {self.n_expected} steps were done before")
+            self.say(f"going on: {len(kept)} of {self.n_expected} steps were done before")
 
     def run(self, name: str, function: Callable[[], T], settings: str = "") -> T:
         """The result of a step: kept from before, or worked out now and kept."""
-        named = f"{name} {settings}" if settings else name
-        path = self.folder and self.folder / f"{hashlib.sha256(named.encode()).hexdigest()}.json"
+        path = self._place(name, settings)
         if path and path.is_file():
             self.n_done += 1
             self.n_found += 1
@@ -80,6 +81,11 @@ class Steps:
         self.n_done += 1
         self._tell(name)
         return result
+
+    def _place(self, name: str, settings: str) -> Path | None:
+        """Where the result of a step is kept; None where nothing is."""
+        named = f"{name} {settings}" if settings else name
+        return self.folder and self.folder / f"{hashlib.sha256(named.encode()).hexdigest()}.json"
 
     def forget(self) -> None:
         """All is done: keep nothing."""
@@ -136,9 +142,17 @@ def step(name: str, function: Callable[[], T], settings: str = "") -> T:
     return _current.get().run(name, function, settings)
 
 
-def expect_steps(n_steps: int) -> None:
-    """Say beforehand how many steps will come."""
-    _current.get().expect(n_steps)
+def expect_steps(n_steps: int, known: Sequence[tuple[str, str]] = ()) -> None:
+    """Say beforehand how many steps will come.
+
+    Parameters
+    ----------
+    n_steps
+    known
+        Name and settings of each, where they are known beforehand: only these count as done
+        before. Without them all that was kept does.
+    """
+    _current.get().expect(n_steps, known)
 
 
 @contextmanager

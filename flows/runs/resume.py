@@ -11,7 +11,7 @@ from privpipe.store.arrays.headers import exists, read_header, read_kind
 from privpipe.store.collections.collection import Collection
 from privpipe.store.collections.source_version import read_source_version
 from privpipe_flows.runs.configuration.run_options import RunOptions
-from privpipe_flows.runs.run import Run, digest_options
+from privpipe_flows.runs.run import Run, digest_options, find_code, say_changed_code
 
 __all__ = ["begin_or_resume", "check_unchanged", "is_published", "reach_stage"]
 
@@ -32,6 +32,14 @@ def is_published(options: RunOptions, collection: Collection) -> bool:
         asked = digest_options(options), collection.digest
         if (header["options_sha256"], header["source_digest"]) == asked:
             return True
+        now = find_code(options.model_dump(mode="json")["method"])
+        if changed := say_changed_code(find_code(header["options"]), now):
+            raise StoreError(
+                f"Since {shown(url)} was made, {changed}; a release is never overwritten.",
+                remedy="Nothing was made or published. Choose another place for what this code "
+                "makes, or restore the file.",
+                code="code-changed",
+            )
     raise StoreError(
         f"{shown(url)} exists and was not made by this configuration of this collection; a release "
         "is never overwritten.",
@@ -62,12 +70,17 @@ def begin_or_resume(run: Run) -> tuple[Run, bool]:
         write_state(run.release_url, run.state)
         return run, False
     if known.options_sha256 != run.state.options_sha256:
-        code = " (or the module of its filter has changed)" * hasattr(run.options.method, "code")
+        changed = say_changed_code(known.code, run.state.code)
+        why = "had another configuration"
+        if changed:
+            why += f": {changed}"
+        elif run.state.code and not known.code:  # begun by a version that did not keep hashes
+            why += " (or the module of its filter has changed)"
         raise OptionError(
-            f"The interrupted run of {shown(run.release_url)} had another configuration{code}.",
+            f"The interrupted run of {shown(run.release_url)} {why}.",
             remedy="Nothing of it was published. To begin anew with this one: `privpipe purge "
             f"{shown(run.release_url)}`, then run again. To go on with that one, give it the "
-            "configuration it had.",
+            f"configuration it had{', with the file as it was' if changed else ''}.",
             code="other-configuration",
         )
     resumed = replace(run, state=known)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -147,6 +148,38 @@ def digest_options(options: RunOptions) -> str:
     content["privacy"] = options.privacy.model_dump(mode="json", include=counted)
     content["audit"] = options.audit.model_dump(mode="json", include={"holdout", "group"})
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def find_code(options: Mapping[str, Any]) -> dict[str, str]:
+    """SHA-256 of each file of code that a method's options name, from their JSON form.
+
+    >>> find_code({"epsilon": 1.0, "filter": {"code_sha256": "ab", "loss_code_sha256": None}})
+    {'filter.code_sha256': 'ab'}
+    """
+    found: dict[str, str] = {}
+    for key, value in options.items():
+        if isinstance(value, dict):
+            found |= {f"{key}.{inner}": sha256 for inner, sha256 in find_code(value).items()}
+        elif key.endswith("code_sha256") and value:
+            found[key] = str(value)
+    return found
+
+
+def say_changed_code(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Which files of code have changed, with both hashes; nothing where none has.
+
+    >>> say_changed_code({"method.code_sha256": "ab"}, {"method.code_sha256": "cd"})
+    'the module of the filter has changed: its SHA-256 was ab and is cd'
+    """
+    words = {
+        "loss_code_sha256": "the module of the loss",
+        "code_sha256": "the module of the filter",
+    }
+    return ", and ".join(
+        f"{words[name.rpartition('.')[2]]} has changed: its SHA-256 was {sha256} and is {now[name]}"
+        for name, sha256 in before.items()
+        if name in now and now[name] != sha256
+    )
 
 
 SHARED = (

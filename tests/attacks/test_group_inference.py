@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,12 @@ from privpipe.attacks.adversaries.evidence import prepare_evidence
 from privpipe.attacks.kinds.attack_plan import plan_attacks
 from privpipe.attacks.kinds.group_inference import split_in_time
 from privpipe.attacks.kinds.inference import measure_attacks, run_attack
-from privpipe.attacks.kinds.verdicts.attack_report import AttackReport, summarise_outcomes
-from privpipe.errors import InputError
+from privpipe.attacks.kinds.verdicts.attack_report import (
+    AttackReport,
+    check_attacks,
+    summarise_outcomes,
+)
+from privpipe.errors import GateError, InputError
 from privpipe.protocols import FloatArray
 
 QUICK = AttackOptions(adversaries=("logistic", "quadratic"), n_replicates=50)
@@ -118,3 +123,50 @@ def test_group_adversary__is_asked_only_of_variables_of_whole_groups() -> None:
     assert set(asked) == {"confidential_0"}
     few = measure_attacks(x[:30], kind[groups][:30].astype(str), groups=groups[:30], options=QUICK)
     assert "groups" not in set(few.table["source"])  # of three groups nobody can be told
+
+
+def test_verdict__asks_for_groups_and_for_so_many_as_decide() -> None:
+    """Six judged groups asked for records, of which no number would have helped."""
+    options = AttackOptions(
+        adversaries=("logistic",), max_advantage=0.5, max_exposed=0.5, n_replicates=60
+    )
+
+    def attack(n_groups: int, seed: int, n_each: int = 12) -> AttackReport:
+        rng, groups, kind = draw_groups(n_groups, n_each, seed=seed)
+        x = rng.normal(size=(len(groups), 3))
+        return measure_attacks(x, kind[groups].astype(str), groups=groups, options=options)
+
+    (few,) = attack(20, seed=1).decide()
+    assert few.verdict == "unproven"
+    assert f"With about {few.n_needed:,.0f} held-out groups instead of 20" in few.reason
+    assert "more records of the same groups would not help" in few.reason
+    assert "records instead" not in few.reason
+    (same,) = attack(20, seed=1, n_each=36).decide()
+    assert same.verdict == "unproven"
+    n_enough = int(few.n_needed)
+    assert 1000 < n_enough < 1500  # leaks of a fifth must be found
+    assert [attack(n_enough, seed=seed).verdict for seed in (2, 3)] == ["safe"] * 2
+    assert attack(n_enough // 12, seed=2).verdict == "unproven"
+
+
+def test_verdict__says_how_many_records_must_be_judged_for_so_many_groups() -> None:
+    options = AttackOptions(
+        adversaries=("logistic",), max_advantage=0.5, max_exposed=0.5, max_records=400
+    )
+    rng, groups, kind = draw_groups(20, 20)
+    x = rng.normal(size=(len(groups), 3))
+    (found,) = measure_attacks(x, kind[groups].astype(str), groups=groups, options=options).decide()
+    n_records = 20 * found.n_needed
+    assert f"max_records must be {n_records:,.0f}, not 400" in found.reason
+
+
+def test_check_attacks__of_groups_asks_for_groups() -> None:
+    rng, groups, kind = draw_groups(20, 12)
+    report = attack_groups(rng.normal(size=(len(groups), 3)), kind[groups], groups)
+    assert report.groups is not None
+    assert report.groups.n_groups == 20
+    assert sum(next(iter(report.groups.shares.values()))) == pytest.approx(1)
+    assert json.loads(report.to_json())["n_groups"] == 20
+    with pytest.raises(GateError) as failed:
+        check_attacks(report)
+    assert failed.value.remedy.startswith("Audit more groups")

@@ -90,6 +90,44 @@ def test_frontier__goes_on_and_says_what_every_filter_keeps_and_hides(
         assert "activity" in point["private"]
 
 
+@pytest.mark.parametrize("other", ["level = 0.9", "seed = 3", 'decides = ["accuracy"]'])
+def test_frontier__counts_only_steps_that_these_settings_use(
+    other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Points judged at another level were said to be done, and were even shown as this one's."""
+    monkeypatch.setenv("PRIVPIPE_CACHE", str(tmp_path / "cache"))
+    write_windows(str(tmp_path / "windows.zarr"), draw_windows(10, 20), 100)
+    config = Path(configure(tmp_path))
+    usual = config.read_text()
+    from privpipe_flows import frontier
+
+    learn, learned = frontier._learn, 0
+
+    def stop_after(point, *args):  # type: ignore[no-untyped-def]
+        nonlocal learned
+        if learned == 2:
+            raise KeyboardInterrupt
+        learned += 1
+        return learn(point, *args)
+
+    def run(text: str) -> str:
+        nonlocal learned
+        learned = 0
+        config.write_text(text)
+        with pytest.raises(KeyboardInterrupt):
+            frontier_command(
+                str(config), out=str(tmp_path / "out"), tradeoffs="10", widths="1", as_json=True
+            )
+        return capsys.readouterr().err
+
+    monkeypatch.setattr(frontier, "_learn", stop_after)
+    assert "going on" not in run(usual)
+    changed = usual.replace("[cluster]", f"{other}\n[cluster]")
+    assert "going on" not in run(changed)
+    assert "going on: 2 of 10 steps were done before" in run(changed)
+    assert "going on: 2 of 10 steps were done before" in run(usual)
+
+
 def test_frontier__workers_have_a_place_for_what_they_spill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

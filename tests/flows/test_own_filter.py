@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,13 +13,15 @@ import numpy as np
 import pytest
 
 from privpipe import open_model, open_release
-from privpipe.errors import InputError, OptionError
+from privpipe.errors import InputError, OptionError, StoreError
 from privpipe_flows.command.check_command import check_command
+from privpipe_flows.command.run_command import resume_command, run_command
 from privpipe_flows.pipeline import run_pipeline
 from privpipe_flows.runs.configuration.configuration_file import read_options
 from privpipe_flows.runs.stages import round_plan
 from privpipe_flows.runs.stages.check import check_stage
 from privpipe_flows.runs.stages.group_check import plan_groups
+from privpipe_flows.runs.stages.label_check import count_labels
 from privpipe_flows.runs.stages.round_plan import plan_rounds
 from tests.motion import draw_windows, write_windows
 
@@ -61,14 +66,22 @@ def configure(folder: Path, kernels: int = 3) -> Path:
 
 
 @pytest.mark.slow
-def test_own_filter__is_trained_audited_by_group_and_published(tmp_path: Path) -> None:
+def test_own_filter__is_trained_audited_by_group_and_published(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = configure(tmp_path)
     run_pipeline(str(config), until="clean")
     module = tmp_path / "convolution.py"
     text = module.read_text()
     module.write_text(text + "\n# another day\n")
-    with pytest.raises(OptionError, match=r"module .* has changed|another configuration"):
-        run_pipeline(str(config))
+    was, now = (hashlib.sha256(one.encode()).hexdigest() for one in (text, module.read_text()))
+    changed = f"the module of the filter has changed: its SHA-256 was {was} and is {now}"
+    for go_on in (run_pipeline, run_command, resume_command):
+        with pytest.raises(OptionError, match=changed) as refused:
+            go_on(str(config))
+        assert "Nothing of it was published" in refused.value.remedy
+    check_command(str(config), as_json=False)
+    assert changed in " ".join(capsys.readouterr().out.split())
     assert not (tmp_path / "release.zarr").exists()
     module.write_text(text)
     run_pipeline(str(config))
@@ -81,6 +94,26 @@ def test_own_filter__is_trained_audited_by_group_and_published(tmp_path: Path) -
     findings = json.loads((tmp_path / "release.report" / "audit.json").read_text())
     sources = {row["source"] for row in findings["adversaries"]["table"]}
     assert "groups" in sources
+    # Published, and the file changes: neither is it made anew, nor taken for what it was.
+    header = (tmp_path / "release.zarr" / "zarr.json").read_bytes()
+    module.write_text(text + "\n# another day\n")
+    for again in (run_command, lambda one: check_command(one, as_json=True)):
+        with pytest.raises(StoreError, match=changed) as refused:
+            again(str(config))
+        assert refused.value.code == "code-changed"
+    assert (tmp_path / "release.zarr" / "zarr.json").read_bytes() == header
+    apply = (
+        "import sys, privpipe, numpy as np\n"
+        "privpipe.trust_filter(sys.argv[1])\n"
+        "privpipe.open_model(sys.argv[2]).apply(np.zeros((2, 96)))\n"
+    )
+    model = str(tmp_path / "release.model.zarr")
+    done = subprocess.run(
+        [sys.executable, "-c", apply, str(module), model], capture_output=True, text=True
+    )
+    assert done.returncode
+    assert f"SHA-256 {was}, which is not trusted here" in done.stderr
+    assert f"Trusted is other code, as of a file that has changed: {now}" in done.stderr
 
 
 def test_check__a_wrong_derivative_stops_before_training(tmp_path: Path) -> None:
@@ -98,14 +131,16 @@ def test_check__counts_groups_where_records_of_one_are_alike(
     config = configure(tmp_path)
     limits = "enforce = true\nconfidential_advantage_max = 0.5\nexposed_max = 0.5"
     config.write_text(config.read_text().replace("enforce = false", limits))
-    found = plan_groups(check_stage(read_options(str(config))))
+    run = check_stage(read_options(str(config)))
+    found = plan_groups(run, count_labels(run).groups)
     assert found is not None
-    assert (found.n_groups, found.gate.n_held_out) == (40, 16)
+    (held_out,) = run.training.count_parts(run.split, ("held_out",))
+    assert (found.n_groups, found.gate.n_held_out) == (40, held_out.n_groups)
     assert not found.gate.can_pass
-    assert "40 groups of 'subject', 16 held out" in found.describe()
+    assert f"40 groups of 'subject', {held_out.n_groups} held out" in found.describe()
     assert "more groups" in found.describe()
     told = check_command(str(config), as_json=True)
-    assert told["groups"]["gate"]["n_needed"] > 16
+    assert told["groups"]["gate"]["n_needed"] > 100
     assert told["gate"]["n_held_out"] == 320  # records
 
 

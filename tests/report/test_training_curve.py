@@ -18,7 +18,12 @@ def test_plot_phi__and_losses_show_every_series() -> None:
     records = Records(x, desired=target, confidential=private)
     for fit, held_out in (
         (fit_minimax_filter(records, MinimaxOptions(max_iterations=3)), False),
-        (fit_minimax_neural_filter(records, MinimaxNeuralOptions(max_iterations=3)), True),
+        (
+            fit_minimax_neural_filter(
+                records, MinimaxNeuralOptions(n_hidden=(20, 9), max_iterations=3)
+            ),
+            True,
+        ),
     ):
         phi = plot_phi(fit.history, fit.history_columns, title="Descent")
         assert ("held-out records" in render_svg(phi)) == held_out

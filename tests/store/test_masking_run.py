@@ -15,7 +15,7 @@ import privpipe_flows.pipeline
 import privpipe_flows.runs.stages.draw
 import privpipe_flows.runs.stages.publish
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.kinds.verdicts.needed import plan_reach
+from privpipe.attacks.kinds.verdicts.reach import plan_reach
 from privpipe.errors import GateError, InputError, OptionError, PrivpipeError, StoreError
 from privpipe.numerics.random.streams import KEY_BYTES
 from privpipe.store.access.holding.workspace import has_workspace

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from privpipe.errors import RankError
+from privpipe.errors import LeftOutWarning, RankError
 from privpipe.numerics.regression.moments import CoMoments
 from privpipe.protocols import FloatArray, Shard
 from privpipe.records.memory import Records
@@ -81,14 +82,17 @@ def explain_budget(run: Run, *, strict: bool = False) -> BudgetMeaning | None:
     files = read_files(run)
     shards = Records.of_shard(shard, run.training.schema)
     dependence = ""
-    try:
-        fitted = run.method.fit(shards, run.options.method, **files)
-    except RankError as error:
-        dependence = error.message
-        if strict and run.training.plan.n_chunks <= MOST_CHUNKS:
-            raise
-        eased = replace(run.options.method, ridge=1e-6)
-        fitted = run.method.fit(shards, eased, **files)
+    with warnings.catch_warnings():
+        # Who lacks a label is counted in all records, not in these few.
+        warnings.simplefilter("ignore", LeftOutWarning)
+        try:
+            fitted = run.method.fit(shards, run.options.method, **files)
+        except RankError as error:
+            dependence = error.message
+            if strict and run.training.plan.n_chunks <= MOST_CHUNKS:
+                raise
+            eased = replace(run.options.method, ridge=1e-6)
+            fitted = run.method.fit(shards, eased, **files)
     predictor = np.asarray(getattr(fitted, "predictor", np.empty((0, 0))))
     if predictor.size == 0:
         return None

@@ -24,7 +24,7 @@ from privpipe.store.collections.source_version import read_source_version
 from privpipe.store.releases.release import RECEIPTS
 from privpipe_flows.runs.configuration.run_options import RunOptions
 from privpipe_flows.runs.resume import is_published
-from privpipe_flows.runs.run import Run, digest_options, make_run_id, now
+from privpipe_flows.runs.run import Run, digest_options, find_code, make_run_id, now
 from privpipe_flows.runs.stages.budget import MOST_CHUNKS, find_constants
 from privpipe_flows.runs.stages.earlier import find_earlier
 from privpipe_flows.runs.stages.gate_check import check_gate
@@ -74,6 +74,7 @@ def check_stage(options: RunOptions) -> Run:
             source_fingerprint=read_source_version(collection.url),
             training_fingerprint=read_source_version(training.url),
             started=now(),
+            code=find_code(options.model_dump(mode="json")["method"]),
         ),
     )
     check_gate(run)
@@ -227,6 +228,15 @@ def _check_kinds(training: Collection) -> None:
     """A class that is alone is known from the metadata."""
     schema = training.schema
     columns = (*schema.desired, *schema.confidential, *schema.groups)
+    empty = [c.name for c in columns if c.n_categories == 0]
+    if empty:
+        raise InputError(
+            f"{', '.join(map(repr, empty))} has no value in any training record: nothing can be "
+            "learned or judged of it.",
+            remedy="Leave it out of desired, confidential and group, or train on records that "
+            "have it.",
+            code="missing_labels",
+        )
     alone = [c.name for c in columns if c.n_categories is not None and c.n_categories < 2]
     if alone:
         raise _constant(alone)

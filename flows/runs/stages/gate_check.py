@@ -14,10 +14,9 @@ from privpipe.attacks.kinds.verdicts.judgement import SCORE_WORDS
 from privpipe.attacks.kinds.verdicts.needed import (
     plan_membership_reach,
     plan_needed_others,
-    plan_needed_records,
-    plan_reach,
     plan_recovery_reach,
 )
+from privpipe.attacks.kinds.verdicts.reach import ROOM, plan_needed_records, plan_reach
 from privpipe.attacks.kinds.verdicts.record_decisions import RECORD_ATTACKS, halve_level
 from privpipe.attacks.statistics.measures import EXPOSURES
 from privpipe.errors import OptionError, StoreError
@@ -34,6 +33,7 @@ from privpipe_flows.runs.stages.earlier import count_earlier
 __all__ = [
     "GateNeeds",
     "check_gate",
+    "count_attacks",
     "plan_gate",
     "plan_limits",
     "read_previous",
@@ -43,9 +43,6 @@ __all__ = [
 
 HOLDOUT = 0.5
 """Share held out where the default share is too few records to show anything."""
-
-ROOM = 1.5
-"""A limit is so many times what a mere guess reaches, so that not chance alone decides."""
 
 UNGATED = "or set [gate] enforce = false, which publishes it as not gated"
 
@@ -180,16 +177,15 @@ def plan_gate(
     training: Collection,
     rarest: Mapping[str, float] | None = None,
     n_earlier: int = 0,
-    n_units: int | None = None,
 ) -> GateNeeds | None:
     """What the limit that asks for most asks for; None where nothing is attacked.
 
     Parameters
     ----------
-    options, training, rarest, n_earlier, n_units
+    options, training, rarest, n_earlier
         As of `plan_limits`.
     """
-    found = plan_limits(options, training, rarest, n_earlier, n_units)
+    found = plan_limits(options, training, rarest, n_earlier)
     return max(
         found, key=lambda one: (not one.can_pass, not one.has_room, one.n_needed), default=None
     )
@@ -200,7 +196,6 @@ def plan_limits(
     training: Collection,
     rarest: Mapping[str, float] | None = None,
     n_earlier: int = 0,
-    n_units: int | None = None,
 ) -> list[GateNeeds]:
     """What every limit asks for, of all that is attacked.
 
@@ -216,11 +211,9 @@ def plan_limits(
         as two in ten would of two classes alike. Without it, classes are of one size.
     n_earlier
         Earlier releases that are joined with this one.
-    n_units
-        Groups to count instead of records.
     """
     attacked = find_attack_options(options)
-    n_records, share = n_units or training.schema_of_records.n_records, options.audit.holdout
+    n_records, share = training.schema_of_records.n_records, options.audit.holdout
     n_held_out = int(n_records * share) if share else n_records
     found: list[GateNeeds] = []
     if _mixes_records(METHODS[options.method.name]):
@@ -278,7 +271,7 @@ def _plan_variables(
     for column in alike.values():
         fill = min(1.0, (column.n_categories or 1) * uneven.get(column.name, 1.0))
         given: dict[str, Any] = {
-            "n_attacks": _count_attacks(options, column, bool(training.desired), n_earlier),
+            "n_attacks": count_attacks(options, column, bool(training.desired), n_earlier),
             "n_classes": column.n_categories,
             "n_variables": len(columns),
         }
@@ -347,7 +340,7 @@ def write_keys(keys: Mapping[tuple[str, str], Any]) -> str:
     return ", ".join(f"[{section}] {key} = {value}" for (section, key), value in keys.items())
 
 
-def _count_attacks(options: RunOptions, column: Column, has_desired: bool, n_earlier: int) -> int:
+def count_attacks(options: RunOptions, column: Column, has_desired: bool, n_earlier: int) -> int:
     """Attacks on readings of the release, as far as the configuration tells."""
     attacked, release = find_attack_options(options), options.release
     beside = bool(release.include) or release.partitions or options.training is None

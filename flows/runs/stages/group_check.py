@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from privpipe_flows.runs.run import Run
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.kinds.group_inference import list_known_sizes
+from privpipe.attacks.kinds.verdicts.reach import plan_needed_groups, plan_reach
+from privpipe.protocols import Column
+from privpipe_flows.runs.run import Run, find_attack_options
 from privpipe_flows.runs.stages.earlier import count_earlier
-from privpipe_flows.runs.stages.gate_check import GateNeeds, plan_gate
+from privpipe_flows.runs.stages.gate_check import GateNeeds, count_attacks
+from privpipe_flows.runs.stages.label_check import GroupTally
 
 __all__ = ["GroupNeeds", "plan_groups"]
 
@@ -20,40 +27,96 @@ class GroupNeeds:
     name
         Of the variable that says whose records belong together.
     n_groups
-        As many as its categories, or records if these are fewer.
+        With records in the training collection.
+    holdout
+        Share of the groups that is held out.
     gate
         What the gate would need, counting groups where it counts records.
     """
 
     name: str
     n_groups: int
+    holdout: float
     gate: GateNeeds
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether a release that tells nothing passes by more than chance."""
+        return self.gate.n_held_out >= self.gate.n_needed
 
     def describe(self) -> str:
         """In a sentence or two."""
         gate = self.gate
         held_out = f"{self.n_groups:,} groups of {self.name!r}, {gate.n_held_out:,} held out"
-        if gate.can_pass:
+        if self.is_enough:
             return f"{held_out}: enough for the gate even where the records of a group are alike."
         return (
-            f"{held_out}: where the records of a group are alike, as when all of them have one "
-            f"value of {gate.variable!r}, a group counts as one record. Then about "
-            f"{gate.n_needed:,.0f} of them would have to be held out, and with these the upper "
-            f"limit of even a guess may be {gate.reaches:.3g}, allowed {gate.limit:g}: the gate "
-            "may stay closed whatever is released. Take records of more groups, or raise the "
+            f"{held_out}. All records of a group have one value of {gate.variable!r}: where they "
+            "are alike, a group counts as one record. With so few the upper limit of even a guess "
+            f"is {gate.reaches:.3g}, allowed {gate.limit:g}, and planted leaks may not be found: "
+            f"the gate may stay closed whatever is released. {self._say_needed()}, or raise the "
             "limits of [gate]."
         )
 
+    def _say_needed(self) -> str:
+        if not math.isfinite(self.gate.n_needed):
+            return "No number of groups is enough: hold more out"
+        n_all = math.ceil(self.gate.n_needed / (self.holdout or 1.0))
+        return (
+            f"About {self.gate.n_needed:,.0f} groups would have to be held out, {n_all:,} in all "
+            f"with [audit] holdout = {self.holdout:g}; more records of the same groups do not "
+            "help. Take records of more groups"
+        )
 
-def plan_groups(run: Run) -> GroupNeeds | None:
-    """What is known of groups from the metadata; None without gate or groups of known number."""
-    name = run.options.audit.group
-    if name is None or not run.options.gate.enforce:
+
+def plan_groups(run: Run, tally: GroupTally | None) -> GroupNeeds | None:
+    """What the groups that were counted can show.
+
+    Parameters
+    ----------
+    run
+    tally
+        Of `count_labels`.
+
+    Returns
+    -------
+    needs
+        Of the limit that asks for most; None without gate, or where no confidential variable is
+        one of whole groups, so that records count.
+    """
+    if tally is None or not run.options.gate.enforce:
         return None
-    schema = run.training.schema_of_records
-    categories = schema.variable(name).categories
-    if not categories:
+    columns = [c for c in run.training.schema.confidential if c.name in tally.shares]
+    options = find_attack_options(run.options)
+    found = [one for column in columns for one in _plan_limits(run, options, column, tally)]
+    worst = max(found, key=lambda one: (one.n_needed, one.reaches / one.limit), default=None)
+    if worst is None:
         return None
-    n_groups = min(len(categories), schema.n_records)
-    gate = plan_gate(run.options, run.training, None, count_earlier(run), n_units=n_groups)
-    return None if gate is None else GroupNeeds(name, n_groups, gate)
+    return GroupNeeds(tally.name, tally.n_groups, run.options.audit.holdout, worst)
+
+
+def _plan_limits(
+    run: Run, options: AttackOptions, column: Column, tally: GroupTally
+) -> Iterator[GateNeeds]:
+    """What every limit asks for of one variable."""
+    shares: Sequence[float] = tally.shares[column.name]
+    n_attacks = count_attacks(
+        run.options, column, bool(run.training.desired), count_earlier(run)
+    ) + len(list_known_sizes(column, options, tally.typical))
+    n_variables = len(run.training.schema.confidential)
+    n_classes = max(2, len(shares)) if column.is_categorical else None
+    given = {"n_attacks": n_attacks, "n_classes": n_classes, "n_variables": n_variables}
+    n_test = max(2, int(tally.n_held_out * options.test_share))
+    needed = plan_needed_groups(options, shares=shares, **given)  # type: ignore[arg-type]
+    for score, n_needed in needed.items():
+        reaches = plan_reach(options, score, n_test, shares=shares, grouped=True, **given)  # type: ignore[arg-type]
+        n_intervals = n_attacks * len(needed)
+        yield GateNeeds(
+            column.name,
+            score,
+            n_needed,
+            tally.n_held_out,
+            n_intervals,
+            options.allowed(score),
+            reaches,
+        )

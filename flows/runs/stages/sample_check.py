@@ -13,6 +13,8 @@ from privpipe_flows.runs.stages.budget import MOST_CHUNKS, BudgetMeaning, explai
 from privpipe_flows.runs.stages.check import check_variation
 from privpipe_flows.runs.stages.earlier import count_earlier
 from privpipe_flows.runs.stages.gate_check import GateNeeds, plan_gate, suggest_gate, write_keys
+from privpipe_flows.runs.stages.group_check import GroupNeeds, plan_groups
+from privpipe_flows.runs.stages.label_check import LabelFindings, count_labels
 from privpipe_flows.runs.stages.preview import forecast_run, measure_rarest
 
 __all__ = ["SampleFindings", "check_sample"]
@@ -24,6 +26,8 @@ class SampleFindings:
 
     Parameters
     ----------
+    labels
+        What labels tell, of all records.
     constant
         Features that do not vary there.
     meaning
@@ -35,13 +39,17 @@ class SampleFindings:
         no variable.
     instead
         Keys with which so many records would do, where the gate will hardly open.
+    groups
+        What the gate needs of groups that are judged together; None where there are none.
     """
 
+    labels: LabelFindings
     constant: tuple[str, ...]
     meaning: BudgetMeaning | None
     forecast: Forecast | None
     gate: GateNeeds | None
     instead: str = ""
+    groups: GroupNeeds | None = None
 
     @property
     def dependence(self) -> str:
@@ -68,20 +76,22 @@ def check_sample(run: Run) -> SampleFindings:
     Raises
     ------
     InputError, RankError
-        If a variable does not vary, groups are too small to be read together, records have gaps
-        that the run would fail on, or the fit refuses the features.
+        If no record has a variable, one does not vary, groups are too small to be read together,
+        records have gaps that the run would fail on, or the fit refuses the features.
     """
+    labels = count_labels(run)
     constant, _ = check_variation(run)
     if run.method.examine is not None and run.training.plan.n_chunks <= MOST_CHUNKS:
         run.method.examine(run.options.method, run.training.keeping(run.split, "fit"))
     meaning = explain_budget(run, strict=True)
     forecast = forecast_run(run)
     if not run.options.gate.enforce:
-        return SampleFindings(tuple(constant), meaning, forecast, None)
+        return SampleFindings(labels, tuple(constant), meaning, forecast, None)
     audit = run.options.audit
     rarest = measure_rarest(run.training, audit.min_class_records / (audit.holdout or 1.0))
     known = (run.options, run.training, rarest, count_earlier(run))
     needs = plan_gate(*known)
     has_room = needs is None or needs.has_room
     instead = "" if has_room else write_keys(suggest_gate(*known))
-    return SampleFindings(tuple(constant), meaning, forecast, needs, instead)
+    groups = plan_groups(run, labels.groups)
+    return SampleFindings(labels, tuple(constant), meaning, forecast, needs, instead, groups)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from privpipe.errors import InputError
 from privpipe.numerics.finite import find_empty_rows, find_finite_rows
 from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
 
-__all__ = ["Evidence", "LeftOut", "prepare_evidence"]
+__all__ = ["Evidence", "GroupCounts", "LeftOut", "prepare_evidence"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,33 @@ class LeftOut:
 
     target: str
     reason: str
+
+
+@dataclass(frozen=True)
+class GroupCounts:
+    """Groups among the records of an audit, over which its intervals are.
+
+    Parameters
+    ----------
+    n_groups
+    name
+        Variable whose equal values are one group; empty where that is not known.
+    shares
+        By categorical confidential variable, the share of each class: among groups where each
+        group is of one class, else among records.
+    """
+
+    n_groups: int
+    name: str = ""
+    shares: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+    def say(self) -> str:
+        """What they are, in the plural.
+
+        >>> GroupCounts(3, "subject").say()
+        "groups of 'subject'"
+        """
+        return f"groups of {self.name!r}" if self.name else "groups"
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +92,8 @@ class Evidence:
         Variables that cannot be attacked, and why.
     places : (n_records,), optional
         Order of the records in time, or in the collection: neighbours are alike.
+    group_name
+        Variable that names the subject; empty where that is not known.
     """
 
     sources: dict[str, Coordinates]
@@ -77,6 +106,7 @@ class Evidence:
     n_seen: int
     left_out: tuple[LeftOut, ...] = ()
     places: IntArray | None = None
+    group_name: str = ""
 
     @property
     def n_records(self) -> int:
@@ -87,14 +117,32 @@ class Evidence:
         """Bytes of the arrays."""
         return self.truth.nbytes + sum(source.values.nbytes for source in self.sources.values())
 
-    def counts(self) -> dict[str, int]:
-        """The numbers of records, by the names an `AttackReport` gives them."""
+    def counts(self) -> dict[str, Any]:
+        """The numbers of records and groups, by the names an `AttackReport` gives them."""
         return {
             "n_records": self.n_records,
             "n_given": self.n_given,
             "n_withheld": self.n_withheld,
             "n_seen": self.n_seen,
+            "groups": None if self.groups is None else self._count_groups(self.groups),
         }
+
+    def _count_groups(self, groups: IntArray) -> GroupCounts:
+        shares = {
+            column.name: _share_classes(self.truth[:, j], groups)
+            for j, column in enumerate(self.columns)
+            if column.is_categorical
+        }
+        return GroupCounts(len(np.unique(groups)), self.group_name, shares)
+
+
+def _share_classes(truth: FloatArray, groups: IntArray) -> tuple[float, ...]:
+    """Share of each class, counting groups of one class each once."""
+    known = ~np.isnan(truth)
+    pairs = np.unique(np.column_stack([groups[known], truth[known]]), axis=0)
+    whole = len(pairs) == len(np.unique(groups[known]))
+    counts = np.unique(pairs[:, 1] if whole else truth[known], return_counts=True)[1]
+    return tuple((counts / counts.sum()).tolist())
 
 
 def prepare_evidence(

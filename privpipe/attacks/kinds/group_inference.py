@@ -27,13 +27,14 @@ from privpipe.attacks.adversaries.table import ADVERSARIES
 from privpipe.attacks.statistics.measures import orient_ranking
 from privpipe.attacks.statistics.splits import Split
 from privpipe.errors import InputError
-from privpipe.protocols import BoolArray, FloatArray, IntArray
+from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
 
 __all__ = [
     "GROUPS",
     "Pooled",
     "infer_together",
     "is_of_groups",
+    "list_known_sizes",
     "list_sizes",
     "name_size",
     "split_in_time",
@@ -110,10 +111,8 @@ def list_sizes(evidence: Evidence, position: int, options: AttackOptions) -> tup
     apart, records of each train and judge, and fewer are left.
     """
     groups, truth = evidence.groups, evidence.truth[:, position]
-    if groups is None or evidence.columns[position].n_categories is None:
+    if groups is None:
         return ()
-    if not set(options.adversaries) & set(BASES):
-        return ()  # nobody asked for says how sure he is
     known = ~np.isnan(truth)
     if not is_of_groups(groups[known], truth[known].astype(np.int64)):
         return ()
@@ -123,9 +122,18 @@ def list_sizes(evidence: Evidence, position: int, options: AttackOptions) -> tup
         return ()
     apart = tells_groups(groups[known], truth[known])
     left = np.median(sizes) * (options.test_share if apart else 1.0)
-    if left < SIZES[1]:
+    return list_known_sizes(evidence.columns[position], options, float(left))
+
+
+def list_known_sizes(
+    column: Column, options: AttackOptions, typical: float
+) -> tuple[int | None, ...]:
+    """Sizes at which a variable of whole groups is attacked, of which one has so many records."""
+    if column.n_categories is None or typical < SIZES[1]:
         return ()
-    return (*(size for size in SIZES if size <= left), None)
+    if not set(options.adversaries) & set(BASES):
+        return ()  # nobody asked for says how sure he is
+    return (*(size for size in SIZES if size <= typical), None)
 
 
 def is_of_groups(groups: IntArray, classes: IntArray) -> bool:

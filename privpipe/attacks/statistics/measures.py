@@ -180,6 +180,7 @@ def measure_class_scores(
         also=also,
         n_replicates=n_replicates,
         seed=seed,
+        decisive=_count_decisive(truth, groups),
     )
     if groups is None:
         accuracy = measure_wilson_interval(int(hits.sum()), len(hits), level=level, also=also)
@@ -205,6 +206,20 @@ def measure_class_scores(
         Score("auc", interval(weigh_areas(truth, ranking)), 0.5),
         *_measure_exposures(truth, ranking, groups=groups, level=level, also=also, seed=seed),
     )
+
+
+def _count_decisive(truth: IntArray, groups: IntArray | None) -> IntArray:
+    """Of each class, the units of it, or those of all others where they are fewer.
+
+    Groups that are of one class each are units, for their records are alike; else records are.
+    """
+    units = truth
+    if groups is not None:
+        pairs = np.unique(np.column_stack([groups, truth]), axis=0)
+        if len(pairs) == len(np.unique(groups)):
+            units = pairs[:, 1]
+    sizes = np.unique(units, return_counts=True)[1]
+    return np.asarray(np.minimum(sizes, len(units) - sizes))
 
 
 def _measure_exposures(

@@ -143,6 +143,7 @@ METHOD = Method(
     check=check_mapping,
     promise="mutual information under the law of the records, with confidence",
     statistics=(ProfileCounts,),
+    needs_labels=lambda _: (frozenset({"confidential"}),),
     columns=_columns,
     prices=True,
     forecast=_forecast,

@@ -358,6 +358,7 @@ METHOD = Method(
     promise="surrogate records with the regression model of the raw ones; nothing for single "
     "records: second moments are released",
     statistics=(RecordSurvey, CoMoments),
+    needs_labels=lambda o: () if o.missing == "complete" else (frozenset({"desired"}),),
     check=check_masking,
     forgets_keys=True,
 )

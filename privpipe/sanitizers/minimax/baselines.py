@@ -18,15 +18,15 @@ from privpipe.protocols import FloatArray, Method, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.minimax.linear_filter import EMPIRICAL, LinearFilter
 from privpipe.sanitizers.minimax.training.closed_forms import (
-    check_width,
     find_least_squares_directions,
     find_privacy_lds,
-    warn_of_width,
 )
+from privpipe.sanitizers.minimax.training.filter_widths import check_width, warn_of_width
 from privpipe.sanitizers.minimax.training.labelled_moments import (
     LABEL_STATISTICS,
     LabelledMoments,
     measure_moments,
+    need_all_labels,
 )
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks, plan_tasks
 from privpipe.sanitizers.minimax.training.tasks import Task, TaskOptions, find_needs
@@ -238,6 +238,7 @@ METHODS = (
         check=check_directions,
         promise=EMPIRICAL,
         statistics=LABEL_STATISTICS,
+        needs_labels=need_all_labels,
     ),
     Method(
         name="privacy_lds",
@@ -252,6 +253,7 @@ METHODS = (
         check=check_directions,
         promise=EMPIRICAL,
         statistics=LABEL_STATISTICS,
+        needs_labels=need_all_labels,
     ),
     Method(
         name="pca",
@@ -266,6 +268,7 @@ METHODS = (
         check=check_projection,
         promise=EMPIRICAL,
         statistics=LABEL_STATISTICS,
+        needs_labels=need_all_labels,
     ),
     Method(
         name="rand",

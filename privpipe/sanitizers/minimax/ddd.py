@@ -33,6 +33,7 @@ from privpipe.sanitizers.minimax.training.labelled_moments import (
     LABEL_STATISTICS,
     LabelledMoments,
     measure_moments,
+    need_all_labels,
 )
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks, plan_tasks
 from privpipe.sanitizers.minimax.training.tasks import Task, TaskOptions, find_needs
@@ -224,5 +225,6 @@ METHODS = (
         check=check_ddd,
         promise=EMPIRICAL,
         statistics=LABEL_STATISTICS,
+        needs_labels=need_all_labels,
     ),
 )

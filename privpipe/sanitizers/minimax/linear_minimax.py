@@ -32,9 +32,12 @@ from privpipe.sanitizers.minimax.training.adversaries import (
 )
 from privpipe.sanitizers.minimax.training.adversary_rounds import descend_in_rounds
 from privpipe.sanitizers.minimax.training.closed_forms import (
-    check_width,
     find_least_squares_directions,
     find_privacy_lds,
+)
+from privpipe.sanitizers.minimax.training.filter_widths import (
+    check_reduced_width,
+    check_width,
     warn_of_width,
 )
 from privpipe.sanitizers.minimax.training.group_pooling import check_groups
@@ -43,6 +46,7 @@ from privpipe.sanitizers.minimax.training.labelled_moments import (
     LabelledMoments,
     measure_moments,
     measure_radius,
+    need_all_labels,
 )
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks, plan_tasks
 from privpipe.sanitizers.minimax.training.tasks import Task, find_needs, name_history
@@ -408,6 +412,8 @@ def check_minimax(options: MinimaxOptions, schema: ShardSchema) -> None:
             "n_filtered is not set, and reconstruction has no reduced form.",
             remedy="Set n_filtered to the number of features to release.",
         )
+    else:
+        check_reduced_width(schema.desired, schema.n_features)
     if options.reconstruction_weight and options.start == "zero":
         raise _no_zero()
 
@@ -437,5 +443,6 @@ METHODS = (
         columns=find_columns,
         promise=EMPIRICAL,
         statistics=LABEL_STATISTICS,
+        needs_labels=need_all_labels,
     ),
 )

@@ -44,10 +44,12 @@ from privpipe.sanitizers.minimax.training.adversaries import (
     examine_groups,
     find_columns,
 )
+from privpipe.sanitizers.minimax.training.filter_widths import warn_of_outputs
 from privpipe.sanitizers.minimax.training.labelled_moments import (
     LABEL_STATISTICS,
     LabelledMoments,
     measure_moments,
+    need_all_labels,
 )
 from privpipe.sanitizers.minimax.training.pretraining import pretrain_layers
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks
@@ -236,6 +238,7 @@ def check_network(options: MinimaxNeuralOptions, schema: ShardSchema) -> None:
         raise OptionError(
             "n_hidden has a layer without outputs.", remedy="Use widths of 1 or more."
         )
+    warn_of_outputs(options.n_hidden[-1], schema.n_features)
     options.check_loss(schema, options.n_hidden[-1])
 
 
@@ -255,5 +258,6 @@ METHODS = (
         columns=find_columns,
         promise=EMPIRICAL,
         statistics=LABEL_STATISTICS,
+        needs_labels=need_all_labels,
     ),
 )

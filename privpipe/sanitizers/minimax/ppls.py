@@ -16,8 +16,13 @@ from privpipe.numerics.spectra import fix_signs
 from privpipe.protocols import FloatArray, Method, Shards, ShardSchema
 from privpipe.sanitizers.minimax.baselines import Width, make_centred_filter
 from privpipe.sanitizers.minimax.linear_filter import EMPIRICAL, LinearFilter
-from privpipe.sanitizers.minimax.training.closed_forms import check_width, cross_moments
-from privpipe.sanitizers.minimax.training.labelled_moments import LABEL_STATISTICS, measure_moments
+from privpipe.sanitizers.minimax.training.closed_forms import cross_moments
+from privpipe.sanitizers.minimax.training.filter_widths import check_width
+from privpipe.sanitizers.minimax.training.labelled_moments import (
+    LABEL_STATISTICS,
+    measure_moments,
+    need_all_labels,
+)
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks, plan_tasks
 from privpipe.sanitizers.minimax.training.tasks import TaskOptions, find_needs
 from privpipe.sanitizers.options import FORBID, vary_width
@@ -141,5 +146,6 @@ METHODS = (
         check=check_ppls,
         promise=EMPIRICAL,
         statistics=LABEL_STATISTICS,
+        needs_labels=need_all_labels,
     ),
 )

@@ -37,6 +37,7 @@ def list_methods(filters: Filters) -> tuple[Method[Any], ...]:
             columns=lambda o: ask_filter(filters, o, lambda row, f: row.columns(f), {}),
             files=lambda o: ask_filter(filters, o, lambda row, f: row.files(f), {}),
             releases="rows",
+            needs_labels=lambda o: ask_filter(filters, o, lambda row, f: row.needs_labels(f), ()),
             fit=partial(fit_noisy_filter, filters=filters),
             source="Hamm 2017, Noisy Minimax Filters, sections 2.2 and 3",
             maps=(NoisyFilter,),

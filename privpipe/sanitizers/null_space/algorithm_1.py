@@ -160,6 +160,7 @@ METHOD = Method(
     maps=(NullSpaceCleaner, FactoredCleaner),
     promise=UTILITY_PROMISE,
     statistics=DESIGN_STATISTICS,
+    needs_labels=lambda options: () if options.predictor else (frozenset({"desired"}),),
     files=lambda options: {"predictor": options.predictor} if options.predictor else {},
     factored=FactoredCleaner.of,
     check=check_augmented,

@@ -169,6 +169,15 @@ def _files(options: TargetedOptions) -> dict[str, str]:
     return {name: url for name, url in named.items() if url}
 
 
+def _need_labels(options: TargetedOptions) -> tuple[frozenset[Role], ...]:
+    """Both predictors are fitted apart, each to the records that have its labels."""
+    given: dict[Role, str | None] = {
+        "desired": options.predictor,
+        "confidential": options.confidential_predictor,
+    }
+    return tuple(frozenset({role}) for role, file in given.items() if not file)
+
+
 METHOD = Method(
     name="null_space_targeted",
     options=TargetedOptions,
@@ -179,6 +188,7 @@ METHOD = Method(
     maps=(TargetedCleaner, PrintedCleaner, FactoredCleaner),
     promise=UTILITY_PROMISE,
     statistics=DESIGN_STATISTICS,
+    needs_labels=_need_labels,
     files=_files,
     factored=FactoredCleaner.of,
     may_factor=lambda options: options.variant != "printed",

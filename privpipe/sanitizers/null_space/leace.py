@@ -160,5 +160,6 @@ METHOD = Method(
     maps=(LeaceEraser,),
     promise="no linear prediction of the hidden variables is left, on the training records",
     statistics=DESIGN_STATISTICS,
+    needs_labels=lambda _: (frozenset({"confidential"}),),
     weighs=True,
 )

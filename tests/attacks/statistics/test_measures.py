@@ -7,6 +7,7 @@ import pytest
 from sklearn import metrics
 
 from privpipe.attacks.statistics.measures import (
+    CLASS_SCORES,
     Score,
     balance_confusion,
     harmonise_confusion,
@@ -135,3 +136,43 @@ def test_measure_roc__has_the_area_of_its_curve() -> None:
 def test_measure_roc__refuses(positive, value, match) -> None:
     with pytest.raises(InputError, match=match):
         measure_roc(np.array(positive), np.array(value))
+
+
+@pytest.mark.parametrize("n_groups", [5, 6, 8, 12])
+def test_measure_class_scores__few_groups_in_order_by_chance_tell_nothing(n_groups: int) -> None:
+    """One in ten draws of 2 and 3 groups is in order, and was in every bootstrap replicate."""
+    rng = np.random.default_rng(n_groups)
+    groups = np.repeat(np.arange(n_groups), 3)
+    n_in_order = 0
+    for _ in range(60):
+        classes = rng.permutation(np.arange(n_groups) % 2)
+        said = np.repeat(rng.normal(size=n_groups), 3) + 0.01 * rng.normal(size=3 * n_groups)
+        found = measure_class_scores(
+            classes[groups],
+            np.column_stack([-said, said]),
+            guess=0,
+            groups=groups,
+            level=0.999,
+            n_replicates=50,
+        )
+        n_in_order += found[CLASS_SCORES.index("auc")].interval.estimate == 1.0
+        assert all(score.advantage_lower <= 0 for score in found)
+    assert n_in_order or n_groups > 6
+
+
+def test_measure_class_scores__many_groups_in_order_are_no_chance() -> None:
+    classes = np.arange(200) % 2
+    found = measure_class_scores(
+        np.repeat(classes, 3),
+        np.repeat(np.eye(2)[classes], 3, axis=0),
+        guess=0,
+        groups=np.repeat(np.arange(200), 3),
+        level=0.999,
+    )
+    auc = found[CLASS_SCORES.index("auc")].interval
+    assert 0.9 < auc.lower < auc.upper == 1.0
+    # Groups that hold both classes: each record shows by itself, and the spread decides.
+    mixed = measure_class_scores(
+        np.tile([0, 1], 30), np.tile(np.eye(2), (30, 1)), guess=0, groups=np.arange(60) // 20
+    )
+    assert mixed[CLASS_SCORES.index("auc")].interval.lower > 0.8

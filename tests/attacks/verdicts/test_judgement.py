@@ -14,10 +14,10 @@ from privpipe.attacks.kinds.inference import measure_attacks
 from privpipe.attacks.kinds.verdicts.judgement import (
     Decision,
     LeftOut,
-    count_compared,
     decide_variables,
 )
 from privpipe.attacks.kinds.verdicts.outcomes import Attack, AttackOutcome
+from privpipe.attacks.kinds.verdicts.reach import count_compared
 from privpipe.attacks.statistics.measures import (
     Score,
     measure_class_scores,

@@ -48,7 +48,9 @@ def _accuracy(z: np.ndarray, y: np.ndarray) -> float:
 def test_fit_minimax_neural_filter__learns_what_no_linear_filter_can() -> None:
     x, target, private = _exclusive(3000)
     train = Records(x[:1500], desired=target[:1500], confidential=private[:1500])
-    fitted = fit_minimax_neural_filter(train, MinimaxNeuralOptions(max_iterations=60))
+    fitted = fit_minimax_neural_filter(
+        train, MinimaxNeuralOptions(n_hidden=(20, 4), max_iterations=60)
+    )
     z = fitted.apply(x)
     assert _accuracy(x, private) > 0.8
     assert _accuracy(z, private) < 0.57
@@ -57,7 +59,9 @@ def test_fit_minimax_neural_filter__learns_what_no_linear_filter_can() -> None:
 
 
 def test_fit_minimax_neural_filter__returns_the_best_held_out_iterate() -> None:
-    fitted = fit_minimax_neural_filter(_records(), MinimaxNeuralOptions(patience=3))
+    fitted = fit_minimax_neural_filter(
+        _records(), MinimaxNeuralOptions(n_hidden=(20, 9), patience=3)
+    )
     held = fitted.history[:, fitted.history_columns.index("held_out_phi")]
     phi = fitted.history[:, fitted.history_columns.index("phi")]
     assert fitted.stopped == "held_out"
@@ -65,7 +69,7 @@ def test_fit_minimax_neural_filter__returns_the_best_held_out_iterate() -> None:
     assert (np.diff(phi) <= 1e-8).all()
     stop = int(held.argmin())
     short = fit_minimax_neural_filter(
-        _records(), MinimaxNeuralOptions(patience=99, max_iterations=stop)
+        _records(), MinimaxNeuralOptions(n_hidden=(20, 9), patience=99, max_iterations=stop)
     )
     np.testing.assert_array_equal(short.parameters, fitted.parameters)
 
@@ -104,11 +108,13 @@ def test_pretrain_layers__restores_better_than_the_mean() -> None:
 
 
 def test_neural_filter__is_a_record_map() -> None:
-    fitted = fit_minimax_neural_filter(_records(), MinimaxNeuralOptions(max_iterations=2))
+    fitted = fit_minimax_neural_filter(
+        _records(), MinimaxNeuralOptions(n_hidden=(20, 9), max_iterations=2)
+    )
     x = draw_labelled(30)[0]
     copy = pickle.loads(pickle.dumps(fitted))
     np.testing.assert_array_equal(copy.apply(x), fitted.apply(x))
-    assert (fitted.n_features_in, fitted.n_features_out) == (9, 10)
+    assert (fitted.n_features_in, fitted.n_features_out) == (9, 9)
     assert fitted.apply(x.astype(np.float32)).dtype == np.float32
     assert ((fitted.apply(x) > 0) & (fitted.apply(x) < 1)).all()
     with pytest.raises(InputError, match="do not fit a filter of 9 features"):
@@ -153,5 +159,7 @@ def test_fit_minimax_neural_filter__refuses_layers_without_outputs() -> None:
 
 def test_method_row__fits_from_options() -> None:
     (method,) = METHODS
-    fitted = method.fit(_records(), method.options(name="minimax_neural", max_iterations=1))
+    fitted = method.fit(
+        _records(), method.options(name="minimax_neural", n_hidden=(4,), max_iterations=1)
+    )
     assert fitted.kind == "neural_filter"

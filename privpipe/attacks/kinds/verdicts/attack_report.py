@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.evidence import LeftOut
+from privpipe.attacks.adversaries.evidence import GroupCounts, LeftOut
 from privpipe.attacks.kinds.verdicts.detection import Detection, hold_to_power, say_power
 from privpipe.attacks.kinds.verdicts.judgement import (
     DECISION_SCHEMA,
@@ -75,6 +75,8 @@ class AttackReport:
         Variables that could not be attacked, and why.
     power
         What of planted leaks the audit finds; without it "safe" says nothing of that.
+    groups
+        Groups of the records attacked, where intervals are over groups.
     """
 
     outcomes: tuple[AttackOutcome, ...]
@@ -85,6 +87,7 @@ class AttackReport:
     n_seen: int = 0
     left_out: tuple[LeftOut, ...] = ()
     power: tuple[Detection, ...] = ()
+    groups: GroupCounts | None = None
 
     @property
     def table(self) -> pd.DataFrame:
@@ -136,8 +139,10 @@ class AttackReport:
 
     @cached_property
     def _decided(self) -> tuple[Decision, ...]:
-        found = decide_variables(self.outcomes, self.options, self.left_out, self.n_records)
-        return hold_to_power(found, self.power, self.options.must_find)
+        found = decide_variables(
+            self.outcomes, self.options, self.left_out, self.n_records, self.groups
+        )
+        return hold_to_power(found, self.power, self.options.must_find, self.groups)
 
     @property
     def telling(self) -> tuple[Telling, ...]:
@@ -165,6 +170,7 @@ class AttackReport:
             "n_given": self.n_given,
             "n_withheld": self.n_withheld,
             "n_seen": self.n_seen,
+            "n_groups": self.groups and self.groups.n_groups,
             "power": [asdict(one) for one in self.power],
             "power_sentence": say_power(self.power) if self.power else "",
             "decisions": [asdict(decision) for decision in self.decide()],
@@ -195,7 +201,8 @@ def check_attacks(report: AttackReport) -> None:
         return
     remedies = {
         "leaks": "Sanitise more strongly, or allow more: max_advantage, max_exposed.",
-        "unproven": "Audit more records, or allow more: max_advantage, max_exposed.",
+        "unproven": f"Audit more {'groups' if report.groups else 'records'}, or allow more: "
+        "max_advantage, max_exposed.",
         "unknown": "See the column reason of the report's table.",
     }
     raise GateError(
@@ -216,6 +223,7 @@ def summarise_outcomes(
     n_withheld: int = 0,
     n_seen: int = 0,
     left_out: tuple[LeftOut, ...] = (),
+    groups: GroupCounts | None = None,
 ) -> AttackReport:
     """The report of outcomes that came in any order; a planned attack without one is unknown."""
     found = {outcome.attack: outcome for outcome in outcomes}
@@ -224,7 +232,9 @@ def summarise_outcomes(
         for attack in plan
     }
     ordered = tuple((missing | found)[attack] for attack in plan)
-    return AttackReport(ordered, options, n_records, n_given, n_withheld, n_seen, left_out)
+    return AttackReport(
+        ordered, options, n_records, n_given, n_withheld, n_seen, left_out, groups=groups
+    )
 
 
 def _frame(rows: list[dict[str, Any]], schema: dict[str, tuple[str, str]]) -> pd.DataFrame:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from privpipe.attacks.adversaries.evidence import GroupCounts
 from privpipe.attacks.kinds.verdicts.judgement import Decision
 
 __all__ = ["Detection", "hold_to_power", "say_power"]
@@ -38,7 +39,10 @@ class Detection:
 
 
 def hold_to_power(
-    decisions: Sequence[Decision], found: Iterable[Detection], must_find: float
+    decisions: Sequence[Decision],
+    found: Iterable[Detection],
+    must_find: float,
+    groups: GroupCounts | None = None,
 ) -> tuple[Decision, ...]:
     """Decisions of which "safe" is "unproven" where the audit lacks the power to say so.
 
@@ -51,6 +55,8 @@ def hold_to_power(
         for all of them.
     must_find
         Share of records of which a leak must be found.
+    groups
+        Groups of which all records tell or none; None where records tell by themselves.
     """
     missed = [one for one in found if not one.finds]
     if not missed:
@@ -58,7 +64,7 @@ def hold_to_power(
     leaks = ", ".join(dict.fromkeys(one.leak for one in missed))
     why = (
         f" But the audit would not have found a planted leak of {must_find:.3g} of the records "
-        f"({leaks}): more records or adversaries are needed."
+        f"({leaks}): {_say_more(groups)} or adversaries are needed."
     )
     return tuple(
         replace(one, verdict="unproven", reason=f"{_withdraw(one.reason)}{why}")
@@ -66,6 +72,10 @@ def hold_to_power(
         else one
         for one in decisions
     )
+
+
+def _say_more(groups: GroupCounts | None) -> str:
+    return "more records" if groups is None else f"more {groups.say()} than {groups.n_groups:,}"
 
 
 def _withdraw(reason: str) -> str:

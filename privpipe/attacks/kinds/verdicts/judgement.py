@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.evidence import LeftOut
+from privpipe.attacks.adversaries.evidence import GroupCounts, LeftOut
 from privpipe.attacks.adversaries.readers import ALONE, TOGETHER
 from privpipe.attacks.kinds.verdicts.outcomes import AttackOutcome
+from privpipe.attacks.kinds.verdicts.reach import count_compared, plan_needed_groups
 from privpipe.attacks.statistics.measures import Score
 
 __all__ = [
@@ -24,7 +25,6 @@ __all__ = [
     "SCORE_WORDS",
     "Decision",
     "Verdict",
-    "count_compared",
     "decide_variables",
     "is_of_release",
     "say_source",
@@ -60,7 +60,11 @@ DECISION_SCHEMA = {
     "n_compared": ("int64", "intervals that hold together (attacks times scores)"),
     "level": ("float64", "confidence of all verdicts together"),
     "n_unknown": ("int64", "attacks on the release that failed"),
-    "n_needed": ("float64", "records that would about decide an unproven variable; else NaN"),
+    "n_needed": (
+        "float64",
+        "records, or groups where they have some, that would about decide an unproven variable; "
+        "else NaN",
+    ),
 }
 """Columns of `AttackReport.decisions`: dtype and meaning. One row per variable."""
 
@@ -187,6 +191,35 @@ class _Case:
         return max((value for value in values if math.isfinite(value)), default=math.nan)
 
 
+@dataclass(frozen=True)
+class _Judged:
+    """Records that were judged, and their groups where intervals are over groups."""
+
+    n_records: int
+    groups: GroupCounts | None
+
+    @property
+    def n_units(self) -> int:
+        return self.groups.n_groups if self.groups else self.n_records
+
+    def say_needed(self, needed: float, most: int) -> str:
+        """So many would decide, of what there are; `most` records are judged at most."""
+        if self.groups is None:
+            return (
+                f"With about {needed:,.0f} held-out records instead of {self.n_records:,} the "
+                "limits would decide."
+            )
+        text = (
+            f"With about {needed:,.0f} held-out {self.groups.say()} instead of "
+            f"{self.n_units:,} the limits would decide: where the records of a group are alike it "
+            "counts as one, and more records of the same groups would not help."
+        )
+        n_records = needed * self.n_records / self.n_units
+        if n_records <= most:
+            return text
+        return f"{text} To judge them all, max_records must be {n_records:,.0f}, not {most:,}."
+
+
 def is_of_release(source: str) -> bool:
     """Whether a source is a reading of the release, and no comparison."""
     return source in OF_RELEASE or source.startswith((ALONE, TOGETHER))
@@ -201,16 +234,12 @@ def say_source(source: str) -> str:
     return SOURCE_WORDS.get(source, source)
 
 
-def count_compared(n_attacks: int, kind: str, options: AttackOptions) -> int:
-    """Number of intervals of one variable that must hold together."""
-    return n_attacks * len(options.deciding(kind))
-
-
 def decide_variables(
     outcomes: Iterable[AttackOutcome],
     options: AttackOptions,
     left_out: Sequence[LeftOut] = (),
     n_records: int = 0,
+    groups: GroupCounts | None = None,
 ) -> tuple[Decision, ...]:
     """Decide for every variable, in the order of the outcomes; those left out come last.
 
@@ -224,6 +253,8 @@ def decide_variables(
         Variables that were not attacked.
     n_records
         Records the outcomes speak of, to say how many would be needed.
+    groups
+        Groups of these records, if intervals are over groups: these are what is needed then.
 
     Notes
     -----
@@ -241,7 +272,8 @@ def decide_variables(
     cases = [_Case(target, tuple(mine), options) for target, mine in by_target.items()]
     leaking = _step_down(cases, _Case.leaks)
     safe = _step_down(cases, _Case.is_safe)
-    decided = [_decide(case, leaking, safe, len(cases), n_records) for case in cases]
+    judged = _Judged(n_records, groups)
+    decided = [_decide(case, leaking, safe, len(cases), judged) for case in cases]
     return (*decided, *(_decline(one, options) for one in left_out))
 
 
@@ -257,7 +289,7 @@ def _step_down(cases: Sequence[_Case], holds: Callable[[_Case, int], bool]) -> d
 
 
 def _decide(
-    case: _Case, leaking: dict[str, int], safe: dict[str, int], n_cases: int, n_records: int
+    case: _Case, leaking: dict[str, int], safe: dict[str, int], n_cases: int, judged_by: _Judged
 ) -> Decision:
     verdict: Verdict
     if case.target in leaking:
@@ -273,12 +305,12 @@ def _decide(
         best = max(judged, key=lambda one: one.reach, default=None)
         is_known = best is not None and math.isfinite(best.reach) and not case.n_unknown
         verdict = "unproven" if is_known else "unknown"
-    needed = _count_needed(case.found(n_open), n_records) if verdict == "unproven" else math.nan
+    needed = _count_needed(case, n_open, judged_by) if verdict == "unproven" else math.nan
     about = {} if best is None else _describe(best)
     return Decision(
         target=case.target,
         verdict=verdict,
-        reason=_explain(case, verdict, best, needed, n_records),
+        reason=_explain(case, verdict, best, needed, judged_by),
         control_advantage=case.best_advantage("raw"),
         noise_advantage=case.best_advantage("noise"),
         wanted_advantage=case.best_advantage("wanted"),
@@ -315,14 +347,21 @@ def _describe(found: _Found) -> dict[str, str | float]:
     }
 
 
-def _count_needed(found: Sequence[_Found], n_records: int) -> float:
-    """Records with which every upper limit would about reach what is allowed.
+def _count_needed(case: _Case, n_open: int, judged: _Judged) -> float:
+    """Records or groups with which every upper limit would about reach what is allowed.
 
-    The distance of a limit from the estimate shrinks with the root of the number of records. NaN
-    where an estimate is not within what is allowed: more records would rather prove a leak.
+    The distance of a limit from the estimate shrinks with the root of their number. Of few groups
+    that distance is cut off by what a score can be, and tells too little: where nothing may be
+    behind an estimate, so many are needed as show it of a guess. NaN where an estimate is not
+    within what is allowed: more would rather prove a leak.
     """
+    planned = _plan_groups(case, n_open, judged.groups) if judged.groups else {}
     needed = 0.0
-    for score, allowed in ((one.score, one.allowed) for one in found):
+    for one in case.found(n_open):
+        score, allowed = one.score, one.allowed
+        if score.gain_lower <= 0 and planned.get(score.name, 0.0) > judged.n_units:
+            needed = max(needed, planned[score.name])
+            continue
         value, up = score.gain, score.gain_upper - score.gain
         nothing = max(up, score.gain - score.gain_lower)
         is_open = score.gain_upper > allowed
@@ -331,8 +370,21 @@ def _count_needed(found: Sequence[_Found], n_records: int) -> float:
             value, up = 0.0, nothing
         if not value < allowed:
             return math.nan
-        needed = max(needed, n_records * (up / (allowed - value)) ** 2)
-    return math.ceil(needed)
+        needed = max(needed, judged.n_units * (up / (allowed - value)) ** 2)
+    return math.ceil(needed) if math.isfinite(needed) else math.nan
+
+
+def _plan_groups(case: _Case, n_open: int, groups: GroupCounts) -> dict[str, float]:
+    """Groups that a guess needs, by score."""
+    shares = groups.shares.get(case.target, ())
+    is_class = case.outcomes[0].attack.kind == "classes"
+    return plan_needed_groups(
+        case.options,
+        n_attacks=len(case.on_release),
+        n_classes=max(2, len(shares)) if is_class else None,
+        n_variables=n_open,
+        shares=shares,
+    )
 
 
 def _say_gain(score: Score) -> str:
@@ -346,7 +398,7 @@ def _say_gain(score: Score) -> str:
 
 
 def _explain(
-    case: _Case, verdict: Verdict, best: _Found | None, needed: float, n_records: int
+    case: _Case, verdict: Verdict, best: _Found | None, needed: float, judged: _Judged
 ) -> str:
     """Variable, adversary, score, estimate, limits and what is allowed, in a sentence."""
     says = {"leaks": "leaks", "safe": "is safe"}.get(verdict, f"is {verdict}")
@@ -370,9 +422,7 @@ def _explain(
     )
     if verdict != "unproven":
         return text + "."
-    if math.isfinite(needed):
-        return text + (
-            f". With about {needed:,.0f} held-out records instead of {n_records:,} the limits "
-            "would decide."
-        )
-    return text + ". The estimate itself is beyond it; more records would rather prove a leak."
+    if not math.isfinite(needed):
+        more = "groups" if judged.groups else "records"
+        return f"{text}. The estimate itself is beyond it; more {more} would rather prove a leak."
+    return f"{text}. {judged.say_needed(needed, case.options.max_records)}"

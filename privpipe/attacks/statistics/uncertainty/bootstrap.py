@@ -41,6 +41,7 @@ def measure_bootstrap_interval(
     also: Sequence[float] = (),
     n_replicates: int = 400,
     seed: int = 0,
+    decisive: IntArray | None = None,
 ) -> Interval:
     """Bootstrap interval of a score that is a function of record weights.
 
@@ -79,7 +80,8 @@ def measure_bootstrap_interval(
 
     Notes
     -----
-    Where the score cannot vary (all replicates equal) the interval has no width.
+    Where the score cannot vary (all replicates equal) the interval has no width, but for
+    `decisive`: a few units that happen to be in order are in order in every replicate.
 
     References
     ----------
@@ -119,7 +121,11 @@ def measure_bootstrap_interval(
         reach = spread * float(scipy.stats.t.ppf(0.5 + level / 2, n_units - 1))
         ends = _from_link(np.array([centre - reach, centre + reach]), link)
         # A score at its edge (an area of exactly 1) is clipped on the link's scale.
-        return min(float(ends.min()), estimate), max(float(ends.max()), estimate)
+        lower, upper = min(float(ends.min()), estimate), max(float(ends.max()), estimate)
+        if decisive is None:
+            return lower, upper
+        most = float(np.mean(((1 - level) / 2) ** (1 / np.maximum(decisive, 1))))
+        return min(lower, most), max(upper, 1 - most)
 
     method = "bootstrap" if groups is None else "grouped_bootstrap"
     return find_limits(estimate, limits, level, also, method)

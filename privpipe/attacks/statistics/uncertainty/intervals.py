@@ -21,6 +21,7 @@ __all__ = [
     "code_groups",
     "find_limits",
     "limit_difference",
+    "limit_wilson",
     "measure_difference_interval",
     "measure_exact_interval",
     "measure_grouped_wilson_interval",
@@ -128,7 +129,7 @@ def measure_wilson_interval(
     p = n_hits / n_trials
 
     def limits(level: float) -> tuple[float, float]:
-        return _wilson_limits(p, n_trials, float(scipy.stats.norm.ppf(0.5 + level / 2)))
+        return limit_wilson(p, n_trials, float(scipy.stats.norm.ppf(0.5 + level / 2)))
 
     return find_limits(p, limits, level, also, "wilson")
 
@@ -193,7 +194,7 @@ def measure_grouped_wilson_interval(
     effective = plan_effective(hits, codes, n_groups)
 
     def limits(level: float) -> tuple[float, float]:
-        return _wilson_limits(p, effective, float(scipy.stats.t.ppf(0.5 + level / 2, n_groups - 1)))
+        return limit_wilson(p, effective, float(scipy.stats.t.ppf(0.5 + level / 2, n_groups - 1)))
 
     return find_limits(p, limits, level, also, "grouped_wilson")
 
@@ -235,7 +236,7 @@ def measure_parts_interval(hits: FloatArray, sizes: FloatArray, *, level: float 
     effective = min(p * (1 - p) / variance if variance > 0 else float(n_parts), total)
 
     def limits(level: float) -> tuple[float, float]:
-        return _wilson_limits(p, effective, float(scipy.stats.t.ppf(0.5 + level / 2, n_parts - 1)))
+        return limit_wilson(p, effective, float(scipy.stats.t.ppf(0.5 + level / 2, n_parts - 1)))
 
     return find_limits(p, limits, level, (), "parts_wilson")
 
@@ -339,7 +340,8 @@ def _check_counts(n_hits: int, n_trials: int) -> None:
         )
 
 
-def _wilson_limits(p: float, n: float, z: float) -> tuple[float, float]:
+def limit_wilson(p: float, n: float, z: float) -> tuple[float, float]:
+    """Wilson's limits of a proportion of so many trials, `z` standard errors away."""
     middle = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * float(np.sqrt(p * (1 - p) / n + z * z / (4 * n * n)))
     return max(0.0, min(p, middle - half)), min(1.0, max(p, middle + half))

@@ -37,7 +37,7 @@ class EvidenceSummary:
     plan
         The attacks to run.
     counts
-        Numbers of records, as `Evidence.counts` names them.
+        Numbers of records and groups, as `Evidence.counts` names them.
     held_bytes, attack_bytes
         Bytes of the evidence, and of one attack beside it.
     left_out
@@ -47,7 +47,7 @@ class EvidenceSummary:
     """
 
     plan: tuple[Attack, ...]
-    counts: dict[str, int]
+    counts: dict[str, Any]
     held_bytes: int
     attack_bytes: int
     left_out: tuple[LeftOut, ...] = ()

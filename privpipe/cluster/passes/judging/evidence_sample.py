@@ -106,7 +106,7 @@ def sample_evidence(
     sample = draw_sample(collection, options, published, **named)
     shard, n_confidential = sample.shard, len(collection.confidential)
     raw = fill_missing(shard.features)
-    return prepare_evidence(
+    found = prepare_evidence(
         shard.released,
         shard.confidential[:, :n_confidential],
         raw=raw if controls else None,
@@ -118,6 +118,7 @@ def sample_evidence(
         wanted=Beside(shard.desired, collection.schema.desired),
         options=options,
     )
+    return replace(found, group_name=published.group or "")
 
 
 def sample_answers(

@@ -28,6 +28,7 @@ __all__ = [
     "DeclaredFilter",
     "FilterCode",
     "is_trusted",
+    "say_trusted",
     "trust",
     "trust_filter",
 ]
@@ -177,6 +178,15 @@ def trust(sha256: str) -> None:
 def is_trusted(sha256: str) -> bool:
     """Whether code of this content may run in this process."""
     return sha256 in _TRUSTED
+
+
+def say_trusted() -> str:
+    """What else is trusted, for the refusal of something that is not."""
+    if not _TRUSTED:
+        return ""
+    return (
+        f" Trusted is other code, as of a file that has changed: {', '.join(sorted(_TRUSTED)[:3])}."
+    )
 
 
 def trust_filter(module: str | os.PathLike[str]) -> str:

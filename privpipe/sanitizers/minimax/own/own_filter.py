@@ -24,7 +24,7 @@ from privpipe.protocols import (
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.minimax.linear_filter import EMPIRICAL, check_records, promise_nothing
 from privpipe.sanitizers.minimax.own.declared_family import Setting, build_filter, declare_family
-from privpipe.sanitizers.minimax.own.filter_code import FilterCode, is_trusted, trust
+from privpipe.sanitizers.minimax.own.filter_code import FilterCode, is_trusted, say_trusted, trust
 from privpipe.sanitizers.minimax.own.vjp_check import check_filter
 from privpipe.sanitizers.minimax.own_families import FamilyOptions, fit_minimax_family
 from privpipe.sanitizers.minimax.training.adversaries import (
@@ -32,7 +32,8 @@ from privpipe.sanitizers.minimax.training.adversaries import (
     examine_groups,
     find_columns,
 )
-from privpipe.sanitizers.minimax.training.labelled_moments import LABEL_STATISTICS
+from privpipe.sanitizers.minimax.training.filter_widths import warn_of_outputs
+from privpipe.sanitizers.minimax.training.labelled_moments import LABEL_STATISTICS, need_all_labels
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks
 from privpipe.sanitizers.minimax.training.tasks import find_needs
 from privpipe.sanitizers.names import by_name, keep_names
@@ -162,8 +163,9 @@ class OwnFilter:
         if not is_trusted(self.sha256):
             raise OptionError(
                 f"This model runs code of its own, the class {self.filter} of a file with the "
-                f"SHA-256 {self.sha256}, which is not trusted here.",
-                remedy="Read that file, then: privpipe.trust_filter('the_file.py').",
+                f"SHA-256 {self.sha256}, which is not trusted here.{say_trusted()}",
+                remedy="Read that file (the model's `source` is its text, as it was trained with), "
+                "then: privpipe.trust_filter('the_file.py').",
                 code="filter-untrusted",
             )
         records, dtype = check_records(by_name(self, x), self.n_features_in)
@@ -243,6 +245,7 @@ def check_own(options: MinimaxOwnOptions, schema: ShardSchema) -> None:
     check_adversaries(options, schema)
     family, start = declare_family(options.code, options.settings, schema.n_features, options.seed)
     check_filter(family, start)
+    warn_of_outputs(family.n_features_out, schema.n_features)
     options.check_loss(schema, family.n_features_out)
 
 
@@ -262,5 +265,6 @@ METHODS = (
         columns=find_columns,
         promise=EMPIRICAL,
         statistics=LABEL_STATISTICS,
+        needs_labels=need_all_labels,
     ),
 )

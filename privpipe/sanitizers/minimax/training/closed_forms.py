@@ -6,7 +6,6 @@ informative directions as the target tasks have outputs, and say so when asked f
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,11 +18,9 @@ from privpipe.sanitizers.minimax.training.tasks import Task
 
 __all__ = [
     "between_classes",
-    "check_width",
     "cross_moments",
     "find_least_squares_directions",
     "find_privacy_lds",
-    "warn_of_width",
 ]
 
 INFORMATIVE = 1e-10
@@ -172,24 +169,3 @@ def _guard(
 def _stack(tasks: Sequence[Task], moments: LabelledMoments) -> FloatArray:
     parts = [np.sqrt(abs(t.weight)) * between_classes(t, moments) for t in tasks]
     return np.column_stack(parts)
-
-
-def check_width(n_filtered: int, n_features: int) -> None:
-    """Raise OptionError unless ``1 <= n_filtered <= n_features``."""
-    if not 1 <= n_filtered <= n_features:
-        raise OptionError(
-            f"n_filtered is {n_filtered} for records of {n_features} features.",
-            remedy=f"Use 1 to {n_features}.",
-        )
-
-
-def warn_of_width(n_filtered: int, n_useful: int) -> None:
-    """Warn of filter outputs that help no target and serve adversaries."""
-    if n_filtered > n_useful:
-        warnings.warn(
-            f"n_filtered is {n_filtered}; the targets use {n_useful} outputs. The other "
-            f"{n_filtered - n_useful} add no utility for linear predictors and leak to "
-            "adversaries that are not linear.",
-            UserWarning,
-            stacklevel=3,
-        )

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from privpipe.errors import InputError
 from privpipe.numerics.finite import find_finite_rows
 from privpipe.numerics.regression.moments import CoMoments
-from privpipe.protocols import BoolArray, FloatArray, IntArray, Shard, Shards, ShardSchema
+from privpipe.protocols import BoolArray, FloatArray, IntArray, Role, Shard, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted, say_incomplete
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Radius",
     "measure_moments",
     "measure_radius",
+    "need_all_labels",
     "read_labels",
     "summarise_labelled",
 ]
@@ -275,6 +276,11 @@ def _merge_classes(
         counts[at] += part.counts
         sums[at] += part.counts[:, None] * part.means
     return counts, sums / counts[:, None]
+
+
+def need_all_labels(_: object) -> tuple[frozenset[Role], ...]:
+    """A record is learned from where it has all labels; see `Method.needs_labels`."""
+    return (frozenset({"desired", "confidential"}),)
 
 
 LABEL_STATISTICS = (LabelledMoments, LabelMoments, Radius)

@@ -12,9 +12,9 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from privpipe.errors import FormatError, StoreError
 from privpipe.store.access.holding.lease import LEASES, hold_lease
@@ -71,6 +71,8 @@ class RunState:
         The fitted map, once there is one.
     n_chunks
         Chunks of the release, once planned.
+    code
+        SHA-256 of each file of code that the configuration names, by its option.
     """
 
     run_id: str
@@ -82,6 +84,7 @@ class RunState:
     stage: str = "check"
     model_digest: str | None = None
     n_chunks: int | None = None
+    code: Mapping[str, str] = field(default_factory=dict)
 
 
 def workspace_url(url: str) -> str:

@@ -1,0 +1,187 @@
+"""How far the limits of a mere guess reach: what records or groups a verdict needs.
+
+Known before a run, from the options alone. A limit that is narrower than the intervals of so few
+cannot be shown to hold, not even of a release that tells nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import scipy
+
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.statistics.measures import EXPOSURES
+from privpipe.attacks.statistics.uncertainty.exposure import plan_null_exposure
+from privpipe.attacks.statistics.uncertainty.intervals import limit_wilson
+
+__all__ = ["ROOM", "count_compared", "plan_needed_groups", "plan_needed_records", "plan_reach"]
+
+ROOM = 1.5
+"""A limit is so many times what a mere guess reaches, so that not chance alone decides."""
+
+POWER_ROOM = 1.25
+"""The same of leaks that are planted, whose limits are means of four draws."""
+
+MOST_GROUPS = 1 << 20
+"""Test groups beyond which none are enough."""
+
+
+def count_compared(n_attacks: int, kind: str, options: AttackOptions) -> int:
+    """Number of intervals of one variable that must hold together."""
+    return n_attacks * len(options.deciding(kind))
+
+
+def plan_reach(
+    options: AttackOptions,
+    score: str,
+    n_test: int,
+    *,
+    n_attacks: int,
+    n_classes: int | None,
+    n_variables: int,
+    shares: Sequence[float] = (),
+    grouped: bool = False,
+) -> float:
+    """Upper limit of the gain of an adversary that only guesses, of one score.
+
+    Parameters
+    ----------
+    options
+        Level and deciding scores.
+    score
+        One of the deciding scores.
+    n_test
+        Test records, or groups of records that are alike.
+    n_attacks, n_variables
+        Attacks of each variable, and variables, that share the level.
+    n_classes
+        Classes of the variable; None for a number.
+    shares : (n_classes,)
+        Of the classes among what is tested; without them they are of one size.
+    grouped
+        Whether these are groups, whose limits are Student's.
+    """
+    kind = "numbers" if n_classes is None else "classes"
+    level = options.plan_level(count_compared(n_attacks, kind, options), n_variables)
+    k, tail = n_classes or 2, (1 - level) / 2
+    z = float(scipy.stats.t.isf(tail, n_test - 1) if grouped else scipy.stats.norm.isf(tail))
+    n_even = max(2, round(n_test * k * min(shares, default=1 / k)))
+    if score in EXPOSURES:
+        return plan_null_exposure(n_even, k, EXPOSURES[score], level)
+    if score == "auc":  # Mann and Whitney; the mean of k areas, which hardly depend on one another
+        spread = 2 * z * k / (k - 1) * math.sqrt((n_even + 1) / (12 * n_even**2))
+        return min(1.0, max(spread, float(1 - 2 * tail ** (k / n_even))))
+    if score == "r2":
+        return min(1.0, z * z / n_test)
+    guessed = max(shares, default=round(n_test / k) / n_test)
+    return float((limit_wilson(guessed, n_test, z)[1] - guessed) / (1 - guessed))
+
+
+def plan_needed_records(
+    options: AttackOptions, *, n_attacks: int, n_classes: int | None, n_variables: int
+) -> dict[str, float]:
+    """Held-out records with which a release that tells nothing would about be shown safe.
+
+    Returns
+    -------
+    needed
+        By deciding score; infinite where no number of test records is enough.
+
+    Examples
+    --------
+    >>> options = AttackOptions(decides=("accuracy",))
+    >>> plan_needed_records(options, n_attacks=14, n_classes=2, n_variables=1)
+    {'accuracy': 2817}
+    """
+    kind = "numbers" if n_classes is None else "classes"
+
+    def reaches(score: str, n_test: int) -> bool:
+        reach = plan_reach(
+            options,
+            score,
+            n_test,
+            n_attacks=n_attacks,
+            n_classes=n_classes,
+            n_variables=n_variables,
+        )
+        return reach <= options.allowed(score)
+
+    found: dict[str, float] = {}
+    for score in options.deciding(kind):
+        enough = _search(reaches, score, 20, options.max_test)
+        found[score] = math.ceil(enough / options.test_share) if enough else math.inf
+    return found
+
+
+def plan_needed_groups(
+    options: AttackOptions,
+    *,
+    n_attacks: int,
+    n_classes: int | None,
+    n_variables: int,
+    shares: Sequence[float] = (),
+) -> dict[str, float]:
+    """Held-out groups with which a release that tells nothing is shown safe, with `ROOM`.
+
+    The records of a group are alike, so that a group counts as one record. Planted leaks must be
+    found, too: with fewer groups an audit that finds nothing is no proof.
+
+    Parameters
+    ----------
+    options, n_attacks, n_classes, n_variables, shares
+        As of `plan_reach`.
+
+    Returns
+    -------
+    needed
+        By deciding score; infinite where no number of groups is enough.
+
+    Examples
+    --------
+    >>> options = AttackOptions(decides=("accuracy",), max_advantage=0.5)
+    >>> plan_needed_groups(options, n_attacks=14, n_classes=2, n_variables=1)
+    {'accuracy': 1094}
+    """
+    kind = "numbers" if n_classes is None else "classes"
+
+    reach = partial(
+        plan_reach,
+        options,
+        n_attacks=n_attacks,
+        n_classes=n_classes,
+        n_variables=n_variables,
+        shares=shares,
+        grouped=True,
+    )
+
+    def is_shown(score: str, n_test: int) -> bool:
+        return ROOM * reach(score, n_test) <= options.allowed(score)
+
+    def finds(score: str, n_test: int) -> bool:
+        return POWER_ROOM * reach(score, n_test) <= options.must_find
+
+    deciding = options.deciding(kind)
+    # What every record tells a little shows in means, not in the records that stand out most.
+    means = [score for score in deciding if score not in EXPOSURES] or deciding
+    least = min(_search(finds, score, 4, MOST_GROUPS) or math.inf for score in means)
+    found: dict[str, float] = {}
+    for score in deciding:
+        enough = max(_search(is_shown, score, 4, MOST_GROUPS) or math.inf, least)
+        found[score] = math.ceil(enough / options.test_share) if enough < math.inf else math.inf
+    return found
+
+
+def _search(reaches: Callable[[str, int], bool], score: str, least: int, most: int) -> int:
+    """Smallest number of test records within a percent that is enough; 0 where none is."""
+    low = high = least
+    while high < most and not reaches(score, high):
+        low, high = high, min(2 * high, most)
+    if not reaches(score, high):
+        return 0
+    while high - low > max(1, low // 100):
+        middle = (low + high) // 2
+        low, high = (low, middle) if reaches(score, middle) else (middle, high)
+    return high
