@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.kinds.group_inference import list_known_sizes
@@ -105,11 +106,15 @@ def _plan_limits(
     ) + len(list_known_sizes(column, options, tally.typical))
     n_variables = len(run.training.schema.confidential)
     n_classes = max(2, len(shares)) if column.is_categorical else None
-    given = {"n_attacks": n_attacks, "n_classes": n_classes, "n_variables": n_variables}
+    given: dict[str, Any] = {
+        "n_attacks": n_attacks,
+        "n_classes": n_classes,
+        "n_variables": n_variables,
+    }
     n_test = max(2, int(tally.n_held_out * options.test_share))
-    needed = plan_needed_groups(options, shares=shares, **given)  # type: ignore[arg-type]
+    needed = plan_needed_groups(options, shares=shares, **given)
     for score, n_needed in needed.items():
-        reaches = plan_reach(options, score, n_test, shares=shares, grouped=True, **given)  # type: ignore[arg-type]
+        reaches = plan_reach(options, score, n_test, shares=shares, grouped=True, **given)
         n_intervals = n_attacks * len(needed)
         yield GateNeeds(
             column.name,
