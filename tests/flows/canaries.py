@@ -69,8 +69,13 @@ class Canaries:
 
 
 def _forms(value: float) -> Iterator[bytes]:
-    """A number as text to 9 digits, and as float64 and int64 in both byte orders."""
-    yield f"{value:.12g}".encode()[:10]
+    """A number as text to 9 digits, and as float64 and int64 in both byte orders.
+
+    Zeros that lead are no digits: a table of seconds has one of 20,000 numbers to seven soon.
+    """
+    text = f"{value:.12g}"
+    n_leading = len(text) - len(text.lstrip("-0."))
+    yield text.encode()[: n_leading + 10]
     for kind in ("<f8", ">f8"):
         yield np.array(value, kind).tobytes()
     if value == int(value):

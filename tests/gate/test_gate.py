@@ -21,6 +21,7 @@ from privpipe_flows.runs.resume import is_published
 from privpipe_flows.runs.stages import audit_attacks
 from privpipe_flows.runs.stages.gate import check_gated, judge_findings
 from privpipe_flows.runs.stages.gate_check import GateNeeds
+from privpipe_flows.runs.stages.label_check import LabelFindings
 from privpipe_flows.runs.stages.sample_check import SampleFindings
 from privpipe_flows.runs.stages.weaker_limits import list_weaker_limits
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
@@ -159,7 +160,8 @@ def test_gate_needs__a_limit_just_above_a_guess_has_no_room(
     """Whether such a gate opens is chance: `check` warns, and `init` writes other limits."""
     needs = GateNeeds("secret", "auc", 100, 200, 4, 0.1, reaches)
     assert (needs.can_pass, needs.has_room) == (passes, room)
-    warning = SampleFindings((), None, None, needs, "keys").warning
+    labels = LabelFindings(0, 0, (), (), (), None, surrogate=False)
+    warning = SampleFindings(labels, (), None, None, needs, "keys").warning
     assert ("by chance" in warning) == (passes and not room)
     assert ("hardly open" in warning) == (not passes)
 
@@ -176,8 +178,12 @@ def test_gate__an_adversary_out_of_time_is_unknown_and_keeps_it_closed(folder: P
 def test_gate__a_failing_adversary_is_unknown_and_keeps_it_closed(
     folder: Path, monkeypatch: pytest.MonkeyPatch, failure: str
 ) -> None:
-    from privpipe.attacks.adversaries import ridges
+    # Others who fit by least squares have it by name already: the adversary alone fails.
+    from privpipe.attacks.adversaries import bits, ridges, wanted_answer
     from privpipe.attacks.adversaries.problem import Fitted
+    from privpipe.attacks.kinds import noise
+
+    assert bits.fit_least_squares is wanted_answer.fit_least_squares is noise.fit_least_squares
 
     def fit(problem: Any) -> Fitted:
         if failure == "error":

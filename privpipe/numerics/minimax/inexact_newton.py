@@ -99,7 +99,9 @@ class InexactSolver(HeadSolver):
         elif self.accepted and np.isfinite(self.value):
             return
         if self._is_lost(loss, slope.shape[1]):
+            block = self._block
             self._begin_at_zeros()
+            self._block = block  # of the filter alone
             self._pairs.clear()
             return
         super().receive(loss, slope, None)

@@ -25,8 +25,12 @@ FIRST_DAMPING = 1e-3
 LIGHT = 0.1
 """Share of a step's model below which damping only shaves it, and is dropped."""
 MORE_DAMPING = 30.0
-TRUE = 0.25
+TRUE = 0.75
 """Share of what a step promised that it has to gain for the next one to be bolder."""
+ABSURD = 10.0
+"""Times a loss that is left to gain by the model of a head: it is where the loss hardly bends."""
+LITTLE = 0.01
+"""Nats, below which what is left to gain may be rounding."""
 ROUNDING = (0.0, 1e-12, 1e-9, 1e-6, 1e-3)
 """Dampings that are tried where a Hessian is not positive."""
 
@@ -85,11 +89,13 @@ class HeadSolver:
     def receive(self, loss: float, slope: FloatArray, curvature: Curvature | None) -> None:
         """Take the records' answer at `trial`: mean loss, its slope, and curvature or None.
 
-        A head that was brought along and does worse than zeros, as at a filter that a line search
-        only looks at, is dropped: zeros are near, and Newton's steps from there are short. A trial
+        A head that was brought along and does worse than zeros, or has more left to gain than it
+        loses (where it errs it is sure, and nothing bends), as at a filter that a line search only
+        looks at, is dropped: zeros are near, and Newton's steps from there are short. A trial
         that does not lower the loss enough is refused, and the next one is more careful; where
         even the most careful one is refused, rounding rules, and the head is ``stalled``.
         """
+        is_new = np.isinf(self.value)
         if curvature is not None and len(curvature[0]) and self._is_lost(loss, slope.shape[1]):
             self._begin_at_zeros()
             return
@@ -101,7 +107,7 @@ class HeadSolver:
             return
         if curvature is not None:
             self._keep(curvature, slope.shape[1])
-        if self.value - value >= TRUE * self.gain:
+        if not is_new and self.value - value >= TRUE * self._promise():
             self._damping = 0.0 if self._is_light() else self._damping / MORE_DAMPING
         self.head, self.value, self._slope = self.trial, value, slope
         self._refused = 0
@@ -110,6 +116,9 @@ class HeadSolver:
         self.gap = self.decrement = self._measure_decrement(slope)
         if self.certifies:
             self.gap = float(0.5 * (slope**2 / self._penalty[:, None]).sum())
+        if is_new and self._is_absurd(loss):
+            self._begin_at_zeros()
+            return
         self.is_slow = curvature is None and self.decrement > SLOW * before
 
     def propose(self) -> None:
@@ -126,6 +135,12 @@ class HeadSolver:
     def accepted(self) -> bool:
         """Whether the last answer was for the head itself."""
         return self.trial is self.head
+
+    def _promise(self) -> float:
+        """What the damped model of the step gains."""
+        if not self._damping or not len(self._block):
+            return self.gain
+        return self.gain + 0.5 * self._damping * self._bound(self._direction)
 
     def _is_light(self) -> bool:
         """Whether the step would have been much the same undamped.
@@ -145,8 +160,14 @@ class HeadSolver:
         """Whether a head from another filter tells classes worse than a constant guess."""
         return bool(np.isinf(self.value) and loss > np.log(n_scores + 1) and self.head.any())
 
+    def _is_absurd(self, loss: float) -> bool:
+        """Whether the model of a head from another filter gains more than there is to lose."""
+        far = self.decrement > ABSURD * max(loss, LITTLE)
+        return bool(far and len(self._hessian) and self.head.any())
+
     def _begin_at_zeros(self) -> None:
-        self.head = self.trial = np.zeros_like(self.head)
+        self.head = np.zeros_like(self.head)
+        self.restart()
 
     def _direct(self) -> None:
         """Choose the direction of the next step from an accepted head."""
