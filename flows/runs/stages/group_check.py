@@ -29,15 +29,23 @@ class GroupNeeds:
         Of the variable that says whose records belong together.
     n_groups
         With records in the training collection.
+    n_held_out
+        Of these.
     holdout
         Share of the groups that is held out.
+    max_records, mean
+        Records that adversaries are given at most, and the mean number in a group: of groups held
+        out, which are given whole, so many are judged.
     gate
-        What the gate would need, counting groups where it counts records.
+        What the gate would need, counting groups that are judged where it counts records.
     """
 
     name: str
     n_groups: int
+    n_held_out: int
     holdout: float
+    max_records: int
+    mean: float
     gate: GateNeeds
 
     @property
@@ -48,7 +56,9 @@ class GroupNeeds:
     def describe(self) -> str:
         """In a sentence or two."""
         gate = self.gate
-        held_out = f"{self.n_groups:,} groups of {self.name!r}, {gate.n_held_out:,} held out"
+        held_out = f"{self.n_groups:,} groups of {self.name!r}, {self.n_held_out:,} held out"
+        if gate.n_held_out < self.n_held_out:
+            held_out += f", {gate.n_held_out:,} judged by {self.max_records:,} records"
         if self.is_enough:
             return f"{held_out}: enough for the gate even where the records of a group are alike."
         return (
@@ -62,11 +72,18 @@ class GroupNeeds:
     def _say_needed(self) -> str:
         if not math.isfinite(self.gate.n_needed):
             return "No number of groups is enough: hold more out"
+        n_records = math.ceil(self.gate.n_needed * self.mean)
+        if self.n_held_out >= self.gate.n_needed:
+            return (
+                f"About {self.gate.n_needed:,.0f} of them have to be judged: set [audit] "
+                f"max_records = {n_records}"
+            )
+        also = f", judged with [audit] max_records = {n_records}" * (n_records > self.max_records)
         n_all = math.ceil(self.gate.n_needed / (self.holdout or 1.0))
         return (
             f"About {self.gate.n_needed:,.0f} groups would have to be held out, {n_all:,} in all "
-            f"with [audit] holdout = {self.holdout:g}; more records of the same groups do not "
-            "help. Take records of more groups"
+            f"with [audit] holdout = {self.holdout:g}{also}; more records of the same groups do "
+            "not help. Take records of more groups"
         )
 
 
@@ -93,7 +110,20 @@ def plan_groups(run: Run, tally: GroupTally | None) -> GroupNeeds | None:
     worst = max(found, key=lambda one: (one.n_needed, one.reaches / one.limit), default=None)
     if worst is None:
         return None
-    return GroupNeeds(tally.name, tally.n_groups, run.options.audit.holdout, worst)
+    return GroupNeeds(
+        tally.name,
+        tally.n_groups,
+        tally.n_held_out,
+        run.options.audit.holdout,
+        options.max_records,
+        tally.mean,
+        worst,
+    )
+
+
+def _count_judged(options: AttackOptions, tally: GroupTally) -> int:
+    """Groups held out whose records adversaries are given: whole groups, as many as have room."""
+    return min(tally.n_held_out, int(options.max_records / tally.mean))
 
 
 def _plan_limits(
@@ -111,7 +141,8 @@ def _plan_limits(
         "n_classes": n_classes,
         "n_variables": n_variables,
     }
-    n_test = max(2, int(tally.n_held_out * options.test_share))
+    n_judged = _count_judged(options, tally)
+    n_test = max(2, int(n_judged * options.test_share))
     needed = plan_needed_groups(options, shares=shares, **given)
     for score, n_needed in needed.items():
         reaches = plan_reach(options, score, n_test, shares=shares, grouped=True, **given)
@@ -120,7 +151,7 @@ def _plan_limits(
             column.name,
             score,
             n_needed,
-            tally.n_held_out,
+            n_judged,
             n_intervals,
             options.allowed(score),
             reaches,

@@ -100,8 +100,8 @@ class GroupTally:
     shares
         Of each confidential variable of which a group has one value: share of each class among
         the groups; empty of numbers.
-    typical
-        Median number of records of a group.
+    typical, mean
+        Median and mean number of records of a group.
     """
 
     name: str
@@ -109,6 +109,7 @@ class GroupTally:
     n_held_out: int
     shares: Mapping[str, tuple[float, ...]]
     typical: float
+    mean: float
 
 
 @dataclass(frozen=True)
@@ -400,4 +401,5 @@ def _tally_groups(run: Run, tallies: Mapping[str, Partners]) -> GroupTally | Non
         int(held_out.sum()),
         shares,
         float(np.median(groups.counts)),
+        float(np.mean(groups.counts)),
     )
