@@ -147,17 +147,17 @@ def test_check__counts_groups_where_records_of_one_are_alike(
 def test_check__counts_the_groups_that_adversaries_are_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Groups are drawn whole: 100 records judge five groups of twenty, of all held out."""
+    """Groups are drawn whole: 200 records judge ten groups of twenty, of all held out."""
     monkeypatch.setenv("PRIVPIPE_GATE__ENFORCE", "true")
     config = configure(tmp_path)
     limits = "enforce = true\nconfidential_advantage_max = 0.5\nexposed_max = 0.5"
     text = config.read_text().replace("enforce = false", limits)
-    config.write_text(text.replace("[audit]", "[audit]\nmax_records = 100"))
+    config.write_text(text.replace("[audit]", "[audit]\nmax_records = 200"))
     run = check_stage(read_options(str(config)))
     found = plan_groups(run, count_labels(run).groups)
     assert found is not None
-    assert found.gate.n_held_out == 5 < found.n_held_out
-    assert "5 judged by 100 records" in found.describe()
+    assert found.gate.n_held_out == 10 < found.n_held_out
+    assert "10 judged by 200 records" in found.describe()
     few = replace(found, gate=replace(found.gate, n_needed=found.n_held_out))
     assert f"set [audit] max_records = {20 * found.n_held_out}" in few.describe()
 
