@@ -67,9 +67,11 @@ def read_resident() -> float:
     return float(psutil.Process().memory_info().rss) / 1e6
 
 
-def fit_on_workers(collection: Collection, workers: int, label: str) -> dict[str, float]:
+def fit_on_workers(
+    collection: Collection, workers: int, label: str, memory_limit: str = "auto"
+) -> dict[str, float]:
     """Processor seconds of the busiest worker, wall seconds, memory of a worker, Phi."""
-    options = ClusterOptions(workers=workers, dashboard="127.0.0.1:0")
+    options = ClusterOptions(workers=workers, dashboard="127.0.0.1:0", memory_limit=memory_limit)
     with connect(options) as client:
         before, start = client.run(time.process_time), time.perf_counter()
         shards = ShardedCollection(collection, DaskExecutor(client, label))
@@ -103,6 +105,19 @@ def compare_sizes(folder: str | Path, sizes: tuple[int, int], n_most: int | None
         rows.append((f"{many} copies, two workers: {key}", two, unit, "one worker", one, two / one))
         rows.append((f"{many} copies: {key}", one, unit, f"{few} copies", less, one / less))
     return rows
+
+
+def compare_memory(folder: str | Path, sizes: tuple[int, int], n_most: int | None) -> list[Row]:
+    """Memory of a worker after a fit to more records than it keeps, and to more still."""
+    found = []
+    with tempfile.TemporaryDirectory(prefix="bench-copies-") as place:
+        for n in sizes:
+            collection = write_copies(f"{place}/{n}.zarr", folder, n, n_most)
+            found.append(fit_on_workers(collection, 1, f"kept-{n}", memory_limit="800MiB"))
+            print(n, "in 800 MiB", found[-1], file=sys.stderr, flush=True)
+    few, many = (one["memory"] for one in found)
+    name = "{} copies, a worker of 800 MiB: memory"
+    return [(name.format(sizes[1]), many, "MB", f"{sizes[0]} copies", few, many / few)]
 
 
 def compare_resumed(folder: str | Path, n_copies: int, n_most: int | None) -> list[Row]:
@@ -142,5 +157,6 @@ if __name__ == "__main__":
     for row in [
         *compare_resumed(sys.argv[1], 20, None),
         *compare_sizes(sys.argv[1], (10, 20), None),
+        *compare_memory(sys.argv[1], (20, 40), None),
     ]:
         print(*row, sep="\t", flush=True)

@@ -110,6 +110,20 @@ def test_oracle__without_workers_reads_once_what_memory_holds(
     assert found[0][0] == pytest.approx(expected, rel=1e-14)
 
 
+@pytest.mark.parametrize("kept", [(), (0, 3), (0, 1, 2, 3, 4)])
+def test_oracle__workers_read_anew_what_they_have_no_room_for(
+    executor: Executor, kept: tuple[int, ...]
+) -> None:
+    if not isinstance(executor, DaskExecutor):
+        pytest.skip("this process measures what it has loaded")
+    quiet = executor.oracle(load, (0.1,), range(5), add_up, {"power": 2}, label="total")
+    sizes = [1 if number in kept else 1 << 60 for number in range(5)]
+    ask = executor.oracle(load, (0.1,), range(5), add_up, {"power": 2}, label="total", sizes=sizes)
+    assert [ask(2.0), ask(0.3)] == [quiet(2.0), quiet(0.3)]
+    held = [number for number, block in enumerate(ask.blocks) if block is not None]
+    assert held == list(kept)
+
+
 def test_map_tasks__yields_every_result_and_sealed_errors(executor: Executor) -> None:
     tasks = ((f"{number:03d}", (number,)) for number in range(30))
     found = dict(executor.map_tasks(answer, tasks, shared=(100,), prefix="answer"))

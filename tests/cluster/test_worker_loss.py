@@ -151,9 +151,11 @@ def slow_gradient(shard: Shard, parameters: FloatArray, *, offset: FloatArray) -
     return float(residual @ residual), shard.features.T @ residual
 
 
+@pytest.mark.parametrize("share", [1.0, 1e-6], ids=["kept", "read anew"])
 def test_oracle__goes_on_when_workers_die_between_rounds_and_in_one(
-    few: Client, tmp_path: Path
+    few: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float
 ) -> None:
+    monkeypatch.setattr("privpipe.cluster.workers.worker_memory.KEPT_SHARE", share)
     url = str(tmp_path / "standard.zarr")
     write_standard(url, 1500, chunk_rows=16)
     shards = ShardedCollection(

@@ -175,7 +175,17 @@ def test_check__says_what_is_read_once_and_what_in_every_round(
     on_workers = run.options.model_copy(
         update={"cluster": run.options.cluster.model_copy(update={"workers": 2})}
     )
-    assert "shared among the workers" in plan_rounds(replace(run, options=on_workers)).describe()
+    assert "are kept" not in plan_rounds(replace(run, options=on_workers)).describe()
+    assert (
+        "read once and kept by 2 workers"
+        in plan_rounds(replace(run, options=on_workers)).describe()
+    )
+    small = on_workers.cluster.model_copy(update={"memory_limit": "400MiB"})
+    found = plan_rounds(replace(run, options=on_workers.model_copy(update={"cluster": small})))
+    assert "0.0 MiB are kept by 2 workers, the rest is read anew in every round" in found.describe()
+    far = on_workers.cluster.model_copy(update={"address": "tls://10.0.0.1:8786"})
+    found = plan_rounds(replace(run, options=on_workers.model_copy(update={"cluster": far})))
+    assert "as far as 40% of their memory goes" in found.describe()
 
 
 def test_check__refuses_groups_that_cannot_be_read_together(tmp_path: Path) -> None:

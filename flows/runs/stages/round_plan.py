@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
+from dask.utils import parse_bytes
+
 from privpipe.cluster.executors.executor import RESIDENT_SHARE, LocalExecutor
+from privpipe.cluster.workers.worker_memory import KEPT_SHARE, find_room
 from privpipe_flows.runs.run import Run
 
 __all__ = ["RoundPlan", "plan_rounds"]
@@ -19,26 +23,29 @@ class RoundPlan:
     n_bytes
         Of the features of all training records, as they are stored.
     room
-        Bytes of them that this process keeps; None where workers keep all that they load.
+        Bytes of them that are kept; None of workers that are not known before they are connected.
+    workers
+        On this machine; 0 where this process does all work.
     """
 
     n_bytes: int
     room: int | None
+    workers: int = 0
 
     def describe(self) -> str:
         """In a sentence."""
         asks = "every one asks of all training records, " + _write_bytes(self.n_bytes)
         if self.room is None:
             return (
-                f"{asks} of features: read once and kept, shared among the workers, whose memory "
-                "must hold them."
+                f"{asks} of features: read once and kept, shared among the workers, as far as "
+                f"{KEPT_SHARE:.0%} of their memory goes; the rest is read anew in every round."
             )
+        whose = f" by {self.workers} workers" if self.workers else ""
         if self.n_bytes <= self.room:
-            return f"{asks} of features: read once and kept."
+            return f"{asks} of features: read once and kept{whose}."
         return (
-            f"{asks} of features: {_write_bytes(self.room)} are kept ({RESIDENT_SHARE:.0%} of the "
-            "memory), the rest is read anew in every round. [cluster] workers on more machines "
-            "keep more."
+            f"{asks} of features: {_write_bytes(self.room)} are kept{whose}, the rest is read anew "
+            "in every round. More memory, or [cluster] workers on more machines, keep more."
         )
 
 
@@ -48,9 +55,15 @@ def plan_rounds(run: Run) -> RoundPlan | None:
         return None
     schema, cluster = run.training.schema_of_records, run.options.cluster
     n_bytes = schema.n_records * schema.n_features * (8 if schema.dtype == "float64" else 4)
-    alone = cluster.address is None and cluster.workers == 0
-    room = int(RESIDENT_SHARE * LocalExecutor().measure().smallest)
-    return RoundPlan(n_bytes, room if alone else None)
+    if cluster.address is not None:
+        return RoundPlan(n_bytes, None)
+    memory = LocalExecutor().measure().smallest
+    if cluster.workers == 0:
+        return RoundPlan(n_bytes, int(RESIDENT_SHARE * memory))
+    workers = cluster.workers or os.cpu_count() or 1
+    given = cluster.memory_limit
+    limit = memory // workers if given == "auto" else parse_bytes(given)
+    return RoundPlan(n_bytes, workers * find_room(limit), workers)
 
 
 def _write_bytes(n_bytes: int) -> str:

@@ -129,15 +129,16 @@ class DaskExecutor:
         resident: Mapping[str, Any],
         *,
         label: str,
+        sizes: Sequence[int] = (),
     ) -> Oracle[Any, Sums]:
-        """See `Executor.oracle`; shards stay on the workers that loaded them."""
+        """See `Executor.oracle`; shards stay on the workers that loaded them, if there is room."""
         del label
-        loaded = ResidentOracle.load(
-            self.client, load, shared, tasks, function, resident, self._token(), self._gather
+        oracle = ResidentOracle.load(
+            self.client, load, shared, tasks, sizes, function, resident, self._token(), self._gather
         )
-        # A round asks each worker for what it holds.
-        self._await(loaded.blocks, "load_shards", len(loaded.blocks))
-        return loaded
+        if oracle.loaded:  # a round asks each worker for what it holds
+            self._await(oracle.loaded, "load_shards", len(oracle.loaded))
+        return oracle
 
     def map_tasks(
         self,

@@ -77,11 +77,13 @@ class Executor(Protocol):
         resident: Mapping[str, Any],
         *,
         label: str,
+        sizes: Sequence[int] = (),
     ) -> Oracle[Any, Sums]:
         """A callable that sums ``function(shard, parameters, **resident)`` over all shards.
 
-        Shards are those of ``load(*shared, task)``; sums are added shard by shard within a task,
-        then task by task.
+        Shards are those of ``load(*shared, task)``, of so many bytes where `sizes` says so; they
+        are kept while memory allows, others are read anew in every round. Sums are added shard by
+        shard within a task, then task by task.
         """
         ...
 
@@ -185,9 +187,10 @@ class LocalExecutor:
         resident: Mapping[str, Any],
         *,
         label: str,
+        sizes: Sequence[int] = (),
     ) -> Oracle[Any, Sums]:
-        """See `Executor.oracle`; shards are kept while memory allows, others read every round."""
-        del label
+        """See `Executor.oracle`; sizes are those of the shards as they are loaded."""
+        del label, sizes
         room = int(RESIDENT_SHARE * self.measure().smallest)
         kept: dict[int, list[Shard]] = {}
 

@@ -1,7 +1,8 @@
 """Oracles over shards that stay on their workers: parameters down, sums up.
 
-Shards are loaded once, on the worker that keeps them; a round is one task per worker over all
-its shards. What the workers hand back is kept apart by block and added in the order of the
+Shards are loaded once, on the worker that keeps them, as far as its memory allows; others are read
+anew in every round, one task of them at a time. A round is one task per worker over all its
+shards. What the workers hand back is kept apart by block and added in the order of the
 blocks, so that the sum does not depend on which worker had which block.
 """
 
@@ -18,6 +19,7 @@ from distributed import Client, Future
 
 from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.cluster.workers.broadcast import send
+from privpipe.cluster.workers.worker_memory import find_room
 from privpipe.protocols import Shard, Sums
 from privpipe.records.memory import add_sums
 from privpipe.store.collections.collection import Collection
@@ -40,7 +42,15 @@ class ResidentOracle:
     function
         Module-level function of a shard; see `Shards.oracle`.
     blocks
-        Futures of the resident shards, several chunks each, in the order of the records.
+        Futures of the resident shards, several chunks each, in the order of the records; None
+        where they are read anew.
+    read
+        Loads the shards of a task, given these futures.
+    shared
+    tasks
+        Of the blocks.
+    places
+        Who should hold or read each block.
     resident
         Future of the keyword arguments that were sent once, by a task that can be run again.
     token
@@ -51,7 +61,11 @@ class ResidentOracle:
 
     client: Client
     function: Callable[..., Sums]
-    blocks: tuple[Future[Any], ...]
+    blocks: tuple[Future[Any] | None, ...]
+    read: Callable[..., list[Shard]]
+    shared: tuple[Future[Any], ...]
+    tasks: tuple[Any, ...]
+    places: tuple[str | None, ...]
     resident: Future[Any]
     token: str
     gather: Gather = field(repr=False)
@@ -64,15 +78,25 @@ class ResidentOracle:
         load: Callable[..., list[Shard]],
         shared: Sequence[Any],
         tasks: Sequence[Any],
+        sizes: Sequence[int],
         function: Callable[..., Sums],
         resident: Mapping[str, Any],
         token: str,
         gather: Gather,
     ) -> ResidentOracle:
-        """Let the workers load the shards, as many each: the slowest one ends a round."""
-        sent = [send(client, value) for value in shared]
-        places = spread_evenly(sorted(client.scheduler_info(n_workers=-1)["workers"]), len(tasks))
+        """Let the workers load the shards, as many each: the slowest one ends a round.
+
+        Parameters
+        ----------
+        sizes
+            Bytes of each task's shards; where they are not known, all are kept.
+        """
+        sent = tuple(send(client, value) for value in shared)
         kept = send(client, dict(resident))
+        workers = client.scheduler_info(n_workers=-1)["workers"]
+        limits = {address: int(one["memory_limit"] or 0) for address, one in workers.items()}
+        places = spread_evenly(sorted(limits), len(tasks))
+        stays = choose_kept(places, sizes or [0] * len(tasks), limits)
         blocks = tuple(
             client.submit(
                 run_sealed,
@@ -80,14 +104,23 @@ class ResidentOracle:
                 *sent,
                 task,
                 key=f"load_shards-{token}-{number:06d}",
-                workers=place,
-                allow_other_workers=place is not None,
+                workers=places[number],
+                allow_other_workers=places[number] is not None,
                 pure=False,
                 retries=2,
             )
-            for number, (task, place) in enumerate(zip(tasks, places, strict=True))
+            if stays[number]
+            else None
+            for number, task in enumerate(tasks)
         )
-        return cls(client, function, blocks, kept, token, gather)
+        return cls(
+            client, function, blocks, load, sent, tuple(tasks), tuple(places), kept, token, gather
+        )
+
+    @property
+    def loaded(self) -> list[Future[Any]]:
+        """Blocks that workers keep."""
+        return [block for block in self.blocks if block is not None]
 
     def __call__(self, parameters: Any, /) -> Sums:
         """Ask all workers at once and add their answers."""
@@ -99,6 +132,9 @@ class ResidentOracle:
                 self.function,
                 numbers,
                 [self.blocks[number] for number in numbers],
+                [self.tasks[number] for number in numbers],
+                self.read,
+                list(self.shared),
                 self.resident,
                 parameters,
                 key=f"{_name(self.function)}-{self.token}-{round_number:05d}-{place:03d}",
@@ -114,14 +150,15 @@ class ResidentOracle:
         return add_sums([sums for _, sums in by_block])
 
     def _placement(self) -> dict[str, list[int]]:
-        """Which worker holds which blocks; a block on several counts for the first.
+        """Which worker holds or reads which blocks; a block on several counts for the first.
 
         A block whose worker has died is made again where the scheduler sees fit ("").
         """
-        holders = self.client.who_has(list(self.blocks))
+        holders = self.client.who_has(self.loaded) if self.loaded else {}
         placed: dict[str, list[int]] = defaultdict(list)
-        for number, block in enumerate(self.blocks):
-            placed[next(iter(sorted(holders.get(block.key, ()))), "")].append(number)
+        for number, (block, place) in enumerate(zip(self.blocks, self.places, strict=True)):
+            held = (place or "",) if block is None else sorted(holders.get(block.key, ()))
+            placed[next(iter(held), "")].append(number)
         return dict(sorted(placed.items()))
 
 
@@ -138,24 +175,58 @@ def spread_evenly(workers: Sequence[str], n_blocks: int) -> list[str | None]:
     return [workers[number * len(workers) // n_blocks] for number in range(n_blocks)]
 
 
+def choose_kept(
+    places: Sequence[str | None], sizes: Sequence[int], limits: Mapping[str, int]
+) -> list[bool]:
+    """Which blocks stay where they are loaded: the first ones, as far as a worker has room.
+
+    Parameters
+    ----------
+    places
+        Who should hold each block.
+    sizes
+        Bytes of each block.
+    limits
+        Memory of each worker; 0 where it has no limit.
+
+    >>> choose_kept(["a", "a", "b", None], [30 << 20] * 4, {"a": 500 << 20, "b": 0})
+    [True, False, True, True]
+    """
+    room = {name: find_room(limit) for name, limit in limits.items() if limit}
+    kept = []
+    for place, size in zip(places, sizes, strict=True):
+        stays = place not in room or size <= room[place]
+        if stays and place in room:
+            room[place] -= size
+        kept.append(stays)
+    return kept
+
+
 def load_shards(collection: Collection, chunks: list[int]) -> list[Shard]:
-    """Worker side: read shards, to be kept."""
+    """Worker side: read shards, to be kept or asked once."""
     return [collection.shard(chunk) for chunk in chunks]
 
 
 def ask_blocks(
     function: Callable[..., Sums],
     numbers: list[int],
-    blocks: list[list[Shard]],
+    blocks: list[list[Shard] | None],
+    tasks: list[Any],
+    read: Callable[..., list[Shard]],
+    shared: list[Any],
     resident: Mapping[str, Any],
     parameters: Any,
 ) -> list[tuple[int, Sums]]:
-    """Worker side: one round over the resident blocks."""
+    """Worker side: one round over the resident blocks, and those that are read for it."""
     known = {name: align(value) for name, value in resident.items()}
     asked = align(parameters)
+
+    def ask(block: list[Shard]) -> Sums:
+        return add_sums([function(align(shard), asked, **known) for shard in block])
+
     return [
-        (number, add_sums([function(align(shard), asked, **known) for shard in block]))
-        for number, block in zip(numbers, blocks, strict=True)
+        (number, ask(read(*shared, task) if block is None else block))
+        for number, block, task in zip(numbers, blocks, tasks, strict=True)
     ]
 
 

@@ -87,10 +87,17 @@ class ShardedCollection:
 
         def ask(parameters: Any, /) -> Sums:
             if not asked:  # a run that goes on may never need the shards again
-                shared = (self.collection,)
+                tasks = self._tasks()
+                sizes = [sum(_measure_bytes(self.collection, c) for c in task) for task in tasks]
                 asked.append(
                     self.executor.oracle(
-                        load_shards, shared, self._tasks(), function, resident, label=self.label
+                        load_shards,
+                        (self.collection,),
+                        tasks,
+                        function,
+                        resident,
+                        label=self.label,
+                        sizes=sizes,
                     )
                 )
             return asked[0](parameters)

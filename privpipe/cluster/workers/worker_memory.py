@@ -6,6 +6,12 @@ from dataclasses import dataclass
 
 __all__ = ["WorkerMemory"]
 
+KEPT_SHARE = 0.4
+"""Of a worker's memory: what it keeps of shards. Beyond .6 Dask writes to disk what it holds."""
+
+RESERVED = 400 << 20
+"""Bytes of a worker's memory that its libraries and the reading of records take."""
+
 
 @dataclass(frozen=True)
 class WorkerMemory:
@@ -28,3 +34,8 @@ class WorkerMemory:
     smallest: int
     total: int
     threads: int
+
+
+def find_room(limit: int) -> int:
+    """Bytes of shards that a worker of so many bytes of memory keeps."""
+    return int(KEPT_SHARE * max(0, limit - RESERVED))
