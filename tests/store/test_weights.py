@@ -86,6 +86,7 @@ def test_methods__that_do_not_weigh_refuse_weights_in_memory() -> None:
         "pca": {"n_filtered": 2},
         "privacy_lds": {"n_filtered": 1},
         "ppls": {"n_filtered": 1},
+        "minimax_neural": {"n_hidden": (4, 2)},
         "masking": {"n_surrogates": 20},
         "noisy": {"epsilon": 1.0, "threshold": 1.0, "centre": False},
         "minimax_own": {
