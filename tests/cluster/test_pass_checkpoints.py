@@ -284,3 +284,17 @@ def test_reduce__keeps_the_whole_of_what_is_too_large_beside_a_task(
 def count_chunks(heard: list[Event]) -> float:
     """Chunks by which a pass advanced."""
     return sum(event.amount for event in heard if event.what == "advances")
+
+
+def test_reduce__keeps_no_whole_of_few_records(tmp_path: Path, checkpoints: Checkpoints) -> None:
+    """What a split leaves counts, not what the collection holds."""
+    url = str(tmp_path / "few.zarr")
+    write_standard(url, 4000, chunk_rows=100)
+    opened = open_collection(url)
+    few = opened.keeping(make_split(0.9), "fit")
+    for asked, n_kept in ((few, 0), (opened, 1)):
+        shards = ShardedCollection(asked, LocalExecutor(), checkpoints=checkpoints)
+        count = shards.reduce(narrow_moments_of).count
+        assert (count < FEWEST_CHECKPOINTED) == (n_kept == 0)
+        wholes = list(Path(checkpoints.url).glob("*-whole")) if n_kept else []
+        assert len(list(Path(checkpoints.url).glob("*whole*"))) == len(wholes) == n_kept

@@ -205,3 +205,43 @@ def test_head_solver__solves_what_is_told_without_error(seed: int, k: int, far: 
     _drive(solver, inputs, classes, basis, 45)
     assert not solver.stalled
     assert solver.gap < 1e-9
+
+
+def test_head_solver__begins_at_zero_where_it_is_sure_and_errs() -> None:
+    """Some are told wrongly by large scores: a loss that hardly bends."""
+    rng = np.random.default_rng(2)
+    inputs = np.column_stack([rng.normal(size=(300, 4)), np.ones(300)])
+    basis, truth = make_class_basis(3), rng.normal(size=(5, 2))
+    classes = (inputs @ truth @ basis.T).argmax(1)
+    turned = truth + 0.05 * np.random.default_rng(3).normal(size=truth.shape)
+    solver = HeadSolver(60 * turned, ridge=1e-9, n_free=1)
+    losses, slopes, p = measure_softmax(inputs @ solver.trial, classes, basis)
+    hessian = pack_symmetric(sum_softmax_curvature(inputs, p, basis)) / 300
+    block = pack_symmetric(bound_softmax_curvature(inputs.T @ inputs)) / 300
+    assert losses.mean() < np.log(3)  # better than a guess
+    solver.receive(losses.mean(), inputs.T @ slopes / 300, (hessian, block))
+    assert not solver.head.any()
+
+
+def test_inexact_solver__asks_for_directions_that_four_bytes_hold() -> None:
+    inputs, classes, basis = _draw(5, 1.0)
+    solver = _make(np.zeros((5, 4)), inexact=True)
+    losses, slopes, p = measure_softmax(inputs @ solver.trial, classes, basis)
+    block = pack_symmetric(bound_softmax_curvature(inputs.T @ inputs)) / 300
+    solver.receive(losses.mean(), inputs.T @ slopes / 300, (np.empty(0), block))
+    assert isinstance(solver, InexactSolver)
+    assert solver.wants_product
+    while solver.wants_product:
+        assert np.array_equal(solver.probe, solver.probe.astype(np.float32))
+        solver.take_product(multiply_softmax_curvature(inputs, p, basis, solver.probe) / 300)
+
+
+def test_inexact_solver__weighs_damping_by_the_bound_of_the_curvature() -> None:
+    """As the solver with a Hessian does: the block that shapes its steps is smaller."""
+    inputs, _, _ = _draw(5, 1.0)
+    packed = pack_symmetric(bound_softmax_curvature(inputs.T @ inputs)) / 300
+    direction = np.random.default_rng(0).normal(size=(5, 4))
+    exact, inexact = (_make(np.zeros((5, 4)), inexact) for inexact in (False, True))
+    exact._keep((np.empty(0), packed), 4)
+    inexact._keep((np.empty(0), packed), 4)
+    assert inexact._bound(direction) == pytest.approx(exact._bound(direction), rel=0.02)
