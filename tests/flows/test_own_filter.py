@@ -65,6 +65,15 @@ def configure(folder: Path, kernels: int = 3) -> Path:
     return config
 
 
+def configure_gated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same with a gate, whose limits 800 records of 40 people can hardly show."""
+    monkeypatch.setenv("PRIVPIPE_GATE__ENFORCE", "true")
+    config = configure(folder)
+    limits = "enforce = true\nconfidential_advantage_max = 0.5\nexposed_max = 0.5"
+    config.write_text(config.read_text().replace("enforce = false", limits))
+    return config
+
+
 @pytest.mark.slow
 def test_own_filter__is_trained_audited_by_group_and_published(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -127,10 +136,7 @@ def test_check__a_wrong_derivative_stops_before_training(tmp_path: Path) -> None
 def test_check__counts_groups_where_records_of_one_are_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PRIVPIPE_GATE__ENFORCE", "true")
-    config = configure(tmp_path)
-    limits = "enforce = true\nconfidential_advantage_max = 0.5\nexposed_max = 0.5"
-    config.write_text(config.read_text().replace("enforce = false", limits))
+    config = configure_gated(tmp_path, monkeypatch)
     run = check_stage(read_options(str(config)))
     found = plan_groups(run, count_labels(run).groups)
     assert found is not None
@@ -148,11 +154,8 @@ def test_check__counts_the_groups_that_adversaries_are_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Groups are drawn whole: 200 records judge ten groups of twenty, of all held out."""
-    monkeypatch.setenv("PRIVPIPE_GATE__ENFORCE", "true")
-    config = configure(tmp_path)
-    limits = "enforce = true\nconfidential_advantage_max = 0.5\nexposed_max = 0.5"
-    text = config.read_text().replace("enforce = false", limits)
-    config.write_text(text.replace("[audit]", "[audit]\nmax_records = 200"))
+    config = configure_gated(tmp_path, monkeypatch)
+    config.write_text(config.read_text().replace("[audit]", "[audit]\nmax_records = 200"))
     run = check_stage(read_options(str(config)))
     found = plan_groups(run, count_labels(run).groups)
     assert found is not None
