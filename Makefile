@@ -18,7 +18,7 @@ export DO_NOT_TRACK := 1
 # Tests start hundreds of processes. Where this is set, each compiles every library that it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-kernels test-setup test-wheel test-s3 test-whole lint bench docs dist release clean constraints
+.PHONY: demo mutants test test-kernels test-setup test-wheel test-s3 test-whole lint bench docs dist release clean constraints
 
 demo: $(READY)
 	$(BIN)/privpipe demo
@@ -54,6 +54,10 @@ test-whole: $(READY) $(S3_SERVER)/bin/ministack
 $(S3_SERVER)/bin/ministack:
 	"$(PYTHON)" -m venv --clear "$(S3_SERVER)"
 	"$(S3_SERVER)/bin/python" -m pip install --quiet --disable-pip-version-check ministack==1.5.33
+
+# Faults planted in a copy, one by one: each must be noticed. MUTANTS='--share 0.1' draws some.
+mutants: $(READY)
+	$(BIN)/python -m tests.mutants $(MUTANTS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -24,6 +24,7 @@ from privpipe.cluster.passes.judging.attack_tasks import distribute_attacks
 from privpipe.cluster.passes.judging.evidence_sample import sample_evidence
 from privpipe.cluster.passes.judging.kind_sample import KindSources, measure_kept_utility
 from privpipe.errors import OptionError, PrivpipeError
+from privpipe.records.holdout import Part
 from privpipe.sanitizers import METHODS
 from privpipe.store.access.holding.workspace import hold_workspace, remove_workspace
 from privpipe.store.access.location import join, shown
@@ -36,6 +37,7 @@ from privpipe_flows.runs.stages.audit_attacks import describe_published
 from privpipe_flows.runs.stages.check import check_stage
 from privpipe_flows.runs.stages.earlier import find_earlier
 from privpipe_flows.runs.stages.gate import judge_findings
+from privpipe_flows.runs.stages.judged_records import find_labelled
 from privpipe_flows.runs.stages.train import Trained, train_stage
 from privpipe_flows.runs.watch import Watch
 
@@ -199,7 +201,10 @@ def _measure(
 def _find_sources(run: Run, trained: Trained) -> KindSources:
     """Held-out records, released by the map where they are read."""
     published, _ = describe_published(run, find_earlier(run))
-    judged = run.training.keeping(run.split, "held_out" if run.options.audit.holdout else "all")
+    judged = find_labelled(run)
+    if judged is None:
+        part: Part = "held_out" if run.options.audit.holdout else "all"
+        judged = run.training.keeping(run.split, part)
     judged = replace(judged, indicators=trained.reads == "attributes")
     if published.order or published.withholds:
         judged = replace(judged, only_finite=False)

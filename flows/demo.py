@@ -46,6 +46,9 @@ ridge = 0.01                  # three pixels are the same in every scan
 [release]
 path = "{folder}/release.zarr"
 
+[privacy]
+account = "{folder}/account"  # of the demo alone: no business of your own releases
+
 [audit]
 holdout = 0.5
 group = "original"            # repeats of one scan stay on one side
@@ -140,7 +143,7 @@ def _clear(folder: str) -> None:
         os.makedirs(folder, mode=0o700)
         return
     ours = {"demo.toml", "demo.png", "digits.zarr", "release.zarr", "release.model.zarr"}
-    ours |= {"release.report", ".release.zarr.privpipe"}
+    ours |= {"release.report", ".release.zarr.privpipe", "account"}
     foreign = [name for name in os.listdir(folder) if name not in ours]
     if foreign or (os.listdir(folder) and not os.path.exists(os.path.join(folder, "demo.toml"))):
         raise StoreError(

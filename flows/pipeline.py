@@ -23,7 +23,13 @@ from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.executors.open_executor import open_executor
 from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.errors import PrivpipeError
-from privpipe.report.audit_text import say_gate, say_unseen, say_verdict, write_audit_markdown
+from privpipe.report.audit_text import (
+    say_gate,
+    say_judged,
+    say_unseen,
+    say_verdict,
+    write_audit_markdown,
+)
 from privpipe.store.access.holding.workspace import (
     has_workspace,
     hold_workspace,
@@ -44,9 +50,11 @@ from privpipe_flows.runs.run import Run, cluster_options
 from privpipe_flows.runs.scheduling.prefect_calls import tell_prefect
 from privpipe_flows.runs.scheduling.silenced_output import outlive_reader
 from privpipe_flows.runs.stages.audit import audit_stage
+from privpipe_flows.runs.stages.audit_constant import is_constant
 from privpipe_flows.runs.stages.check import check_stage
 from privpipe_flows.runs.stages.clean import clean_stage, plan_release
 from privpipe_flows.runs.stages.draw import draw_stage, forget_drawing
+from privpipe_flows.runs.stages.earlier import find_differences
 from privpipe_flows.runs.stages.gate import check_gated, gate_stage
 from privpipe_flows.runs.stages.gate_check import read_previous
 from privpipe_flows.runs.stages.prove import has_receipts, prove_sources
@@ -59,6 +67,7 @@ from privpipe_flows.runs.stages.publish import (
 )
 from privpipe_flows.runs.stages.spend import confirm_published
 from privpipe_flows.runs.stages.train import train_stage
+from privpipe_flows.runs.trusted_code import confirm_code
 from privpipe_flows.runs.watch import Watch
 
 __all__ = ["release_collection", "run_pipeline"]
@@ -181,6 +190,7 @@ def release_collection(
         Partitions that an incremental release is made of; a whole one is made of all.
     """
     try:
+        confirm_code(options)
         if options.release.incremental:
             outcome = release_increment(options, watch, scope, _find_stages(options, watch))
         else:
@@ -228,6 +238,7 @@ def _release(options: RunOptions, watch: Watch, until: str) -> str:
         if until != "publish" or findings is None:
             watch.say(f"stopped  after {until}; `privpipe run` goes on")
             if findings is not None:
+                watch.say(f"judged   {say_judged(findings)}")
                 watch.say(f"verdict  {say_verdict(findings)}")
                 watch.say(f"gate     {say_gate(findings)}")
             return "stopped"
@@ -270,14 +281,16 @@ def _work(run: Run, executor: Executor, watch: Watch, until: str) -> dict[str, A
         make = clean_task if trained.tile_rows is None else draw_task
         receipts = make(run, trained, plan, executor)
     run = reach_stage(run, "audit")
-    if (unseen := _describe_unseen(plan, receipts)) is not None:
+    if (unseen := _describe_unseen(run, plan, receipts)) is not None:
         watch.say(f"         {say_unseen(unseen)}")
     if last == 1:
         return None
     with watch.stage("audit", "held-out records, attack retrained"), span("audit"):
         findings = audit_task(run, trained, plan, merge_utility(receipts), executor)
     about = {"format_version": 1, "about": describe_run(run, trained)}
-    findings = {**about, **findings, "unseen": _describe_unseen(plan, receipts)}
+    findings = {**about, **findings, "unseen": _describe_unseen(run, plan, receipts)}
+    findings["constant"] = is_constant(run, plan)
+    findings["differences"] = find_differences(run, trained.model_digest)
     if last > 2:
         run = reach_stage(run, "gate")
     with watch.stage("gate", "limits of [gate]"):
@@ -290,7 +303,13 @@ def _work(run: Run, executor: Executor, watch: Watch, until: str) -> dict[str, A
     return findings
 
 
-def _describe_unseen(plan: ReleasePlan, receipts: Mapping[int, Receipt]) -> dict[str, int] | None:
+def _describe_unseen(
+    run: Run, plan: ReleasePlan, receipts: Mapping[int, Receipt]
+) -> dict[str, Any] | None:
     """Records of a profile that the mapping does not know, of all that were released."""
     unseen = count_unseen(receipts)
-    return None if unseen is None else {"n_records": unseen, "n_released": plan.chunks.n_records}
+    if unseen is None:
+        return None
+    found: dict[str, Any] = {"n_records": unseen, "n_released": plan.chunks.n_records}
+    unknown = run.collection.unknown_categories
+    return found | ({"unknown_categories": dict(unknown)} if unknown else {})

@@ -25,6 +25,7 @@ _HOME = {
     "MinimaxNeuralOptions": "privpipe.sanitizers.minimax.neural_minimax",
     "MinimaxOwnOptions": "privpipe.sanitizers.minimax.own.own_filter",
     "MinimaxOptions": "privpipe.sanitizers.minimax.linear_minimax",
+    "NamedCodes": "privpipe.fitted_schema",
     "NeuralFilter": "privpipe.sanitizers.minimax.neural_minimax",
     "NullSpaceCleaner": "privpipe.sanitizers.null_space.maps.null_space_cleaner",
     "PrivacyMappingOptions": "privpipe.sanitizers.mapping.mapping_options",
@@ -102,6 +103,7 @@ if TYPE_CHECKING:
     from privpipe.cluster.lazy import apply_lazily as apply_lazily
     from privpipe.cluster.passes.pricing_rounds import ClusterPricing as ClusterPricing
     from privpipe.errors import PrivpipeError as PrivpipeError
+    from privpipe.fitted_schema import NamedCodes as NamedCodes
     from privpipe.numerics.mapping.certificate import certify_mapping as certify_mapping
     from privpipe.numerics.null_space.knapsack import (
         solve_augmented_knapsack as solve_augmented_knapsack,

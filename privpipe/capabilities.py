@@ -20,6 +20,7 @@ __all__ = [
     "Coordinates",
     "Counts",
     "Descends",
+    "FollowsTarget",
     "Forecast",
     "Layered",
     "MakesRecords",
@@ -208,6 +209,28 @@ class Promises(Protocol):
 
 
 @runtime_checkable
+class FollowsTarget(Protocol):
+    """Makes of a record a function of its target prediction and of the map alone, bit for bit.
+
+    Whoever sees the release and has the map then knows no more of a record than whoever has the map
+    and the prediction: the audit verifies it record by record, and attacks the prediction instead.
+    """
+
+    @property
+    def target_theorem(self) -> str:
+        """What it rests on, in a sentence."""
+        ...
+
+    def predict_target(self, x: Any) -> FloatArray:
+        """Target predictions as they enter the release, (n_records, n_predictions), float64."""
+        ...
+
+    def release_target(self, values: FloatArray, dtype: npt.DTypeLike) -> FloatArray:
+        """Records as readers see them, made of target predictions and of nothing else."""
+        ...
+
+
+@runtime_checkable
 class Coordinates(Protocol):
     """Knows the few coordinates that are all a released record tells."""
 
@@ -263,6 +286,12 @@ class MixesRecords(Protocol):
 
     def finish_records(self, sums: Any) -> tuple[FloatArray, FloatArray]:
         """Features and responses of the surrogates of a tile, from the sums over all records."""
+        ...
+
+    def restore_records(
+        self, shard: Shard, *, schema: ShardSchema, reads_responses: bool
+    ) -> tuple[FloatArray, FloatArray]:
+        """Features with the bias, and responses, of the records as they are summed."""
         ...
 
 

@@ -49,10 +49,13 @@ class Column:
     n_categories
         Number of categories of a categorical variable, whose values are the codes
         ``0 .. n_categories - 1`` (and -1 where missing); None for a numeric variable.
+    categories
+        What each code is called, where that is known; it is printed nowhere.
     """
 
     name: str
     n_categories: int | None = None
+    categories: tuple[str, ...] | None = field(default=None, repr=False)
 
     @property
     def is_categorical(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Self
 
 import numpy as np
@@ -18,10 +18,12 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from privpipe.errors import InputError, OptionError
+from privpipe.fitted_schema import FittedSchema
 from privpipe.protocols import Guarantee, Method, RecordMap
 from privpipe.records.memory import Records
 from privpipe.records.schema import suggest
 from privpipe.sanitizers import METHODS
+from privpipe.sanitizers.names import with_schema
 from privpipe.sanitizers.options import make_options
 
 __all__ = ["RecordSanitizer"]
@@ -106,7 +108,9 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
                 code="missing-variable",
             )
         records = Records(x, desired=_as_values(target), confidential=_as_values(confidential))
-        self.map_: RecordMap = method.fit(records, options)
+        names = tuple(getattr(self, "feature_names_in_", ()))
+        schema = replace(records.schema, feature_names=names)
+        self.map_: RecordMap = with_schema(method.fit(records, options), FittedSchema.of(schema))
         return self
 
     def transform(
@@ -118,7 +122,7 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         Parameters
         ----------
         X : (n_records, n_features)
-            Records.
+            Records; a data frame has the columns of the fit, in the same order.
 
         Returns
         -------
@@ -127,6 +131,8 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
 
         Raises
         ------
+        InputError
+            If columns of a data frame have other names, or another order.
         OptionError
             If the map draws: release such records with the pipeline, which keeps the key.
         """

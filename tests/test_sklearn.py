@@ -143,3 +143,14 @@ def test_fit__a_missing_role_is_told(monkeypatch):
     monkeypatch.setitem(module.METHODS, "null_space", needy)
     with pytest.raises(InputError, match="'null_space' needs confidential"):
         RecordSanitizer(options=EXACT).fit(X, DESIRED)
+
+
+def test_record_sanitizer__its_map_knows_the_names_of_the_columns():
+    """And the transformer itself refuses columns in another order, as scikit-learn's do."""
+    frame = pd.DataFrame(X, columns=[*"abcdef"])
+    cleaner = RecordSanitizer(options=EXACT).fit(frame, DESIRED)
+    np.testing.assert_array_equal(cleaner.map_.apply(frame[[*"fedcba"]]), cleaner.transform(frame))
+    with pytest.raises(InputError, match="same order"):
+        cleaner.transform(frame[[*"fedcba"]])
+    with pytest.raises(InputError, match="lack 'a'"):
+        cleaner.map_.apply(frame.rename(columns={"a": "z"}))

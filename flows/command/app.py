@@ -95,6 +95,10 @@ def run(
         bool, typer.Option("--dry-run", help="Only say what would be read, needed and written.")
     ] = False,
     time: _Time = "",
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(help="SHA-256 of a file of code that the configuration names, once read."),
+    ] = None,
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """Run the main job: check, train, clean, audit, gate, publish; goes on where it was stopped."""
@@ -102,6 +106,9 @@ def run(
         from privpipe_flows.command.dry_run import dry_run_command
 
         return dry_run_command(config, as_json=as_json)
+    from privpipe_flows.runs.trusted_code import remember_code
+
+    remember_code(trust or ())
     return _run_until(config, "publish", time)
 
 
@@ -529,6 +536,44 @@ def withdraw(
 
 
 @app.command()
+def erase(
+    collection: Annotated[str, typer.Argument(help="In one piece or growing, path or URL.")],
+    where: Annotated[
+        str,
+        typer.Option(
+            help='Which records: "name == value", or "name in FILE" with a value a line, which no '
+            "history of commands keeps."
+        ),
+    ] = "",
+    record: Annotated[
+        list[int] | None, typer.Option(help="A record by its number from 0; needs --digest.")
+    ] = None,
+    digest: Annotated[
+        str, typer.Option(help="Of the collection, for whose state --record holds; 8 digits do.")
+    ] = "",
+    under: Annotated[
+        list[str] | None,
+        typer.Option(help="Look through all below; default: the folder of the collection."),
+    ] = None,
+    account: Annotated[
+        str, typer.Option(help="Where the register of releases is; default: PRIVPIPE_ACCOUNT.")
+    ] = "",
+    name: Annotated[str, typer.Option(help="Who erases, for the certificate.")] = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would go, and what would be left.")
+    ] = False,
+    as_json: _Json = False,
+) -> dict[str, Any]:
+    """Erase records from a collection and from all that was made of them; certified, resumable."""
+    from privpipe_flows.command.erase_command import erase_command
+    from privpipe_flows.runs.erasure.erase import ErasureOptions
+
+    options = ErasureOptions(account, tuple(under or ()), name, digest)
+    chosen = where, tuple(record or ())
+    return erase_command(collection, chosen, options, dry_run=dry_run, as_json=as_json)
+
+
+@app.command()
 def doctor(
     config: _Config,
     deployments: Annotated[
@@ -565,12 +610,16 @@ def account(
     url: Annotated[
         str, typer.Argument(help="Folder or URL of the account; default: PRIVPIPE_ACCOUNT.")
     ] = "",
+    sketch: Annotated[
+        str | None,
+        typer.Option(help="A collection of before there were sketches: know its records again."),
+    ] = None,
     as_json: _Json = False,
 ) -> dict[str, Any]:
     """List what every partition has lost to releases with differential privacy."""
     from privpipe_flows.command.account_command import account_command
 
-    return account_command(url, as_json=as_json)
+    return account_command(url, as_json=as_json, sketch=sketch)
 
 
 @app.command("forget-key")

@@ -64,5 +64,5 @@ def withdraw_command(partition: str, config: str, grace: float) -> dict[str, Any
         raise OptionError(f"--grace is {grace:g}.", remedy="Give hours, 0 or more.")
     number, n_records = withdraw_partition(options.release.path, partition, timedelta(hours=grace))
     say(f"withdrawn {partition}: generation {number} has {n_records:,} records less")
-    say("The raw records are still in the collection: `append --replace` them, or remove it.")
+    say("The raw records are still in the collection: `privpipe erase` takes them out.")
     return {"generation": number, "n_records": n_records, "grace_hours": grace}

@@ -6,6 +6,7 @@ from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from privpipe.capabilities import Forecast
+from privpipe.report.audit_text import say_unknown
 from privpipe.report.console import say, tabulate
 from privpipe.store.access.holding.workspace import read_state
 from privpipe.store.access.location import shown
@@ -19,6 +20,7 @@ from privpipe_flows.runs.stages.label_check import LabelFindings
 from privpipe_flows.runs.stages.round_plan import plan_rounds
 from privpipe_flows.runs.stages.sample_check import SampleFindings, check_sample
 from privpipe_flows.runs.stages.subject_limit import count_subjects
+from privpipe_flows.runs.trusted_code import list_unrun
 
 __all__ = ["check_command"]
 
@@ -43,6 +45,7 @@ def check_command(config: str, *, as_json: bool) -> dict[str, Any]:
         "training": None if run.trains_on_itself else _summarise(run.training),
         "method": run.method.name,
         "source": run.method.source,
+        "unknown_categories": dict(run.collection.unknown_categories),
         "constant_features": list(found.constant),
         "left_out": list_left_out(run),
         "labels": _describe_labels(found.labels),
@@ -103,6 +106,8 @@ def _show(run: Run, found: SampleFindings) -> None:
         say(table)
     if forecast is not None:
         say(f"{forecast.about:10s} {forecast.describe()}")
+    if unknown := say_unknown(run.collection.unknown_categories):
+        say(f"names      {unknown}")
     if constant:
         more = f" and {len(constant) - 12} more" if len(constant) > 12 else ""
         say(
@@ -115,6 +120,8 @@ def _show(run: Run, found: SampleFindings) -> None:
         say(f"labels     {labels}")
     for copy in found.labels.copies:
         say(f"tasks      {copy.describe()}")
+    for sentence in list_unrun(run.options):
+        say(f"code       {sentence}")
     known = read_state(run.release_url)
     if known is not None and (changed := say_changed_code(known.code, run.state.code)):
         say(f"code       Since run {known.run_id} began, {changed}: `run` refuses it.")

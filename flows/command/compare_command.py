@@ -18,9 +18,11 @@ def compare_command(config: str, *, as_json: bool) -> dict[str, Any]:
     from privpipe.report.pages.comparison_page import tabulate_comparison
     from privpipe_flows.comparison import compare_collection
     from privpipe_flows.runs.configuration.configuration_file import read_options
+    from privpipe_flows.runs.trusted_code import confirm_code
     from privpipe_flows.runs.watch import Watch
 
     options = read_options(config)
+    confirm_code(options)
     comparison = compare_collection(options, Watch())
     place = shown(companion_url(options.release.path, "compare"))
     if not as_json:

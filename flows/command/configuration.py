@@ -15,7 +15,8 @@ from privpipe.protocols import Method
 from privpipe.report.console import say, say_raw
 from privpipe.sanitizers import METHODS
 from privpipe.store.arrays.headers import companion_url
-from privpipe.store.collections.collection import Collection, open_collection
+from privpipe.store.collections.collection import Collection
+from privpipe.store.collections.grown_collection import open_whole_collection
 from privpipe.store.collections.ingestion.write_statistics import read_statistics
 from privpipe_flows.command.output import print_document
 from privpipe_flows.runs.configuration.run_options import RunOptions
@@ -64,7 +65,7 @@ def init_command(
     Without a method, the first that suits is written where only variables to hide are named, and
     the first of all otherwise.
     """
-    opened = open_collection(collection)
+    opened = open_whole_collection(collection)
     schema = opened.schema_of_records
     for name in (*desired, *confidential):
         schema.variable(name)
@@ -157,7 +158,8 @@ def _suggest_gate(
     try:
         chosen: dict[str, Any] = {"name": method}
         if "n_surrogates" in _options_of(method):  # the fewest: how many does not matter here
-            chosen["n_surrogates"] = open_collection(collection).schema_of_records.n_features + 1
+            found = open_whole_collection(collection)
+            chosen["n_surrogates"] = found.schema_of_records.n_features + 1
         elif METHODS[method].releases == "rows":  # any of rows: options are not asked
             chosen["name"] = next(one.name for one in METHODS.values() if _needs_nothing(one))
         options = RunOptions(
@@ -165,7 +167,7 @@ def _suggest_gate(
             method=chosen,
             release={"path": companion_url(collection, "release.zarr")},
         )
-        training = open_collection(collection, desired=desired, confidential=confidential)
+        training = open_whole_collection(collection, desired=desired, confidential=confidential)
         least = options.audit.min_class_records / (options.audit.holdout or 1.0)
         return suggest_gate(options, training, measure_rarest(training, least))
     except (PrivpipeError, ValidationError):  # `check` will say what is wrong

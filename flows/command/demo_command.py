@@ -13,6 +13,7 @@ from typing import Any
 from rich.table import Table
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.numerics.limits import fix_limits
 from privpipe.report.audit_text import say_gate, say_verdict
 from privpipe.report.console import say, tabulate
 from privpipe_flows.demo import N_ORIGINALS, prepare_demo
@@ -73,7 +74,7 @@ def _say_what(findings: Mapping[str, Any]) -> None:
         f"Accuracies rest on {findings['n_groups']} different scans the fit never saw; the "
         f"adversaries' on {findings['adversaries']['n_records']}. Strongest of "
         f"{len(AttackOptions().adversaries)} adversaries: {best['adversary']}, "
-        f"{best['lower']:.2f} to {best['upper']:.2f}.",
+        f"{fix_limits(best['lower'], best['upper'], 2)}.",
     )
 
 

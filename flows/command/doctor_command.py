@@ -32,12 +32,14 @@ def doctor_command(config: str, deployments: str) -> dict[str, Any]:
     from privpipe_flows.runs.health.place_health import check_keys, check_places
     from privpipe_flows.runs.health.server_health import check_deployed, check_server_health
     from privpipe_flows.runs.stages.check import check_stage
+    from privpipe_flows.runs.trusted_code import list_unrun
 
     options = read_options(config, datetime.now(UTC))
 
     def check_configuration() -> list[Finding]:
         check_stage(options)
-        return [Finding("ok", "configuration", f"{config} fits its collection")]
+        unread = [Finding("warns", "code", one) for one in list_unrun(options)]
+        return [Finding("ok", "configuration", f"{config} fits its collection"), *unread]
 
     checks: list[tuple[str, Any]] = [
         ("configuration", check_configuration),

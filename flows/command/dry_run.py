@@ -17,6 +17,7 @@ from privpipe_flows.runs.run import Run
 from privpipe_flows.runs.stages.check import check_stage
 from privpipe_flows.runs.stages.preview import forecast_run
 from privpipe_flows.runs.stages.subject_limit import count_subjects
+from privpipe_flows.runs.trusted_code import list_unrun
 
 __all__ = ["dry_run_command"]
 
@@ -54,6 +55,8 @@ def dry_run_command(config: str, *, as_json: bool) -> dict[str, Any]:
     )
     if forecast is not None:
         say(f"would mean  {forecast.describe()}")
+    for sentence in list_unrun(run.options):
+        say(f"would run   {sentence}")
     if subjects is not None:
         say(f"would count {subjects.describe()}")
     for what, where in plan["writes"].items():

@@ -60,6 +60,14 @@ ELSEWHERE = (
     Situation(
         "unproven", 6, "GateError", "The audit saw too few records to show safety.", GATE_REMEDY
     ),
+    Situation(
+        "not-protected",
+        6,
+        "GateError",
+        "Single records are given away by what the release is.",
+        'Accept that by name, with [gate] single_records = "unprotected", or choose a method '
+        "whose promise is about single records.",
+    ),
     Situation("unknown", 6, "GateError", "Something that must be known was not.", GATE_REMEDY),
     Situation("usage", 2, "none", "The command line is wrong.", "See `privpipe COMMAND --help`."),
     Situation(

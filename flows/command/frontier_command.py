@@ -11,6 +11,7 @@ from typing import Any
 
 from privpipe.cluster.executors.open_executor import open_executor
 from privpipe.errors import OptionError
+from privpipe.numerics.limits import fix_limits
 from privpipe.report.console import say, say_raw
 from privpipe.store.access.text import write_file
 from privpipe_flows.frontier import (
@@ -24,6 +25,7 @@ from privpipe_flows.runs.configuration.configuration_file import read_options
 from privpipe_flows.runs.run import cluster_options
 from privpipe_flows.runs.stages.check import check_stage
 from privpipe_flows.runs.stages.label_check import count_labels
+from privpipe_flows.runs.trusted_code import confirm_code
 
 __all__ = ["frontier_command"]
 
@@ -35,6 +37,7 @@ def frontier_command(
 ) -> dict[str, Any]:
     """Learn and audit the filters, and write JSON and PNG."""
     options = read_options(config)
+    confirm_code(options)
     # Nothing is published, and so no gate has to be passable.
     open_gate = options.gate.model_copy(update={"enforce": False})
     options = options.model_copy(update={"gate": open_gate})
@@ -87,7 +90,7 @@ def _describe(point: dict[str, Any]) -> str:
     if point["status"] != "measured":
         return f"{point['name']}: unknown, {point['reason']}"
     parts = [
-        f"{name} {said['estimate']:.3f} ({said['lower']:.3f} to {said['upper']:.3f}, "
+        f"{name} {said['estimate']:.3f} ({fix_limits(said['lower'], said['upper'], 3)}, "
         f"{said['adversary']})"
         for role in ("target", "private")
         for name, sources in point[role].items()

@@ -42,11 +42,13 @@ def run_command(
     from privpipe_flows.runs.scheduling.logical_time import read_time
     from privpipe_flows.runs.stages.check import check_stage
     from privpipe_flows.runs.stages.sample_check import check_sample
+    from privpipe_flows.runs.trusted_code import confirm_code
 
     logical_time = read_time(time) if time else None
     begin = read_time(since) if since else None
     scope = Scope(begin, logical_time)
     options = read_options(config, logical_time)
+    confirm_code(options)
     try:
         if options.release.incremental:
             check_growing(options)

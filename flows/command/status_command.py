@@ -8,6 +8,7 @@ from privpipe.report.console import say
 from privpipe.store.access.holding.workspace import is_held, purge_workspace, read_state
 from privpipe.store.access.location import shown
 from privpipe.store.arrays.headers import exists, read_header
+from privpipe.store.collections.growing_collection import purge_collection
 from privpipe_flows.runs.approval import approve_release
 from privpipe_flows.runs.configuration.configuration_file import read_options
 from privpipe_flows.runs.stages.clean import read_progress
@@ -75,6 +76,10 @@ def purge_command(release: str, *, as_json: bool) -> dict[str, Any]:
         If a run is writing.
     """
     release = find_release(release)
+    if purge_collection(release):
+        if not as_json:
+            say(f"{shown(release)}: partitions that no generation names removed")
+        return {"release": shown(release), "removed": True}
     found = purge_workspace(release)
     if not as_json:
         what = "workspace removed" if found else "there was no workspace; nothing removed"

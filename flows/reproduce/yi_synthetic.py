@@ -1,4 +1,7 @@
-"""Yi et al. 2014, tables 1 and 2: does masked data lie in the space of the noiseless data?"""
+"""Yi et al. 2014, tables 1 and 2: does masked data lie in the space of the noiseless data?
+
+Table 2 is done by a factor model of the true rank, not by problem (5): see `NOTES`.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,8 @@ TABLES = {
 }
 """The paper's errors by variance; its tables 1 and 2."""
 
-TOLERANCE = 0.01
+TOLERANCE = 0.005
+"""Half of the last digit that the tables print."""
 
 N_FEATURES, N_RECORDS, RANK, N_RESPONSES = 500, 1000, 20, 10
 
@@ -84,8 +88,15 @@ NOTES = (
     "Known scores: the error of least squares that is told the true scores of every record, which "
     "no method knows, with signs of its own (draw and shrinkage move an error by a tenth). With "
     "m = n / 3 it is above the paper's table 2, with 80 % missing, and above table 1 too at the "
-    "variance of .2, where the paper has 0 and it has .0108; with m = n both tables agree at every "
-    "noise level: what the tables do not tell is m.",
+    "variance of .2, where the paper has 0 and it has .0108; with m = n our error is at or below "
+    "theirs, or within half a digit, at every noise level: what the tables do not tell is m.",
+    "No method: the error of noisy records summed with signs and released as they are. With m = n "
+    "it is .005 to .018, and a tolerance of .01 around table 1 let it pass at five of six noise "
+    "levels. The tolerance is half of the last printed digit; it still passes at .3 and .5, where "
+    "what the table prints does not tell a method from none.",
+    "Table 2, a departure: what we mask there is not the solution of problem (5). The entries are "
+    "completed by a factor model that is told the true rank (twenty, and one for the bias); the "
+    "paper solves (5), which is told none. That it agrees shows less than for table 1.",
     "Against the learned block instead of the truth the error would be zero by construction.",
 )
 
@@ -99,7 +110,7 @@ def _compare(name: str, variance: float, values: list[float]) -> Cell:
         values,
         paper=paper,
         tolerance=TOLERANCE,
-        unit="error" if is_error or name.endswith("known scores") else "relative residual",
+        unit="relative residual" if name.endswith("residual") else "error",
         better="lower",
     )
 
@@ -146,7 +157,16 @@ def _measure_run(variance: float, run: int, n_surrogates: tuple[int, ...]) -> di
             found[f"{table}, m = {m}: error"] = error
             found[f"{table}, m = {m}: known scores"] = known_scores
             found[f"{table}, m = {m}: residual"] = relative
+        found[f"complete, m = {m}: no method"] = measure_error(sum_plainly(x, y, m, random), space)[
+            0
+        ]
     return found
+
+
+def sum_plainly(x: FloatArray, y: FloatArray, n_surrogates: int, random: Any) -> Masked:
+    """Signed sums of the noisy records as they are, which is no method at all."""
+    signs = random.choice([-1.0, 1.0], (len(x), n_surrogates)) / math.sqrt(n_surrogates)
+    return Masked(signs.T @ append_ones(x), signs.T @ y, 0, 0.0)
 
 
 def fit_known_scores(truth: Synthetic, known: list[BoolArray]) -> FloatArray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from privpipe.report.audit_text import say_gate, say_verdict
+from privpipe.report.audit_text import say_gate, say_judged, say_verdict
 from privpipe.store.access.location import shown
 from privpipe_flows.runs.run import Run
 
@@ -16,6 +16,7 @@ def say_end(run: Run, findings: Mapping[str, Any]) -> Iterator[str]:
     """Lines in the columns of the stages above them."""
     report = shown(run.report_url)
     yield f"done     release {shown(run.release_url)}"
+    yield f"judged   {say_judged(findings)}"
     yield f"gate     {say_gate(findings)}"
     yield f"verdict  {say_verdict(findings)}"
     yield f"open     {report}/report.html  the report, for you: it holds small counts"

@@ -25,8 +25,8 @@ __all__ = [
 ]
 
 SETTINGS = {
-    # The in-process server needs up to a minute on a small or busy machine; 20 s is the default.
-    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+    # The in-process server needs minutes on a small and busy machine; 20 s is the default.
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "300",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
     # Errors are shown once, by the command, without a traceback.

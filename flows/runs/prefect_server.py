@@ -20,8 +20,10 @@ from types import FrameType
 
 import psutil
 
+from privpipe.cluster.workers.listener_owner import guard_address
 from privpipe_flows.runs.prefect_home import is_server, own_home, servers_in
-from privpipe_flows.runs.server_process import serve
+from privpipe_flows.runs.scheduling.unread_results import refuse_stored_results
+from privpipe_flows.runs.server_process import Served, serve
 
 __all__ = ["KEPT_RUNS", "Terminated", "own_server", "prune_database"]
 
@@ -33,6 +35,10 @@ LARGEST_BYTES = 64 * 2**20
 
 _PATIENCE = 5.0
 _FINAL = "('COMPLETED', 'FAILED', 'CANCELLED', 'CRASHED')"
+
+
+_SERVED: list[Served] = []
+"""Held until Python ends: what Prefect still has to tell its server is told at the end."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -63,8 +69,17 @@ def own_server() -> Iterator[None]:
             refresh_global_settings_context()
             own = get_current_settings().server.ephemeral
             if own.enabled:  # else Prefect says that it has no server
-                os.environ["PREFECT_API_URL"] = serve(own.startup_timeout_seconds)
+                served = serve(own.startup_timeout_seconds)
+                _SERVED.append(served)
+                os.environ |= {
+                    "PREFECT_API_URL": served.url,
+                    "PREFECT_API_SSL_CERT_FILE": served.authority,
+                    "PREFECT_API_TLS_INSECURE_SKIP_VERIFY": "0",
+                }
                 refresh_global_settings_context()
+        else:
+            guard_address(get_current_settings().api.url or "")
+        refuse_stored_results()
         yield
 
 
@@ -104,6 +119,8 @@ def _end_children() -> None:
         for server in psutil.wait_procs(servers, timeout=_PATIENCE)[1]:
             with suppress(psutil.Error):
                 server.kill()
+    while _SERVED:
+        _SERVED.pop().close()
 
 
 def prune_database(home: Path, kept_runs: int = KEPT_RUNS, largest: int = LARGEST_BYTES) -> None:

@@ -66,7 +66,7 @@ def begin_or_resume(run: Run) -> tuple[Run, bool]:
         If the source has changed since.
     """
     known = read_state(run.release_url)
-    if known is None:
+    if known is None or _has_made_nothing(run, known):
         write_state(run.release_url, run.state)
         return run, False
     if known.options_sha256 != run.state.options_sha256:
@@ -86,6 +86,19 @@ def begin_or_resume(run: Run) -> tuple[Run, bool]:
     resumed = replace(run, state=known)
     check_unchanged(resumed)
     return resumed, True
+
+
+def _has_made_nothing(run: Run, known: RunState) -> bool:
+    """Whether another configuration was refused before it learned anything that would be lost.
+
+    So that what the refusal advised can be followed. Fits of many rounds keep their steps.
+    """
+    return (
+        known.options_sha256 != run.state.options_sha256
+        and known.stage == "check"
+        and not (run.method.in_rounds or run.method.resumes)
+        and not exists(run.stored_model_url)
+    )
 
 
 def check_unchanged(run: Run) -> None:

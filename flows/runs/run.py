@@ -19,12 +19,14 @@ from pydantic import TypeAdapter
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.cluster.passes.pass_checkpoints import Checkpoints
 from privpipe.cluster.workers.connection import ClusterOptions
+from privpipe.fitted_schema import FittedSchema
 from privpipe.protocols import Method
 from privpipe.records.holdout import Split
 from privpipe.store.access.holding.workspace import RunState, workspace_url
 from privpipe.store.access.location import join, local_path, shown
 from privpipe.store.arrays.headers import companion_url, exists
 from privpipe.store.collections.collection import Collection
+from privpipe.store.keyring.attempt_register import Attempt, share_level
 from privpipe_flows.runs.configuration.run_options import RunOptions
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "cluster_options",
     "digest_options",
     "find_attack_options",
+    "find_fitted",
     "list_versions",
     "make_run_id",
     "now",
@@ -56,6 +59,8 @@ class Run:
         Identifier of the run and how far it has come; stored in the workspace.
     shared_model, shared_report
         Of a part of an incremental release: where the model and the report of its line are.
+    attempt
+        Which attempt at the gate this is; None before the audit.
     """
 
     options: RunOptions
@@ -66,6 +71,7 @@ class Run:
     state: RunState
     shared_model: str | None = None
     shared_report: str | None = None
+    attempt: Attempt | None = None
 
     @property
     def run_id(self) -> str:
@@ -97,6 +103,11 @@ class Run:
         return Checkpoints(join(workspace_url(self.release_url), "kept"))
 
     @property
+    def sample_url(self) -> str:
+        """Where the audit's samples and their key are kept until the release is published."""
+        return join(workspace_url(self.release_url), "sample")
+
+    @property
     def stored_model_url(self) -> str:
         """Where the model is now: in the workspace, or at its place if a run died publishing."""
         moved = self.state.model_digest is not None and not exists(self.work_model_url)
@@ -117,11 +128,23 @@ class Run:
         """Whether the released records are the training records."""
         return self.training.url == self.collection.url
 
+    @property
+    def fitted_schema(self) -> FittedSchema:
+        """What the model knows by name of the records that it is trained on."""
+        return find_fitted(self.options, self.training)
+
     def method_options(self) -> dict[str, Any]:
         """The method's options as the header shows them."""
         method = self.options.method
         dumped: dict[str, Any] = TypeAdapter(type(method)).dump_python(method, mode="json")
         return dumped
+
+
+def find_fitted(options: RunOptions, training: Collection) -> FittedSchema:
+    """What a model knows by name that is trained on these records."""
+    named = {one.name: one.column for one in training.schema_of_records.variables}
+    included = [named[name] for name in options.release.include if name in named]
+    return FittedSchema.of(training.schema, included)
 
 
 def make_run_id() -> str:
@@ -145,6 +168,8 @@ def digest_options(options: RunOptions) -> str:
     counted = {"subject", "records_per_subject"}
     if not options.collection.standardise:  # as before there was such a key
         del content["collection"]["standardise"]
+    if not options.release.anew:
+        del content["release"]["anew"]
     content["privacy"] = options.privacy.model_dump(mode="json", include=counted)
     content["audit"] = options.audit.model_dump(mode="json", include={"holdout", "group"})
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -193,20 +218,27 @@ SHARED = (
     "decides",
     "level",
     "n_replicates",
-    "seed",
+    "uninformative",
     "max_seconds",
 )
 """Options of attacks that ``[audit]`` has by the same name."""
 
 
-def find_attack_options(options: RunOptions) -> AttackOptions:
-    """How a release is attacked, and the limits it is held against."""
+def find_attack_options(options: RunOptions, attempt: Attempt | None = None) -> AttackOptions:
+    """How a release is attacked, and the limits it is held against.
+
+    An attempt at the gate has its own seed and its share of the level; without one both are as
+    they would be of the only one.
+    """
     audit, gate = options.audit, options.gate
     # Where none is named no adversary is trained, and other attacks are as they are.
     named: dict[str, Any] = {"adversaries": audit.adversaries} if audit.adversaries else {}
+    shared = {name: getattr(audit, name) for name in SHARED}
+    if attempt is not None:
+        shared |= {"seed": attempt.seed, "level": share_level(audit.level, attempt.number)}
     return AttackOptions(
         **named,
-        **{name: getattr(audit, name) for name in SHARED},
+        **shared,
         max_advantage=gate.confidential_advantage_max,
         max_exposed=gate.exposed_max,
         must_find=gate.must_find,

@@ -1,36 +1,75 @@
-"""The process of Prefect's server: started as Prefect starts its own, without being imported here.
+"""The process of Prefect's server: on a socket of ours, behind a certificate that is made for it.
 
-Prefect imports its whole server into the flow's process to start another that serves: a third of
-the processor time before the first record. What is started is the same, and so are its marks.
+Prefect would draw a free port, name it on a command line and believe whoever answers there: another
+user of the machine who is faster gets the password and answers for the server. Here the run binds
+the socket itself and hands it over; until the server has proved its certificate, nothing is sent.
+Started without importing Prefect's server, a third of the processor time before the first record.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import socket
+import ssl
 import subprocess
 import sys
 import time
-from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from privpipe.cluster.workers.certificates import make_certificates
 from privpipe.errors import ClusterError
 
-__all__ = ["serve"]
-
-PORTS = range(8000, 9000)
-"""Of Prefect's own servers."""
-
-PORTS_TRIED = 10
-STARTS_TRIED = 3
-"""A server that ends at once may have lost its port to another."""
+__all__ = ["Served", "serve"]
 
 PAUSE = 0.1
 """Seconds between two looks at whether the server answers."""
 
+ENDING = 5.0
+"""Seconds that a server has to end by itself."""
 
-def serve(patience: float) -> str:
+DAYS = 3650
+"""For which its certificate holds: longer than any run."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server that answers.
+
+    Parameters
+    ----------
+    url
+        Of its API.
+    authority
+        File of the authority of its certificate: the one thing that its clients trust.
+    folder
+        Holds that file.
+    listener
+        The socket, kept: should the server die, no one else can listen there while the run lives.
+    process
+        Of the server.
+    """
+
+    url: str
+    authority: str
+    folder: TemporaryDirectory[str]
+    listener: socket.socket
+    process: subprocess.Popen[bytes]
+
+    def close(self) -> None:
+        """End the server, and let go of its socket and certificate."""
+        self.process.terminate()
+        try:
+            self.process.wait(ENDING)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.listener.close()
+        self.folder.cleanup()
+
+
+def serve(patience: float) -> Served:
     """Start a server on loopback and wait until it answers.
 
     Parameters
@@ -38,59 +77,56 @@ def serve(patience: float) -> str:
     patience
         Seconds.
 
-    Returns
-    -------
-    url
-        At which it answers.
-
     Raises
     ------
     ClusterError
-        If it does not, or every port is taken.
+        If it does not.
     """
     deadline = time.monotonic() + patience
-    for _ in range(STARTS_TRIED):
-        process, url = _start()
-        if _wait(process, url, deadline):
-            return url
-        if process.poll() is None:
-            break
+    listener = socket.create_server(("127.0.0.1", 0), reuse_port=False)
+    folder = TemporaryDirectory(prefix="privpipe-server-")
+    place = Path(folder.name)
+    make_certificates(place, days=DAYS)
+    url = f"https://127.0.0.1:{listener.getsockname()[1]}/api"
+    process = _start(listener, place)
+    if _wait(process, url, place / "authority.pem", deadline):
+        for key in place.glob("*.key"):  # read by the server; the authority signs no more
+            key.unlink()
+        return Served(url, str(place / "authority.pem"), folder, listener, process)
+    ended = process.poll()
     raise ClusterError(
         f"Prefect's own server did not start within {patience:g} s: the machine is slow or busy."
-        if process.poll() is None
-        else f"Prefect's own server ended with code {process.poll()} when it started.",
+        if ended is None
+        else f"Prefect's own server ended with code {ended} when it started.",
         remedy="Run again; or raise PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS; or start "
         "`prefect server start` once and set PREFECT_API_URL to it.",
         code="prefect",
     )
 
 
-def _start() -> tuple[subprocess.Popen[bytes], str]:
-    """The process, and the URL at which it will answer."""
-    import prefect
+def _start(listener: socket.socket, folder: Path) -> subprocess.Popen[bytes]:
+    """The process, which inherits the socket."""
     from prefect.settings import get_current_settings
 
-    port = _find_port()
     marks = {
         "PREFECT_UI_ENABLED": "0",
         "PREFECT__SERVER_EPHEMERAL": "1",
         "PREFECT__SERVER_FINAL": "1",
     }
     settings = get_current_settings().to_environment_variables(exclude_unset=True)
-    command = [sys.executable, "-m", "uvicorn"]
-    command += ["--app-dir", str(Path(prefect.__file__).parent.parent)]
-    command += ["--factory", "prefect.server.api.server:create_app"]
-    command += ["--host", "127.0.0.1", "--port", str(port)]
-    command += ["--log-level", "error", "--lifespan", "on"]
-    process = subprocess.Popen(command, env={**os.environ, **marks, **settings})
-    return process, f"http://127.0.0.1:{port}/api"
+    number = listener.fileno()
+    # -P: no file of the folder that a run is started from is imported in a library's place.
+    command = [sys.executable, "-P", str(Path(__file__).with_name("served_prefect.py"))]
+    command += ["prefect.server.api.server:create_app", str(number), str(folder)]
+    return subprocess.Popen(command, env={**os.environ, **marks, **settings}, pass_fds=[number])
 
 
-def _wait(process: subprocess.Popen[bytes], url: str, deadline: float) -> bool:
-    """Whether a server answers in time, and has not ended."""
+def _wait(process: subprocess.Popen[bytes], url: str, authority: Path, deadline: float) -> bool:
+    """Whether a server that has our certificate answers in time, and has not ended."""
     import httpx
 
-    with httpx.Client() as client:
+    proved = ssl.create_default_context(cafile=authority)
+    with httpx.Client(verify=proved, trust_env=False) as client:
         while process.poll() is None and (left := deadline - time.monotonic()) > 0:
             try:
                 if client.get(f"{url}/health", timeout=left).status_code == httpx.codes.OK:
@@ -99,20 +135,3 @@ def _wait(process: subprocess.Popen[bytes], url: str, deadline: float) -> bool:
                 pass
             time.sleep(PAUSE)
     return False
-
-
-def _find_port() -> int:
-    """A free port, drawn, so that two runs that start together seldom want the same."""
-    for _ in range(PORTS_TRIED):
-        port = random.choice(PORTS)
-        with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise ClusterError(
-        f"Every port tried from {PORTS.start} to {PORTS.stop - 1} is taken.",
-        remedy="Run again, or start `prefect server start` and set PREFECT_API_URL to it.",
-        code="prefect",
-    )

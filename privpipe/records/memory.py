@@ -25,6 +25,7 @@ from privpipe.protocols import (
 )
 from privpipe.records.schema import as_names
 from privpipe.sanitizers.arrays import as_reals
+from privpipe.sanitizers.names import write_category
 
 __all__ = ["Records", "add_sums", "facts_of_shards"]
 
@@ -63,7 +64,8 @@ class Records:
         none below -1 (-1 is missing beside two others), and as numbers otherwise: where they are
         not 0 and 1, this is a guess, which `categorical` and `numeric` settle.
     attributes : (n_records, n_attributes), optional
-        Integer codes of categorical attributes, -1 where missing (privacy mappings).
+        Categorical attributes (privacy mappings): text, None where missing, by which the fitted map
+        reads other records; or integer codes, -1 where missing, which have no names.
     groups : (n_records,), optional
         Whose each record is: integers, strings or booleans, for adversaries who know several
         records of one person, device or household. Shards hold whole groups where the records are
@@ -130,7 +132,7 @@ class Records:
         d, d_columns = _as_columns(desired, "desired", len(x), kinds)
         c, c_columns = _as_columns(confidential, "confidential", len(x), kinds)
         _check_kinds(as_names(categorical), as_names(numeric), (*d_columns, *c_columns))
-        a = _as_codes(attributes, len(x))
+        a, a_columns = _as_codes(attributes, len(x))
         self._whole = Shard(
             x, d, c, a, weights=_as_weights(weights, len(x)), groups=_as_groups(groups, len(x))
         )
@@ -143,10 +145,7 @@ class Records:
             n_records=len(x),
             desired=d_columns,
             confidential=c_columns,
-            attributes=tuple(
-                Column(f"attribute_{j}", int(a[:, j].max(initial=-1)) + 1)
-                for j in range(a.shape[1])
-            ),
+            attributes=a_columns,
             groups=() if groups is None else (Column("groups"),),
         )
 
@@ -307,21 +306,40 @@ def _as_column(
             code="dtype",
         )
     kinds, codes = np.unique(plain, return_inverse=True)
-    return codes.astype(np.float64), Column(name, len(kinds))
+    return codes.astype(np.float64), Column(name, len(kinds), tuple(map(str, kinds.tolist())))
 
 
-def _as_codes(values: npt.ArrayLike | None, n_records: int) -> IntArray:
+def _as_codes(values: npt.ArrayLike | None, n_records: int) -> tuple[IntArray, tuple[Column, ...]]:
+    """Codes of the attributes, and what is known of them by name."""
     if values is None:
-        return np.empty((n_records, 0), np.int64)
-    codes = np.asarray(values)
-    codes = codes[:, None] if codes.ndim == 1 else codes
-    _check_rows(codes, "attributes", n_records)
-    if not np.issubdtype(codes.dtype, np.integer):
-        raise InputError(
-            f"attributes has dtype {codes.dtype}, not integer codes.",
-            remedy="Give the codes 0 .. n_categories - 1, and -1 where missing.",
+        return np.empty((n_records, 0), np.int64), ()
+    table = np.asarray(values)
+    table = table[:, None] if table.ndim == 1 else table
+    _check_rows(table, "attributes", n_records)
+    names = _columns_of(values) or tuple(f"attribute_{j}" for j in range(table.shape[1]))
+    if np.issubdtype(table.dtype, np.integer):
+        codes = table.astype(np.int64)
+        return codes, tuple(
+            Column(name, int(column.max(initial=-1)) + 1)
+            for name, column in zip(names, codes.T, strict=True)
         )
-    return codes.astype(np.int64)
+    if table.dtype.kind not in "OUT":
+        raise InputError(
+            f"attributes has dtype {table.dtype}, neither text nor integer codes.",
+            remedy="Give text, or the codes 0 .. n_categories - 1, and -1 where missing.",
+        )
+    columns = [_as_category(column, name) for name, column in zip(names, table.T, strict=True)]
+    return np.column_stack([codes for codes, _ in columns]), tuple(one for _, one in columns)
+
+
+def _as_category(values: npt.NDArray[Any], name: str) -> tuple[IntArray, Column]:
+    """Codes of text in sorted order, -1 where it is missing."""
+    missing = np.array([value is None or value != value for value in values])
+    texts = [write_category(value) for value in values[~missing]]
+    kinds, places = np.unique(np.array(texts, np.str_), return_inverse=True)
+    codes = np.full(len(values), -1)
+    codes[~missing] = places
+    return codes, Column(name, len(kinds), tuple(map(str, kinds)))
 
 
 def _as_weights(values: npt.ArrayLike | None, n_records: int) -> FloatArray:

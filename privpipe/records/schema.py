@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from privpipe.errors import InputError
+from privpipe.fitted_schema import FittedSchema, Matching
 from privpipe.protocols import Column, ShardSchema
 from privpipe.records.partitions import Partition
 
-__all__ = ["MISSING", "CollectionSchema", "Variable", "as_names", "suggest"]
+__all__ = ["MISSING", "CollectionSchema", "Variable", "as_names", "code_dtype", "suggest"]
 
 MISSING = -1
 """Code of a missing value of a categorical variable; NaN is that of a numeric one."""
@@ -39,7 +41,8 @@ class Variable:
     @property
     def column(self) -> Column:
         """The variable as a fit sees it."""
-        return Column(self.name, None if self.categories is None else len(self.categories))
+        n_categories = None if self.categories is None else len(self.categories)
+        return Column(self.name, n_categories, self.categories)
 
 
 @dataclass(frozen=True, config=ConfigDict(hide_input_in_errors=True))
@@ -89,6 +92,17 @@ class CollectionSchema:
             code="missing-variable",
         )
 
+    def renumbered(self, fitted: FittedSchema, matching: Matching) -> CollectionSchema:
+        """The schema of the same records once they are matched to what a map was fitted on."""
+        variables = tuple(
+            replace(one, categories=names, dtype=code_dtype(len(names)))
+            if (names := matching.tables.get(one.name)) is not None
+            else one
+            for one in self.variables
+        )
+        names = self.feature_names if matching.order is None else fitted.feature_names
+        return replace(self, variables=variables, feature_names=names)
+
     def for_roles(
         self,
         desired: Sequence[str] = (),
@@ -106,6 +120,11 @@ class CollectionSchema:
             feature_names=self.feature_names,
             n_records=self.n_records,
         )
+
+
+def code_dtype(n_categories: int) -> str:
+    """In which codes of a variable are stored."""
+    return "int8" if n_categories < 127 else "int16"
 
 
 def as_names(names: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -47,7 +47,8 @@ def plot_attacks(
             f"The table speaks of {table['target'].nunique()} confidential variables.",
             remedy="Give the rows of one.",
         )
-    table = table[table["source"] != "groups"]  # these have a curve of their own
+    # Sets of records have a curve of their own.
+    table = table[~table["source"].isin(("groups", "raw groups"))]
     names = list(dict.fromkeys(table["adversary"]))
     sources = list(dict.fromkeys(table["source"]))
     figure, axes, look = new_figure(theme, height=1.4 + 0.42 * len(names))

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pandas as pd
 
 from privpipe.errors import printable
+from privpipe.numerics.limits import say_lower, say_upper
 from privpipe.report.surrogate_text import write_surrogate_markdown
 from privpipe.report.tables import write_table
 
 __all__ = [
     "name_verdict",
+    "say_attempt",
     "say_gate",
+    "say_judged",
     "say_neighbours",
+    "say_places",
+    "say_proof",
+    "say_unknown",
     "say_unseen",
     "say_verdict",
     "say_weaker",
+    "tabulate_places",
     "tabulate_predictions",
     "unescape_markdown",
     "write_audit_markdown",
@@ -45,7 +53,7 @@ def tabulate_predictions(findings: Mapping[str, Any]) -> pd.DataFrame:
             "RMSE": figures.get("rmse"),
         }
         for role in ("desired", "confidential")
-        for name, views in findings[role].items()
+        for name, views in (findings.get(role) or {}).items()
         for view, figures in views.items()
     ]
     columns = ["role", "variable", "prediction", "accuracy", "F1", "R2", "RMSE"]
@@ -56,16 +64,17 @@ def write_audit_markdown(findings: Mapping[str, Any]) -> str:
     """Render the findings as markdown."""
     parts = [
         "# Audit",
+        say_judged(findings),
         _verdict(findings["adversaries"], name_verdict(findings)),
         _gate(findings),
         _promise(findings),
-        f"{findings['basis']} {findings['n_records']:,} records judged"
-        + (f" ({findings['n_groups']:,} different ones)." if findings.get("n_groups") else "."),
+        _proof(findings),
         say_unseen(findings.get("unseen")),
-        _utility(findings["e_utility"]),
+        _utility(findings.get("e_utility")),
         say_neighbours(findings.get("neighbours")),
+        _places(findings.get("places")),
         write_surrogate_markdown(findings.get("surrogate"), write_table),
-        _privacy(findings["privacy"]),
+        _privacy(findings.get("privacy") or {}),
         _predictions(findings),
         _adversaries(findings["adversaries"]),
     ]
@@ -84,15 +93,35 @@ def _predictions(findings: Mapping[str, Any]) -> str:
     )
 
 
-def say_unseen(found: Mapping[str, int] | None) -> str:
+def say_unknown(found: Mapping[str, int]) -> str:
+    """Categories that no training record has, by column; their names are values of records."""
+    if not found:
+        return ""
+    each = [f"{n} of {name!r}" for name, n in found.items()]
+    return f"Categories that no training record has: {', '.join(each)}."
+
+
+def say_judged(findings: Mapping[str, Any]) -> str:
+    """Which records were judged, how many, and what the adversaries' sample is of."""
+    if "n_records" not in findings:
+        return str(findings["basis"])
+    groups = f" of {findings['n_groups']:,} groups" if findings.get("n_groups") else ""
+    sample = findings["adversaries"].get("sample_sentence")
+    return f"{findings['basis']} {findings['n_records']:,} records{groups} judged." + (
+        f" Adversaries were given a sample: {sample}." if sample else ""
+    )
+
+
+def say_unseen(found: Mapping[str, Any] | None) -> str:
     """Records released as the nearest profile the fit has seen, in words; counts alone."""
     if found is None:
         return ""
     share = found["n_records"] / max(1, found["n_released"])
     return (
         f"{found['n_records']:,} of {found['n_released']:,} released records ({share:.1%}) have a "
-        "profile that the mapping does not know; each was treated as the nearest one it knows."
-    )
+        "profile that the mapping does not know; each was treated as the nearest one it knows. "
+        + say_unknown(found.get("unknown_categories", {}))
+    ).strip()
 
 
 def say_neighbours(found: Mapping[str, Any] | None) -> str:
@@ -104,6 +133,47 @@ def say_neighbours(found: Mapping[str, Any] | None) -> str:
         f"two chosen records apart by {found['n_releases']:,} releases of each shows that it is "
         f"at least {found['epsilon_floor']:.3g}; that it is no more rests on proof alone."
     )
+
+
+def say_places(found: Mapping[str, Any] | None) -> str:
+    """How many places were compared with the rest, and what could not be, in some sentences."""
+    if found is None:
+        return ""
+    missing = ", ".join(repr(name) for name in found["not_looked"])
+    if found["status"] != "measured":
+        return f"Which places reveal more than the rest is not known: {found['reason']}."
+    said = (
+        f"Each of {found['n_chunks']:,} chunks, each of {found['n_partitions']:,} partitions and "
+        f"neighbouring chunks together were compared with the rest, by single columns: "
+        f"{found['n_found']:,} places surely reveal more."
+    )
+    blind = {name: n for name, n in found["blind"].items() if n}
+    for name, n in blind.items():
+        said += f" {n:,} chunks by themselves hold too little to show a copy of {name!r}."
+    return said + (f" Of {missing} nothing is known: the released records lack it." * bool(missing))
+
+
+def tabulate_places(found: Mapping[str, Any] | None) -> pd.DataFrame:
+    """The places that reveal more than the rest, the worst first; empty where none does."""
+    rows = [
+        {
+            "place": one["place"],
+            "column": one["column"],
+            "confidential": one["variable"],
+            "advantage": _number(one["advantage"]),
+            "beyond the rest, at least": _number(one["excess_lower"]),
+        }
+        for one in (found or {}).get("places", ())
+    ]
+    return pd.DataFrame(rows)
+
+
+def _places(found: Mapping[str, Any] | None) -> str:
+    table = tabulate_places(found)
+    if table.empty:
+        return _escape(say_places(found))
+    table = table.map(lambda cell: _escape(printable(cell)))
+    return f"{_escape(say_places(found))}\n\n{write_table(table, disable_numparse=True)}"
 
 
 def say_verdict(findings: Mapping[str, Any]) -> str:
@@ -132,6 +202,14 @@ def say_gate(findings: Mapping[str, Any]) -> str:
     return f"failed. {gate['sentence']}"
 
 
+def say_attempt(findings: Mapping[str, Any]) -> str:
+    """How often these records were judged, to follow a sentence; nothing where that is unknown."""
+    number = findings.get("attempt")
+    if number is None:
+        return ""
+    return f" Attempt {number} at a release of these records: attempts share the level."
+
+
 def say_weaker(gate: Mapping[str, Any]) -> str:
     """Which limits ask less than usual, to follow a sentence; nothing where none does."""
     weaker = gate.get("weaker")
@@ -141,13 +219,31 @@ def say_weaker(gate: Mapping[str, Any]) -> str:
 def _gate(findings: Mapping[str, Any]) -> str:
     if "gate" not in findings:
         return ""
-    return f"**Gate** {_escape(printable(say_gate(findings)))}"
+    return f"**Gate** {_escape(printable(say_gate(findings) + say_attempt(findings)))}"
 
 
 def _promise(findings: Mapping[str, Any]) -> str:
     """The guarantee in a line."""
     text = (findings.get("about") or {}).get("guarantee")
     return f"**Promise** {_escape(printable(str(text)))}" if text else ""
+
+
+def say_proof(found: Mapping[str, Any] | None) -> str:
+    """What is proved of the released features in place of attacks on them; nothing where not."""
+    if found is None:
+        return ""
+    return (
+        "proved: the released features reveal no more than the target prediction, of which they "
+        f"are a function by the model {found['model'][:16]}, for {found['theorem']}; verified bit "
+        f"by bit on {found['n_records']:,} records. What the target prediction itself reveals is "
+        "not proved: adversaries read it in place of the features, with the order, withheld rows "
+        "and included variables, and the limits hold for that."
+    )
+
+
+def _proof(findings: Mapping[str, Any]) -> str:
+    text = say_proof(findings.get("proof"))
+    return f"**Features** {_escape(text)}" if text else ""
 
 
 def _verdict(found: Mapping[str, Any], name: str) -> str:
@@ -175,6 +271,10 @@ def _adversaries(found: Mapping[str, Any]) -> str:
     """What decided for each variable, and its strongest adversaries on raw records."""
     if not found.get("decisions"):
         return ""
+    if "options" not in found:  # of a published release
+        names = {"target": "confidential", "gain_upper": "gain at most", "allowed": "allowed"}
+        shown = pd.DataFrame(found["decisions"])[["target", "verdict", "gain_upper", "allowed"]]
+        return write_table(shown.rename(columns=names), floatfmt=".3g")
     rows = [
         {
             "confidential": one["target"],
@@ -183,13 +283,13 @@ def _adversaries(found: Mapping[str, Any]) -> str:
             "adversary": one["strongest"],
             "score": one["score"],
             "estimate": _number(one["estimate"]),
-            "limits": f"{_number(one['lower'])} to {_number(one['upper'])}",
+            "limits": _say_range(one["lower"], one["upper"]),
             "guessing": _number(one["baseline"]),
             "advantage": _number(one["advantage"]),
-            "at least": _number(one["advantage_lower"]),
-            "at most": _number(one["advantage_upper"]),
+            "at least": _say_end(say_lower, one["advantage_lower"]),
+            "at most": _say_end(say_upper, one["advantage_upper"]),
             "beyond the wanted answer": _number(one["gain"]),
-            "beyond, at most": _number(one["gain_upper"]),
+            "beyond, at most": _say_end(say_upper, one["gain_upper"], one["allowed"]),
             "allowed": _number(one["allowed"]),
             "on raw records": _number(one["control_advantage"]),
             "intervals": one["n_compared"],
@@ -200,7 +300,7 @@ def _adversaries(found: Mapping[str, Any]) -> str:
     options = found["options"]
     power = f"\n\n{_escape(found['power_sentence'])}" if found.get("power_sentence") else ""
     return (
-        f"What decided, on {found['n_records']:,} different held-out records. An advantage is the "
+        f"What decided, on {found['n_records']:,} held-out records. An advantage is the "
         "share of the way from guessing to knowing; of a true-positive rate it is the share of "
         "records claimed rightly beyond the false alarms. Limits count what is gained beyond "
         "knowing the wanted answer, which was to be kept. A variable leaks where the lower limit "
@@ -211,6 +311,17 @@ def _adversaries(found: Mapping[str, Any]) -> str:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
+
+
+def _say_end(
+    say: Callable[[float, float], str], value: float | None, allowed: float | None = None
+) -> str:
+    """One limit, on its safe side; a dash for none."""
+    return say(*(math.nan if one is None else float(one) for one in (value, allowed)))
+
+
+def _say_range(lower: float | None, upper: float | None) -> str:
+    return f"{_say_end(say_lower, lower)} to {_say_end(say_upper, upper)}"
 
 
 def _utility(found: Mapping[str, Any] | None) -> str:

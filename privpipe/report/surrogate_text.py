@@ -7,6 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from privpipe.numerics.limits import fix_limits, say_upper
+
 __all__ = [
     "say_kept",
     "tabulate_coefficients",
@@ -49,7 +51,7 @@ def tabulate_hidden(found: Mapping[str, Any]) -> pd.DataFrame:
         {
             "hidden": name,
             "explained": f"{share['estimate']:.3f}",
-            "limits": f"{share['lower']:.3f} to {share['upper']:.3f}",
+            "limits": fix_limits(share["lower"], share["upper"], 3),
         }
         for name, share in zip(found["hidden"], found["explained"], strict=True)
     ]
@@ -64,7 +66,7 @@ def tabulate_kept(found: Mapping[str, Any], *, quote: str = "`") -> pd.DataFrame
             "RMSE, surrogates": f"{masked:.4g}",
             "RMSE, raw records": f"{raw:.4g}",
             "ratio": f"{ratio['estimate']:.4f}",
-            "limits": f"{ratio['lower']:.4f} to {ratio['upper']:.4f}",
+            "limits": fix_limits(ratio["lower"], ratio["upper"], 4),
         }
         for name, masked, raw, ratio in zip(
             found["responses"],
@@ -99,8 +101,9 @@ def _utility(found: Mapping[str, Any] | None, write_table: TableWriter) -> str:
     if found is None:
         return say_kept(None)
     hidden = "".join(
-        f"\n\nThe released model explains {share['estimate']:.3f} ({share['lower']:.3f} to "
-        f"{share['upper']:.3f}) of the variance of `{name}`, from raw features."
+        f"\n\nThe released model explains {share['estimate']:.3f} "
+        f"({fix_limits(share['lower'], share['upper'], 3)}) of the variance of `{name}`, from "
+        "raw features."
         for name, share in zip(found["hidden"], found["explained"], strict=True)
     )
     asked = ""
@@ -134,6 +137,6 @@ def _say(one: Mapping[str, Any]) -> str:
         mine, chance = one["recovered"], one["by_chance"]
         return (
             f"{mine['estimate']:.1%} of {one['n_attacked']} records recovered (at most "
-            f"{mine['upper']:.1%}); by chance {chance['estimate']:.1%}"
+            f"{say_upper(100 * mine['upper'])}%); by chance {chance['estimate']:.1%}"
         )
     return f"advantage {one['advantage']:.3f}, area under the curve {one['area']['estimate']:.3f}"

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
+from privpipe.numerics.limits import fix_limits
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -25,18 +27,20 @@ def format_number(value: float, digits: int = 3) -> str:
     return f"{value:.{digits}g}" if value == 0 or abs(value) >= 0.01 else f"{value:.2g}"
 
 
-def format_limits(value: float, lower: float, upper: float) -> str:
-    """A value with its limits, to as many decimals as the limits are apart.
+def format_limits(value: float, lower: float, upper: float, allowed: float = math.nan) -> str:
+    """A value with its limits, rounded outwards, to as many decimals as these are apart.
 
     >>> format_limits(0.74512, 0.6465, 0.8235), format_limits(0.74512, 0.7441, 0.7462)
-    ('0.75 (0.65 to 0.82)', '0.7451 (0.7441 to 0.7462)')
+    ('0.75 (0.64 to 0.83)', '0.7451 (0.7441 to 0.7462)')
     """
     if not all(map(math.isfinite, (value, lower, upper))):
         return format_number(value)
     width = upper - lower
     apart = width > 1e-9 * max(abs(value), 1e-300)  # otherwise they differ by rounding only
     decimals = min(6, max(0, 1 - math.floor(math.log10(width)))) if apart else 3
-    return f"{value:.{decimals}f} ({lower:.{decimals}f} to {upper:.{decimals}f})"
+    if not apart:
+        lower = upper = round(value, 9)
+    return f"{value:.{decimals}f} ({fix_limits(lower, upper, decimals, allowed)})"
 
 
 def render_text(frame: pd.DataFrame) -> str:

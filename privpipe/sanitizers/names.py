@@ -1,7 +1,7 @@
-"""Names of the features that a fitted map reads, so that a table is read by name.
+"""What a fitted map was fitted on, kept with it, so that a table is read by name.
 
-Names belong to a map as it is held, not to what it is: they are kept beside its fields, stored in
-the header of its model, and change neither its digest nor what it does with plain arrays.
+Names belong to a map as it is held: they are kept beside its fields and stored in the header of
+its model. They change nothing of what it does with plain arrays of features.
 """
 
 from __future__ import annotations
@@ -11,15 +11,29 @@ from copy import copy
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from privpipe.errors import InputError
-from privpipe.protocols import RecordMap, Shards
+import numpy as np
+import numpy.typing as npt
 
-__all__ = ["by_name", "keep_names", "names_of", "with_names"]
+from privpipe.errors import InputError
+from privpipe.fitted_schema import UNKNOWN, FittedSchema, NamedCodes
+from privpipe.protocols import Column, IntArray, RecordMap, Shards
+
+__all__ = [
+    "by_name",
+    "keep_names",
+    "name_codes",
+    "names_of",
+    "read_codes",
+    "schema_of",
+    "with_names",
+    "with_schema",
+    "write_category",
+]
 
 M = TypeVar("M", bound=RecordMap)
 P = ParamSpec("P")
 
-_NAMES = "_feature_names"
+_NAMES, _SCHEMA = "_feature_names", "_fitted_schema"
 
 MOST_NAMED = 8
 """Most names in a message."""
@@ -39,23 +53,32 @@ def names_of(fitted: Any) -> tuple[str, ...]:
     return tuple(getattr(fitted, _NAMES, ()))
 
 
+def with_schema(fitted: M, schema: FittedSchema) -> M:
+    """The same map, knowing what it was fitted on; unchanged where that names nothing."""
+    attributes = fitted.reads == "attributes"
+    names = [c.name for c in schema.attributes] if attributes else schema.feature_names
+    if not schema.knows_names:
+        return with_names(fitted, names)
+    known = copy(with_names(fitted, names))
+    object.__setattr__(known, _SCHEMA, schema)  # frozen, and no field of it
+    return known
+
+
+def schema_of(fitted: Any) -> FittedSchema | None:
+    """What a map was fitted on; None where that is not known or names nothing."""
+    return getattr(fitted, _SCHEMA, None)
+
+
 def keep_names(fit: Callable[P, M]) -> Callable[P, M]:
-    """Decorate a fit: the map knows the names of the training records' features."""
+    """Decorate a fit: the map knows the names of what it was fitted on."""
 
     @wraps(fit)
     def fit_named(*args: P.args, **kwargs: P.kwargs) -> M:
-        shards: Any = args[0] if args else kwargs.get("shards")
+        shards: Shards = args[0] if args else kwargs["shards"]  # type: ignore[assignment]
         fitted = fit(*args, **kwargs)
-        return with_names(fitted, _names_of_shards(shards, fitted.reads))
+        return with_schema(fitted, FittedSchema.of(shards.schema))
 
     return fit_named
-
-
-def _names_of_shards(shards: Shards, reads: str) -> tuple[str, ...]:
-    schema = shards.schema
-    if reads == "attributes":
-        return tuple(column.name for column in schema.attributes)
-    return schema.feature_names
 
 
 def by_name(fitted: Any, x: Any) -> Any:
@@ -99,6 +122,79 @@ def _columns_of(x: Any) -> tuple[str, ...]:
         found = x.coords[dims[1]].to_numpy().tolist()
     columns = () if found is None or callable(found) else tuple(found)
     return columns if all(isinstance(name, str) for name in columns) else ()
+
+
+def read_codes(fitted: Any, x: Any) -> IntArray:
+    """Codes of records as a categorical map numbers them, (n_records, n_attributes).
+
+    Parameters
+    ----------
+    fitted
+        The map.
+    x
+        `NamedCodes`; or a data frame, or an array of text in the map's order, with the categories
+        themselves; or plain codes, for a map that knows no names.
+
+    Raises
+    ------
+    InputError
+        If they are plain codes and the map knows names: what they mean is not known.
+    """
+    schema = schema_of(fitted)
+    named = schema is not None and any(c.categories is not None for c in schema.attributes)
+    if isinstance(x, NamedCodes):
+        return x.codes if schema is None else x.read_as(schema)
+    if not named or schema is None:
+        return np.asarray(by_name(fitted, x))
+    if not _columns_of(x) and np.asarray(x).dtype.kind not in "OUST":
+        raise InputError(
+            "Records are codes without names, which another table may number otherwise.",
+            remedy="Give a data frame with the categories themselves, or NamedCodes of a "
+            "collection's codes and schema.attributes.",
+            code="schema-drift",
+        )
+    table = np.asarray(by_name(fitted, x), object)
+    if table.ndim != 2 or table.shape[1] != len(schema.attributes):
+        raise InputError(
+            f"Records have shape {table.shape}, but the map reads {len(schema.attributes)}.",
+            remedy=f"Give the columns {_listed(names_of(fitted))}.",
+            code="shape",
+        )
+    coded = [_code(table[:, j], column) for j, column in enumerate(schema.attributes)]
+    return np.column_stack(coded)
+
+
+def name_codes(fitted: Any, codes: IntArray) -> npt.NDArray[np.object_]:
+    """The categories that a map's codes stand for; None where they are missing."""
+    schema = schema_of(fitted)
+    assert schema is not None, "what was read by name is named"
+    columns = []
+    for column, values in zip(schema.attributes, codes.T, strict=True):
+        names = (*(column.categories or range(column.n_categories or 0)), None)
+        columns.append(np.array(names, object)[np.maximum(values, -1)])
+    return np.column_stack(columns)
+
+
+def _code(values: npt.NDArray[Any], column: Column) -> IntArray:
+    """Codes of categories; what is no text is written as an ingest writes it."""
+    if column.categories is None:
+        return values.astype(np.int64)
+    places: dict[Any, int] = {name: code for code, name in enumerate(column.categories)}
+    return np.array(
+        [places.get(write_category(value), UNKNOWN) if _is(value) else -1 for value in values]
+    )
+
+
+def _is(value: Any) -> bool:
+    return value is not None and value == value
+
+
+def write_category(value: Any) -> str:
+    """A value as text, as an ingest writes it: whole numbers without a decimal point."""
+    if isinstance(value, bool | np.bool_):
+        return str(bool(value)).lower()
+    whole = isinstance(value, float | np.floating) and float(value).is_integer()
+    return str(int(value)) if whole else str(value)
 
 
 def _listed(names: Sequence[str]) -> str:

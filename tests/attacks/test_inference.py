@@ -246,7 +246,8 @@ def test_measure_attacks__counts_an_area_below_one_half_only_where_tuning_turned
 def test_measure_attacks__names_a_variable_it_cannot_judge_and_judges_the_others() -> None:
     face = Face(600)
     rare = (np.arange(600) < 3).astype(int)
-    report = measure_attacks(face.x, np.column_stack([face.secret, rare]), options=FAST)
+    refusing = replace(FAST, rare_classes="refuse")
+    report = measure_attacks(face.x, np.column_stack([face.secret, rare]), options=refusing)
     judged, left_out = report.decide()
     assert judged.verdict == report.verdict == "leaks"
     assert left_out.target == "confidential_1"
@@ -254,7 +255,9 @@ def test_measure_attacks__names_a_variable_it_cannot_judge_and_judges_the_others
     assert "fewer than 10 records" in left_out.reason
     harmless = np.random.default_rng(0).normal(size=(600, 3))
     report = measure_attacks(
-        harmless, np.column_stack([face.secret, rare]), options=replace(FAST, max_advantage=1.0)
+        harmless,
+        np.column_stack([face.secret, rare]),
+        options=replace(refusing, max_advantage=1.0),
     )
     assert [one.verdict for one in report.decide()] == ["safe", "unproven"]
     assert report.verdict == "unproven"
@@ -274,8 +277,8 @@ def test_plan_attack_bytes__grows_with_what_is_trained_on_up_to_a_bound() -> Non
         return plan_attack_bytes(prepare_evidence(x, np.arange(n) % 2))
 
     fixed = 256 << 20
-    assert plan(1000) - fixed == 1000 * 50 * 24  # itself, in double precision, and joined
-    assert plan(2000) - fixed == 2000 * 50 * 24
+    assert plan(1000) - fixed == 1000 * 55 * 24  # and five sizes; twice, and joined
+    assert plan(2000) - fixed == 2000 * 55 * 24
 
 
 def test_measure_attacks__gives_the_same_table_again_but_for_the_seconds() -> None:
@@ -427,7 +430,7 @@ def test_plan_attacks__names_each_attack_once() -> None:
     [
         ({"confidential": np.zeros(200, int)}, "single class in 200"),
         ({"confidential": np.zeros(200)}, "does not vary"),
-        ({"confidential": (np.arange(200) < 3).astype(int)}, "1 of the 2 classes"),
+        ({"confidential": (np.arange(200) < 3).astype(int)}, "1 of the 2 classes|single class"),
         ({"confidential": np.zeros(199, int)}, "released has 200 rows"),
         ({"confidential": np.full(200, np.inf)}, "200 infinite"),
         ({"raw": np.zeros((3, 3))}, "raw has shape"),

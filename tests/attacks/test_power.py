@@ -70,13 +70,13 @@ def test_measure_power__is_found_in_other_releases(leak: str) -> None:
 
 
 def test_measure_power__of_subjects_is_less_than_of_as_many_records() -> None:
-    """All records of a subject tell, or none: four of one are no four of four."""
+    """All records of a subject tell, or none: twelve of one are no twelve of twelve."""
     random = np.random.default_rng(3)
-    secret = np.repeat(random.integers(0, 2, 600), 4)
+    secret = np.repeat(random.integers(0, 2, 200), 12)
     released = random.normal(size=(2400, 3))
     given = {"columns": [Column("secret", 2)], "options": OPTIONS}
     alone = prepare_evidence(released, secret, **given)
-    whole = prepare_evidence(released, secret, groups=np.arange(2400) // 4, **given)
+    whole = prepare_evidence(released, secret, groups=np.arange(2400) // 12, **given)
     for leak in ("advantage", "certain"):
         single = measure_power(alone, 0, leak, OPTIONS).size
         assert not measure_power(whole, 0, leak, OPTIONS).size <= single, leak

@@ -31,20 +31,23 @@ def make_sample(n: int, m: int, *, outlier: float = 1.0, seed: int = 0) -> Sampl
     rows[0, :-1] = rows[0, :-1] + (outlier - 1) * (rows[0, :-1] - [0, 20, 0, 0, 1, 0])
     members, others = rows[:n], rows[n:]
     signs = random.choice([-1.0, 1.0], (n, m)) / np.sqrt(m)
+    responses = members @ random.normal(size=(D + 1, 2)) + random.normal(size=(n, 2))
+    table = np.column_stack([members, responses])
+    released = signs.T @ members
     return Sample(
-        released=signs.T @ members,
+        released=released,
+        surrogate_responses=released @ np.linalg.lstsq(members, responses, rcond=None)[0],
         members=members,
+        member_responses=responses,
         others=others,
         signs=signs,
-        gram=members.T @ members,
+        gram=table.T @ table,
     )
 
 
 UNSAFE_AND_ALLOWED = {
     "known_signs": (make_sample(60, 60), make_sample(600, 90)),
-    "all_but_one": (make_sample(40, 200 * 40**2), make_sample(400, 400)),
     "independent_components": (make_sample(7, 4000), make_sample(400, 2000)),
-    "outlying_record": (make_sample(300, 100, outlier=30), make_sample(300, 100)),
 }
 
 
@@ -60,6 +63,90 @@ def test_attack__succeeds_on_the_unsafe_setting_and_fails_on_the_allowed_one(nam
     assert not allowed.succeeded
     assert allowed.recovered.estimate < 0.05
     assert json.loads(unsafe.to_json())["succeeded"] is True
+
+
+@pytest.mark.parametrize("m", [D + 1, 30, 300, 9000])
+@pytest.mark.parametrize("n_responses", [1, 2])
+def test_all_but_one__rebuilds_every_record_at_any_number_of_surrogates(
+    m: int, n_responses: int
+) -> None:
+    """(X'X) W = X'y is exact: what is left of it over all others is the record."""
+    sample = keep_responses(make_sample(300, m), n_responses)
+    found = run_kind("all_but_one", sample, AttackOptions())
+    assert isinstance(found, RecoveryReport)
+    assert found.recovered.estimate == 1
+    assert found.cosine > 1 - 1e-9
+    assert found.by_chance.estimate < 0.2
+
+
+def keep_responses(sample: Sample, n: int) -> Sample:
+    assert sample.surrogate_responses is not None
+    assert sample.member_responses is not None
+    assert sample.gram is not None
+    return replace(
+        sample,
+        surrogate_responses=sample.surrogate_responses[:, :n],
+        member_responses=sample.member_responses[:, :n],
+        gram=sample.gram[: D + 1 + n, : D + 1 + n],
+    )
+
+
+def test_all_but_one__finds_nothing_behind_coefficients_with_noise() -> None:
+    """An attack that must be able to fail: noise of a few per cent hides every record."""
+    sample = make_sample(300, 300)
+    assert sample.surrogate_responses is not None
+    noise = np.random.default_rng(8).normal(size=sample.surrogate_responses.shape)
+    noisy = sample.surrogate_responses * (1 + 0.2 * noise)
+    found = run_kind("all_but_one", replace(sample, surrogate_responses=noisy), AttackOptions())
+    assert isinstance(found, RecoveryReport)
+    assert found.recovered.estimate < 0.2
+
+
+def test_with_and_without__rebuilds_records_from_second_moments_of_many_surrogates() -> None:
+    found, coarse = (
+        run_kind("with_and_without", make_sample(300, m), AttackOptions()) for m in (3000, D + 1)
+    )
+    assert isinstance(found, RecoveryReport)
+    assert isinstance(coarse, RecoveryReport)
+    assert found.recovered.estimate > 0.95
+    assert coarse.recovered.estimate < 0.9
+
+
+def test_two_releases__give_the_record_that_was_added_and_nothing_where_none_was() -> None:
+    """Whoever knows no record has the one that only the later release was made of."""
+    whole = make_sample(300, 3000)
+    assert whole.members is not None
+    assert whole.member_responses is not None
+    random = np.random.default_rng(1)
+
+    def release(n: int) -> tuple[np.ndarray, np.ndarray]:
+        x, y = whole.members[:n], whole.member_responses[:n]
+        made = random.choice([-1.0, 1.0], (3000, n)) @ x / np.sqrt(3000)
+        return made, made @ np.linalg.lstsq(x, y, rcond=None)[0]
+
+    made, answered = release(300)
+    later = replace(whole, released=made, surrogate_responses=answered)
+    found, again, far = (
+        run_kind("two_releases", replace(later, earlier=release(n)), AttackOptions())
+        for n in (299, 300, 200)
+    )
+    for one, hit in ((found, 1), (again, 0), (far, 0)):
+        assert isinstance(one, RecoveryReport)
+        assert one.recovered.estimate == hit
+    assert found.cosine > 0.995  # type: ignore[union-attr]
+
+
+def test_outlying_record__has_as_many_trials_as_its_limit_needs() -> None:
+    options = share_level(AttackOptions(max_exposed=0.05))
+    found = run_kind("outlying_record", make_sample(2000, 100), options)
+    assert isinstance(found, RecoveryReport)
+    assert found.n_attacked >= 100
+    assert found.recovered.upper - found.by_chance.lower <= 0.05
+    single = run_kind("outlying_record", make_sample(2000, 3000, outlier=60), options)
+    assert isinstance(single, RecoveryReport)
+    assert single.farthest is not None
+    assert single.farthest > 0.97, "one record of many is found, and is not averaged away"
+    assert succeeds(json.loads(single.to_json()), options)
 
 
 def test_find_frame__centres_and_standardises_in_expectation() -> None:

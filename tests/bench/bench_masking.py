@@ -20,8 +20,10 @@ from privpipe.numerics.masking.completion import Block, FixedPointOptions, solve
 from privpipe.numerics.masking.sign_sums import BLOCK_RECORDS, plan_grid, round_to_grid
 from privpipe.numerics.random.draws import draw_signs, sign_words
 from privpipe.numerics.random.streams import KeyedStream
+from privpipe.protocols import FloatArray, Shard
 from privpipe.records.memory import Records
 from privpipe.sanitizers.masking.masked_records import draw_masked_records
+from privpipe.sanitizers.masking.record_survey import code_responses
 from privpipe.sanitizers.masking.surrogates import MaskingOptions, fit_masking
 from tests.oracles import complete_literally
 
@@ -105,8 +107,12 @@ def compare_fit(small: bool, n: int) -> Row:
     options = MaskingOptions(n_surrogates=200)
     schema = records.schema
 
+    def read(shard: Shard) -> tuple[FloatArray, FloatArray]:
+        bias = np.ones(len(shard.features))
+        return np.column_stack([shard.features, bias]), code_responses(shard, schema)
+
     def sum_moments() -> None:
-        records.reduce(partial(summarise_pairs, schema=schema))
+        records.reduce(partial(summarise_pairs, complete=read))
 
     rounds = 1 if small else 5
     once = median(spend(sum_moments) for _ in range(rounds))
@@ -117,7 +123,7 @@ def compare_fit(small: bool, n: int) -> Row:
 
 def compare_records(small: bool) -> Row:
     """Drawing of ten times as many records: a tenth of the ratio is what a record costs more."""
-    few, m = (500, 64) if small else (20_000, 2_000)
+    few, m = (2_000, 64) if small else (20_000, 2_000)
     times = []
     for n in (few, 10 * few):
         records = make_records(n, 30)
@@ -130,7 +136,7 @@ def compare_records(small: bool) -> Row:
 
 def compare_size(small: bool) -> list[Row]:
     """Ten million records, summed chunk by chunk as a worker does: time and memory."""
-    n, m, chunk = (40_000, 64, 1_000) if small else (10_000_000, 2_000, 8_192)
+    n, m, chunk = (40_000, 256, 1_000) if small else (10_000_000, 2_000, 8_192)
     records = make_records(20 * chunk, 30)
     model = fit_masking(records, MaskingOptions(n_surrogates=m))
     model = replace(model, step=model.step * 1024)  # the grid of more records

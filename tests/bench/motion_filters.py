@@ -16,11 +16,14 @@ from scipy import stats
 
 from privpipe import MinimaxOptions, Records, fit_minimax_filter
 from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.beside import Beside
 from privpipe.attacks.adversaries.evidence import prepare_evidence
 from privpipe.attacks.adversaries.problem import Problem
 from privpipe.attacks.adversaries.table import ADVERSARIES
-from privpipe.attacks.kinds.inference import plan_attacks, run_attack
+from privpipe.attacks.kinds.attack_plan import plan_attacks
+from privpipe.attacks.kinds.inference import run_attack
 from privpipe.attacks.kinds.verdicts.attack_report import summarise_outcomes
+from privpipe.protocols import Column
 from privpipe_flows.reproduce.hamm_accuracies import Trial, draw_har_trial
 from privpipe_flows.reproduce.paper_adversaries import measure_accuracy
 
@@ -47,7 +50,9 @@ def judge_filter(trial: Trial, seed: int, given: dict[str, Any]) -> dict[str, fl
     for name in SINGLE:
         found[f"subject, {name}"] = measure_accuracy(name, z, trial.private, seed=seed)
     found["subject, forest"] = measure_forest(z, trial.private, seed)
-    found["subject, ten records known together"] = measure_together(z[1], trial.private[1])
+    found["subject, ten records known together"] = measure_together(
+        z[1], trial.private[1], trial.target[1]
+    )
     return found
 
 
@@ -65,12 +70,21 @@ def measure_forest(z: Any, labels: Any, seed: int) -> float:
     return float((np.argmax(decided, axis=1) == labels[1]).mean())
 
 
-def measure_together(z: Any, subject: Any) -> float:
-    """Accuracy of the group adversary that knows ten records; neighbours in time on one side."""
+def measure_together(z: Any, subject: Any, activity: Any) -> float:
+    """Accuracy of the group adversary that knows ten records, all activities on every side.
+
+    Neighbours in time lie apart, and every record judges once.
+    """
     names = ("least_squares", "logistic", "quadratic", "rbf", "boosting")
     options = AttackOptions(adversaries=names, n_replicates=50)
     evidence = prepare_evidence(
-        z.astype(np.float32), subject.astype(str), groups=subject, options=options
+        z.astype(np.float32),
+        subject.astype(str),
+        groups=subject,
+        wanted=Beside(
+            activity[:, None].astype(float), (Column("activity", int(activity.max()) + 1),)
+        ),
+        options=options,
     )
     plan = [one for one in plan_attacks(evidence, options) if one.adversary == "together_10"]
     outcomes = [run_attack(evidence, one, options) for one in plan]

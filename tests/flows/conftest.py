@@ -27,7 +27,7 @@ def prefect_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         from prefect.settings import get_current_settings
         from prefect.testing.utilities import prefect_test_harness
 
-        with prefect_test_harness(server_startup_timeout=120):
+        with prefect_test_harness(server_startup_timeout=600):
             url = get_current_settings().server.database.connection_url
             path = url.get_secret_value().removeprefix("sqlite+aiosqlite:///")
             copy_database(Path(path), empty)

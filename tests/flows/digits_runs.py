@@ -47,7 +47,7 @@ ridge = 0.01
 [release]
 path = "{release}"
 [audit]
-holdout = 0.5
+holdout = 0.2
 group = "original"
 {audit}
 [gate]
@@ -98,7 +98,7 @@ def make_options(source: Path, folder: Path, **release: Any) -> RunOptions:
         collection={"path": str(source), "desired": ["zero"], "confidential": ["digit"]},
         method={"name": "null_space", "utility_budget": 0.01, "ridge": 0.01},
         release={"path": str(folder / "release.zarr"), **release},
-        audit={"holdout": 0.5, "group": "original", "adversaries": ["least_squares"]},
+        audit={"holdout": 0.2, "group": "original", "adversaries": ["least_squares"]},
         gate={"enforce": False},
         cluster={"workers": 2, "dashboard": "127.0.0.1:0"},
     )

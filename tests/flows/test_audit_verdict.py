@@ -16,7 +16,16 @@ from privpipe_flows.runs.configuration.run_options import AuditOptions
 
 N_RECORDS, N_FEATURES, CHUNK_ROWS = 3000, 4, 500
 LENGTHS = tuple(np.random.default_rng(5).multinomial(N_RECORDS, [1 / 12] * 12).tolist())
-SECRETS = ("in_code", "in_number", "in_bits", "in_withheld", "in_partition", "nowhere", "rare")
+SECRETS = (
+    "in_code",
+    "in_number",
+    "in_bits",
+    "in_withheld",
+    "in_partition",
+    "in_next",
+    "nowhere",
+    "rare",
+)
 
 
 def plant(seed: int = 11) -> dict[str, np.ndarray]:
@@ -31,6 +40,9 @@ def plant(seed: int = 11) -> dict[str, np.ndarray]:
     columns["number"] = 1000.0 * columns["in_number"] + random.normal(size=N_RECORDS)
     bits = random.normal(size=N_RECORDS).view(np.uint64)
     columns["reading"] = (bits & ~np.uint64(1) | columns["in_bits"].astype(np.uint64)).view(float)
+    # The sign of a number released by name is the secret of the record before.
+    trail = np.abs(random.normal(size=N_RECORDS))
+    columns["trail"] = trail * (2.0 * np.roll(columns["in_next"], 1) - 1.0)
     x[(columns["in_withheld"] == 1) & (random.random(N_RECORDS) < 0.4), 2] = np.nan
     return columns | {"features": x}
 
@@ -46,7 +58,7 @@ def write_planted(url: str) -> None:
         variables=(
             *(Variable(name, "int8", ("no", "yes")) for name in SECRETS),
             Variable("code", "int8", ("a", "b", "c")),
-            *(Variable(name, "float64") for name in ("wanted", "number", "reading")),
+            *(Variable(name, "float64") for name in ("wanted", "number", "reading", "trail")),
         ),
         partitions=tuple(Partition(f"part-{i}", int(firsts[i]), n) for i, n in enumerate(LENGTHS)),
     )
@@ -66,8 +78,8 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], s
         f"confidential = {json.dumps(SECRETS)}\n"
         '[method]\nname = "null_space"\nutility_budget = 0.01\nridge = 1e-6\n'
         f'[release]\npath = "{folder}/release.zarr"\npartitions = true\n'
-        'include = ["code", "number", "reading"]\nnonfinite = "withhold"\n'
-        '[audit]\nholdout = 0.6\nadversaries = ["logistic", "boosting"]\n'
+        'include = ["code", "number", "reading", "trail"]\nnonfinite = "withhold"\n'
+        '[audit]\nholdout = 0.6\nadversaries = ["logistic"]\n'
         "[cluster]\nworkers = 0\n"
     )
     run_pipeline(str(folder / "run.toml"))
@@ -83,15 +95,26 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], s
         ("in_number", {"everything", "joined", "bits"}),
         ("in_bits", {"bits"}),
         ("in_withheld", {"released", "everything", "joined", "bits"}),
-        ("in_partition", {"everything", "joined", "bits"}),
+        ("in_partition", {"everything", "joined", "bits", "surroundings"}),
+        ("in_next", {"surroundings"}),
     ],
 )
 def test_audit__finds_what_is_told_beside_the_features(audited, secret: str, source: set) -> None:
     decisions = {one["target"]: one for one in audited[0]["adversaries"]["decisions"]}
     assert decisions[secret]["verdict"] == "leaks"
     alone = {f"alone: {name}" for name in ("code", "number", "reading")}
-    assert decisions[secret]["source"] in source | alone
+    assert decisions[secret]["source"] in source | alone | {"surroundings"}
     assert decisions[secret]["gain_lower"] > decisions[secret]["allowed"]
+
+
+@pytest.mark.slow
+def test_audit__proves_features_and_reads_the_prediction_in_their_place(audited) -> None:
+    found, page = audited
+    proof, attacked = found["proof"], found["adversaries"]
+    assert proof["n_records"] == attacked["n_given"] - attacked["n_withheld"] > 1000
+    assert "proved: the released features reveal no more than the target prediction" in page
+    widths = {row["n_coordinates"] for row in attacked["table"] if row["source"] == "released"}
+    assert widths == {2}  # one prediction, and which rows are withheld
 
 
 @pytest.mark.slow
@@ -116,7 +139,7 @@ def test_audit__names_a_variable_too_rare_and_judges_the_others(audited) -> None
 @pytest.mark.slow
 def test_audit__opens_with_its_verdict_and_the_reason_of_every_variable(audited) -> None:
     found, page = audited
-    assert page.index("Verdict: leaks") < page.index("records judged")
+    assert page.index("records judged") < page.index("Verdict: leaks") < 1000
     plain = page.replace("\\", "")
     for one in found["adversaries"]["decisions"]:
         assert one["reason"] in plain

@@ -137,6 +137,8 @@ def test_run__no_value_of_a_record_is_found_anywhere(folder: Path):
         name: columns
         for name, columns in search_tree(canaries, folder).items()
         if not name.removeprefix("array ").startswith(f"{kept.name}/")
+        # What a run that was stopped drew for its audit waits in its private workspace.
+        and ".privpipe/sample/" not in name
     }
     assert found == {}
     with open_release(str(folder / "good" / "release.zarr")) as release:

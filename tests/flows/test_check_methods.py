@@ -67,7 +67,6 @@ REFUSED: dict[str, list[tuple[str, dict[str, str], str]]] = {
     "privacy_lds": [(WIDE, THREE, "n_filtered is 300")],
     "masking": [
         ("n_surrogates = 3", TWO, "at least as many"),
-        ("n_surrogates = 9001", TWO, "of 300 records at most 9000"),
         ('n_surrogates = 40\nsolver = "literal"\nclip = 3.0', TWO, "clip works on standardised"),
         ("n_surrogates = 40", TWO | {"layout": "factored"}, "no factored layout"),
     ],

@@ -48,8 +48,14 @@ workers = 0
 """
 
 
-def write(folder: Path, n_subjects: int = 24, n_each: int = 25, chunk_bytes: int = 4096) -> None:
-    """Records of people, in random order, whose features say nothing of sex."""
+def write(
+    folder: Path,
+    n_subjects: int = 24,
+    n_each: int = 25,
+    chunk_bytes: int = 4096,
+    shift: float = 0.0,
+) -> None:
+    """Records of people, in random order, of whose sex one feature says as much as its shift."""
     rng = np.random.default_rng(5)
     subject = np.repeat(np.arange(n_subjects), n_each)
     n = len(subject)
@@ -57,6 +63,7 @@ def write(folder: Path, n_subjects: int = 24, n_each: int = 25, chunk_bytes: int
     activity = rng.integers(0, 3, n)
     x = rng.normal(size=(n, 4))
     x[:, 0] += 1.5 * activity
+    x[:, 1] += shift * sex
     table = pd.DataFrame(x, columns=[f"f{i}" for i in range(4)])
     table["activity"] = np.array(["sit", "walk", "run"])[activity]
     table["sex"] = np.array(["f", "m"])[sex]
@@ -307,7 +314,7 @@ def test_gate__closed_for_lack_of_groups_asks_for_groups(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PRIVPIPE_GATE__ENFORCE", "true")
-    write(tmp_path)
+    write(tmp_path, shift=3.0)
     config = configure(tmp_path, group='group = "subject"', gate=LIMITS, confidential='["gender"]')
     forecast = say(config, capsys)
     assert "24 groups of 'subject'" in forecast
@@ -325,6 +332,24 @@ def test_gate__closed_for_lack_of_groups_asks_for_groups(
     assert "held-out records instead of" not in page
 
 
+def test_check__of_a_variable_that_names_the_group_asks_for_its_records(
+    records: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """More people are more classes, of which each would have to be told apart anew."""
+    monkeypatch.setenv("PRIVPIPE_GATE__ENFORCE", "true")
+    wide = LIMITS.replace("0.5", "0.9")
+    given = {"group": 'group = "subject"', "gate": wide, "confidential": '["subject"]'}
+    named = configure(records, **given)
+    needs = check_command(named, as_json=True)["groups"]
+    assert needs["gate"]["variable"] == "subject"
+    assert needs["gate"]["n_held_out"] == 25 * 15  # records of those held out
+    said = say(named, capsys)
+    assert "'subject' says which of 24 groups of 'subject' a record is of" in said
+    assert "records of the same groups would have to be held out" in said
+    assert "more groups do not help. Take more stretches of time of each" in said
+    assert "Take records of more groups" not in said
+
+
 @pytest.mark.slow
 def test_audit__of_as_many_groups_as_check_asked_for_is_not_unproven_for_lack_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -335,7 +360,7 @@ def test_audit__of_as_many_groups_as_check_asked_for_is_not_unproven_for_lack_of
     needed = check_command(configure(tmp_path, **given), as_json=True)["groups"]["gate"]["n_needed"]
     more = tmp_path / "more"
     more.mkdir()
-    write(more, n_subjects=int(needed / 0.5), n_each=10, chunk_bytes=1 << 20)
+    write(more, n_subjects=int(needed / 0.5), n_each=10, chunk_bytes=1 << 20, shift=3.0)
     config = configure(more, **given)
     told = check_command(config, as_json=True)["groups"]["gate"]
     assert told["reaches"] < told["limit"]

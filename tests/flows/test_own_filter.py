@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,9 @@ import pytest
 from privpipe import open_model, open_release
 from privpipe.errors import InputError, OptionError, StoreError
 from privpipe_flows.command.check_command import check_command
+from privpipe_flows.command.compare_command import compare_command
+from privpipe_flows.command.dry_run import dry_run_command
+from privpipe_flows.command.frontier_command import frontier_command
 from privpipe_flows.command.run_command import resume_command, run_command
 from privpipe_flows.pipeline import run_pipeline
 from privpipe_flows.runs.configuration.configuration_file import read_options
@@ -23,6 +27,7 @@ from privpipe_flows.runs.stages.check import check_stage
 from privpipe_flows.runs.stages.group_check import plan_groups
 from privpipe_flows.runs.stages.label_check import count_labels
 from privpipe_flows.runs.stages.round_plan import plan_rounds
+from privpipe_flows.runs.trusted_code import confirm_code, remember_code
 from tests.motion import draw_windows, write_windows
 
 CONVOLUTION = Path(__file__).parents[1] / "examples" / "convolution.py"
@@ -62,7 +67,15 @@ def configure(folder: Path, kernels: int = 3) -> Path:
     (folder / "convolution.py").write_bytes(CONVOLUTION.read_bytes())
     config = folder / "run.toml"
     config.write_text(CONFIGURATION.format(folder=folder, kernels=kernels))
+    confirm(folder / "convolution.py")
     return config
+
+
+def confirm(module: Path) -> str:
+    """As `privpipe run --trust` does."""
+    sha256 = hashlib.sha256(module.read_bytes()).hexdigest()
+    remember_code([sha256])
+    return sha256
 
 
 def configure_gated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -83,7 +96,7 @@ def test_own_filter__is_trained_audited_by_group_and_published(
     module = tmp_path / "convolution.py"
     text = module.read_text()
     module.write_text(text + "\n# another day\n")
-    was, now = (hashlib.sha256(one.encode()).hexdigest() for one in (text, module.read_text()))
+    was, now = hashlib.sha256(text.encode()).hexdigest(), confirm(module)
     changed = f"the module of the filter has changed: its SHA-256 was {was} and is {now}"
     for go_on in (run_pipeline, run_command, resume_command):
         with pytest.raises(OptionError, match=changed) as refused:
@@ -129,8 +142,45 @@ def test_check__a_wrong_derivative_stops_before_training(tmp_path: Path) -> None
     config = configure(tmp_path)
     module = tmp_path / "convolution.py"
     module.write_text(module.read_text().replace("slopes = 2 * answers", "slopes = answers"))
+    confirm(module)
+    options = read_options(str(config))
+    confirm_code(options)
     with pytest.raises(OptionError, match="times the derivative"):
-        check_stage(read_options(str(config)))
+        check_stage(options)
+
+
+SPY = """
+from pathlib import Path
+Path({seen!r}).touch()
+"""
+
+
+def test_code_of_a_configuration__is_run_once_confirmed_and_by_run_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who only looks at a stranger's configuration runs nothing of it, nor does who starts it."""
+    config, seen = str(configure(tmp_path)), tmp_path / "seen"
+    module = tmp_path / "convolution.py"
+    module.write_text(SPY.format(seen=str(seen)) + module.read_text())
+    sha256 = hashlib.sha256(module.read_bytes()).hexdigest()
+    check_command(config, as_json=False)
+    dry_run_command(config, as_json=False)
+    assert capsys.readouterr().out.count(f"a filter: the file (SHA-256 {sha256}) was not run") == 2
+    frontier = partial(frontier_command, out=str(tmp_path), widths="2", tradeoffs="1", as_json=True)
+    compare = partial(compare_command, as_json=True)
+    for start in (run_command, run_pipeline, frontier, compare):
+        with pytest.raises(OptionError, match="was not confirmed yet") as refused:
+            start(config)
+        assert f"--trust {sha256}" in refused.value.remedy
+    assert not seen.exists()
+    with pytest.raises(OptionError, match="64 hexadecimal digits"):
+        remember_code(["../" + sha256[3:]])
+    remember_code([sha256])
+    check_command(config, as_json=True)
+    assert not seen.exists()  # confirmed, and still only looked at
+    confirm_code(read_options(config))
+    check_stage(read_options(config))
+    assert seen.exists()
 
 
 def test_check__counts_groups_where_records_of_one_are_alike(

@@ -82,8 +82,8 @@ def test_run_pipeline__publishes_a_release_that_keeps_its_promise(tmp_path: Path
     assert found["confidential"]["income"]["released, attack retrained"]["r2"] < 0.2
     header = release.attrs["privpipe"]
     assert header["guarantee"]["number"] == 0.5
-    assert header["e_utility"]["n_records"] == 600
-    assert header["e_utility"]["largest"] == pytest.approx(loss.max(), rel=1e-6)
+    assert found["e_utility"]["n_records"] == 600
+    assert found["e_utility"]["largest"] == pytest.approx(loss.max(), rel=1e-6)
     assert header["method"] == "null_space"
     assert not (tmp_path / ".release.zarr.privpipe").exists()
     root = tmp_path / "release.zarr"
@@ -117,7 +117,7 @@ def test_run_pipeline__treats_nonfinite_records_as_told(tmp_path: Path, nonfinit
     assert np.array_equal(release.released.values, (~empty).astype(np.int8))
     assert release.person.values[[7, 100]].tolist() == [-1, -1]
     assert release.person.values[8] == 8
-    assert header["n_withheld"] == 2
+    assert header["n_withheld"] is None  # a count of few
 
 
 @pytest.mark.slow
@@ -128,7 +128,7 @@ def test_run_pipeline__trains_on_another_collection(tmp_path: Path) -> None:
     run_pipeline(configure(tmp_path, training=training))
     assert open_release(str(tmp_path / "release.zarr")).sizes["record"] == 300
     found = read_findings(tmp_path)
-    assert "training records cleaned alike" in found["basis"]
+    assert "the released records themselves, none of which the fit saw" in found["basis"]
     assert found["e_utility"]["n_above_budget"] == 0
 
 

@@ -1,8 +1,14 @@
-"""What a release says of its source: names of features, lengths of partitions, nothing else."""
+"""What a release says of its source: names of features, lengths of partitions, nothing else.
+
+And of its audit and its promise no other figure than its public page.
+"""
 
 from __future__ import annotations
 
+import html
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +18,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from privpipe.errors import FormatError, OptionError
+from privpipe.sanitizers import METHODS
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
 from privpipe.store.releases.export import export_release
 from privpipe.store.releases.published import check_release, open_release
 from privpipe.store.sources.reading.source import SourceLayout
 from privpipe_flows.runs.configuration.run_options import RunOptions
 from privpipe_flows.runs.stages.check import check_stage
+from tests.sanitizers.test_contract_rows import ROWS
+from tests.standard import write_standard
 from tests.store.serial_run import make_options, run_serially, serial_flows
 
 NAMES = ("age", "weight", "dose", "temperature")
@@ -73,7 +82,10 @@ def test_release__partitions_are_not_told_unless_asked(tmp_path: Path, records: 
     url = str(tmp_path / "release.zarr")
     with serial_flows():
         run_serially(make_options(records, url))
-    assert check_release(url)["partitions"] == []
+    header = check_release(url)
+    assert header["partitions"] == []
+    assert not {"confidential", "privacy", "e_utility", "n_records"} & header["audit"].keys()
+    assert not {"table", "options", "n_given"} & header["audit"]["adversaries"].keys()
     export_release(url, str(tmp_path / "out"))
     assert len(list((tmp_path / "out").glob("part-*"))) == 1
 
@@ -115,3 +127,60 @@ def test_check__partitions_by_a_confidential_variable_are_refused(
         check_stage(options)
     allowed = choose(options, partitions=False)
     assert check_stage(allowed).options == allowed
+
+
+SHAPES = ("format_version", "n_records", "chunk_rows", "partitions")
+"""Numbers of the header that anybody counts in the arrays."""
+
+CONFIGURED = ("options", "versions")
+"""What somebody wrote, not what was measured."""
+
+
+def list_numbers(document: Any) -> Iterator[float]:
+    if isinstance(document, dict):
+        for value in document.values():
+            yield from list_numbers(value)
+    elif isinstance(document, list):
+        for value in document:
+            yield from list_numbers(value)
+    elif isinstance(document, int | float) and not isinstance(document, bool):
+        yield float(document)
+
+
+def read_numbers(page: str) -> set[float]:
+    text = html.unescape(re.sub(r"<[^>]*>", " ", page)).replace(",", "")
+    return {float(said) for said in re.findall(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?", text)}
+
+
+@pytest.mark.filterwarnings("ignore:Desired and confidential share late")
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_release__holds_no_figure_that_its_public_page_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("PRIVPIPE_KEYS", str(tmp_path / "keys"))
+    source, url = str(tmp_path / "records.zarr"), tmp_path / "release.zarr"
+    write_standard(source, 403, chunk_rows=50)
+    wanted = {"null_space": "height", "null_space_targeted": "height", "masking": "height"}
+    given = dict(ROWS[name].options)
+    hidden = "late" if name == "ddd" else "party"
+    named = {"desired": [wanted.get(name, "late")], "confidential": [hidden]}
+    if name == "privacy_mapping":
+        named = {"desired": [], "confidential": []}
+    if name == "noisy":
+        given |= {"allow_data_bound": True}
+    options = RunOptions(
+        collection={"path": source} | named,
+        method={"name": name} | given,
+        release={"path": str(url)},
+        audit={"holdout": 0.4, "adversaries": []},
+        gate={"enforce": False},
+    )
+    with serial_flows():
+        run_serially(options)
+    header = dict(check_release(str(url)))
+    shown = read_numbers((tmp_path / "release.report" / "public.html").read_text())
+    exact = {value for name, value in header["guarantee"].pop("parameters") if name == "grid"}
+    figures = {key: value for key, value in header.items() if key not in (*SHAPES, *CONFIGURED)}
+    assert not set(list_numbers(figures)) - shown - {0.0}
+    assert {float(f"{value:g}") for value in exact} <= shown
+    assert not {"e_utility", "bounded", "n_unseen"} & header.keys()

@@ -6,7 +6,7 @@ import pytest
 
 from privpipe.protocols import Guarantee
 from privpipe.sanitizers.minimax.linear_filter import promise_nothing
-from privpipe_flows.runs.stages.publish import _say_guarantee
+from privpipe_flows.runs.stages.publish import _name_promise, _say_guarantee
 
 
 @pytest.mark.parametrize("method", ["minimax", "pca", "unknown"])
@@ -20,4 +20,12 @@ def test_say_guarantee__nothing_has_no_unit_and_protects_nobody(method: str) -> 
 def test_say_guarantee__a_promise_keeps_number_unit_and_scope() -> None:
     given = Guarantee("local_dp", 0.5, "epsilon, nats", "every record", "A theorem", "")
     said = _say_guarantee(given)
-    assert said.startswith("local_dp 0.5 epsilon, nats; every record; A theorem; protects ")
+    assert said.startswith("local_dp 0.5 epsilon, nats; whatever somebody")
+
+
+@pytest.mark.parametrize(("epsilon", "name"), [(1.0, "guarantee"), (13.9, "noise")])
+def test_name_promise__what_means_nothing_is_no_guarantee(epsilon: float, name: str) -> None:
+    given = Guarantee("local_dp", epsilon, "epsilon, nats", "every record", "A theorem", "")
+    assert _name_promise(given) == name
+    assert ("nothing is promised" in _say_guarantee(given)) == (name == "noise")
+    assert _name_promise(promise_nothing("pca")) == "guarantee"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,16 @@ from typing import Any
 import pytest
 
 import privpipe_flows.pipeline
+from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.kinds import inference
 from privpipe.errors import GateError, OptionError, PrivpipeError, StoreError
 from privpipe.store.access.holding.workspace import has_workspace, read_state
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.releases.published import open_release
 from privpipe_flows.runs.approval import approve_release
-from privpipe_flows.runs.configuration.run_options import GateSection, RunOptions
+from privpipe_flows.runs.configuration.run_options import AuditOptions, GateSection, RunOptions
 from privpipe_flows.runs.resume import is_published
+from privpipe_flows.runs.run import find_attack_options
 from privpipe_flows.runs.stages import audit_attacks
 from privpipe_flows.runs.stages.gate import check_gated, judge_findings
 from privpipe_flows.runs.stages.gate_check import GateNeeds
@@ -104,8 +107,9 @@ def test_gate__keeps_a_leak_back_with_a_sentence_and_goes_on_with_another_limit(
         assert f"Weaker than usual: {told}" in said
     assert all("<strong>safe within weaker limits</strong>" in one.read_text() for one in pages)
     assert "safe within weaker limits" in (folder / "release.report" / "audit.md").read_text()
-    assert {one["status"] for one in header["audit"]["attacks"].values()} == {"measured"}
-    assert "score" in header["audit"]["utility"]["wanted"]
+    audit = read_audit(folder)
+    assert {one["status"] for one in audit["attacks"].values()} == {"measured"}
+    assert "score" in audit["utility"]["wanted"]
 
 
 def _never(*_: Any) -> Any:
@@ -228,10 +232,33 @@ def findings(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
+def _tell(status: str = "measured", n_unknown: int = 0, **differs: Any) -> dict[str, Any]:
+    """Who a published model learned from, as measured; by default within every limit."""
+    limits = {"advantage": 0.0, "advantage_lower": -0.05, "advantage_upper": 0.05}
+    one = {"adversary": "logistic", "score": "auc", "estimate": 0.5} | limits | differs
+    found: dict[str, Any] = {"differences": [one], "n_unknown": n_unknown}
+    return {"attacks": {"training_membership": {"status": status, "reason": "x", "report": found}}}
+
+
+def _lose(**loss: Any) -> dict[str, Any]:
+    return {"utility": {"wanted": {"score": "accuracy", "loss": loss}}}
+
+
 DIRECT = {"method": "direct", "top_1": {"estimate": 0.2, "upper": 0.31}}
 LINKED = {
     "attacks": {
         "linkage": {"status": "measured", "report": {"chance_1": 0.01, "attacks": [DIRECT]}}
+    }
+}
+UNLINKED = {
+    "attacks": {
+        "linkage": {
+            "status": "measured",
+            "report": {
+                "chance_1": 0.01,
+                "attacks": [DIRECT, {"method": "x", "top_1": {"estimate": 0.1, "upper": None}}],
+            },
+        }
     }
 }
 FAILED = {"attacks": {"linkage": {"status": "unknown", "reason": "x"}}}
@@ -245,10 +272,22 @@ FAILED = {"attacks": {"linkage": {"status": "unknown", "reason": "x"}}}
         ({"utility_loss_max": 0.04}, {}, ["utility"]),
         ({"utility_loss_max": 0.04}, {"desired": {}}, ["utility"]),
         ({"utility_loss_max": 0.04}, {"desired": {"wanted": {"raw": {}}}}, ["utility"]),
+        ({"utility_loss_max": 0.06}, _lose(estimate=0.05, lower=0.0, upper=0.06), []),
+        ({"utility_loss_max": 0.06}, _lose(estimate=0.05, lower=0.0, upper=None), ["utility"]),
+        ({"utility_loss_max": 0.06}, _lose(estimate=0.05, lower=0.0, upper=0.07), ["utility"]),
+        ({"utility_loss_max": 0.06}, {"utility": {"wanted": {"reason": "x"}}}, ["utility"]),
+        ({}, _tell(), []),
+        ({}, _tell(advantage_upper=0.11), ["membership"]),
+        ({}, _tell(score="tpr_at_0.01", advantage_upper=0.02), ["membership"]),
+        ({}, _tell(advantage_upper=None), ["membership"]),
+        ({}, _tell(advantage=math.nan), ["membership"]),
+        ({}, _tell(status="unknown"), ["membership"]),
+        ({}, _tell(n_unknown=1), ["membership"]),
         ({"linkage_max": 0.5}, {}, ["required"]),
         ({"require": ["linkage"]}, FAILED, ["required"]),
         ({"linkage_max": 0.31}, LINKED, []),
         ({"linkage_max": 0.2}, LINKED, ["linkage"]),
+        ({"linkage_max": 0.9}, UNLINKED, ["linkage"]),
         ({}, {"adversaries": {"verdict": "unknown", "reason": "x", "decisions": []}}, ["unknown"]),
     ],
 )  # fmt: skip
@@ -269,6 +308,37 @@ def test_judge_findings__compares_with_the_previous_release(
     old["adversaries"]["decisions"][0]["gain_upper"] = before
     found = judge_findings(findings(), GateSection(regression_max=0.03), old)
     assert [one.code for one in found] == codes
+
+
+def test_judge_findings__compares_each_score_with_its_own() -> None:
+    """A gain of one score says nothing of another, though either may decide."""
+
+    def make(**uppers: float) -> dict[str, Any]:
+        rows = [
+            {"target": "secret", "source": "released", "score": score.replace("__", "_at_0.")}
+            | {"gain": 0.0, "gain_lower": 0.0, "gain_upper": upper}
+            for score, upper in uppers.items()
+        ]
+        decision = {"target": "secret", "verdict": "safe", "reason": "", "gain_upper": 0.2}
+        options = {"decides": ["auc", "tpr_at_0.01"]}
+        return findings(
+            adversaries={
+                "verdict": "safe",
+                "reason": "",
+                "decisions": [decision],
+                "table": rows,
+                "options": options,
+            }
+        )
+
+    def judge(new: dict[str, Any]) -> list[Any]:
+        return judge_findings(new, GateSection(), make(auc=0.2, tpr__01=0.01))
+
+    assert judge(make(auc=0.24, tpr__01=0.02)) == []
+    (one,) = judge(make(auc=0.1, tpr__01=0.09))
+    assert one.code == "regression"
+    assert "0.09 by a true-positive rate at 1 %" in one.reason
+    assert [one.code for one in judge(make(auc=math.nan, tpr__01=0.01))] == ["regression"]
 
 
 def test_check_gated__wants_a_gate_at_all() -> None:
@@ -299,3 +369,28 @@ def test_weaker_limits__are_all_that_ask_less_than_the_defaults() -> None:
     assert "auc" in found[3]
     assert "boosting" in found[4]
     assert len(found) == 5
+    audit: dict[str, Any] = {
+        "min_class_records": 40,
+        "max_test": 500,
+        "n_replicates": 50,
+        "max_records": 500,
+        "max_bytes": 1 << 22,
+        "holdout": 0.05,
+        "test_share": 0.5,
+        "tune_share": 0.2,
+        "group": "person",
+    }
+    told = list_weaker_limits(RunOptions(**base, audit=audit))
+    assert sorted(one.partition(" ")[0] for one in told) == sorted(audit)
+    assert AuditOptions().max_records == AttackOptions().max_records
+    assert AuditOptions().rare_classes == AttackOptions().rare_classes
+
+
+def test_find_attack_options__has_the_defaults_of_the_audit() -> None:
+    """Whoever audits in Python is held to what a run is held to."""
+    base: dict[str, Any] = {
+        "collection": {"path": "c"},
+        "method": {"name": "leace"},
+        "release": {"path": "r"},
+    }
+    assert find_attack_options(RunOptions(**base)) == AttackOptions()

@@ -43,3 +43,18 @@ def test_drift__a_feature_that_was_constant_counts() -> None:
         check_drift(drift, 1.0, "monday")
     assert refused.value.code == "drift"
     check_drift(drift, None, "monday")
+
+
+def test_drift__records_of_new_categories_count() -> None:
+    """Indicators of known categories alone would show a quarter of what is new."""
+    rng = np.random.default_rng(4)
+    codes = rng.integers(0, 4, 2000)
+    indicators = (codes[:, None] == np.arange(4)).astype(float)
+    reference = Reference.of(CoMoments.of(indicators))
+    new = indicators.copy()
+    new[:200] = 0
+    drift = measure_drift(reference, CoMoments.of(new), sizes=[4])
+    assert drift.n_new == 1
+    assert drift.estimate > 2 * measure_drift(reference, CoMoments.of(new)).estimate
+    same = measure_drift(reference, CoMoments.of(indicators), sizes=[4])
+    assert (same.n_new, same.estimate) == (0, 0.0)

@@ -116,5 +116,5 @@ def test_format_number__and_limits() -> None:
     assert format_number(float("nan")) == "-"
     assert format_limits(0.5, float("nan"), 1.0) == "0.5"
     assert format_limits(1.0, 1.0, 1.0) == "1.000 (1.000 to 1.000)"
-    assert format_limits(1 / 3, 1 / 3 - 1e-17, 1 / 3 + 1e-16) == "0.333 (0.333 to 0.333)"
+    assert format_limits(1 / 3, 1 / 3 - 1e-17, 1 / 3 + 1e-16) == "0.333 (0.333 to 0.334)"
     assert format_limits(6.7e6, 5e6, 8e6) == "6700000 (5000000 to 8000000)"

@@ -20,7 +20,13 @@ from privpipe.report.pages.release_page import (
     render_public_page,
     render_release_page,
 )
-from privpipe.report.pages.suppression import LEFT_OUT, SMALL, coarsen, suppress_counts
+from privpipe.report.pages.suppression import (
+    LEFT_OUT,
+    SMALL,
+    coarsen,
+    coarsen_limit,
+    suppress_counts,
+)
 from privpipe.report.tables import format_limits
 from tests.report.screenshots import find_browser, list_requests
 from tests.report.test_page import read
@@ -189,6 +195,19 @@ def test_coarsen__leaves_several_counts_possible(n: int) -> None:
     for few in range(SMALL):
         assert coarsen(few / n, n) == "0"
         assert coarsen(1 - few / n, n) == coarsen(1.0, n)
+
+
+@pytest.mark.parametrize("n", [25, 276, 917, 20_000])
+def test_coarsen_limit__is_never_below_the_limit_nor_beyond_what_it_lies_within(n: int) -> None:
+    """10,000 of 10,000: .251 was printed .24."""
+    random = np.random.default_rng(n)
+    for upper, allowed in random.uniform(0, 1, (2500, 2)).tolist():
+        for limit in (allowed, upper, round(upper, 2)):
+            said = float(coarsen_limit(upper, limit, n))
+            assert said >= upper or upper <= limit == pytest.approx(said, rel=1e-5)
+            assert upper > limit or said <= limit * (1 + 1e-5)
+    few = {coarsen_limit(k / n, 1.0, n) for k in range(1, SMALL)}
+    assert len(few) == 1  # of small counts none is told from another
 
 
 @pytest.mark.slow

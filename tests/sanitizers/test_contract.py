@@ -280,7 +280,7 @@ FEWEST_OPTIONS = {
     "noisy": {"epsilon": 1.0, "allow_data_bound": True},
     "null_space": {"utility_budget": 0.1},
     "null_space_targeted": {"utility_budget": 0.1},
-    "masking": {"n_surrogates": 20},
+    "masking": {"n_surrogates": 20, "clip": 2.2},
     "leace": {},
     "pca": {"n_filtered": 2},
     "rand": {"n_filtered": 2},

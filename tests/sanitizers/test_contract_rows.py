@@ -23,9 +23,11 @@ from privpipe.attacks.kinds.neighbours import distinguish_neighbours
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.cluster.passes.pass_checkpoints import Checkpoints, KnownSteps
 from privpipe.cluster.passes.reduce import ShardedCollection
+from privpipe.fitted_schema import NamedCodes
 from privpipe.numerics.random.streams import KeyedStream
 from privpipe.protocols import Guarantee, RecordMap
 from privpipe.sanitizers import METHODS
+from privpipe.sanitizers.names import schema_of
 from privpipe.sanitizers.options import make_options
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.models.artifacts import digest_map, open_model, write_model
@@ -65,11 +67,19 @@ def erases(fitted: Any) -> None:
     assert correlation(fitted.apply(x)) < 1e-9
 
 
+def name_codes(fitted: Any, x: Any) -> Any:
+    """Codes with the names that they have in the collection of the fit; features as they are."""
+    schema = schema_of(fitted)
+    if fitted.reads == "features" or schema is None:
+        return x
+    return NamedCodes(x, schema.attributes)
+
+
 def bounds_information(fitted: Any) -> None:
     """Salamatian et al., (1): the information of the mapping itself, from counts, by hand."""
     _, labels = make_standard(N_RECORDS)
     codes = np.column_stack([labels[name] for name in PROFILES]).astype(int)
-    symbols = fitted.find_symbols(codes)
+    symbols = fitted.find_symbols(name_codes(fitted, codes))
     joint = np.zeros((3, fitted.n_symbols))
     np.add.at(joint, (labels["party"].astype(int), symbols), 1 / N_RECORDS)
     together = joint @ fitted.mapping.toarray().T
@@ -268,7 +278,7 @@ def draw_inputs(fitted: RecordMap) -> Any:
 
 def release(fitted: RecordMap, x: Any, first: int = 0) -> Any:
     stream = KeyedStream(bytes(32), partition="p", first_record=first, n_records=len(x))
-    return fitted.apply(x, stream)
+    return fitted.apply(name_codes(fitted, x), stream)
 
 
 def test_rows__are_all_here() -> None:

@@ -33,7 +33,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "pca": {"n_filtered": 2},
     "rand": {"n_filtered": 2},
     "ppls": {"n_filtered": 2},
-    "masking": {"n_surrogates": 20},
+    "masking": {"n_surrogates": 20, "clip": 2.2},
     "noisy": {
         "epsilon": 1.0,
         "allow_data_bound": True,

@@ -35,7 +35,7 @@ MORE = {
         "filter": {"name": "minimax", "max_iterations": 1},
     },
     "privacy_mapping": {"attributes": ("a", "b"), "private": ("s",), "distortion_budget": 0.2},
-    "masking": {"n_surrogates": 20},
+    "masking": {"n_surrogates": 20, "clip": 2.2},
 }
 ROWS = [name for name in METHODS if name != "privacy_mapping"]
 WITH_LABELS = [name for name in ROWS if name not in ("pca", "rand")]

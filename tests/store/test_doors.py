@@ -8,6 +8,7 @@ import shutil
 import stat
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
@@ -68,6 +69,28 @@ def test_publish__lets_nothing_in_beside_the_receipts(
         publish_release(plan, receipts, {})
     assert not Path(plan.url).exists()
     stray.unlink()
+    for parent in (p for p in stray.parents if p.name not in ("receipts", "release")):
+        with suppress(OSError):  # not empty, or none of ours
+            parent.rmdir()
+    publish_release(plan, receipts, {})
+    check_release(plan.url, verify=True)
+
+
+@pytest.mark.parametrize("name", ["evil", "features/c/9", "receipts/rows/of persons/x"])
+def test_publish__an_empty_folder_of_somebody_is_named_and_not_published(
+    plan: ReleasePlan, receipts: dict[int, Receipt], name: str
+) -> None:
+    (Path(plan.data_url) / name).mkdir(parents=True)
+    with pytest.raises(IncompleteReleaseError, match=f"does not know \\({name}\\)"):
+        publish_release(plan, receipts, {})
+    assert not Path(plan.url).exists()
+
+
+@pytest.mark.parametrize("name", ["receipts", "receipts/rows"])
+def test_publish__an_empty_folder_of_a_killed_publishing_is_filled(
+    plan: ReleasePlan, receipts: dict[int, Receipt], name: str
+) -> None:
+    (Path(plan.data_url) / name).mkdir(parents=True)
     publish_release(plan, receipts, {})
     check_release(plan.url, verify=True)
 

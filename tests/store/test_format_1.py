@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from privpipe import list_keys, open_model, open_release
+from privpipe.errors import PrivacyWarning
 from privpipe.numerics.random.streams import KeyedStream
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.keyring.keys import KeyBinding, read_key
@@ -59,9 +60,18 @@ def test_open_collection__reads_an_old_one(stores: Path, name: str) -> None:
     assert found == EXPECTED[name]["arrays"]
 
 
+def open_old(stores: Path, name: str) -> Any:
+    """An old model; one of categories says that it does not know their names."""
+    url = stores / f"{name}.model.zarr"
+    if EXPECTED["models"][name]["kind"] != "sparse_mapping":
+        return open_model(url)
+    with pytest.warns(PrivacyWarning, match="does not know the names of the categories"):
+        return open_model(url)
+
+
 @pytest.mark.parametrize("name", sorted(EXPECTED["models"]))
 def test_open_model__reads_an_old_one(stores: Path, name: str) -> None:
-    fitted, expected = open_model(stores / f"{name}.model.zarr"), EXPECTED["models"][name]
+    fitted, expected = open_old(stores, name), EXPECTED["models"][name]
     assert fitted.kind == expected["kind"]
     assert fitted.n_features_out == expected["n_features_out"]
     assert digest_map(fitted) == expected["digest"]
@@ -72,7 +82,7 @@ def test_open_model__reads_an_old_one(stores: Path, name: str) -> None:
 def test_apply__of_an_old_model_releases_what_it_did(stores: Path, name: str) -> None:
     """Close, not equal: how a processor sums is its own affair, and arithmetic becomes better."""
     fitted, expected = (
-        open_model(stores / f"{name}.model.zarr"),
+        open_old(stores, name),
         np.load(DATA / "expected.npz")[name],
     )
     if fitted.reads == "features":

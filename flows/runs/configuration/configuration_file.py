@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import functools
 import operator
+import os
 import re
+import stat
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
@@ -16,6 +18,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from privpipe.code_trust import reading_only
 from privpipe.errors import OptionError
 from privpipe.records.schema import suggest
 from privpipe.sanitizers import METHODS
@@ -25,6 +28,9 @@ from privpipe_flows.runs.configuration.toml_places import find_place
 from privpipe_flows.runs.scheduling.logical_time import fill_time
 
 __all__ = ["read_options"]
+
+MOST_BYTES = 2**20
+"""Of a configuration; the rest is not read, and its syntax is refused."""
 
 
 def read_options(path: str, logical_time: datetime | None = None) -> RunOptions:
@@ -44,8 +50,11 @@ def read_options(path: str, logical_time: datetime | None = None) -> RunOptions:
         were given are never shown.
     """
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
+        # A pipe is not waited for, and a device not read to its end.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), encoding="utf-8") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError("no regular file")
+            text = file.read(MOST_BYTES)
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(
             f"{path} cannot be read ({type(error).__name__}).",
@@ -54,7 +63,8 @@ def read_options(path: str, logical_time: datetime | None = None) -> RunOptions:
         ) from None
     content, given = _parse(text, path), read_environment(_find_annotation)
     try:
-        options = RunOptions(**_override(content, given))
+        with reading_only():
+            options = RunOptions(**_override(content, given))
     except ValidationError as error:
         found = error.errors(include_input=False)
     else:
@@ -72,6 +82,10 @@ def _at_time(options: RunOptions, logical_time: datetime | None) -> RunOptions:
 def _parse(text: str, path: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
+    except RecursionError:
+        raise OptionError(
+            f"{path} is nested deeper than can be read.", remedy="Fix it.", code="config-syntax"
+        ) from None
     except tomllib.TOMLDecodeError as error:
         open_ = re.findall(r"(?m)^(\w+) = \[?FILL IN", text)
         if open_:  # as `privpipe init` wrote it

@@ -16,6 +16,7 @@ from pydantic import (
     Field,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 
 from privpipe.attacks.adversaries.attack_options import AdversaryName, AttackOptions, ScoreName
@@ -105,11 +106,21 @@ class ReleaseOptions(Section):
             "stood together is, and may tell what they were partitioned by."
         ),
     ] = False
+    anew: Annotated[
+        bool,
+        Field(
+            description="Learn a model of its own although an earlier release has one that was "
+            "learned from nearly the same records. By default that one is used again: the "
+            "difference of two models tells of the few records that only one of them saw. "
+            "Counted as weaker."
+        ),
+    ] = False
     layout: Annotated[
         Literal["dense", "factored"],
         Field(
             description="dense: records. factored: the few coordinates of each record and one "
-            "basis, from which readers make the same records (null-space cleaning only)."
+            "basis, from which readers make records, equal to the dense ones up to rounding "
+            "(null-space cleaning only)."
         ),
     ] = "dense"
     incremental: Annotated[
@@ -209,11 +220,17 @@ class AuditOptions(Section):
         default_factory=lambda: AttackOptions().adversaries,
         description="Who attacks a sample of the held-out records beside least squares.",
     )
-    max_records: Annotated[
-        int, Field(ge=50, description="Different records that adversaries are given.")
-    ] = 30_000
+    max_records: Annotated[int, Field(ge=50, description="Records that adversaries are given.")] = (
+        AttackOptions().max_records
+    )
     level: Annotated[
-        float, Field(gt=0, lt=1, description="Confidence of all verdicts together.")
+        float,
+        Field(
+            gt=0,
+            lt=1,
+            description="Confidence of all verdicts together; attempts at a release of the same "
+            "records share it.",
+        ),
     ] = AttackOptions().level
     rare_classes: Annotated[
         Literal["refuse", "merge"],
@@ -221,7 +238,7 @@ class AuditOptions(Section):
             description="Classes of fewer than ten audited records: merge them, or refuse to "
             "judge the variable."
         ),
-    ] = "merge"
+    ] = AttackOptions().rare_classes
     min_class_records: Annotated[
         int, Field(ge=4, description="Audited records below which a class is rare.")
     ] = AttackOptions().min_class_records
@@ -249,9 +266,14 @@ class AuditOptions(Section):
     n_replicates: Annotated[
         int, Field(ge=50, description="Replicates of every bootstrap interval.")
     ] = AttackOptions().n_replicates
-    seed: Annotated[
-        int, Field(ge=0, description="Seed of sample, splits and adversaries; no secret.")
-    ] = 0
+    uninformative: Annotated[
+        tuple[str, ...],
+        Field(
+            description="Confidential variables that the raw records do not tell. Of any other "
+            '"safe" needs the raw records to tell more than chance to the same adversaries: of '
+            "labels joined to the wrong records everything would be safe."
+        ),
+    ] = ()
     max_seconds: Annotated[
         float | None,
         Field(
@@ -263,9 +285,34 @@ class AuditOptions(Section):
     earlier: Annotated[
         tuple[str, ...],
         Field(
-            description="Earlier releases of this collection, paths or URLs: who holds them joins "
-            "them with this one record by record, and the verdict counts what that tells. Those "
-            "that the register beside the account knows of need no line."
+            description="Earlier releases of these records, or of some of them, paths or URLs: who "
+            "holds them joins them with this one record by record, and the verdict counts what "
+            "that tells. Those that the register beside the account knows of need no line, unless "
+            "they were moved."
+        ),
+    ] = ()
+    disowned: Annotated[
+        tuple[str, ...],
+        Field(
+            description="Earlier releases, by run or place, of which nobody has a copy: they are "
+            "not joined, and do not keep the gate closed though they cannot be read. Printed, and "
+            "counted as weaker."
+        ),
+    ] = ()
+    unreachable: Annotated[
+        Literal["refuse", "report"],
+        Field(
+            description="Earlier releases that the register knows and that cannot be read: refuse "
+            "keeps the gate closed and names them; report prints them as warnings, and is counted "
+            "as weaker."
+        ),
+    ] = "refuse"
+    vouched: Annotated[
+        tuple[str, ...],
+        Field(
+            description="With [training], of released records without labels: what nobody judges "
+            "and you answer for. Included variables by name, order, partitions, withheld. Every "
+            "page names them."
         ),
     ] = ()
     coefficients: Annotated[
@@ -276,7 +323,17 @@ class AuditOptions(Section):
         ),
     ] = False
 
-    @field_validator("decides", "earlier", "adversaries")
+    @model_validator(mode="before")
+    @classmethod
+    def _has_no_seed(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "seed" in given:
+            raise ValueError(
+                "seed is no option any more: it is a hash of what is released, so that no seed can "
+                "be tried until a leak is found safe. Delete the line"
+            )
+        return given
+
+    @field_validator("decides", "earlier", "disowned", "adversaries", "uninformative", "vouched")
     @classmethod
     def _are_distinct(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(names)) < len(names):
@@ -361,6 +418,15 @@ class GateSection(Section):
             "at .1 % and 1 % false alarms, beyond those and beyond knowing the wanted answer."
         ),
     ] = AttackOptions().max_exposed
+    single_records: Annotated[
+        Literal["protected", "unprotected"],
+        Field(
+            description="Of surrogates that carry exact coefficients: whoever knows all other "
+            "records solves for the one that is left, and whoever has a release with and one "
+            "without a record solves for that record. unprotected accepts it by name; without "
+            "that the gate stays closed, whatever the attacks find."
+        ),
+    ] = "protected"
     utility_loss_max: Annotated[
         Limit | None,
         Field(

@@ -146,8 +146,23 @@ def _write_section(
             lines += _comment(_explain_weaker(section, default))
         if n_gaps and name == "nonfinite":
             lines += _comment(f"{n_gaps:,} records have cells that are missing or not finite.")
+        if name == "single_records" and _mixes_records(method):
+            lines += _comment(_UNPROTECTED)
+            default = "unprotected"
         lines.append(_write_key(name, given.get((section, name)), default, optional))
     return lines
+
+
+_UNPROTECTED = (
+    "THIS METHOD DOES NOT PROTECT SINGLE RECORDS. The gate stays closed until you accept that: "
+    "take the sign # away from the next line if nobody who may get the release knows the other "
+    "records, or nothing in a record needs protection. The acceptance is printed in the release."
+)
+
+
+def _mixes_records(method: str) -> bool:
+    """Whether surrogates are sums of records, with their exact coefficients."""
+    return any(hasattr(one, "sum_records") for one in METHODS[method].maps)
 
 
 def _explain_weaker(section: str, default: Any) -> str:

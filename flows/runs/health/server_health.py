@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 
+from privpipe.cluster.workers.listener_owner import is_loopback
 from privpipe_flows.runs.health.finding import Finding
 from privpipe_flows.runs.scheduling.deployment_file import (
     Deployment,
     read_automations,
     read_deployments,
 )
-from privpipe_flows.runs.scheduling.server_address import check_server, is_loopback
+from privpipe_flows.runs.scheduling.server_address import check_server
 
 __all__ = ["check_deployed", "check_server_health"]
 
@@ -152,4 +154,6 @@ def _ask(
     user, _, secret = os.environ.get("PREFECT_API_AUTH_STRING", "").partition(":")
     given: dict[str, Any] = {"auth": (user, secret)} if password and user else {}
     body: dict[str, Any] = {"json": asked or {}} if method == "POST" else {}
-    return httpx.request(method, f"{url}{path}", timeout=PATIENCE, **given, **body)
+    authority = os.environ.get("PREFECT_API_SSL_CERT_FILE")
+    proved = ssl.create_default_context(cafile=authority)
+    return httpx.request(method, f"{url}{path}", timeout=PATIENCE, verify=proved, **given, **body)

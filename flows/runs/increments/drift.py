@@ -6,16 +6,21 @@ each feature's mean is measured in standard deviations of the training records, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
 from privpipe.errors import GateError
+from privpipe.numerics.limits import Figure, say_upper
 from privpipe.numerics.regression.moments import CoMoments
 from privpipe.protocols import FloatArray
+
+ROUNDING = 1e-9
+"""Of a sum of shares: a share below it is none."""
 
 __all__ = ["Drift", "Reference", "check_drift", "measure_drift"]
 
@@ -41,6 +46,15 @@ class Reference:
             "mean": self.mean.tolist(),
             "deviation": self.deviation.tolist(),
         }
+
+    def with_nameless(self, sizes: Sequence[int]) -> Reference:
+        """With a feature more per block of indicators: that the record is in none of them."""
+        lacking = _find_nameless(self.mean, sizes)
+        return Reference(
+            self.count,
+            np.concatenate([self.mean, lacking]),
+            np.concatenate([self.deviation, np.sqrt(lacking * (1 - lacking))]),
+        )
 
     @classmethod
     def decode(cls, content: Mapping[str, Any]) -> Reference:
@@ -70,7 +84,9 @@ class Drift:
     n_records: int
 
 
-def measure_drift(reference: Reference, moments: CoMoments, level: float = 0.95) -> Drift:
+def measure_drift(
+    reference: Reference, moments: CoMoments, level: float = 0.95, sizes: Sequence[int] = ()
+) -> Drift:
     """Compare the records of a partition with the training records.
 
     Parameters
@@ -81,13 +97,22 @@ def measure_drift(reference: Reference, moments: CoMoments, level: float = 0.95)
     level
         Confidence of the upper limit, over all features (Bonferroni; normal quantiles, with the
         variances of both sides as they were found).
+    sizes
+        Categories of each attribute, where features are indicators of categories: a record whose
+        category the training records have not is in none of them, and that is compared as well.
     """
+    n = max(float(moments.count), 1.0)
+    mean, variance = moments.mean, np.diag(moments.scatter) / max(n - 1, 1)
+    if len(sizes):
+        lacking = _find_nameless(mean, sizes)
+        reference = reference.with_nameless(sizes)
+        mean = np.concatenate([mean, lacking])
+        variance = np.concatenate([variance, lacking * (1 - lacking)])
     constant = reference.deviation == 0
     typical = float(np.sqrt(np.mean(reference.deviation**2))) or 1.0
     scale = np.where(constant, typical, reference.deviation)
-    apart = np.abs(moments.mean - reference.mean) / scale
-    n = max(float(moments.count), 1.0)
-    own = np.diag(moments.scatter) / max(n - 1, 1) / scale**2
+    apart = np.abs(mean - reference.mean) / scale
+    own = variance / scale**2
     z = NormalDist().inv_cdf(1 - (1 - level) / (2 * max(len(apart), 1)))
     spread = np.sqrt(own / n + 1.0 / max(reference.count, 1.0))
     new = constant & ((own > 0) | (apart > 0))
@@ -99,6 +124,14 @@ def measure_drift(reference: Reference, moments: CoMoments, level: float = 0.95)
     )
 
 
+def _find_nameless(mean: FloatArray, sizes: Sequence[int]) -> FloatArray:
+    """Share of records in none of the indicators of each attribute, (n_attributes,)."""
+    starts = np.concatenate([[0], np.cumsum(sizes)]).astype(int)
+    known = [mean[a:b].sum() for a, b in pairwise(starts)]
+    lacking: FloatArray = 1 - np.array(known)
+    return np.where(lacking < ROUNDING, 0.0, np.minimum(lacking, 1.0))
+
+
 def check_drift(drift: Drift, limit: float | None, name: str) -> None:
     """Refuse a partition whose records may be others than those that were judged.
 
@@ -107,13 +140,14 @@ def check_drift(drift: Drift, limit: float | None, name: str) -> None:
     GateError
         With both numbers; a partition too small to tell does not pass.
     """
-    if limit is None or drift.upper <= limit:
+    figure = Figure(drift.estimate, drift.estimate, drift.upper)
+    if limit is None or figure.within(limit):
         return
     new = f"; {drift.n_new} features vary that were constant there" if drift.n_new else ""
     raise GateError(
         f"The partition {name!r} ({drift.n_records:,} records) may have drifted: a feature's mean "
-        f"is {drift.estimate:.3g}, and at most {drift.upper:.3g}, standard deviations from the "
-        f"training records; allowed are {limit:g}{new}.",
+        f"is {drift.estimate:.3g}, and at most {say_upper(drift.upper, limit)}, standard "
+        f"deviations from the training records; allowed are {limit:g}{new}.",
         remedy="Nothing was published. Train on records like these (a new line of generations), "
         "append more records of the partition, or set [gate] drift_max.",
         code="drift",

@@ -6,6 +6,7 @@ found by their names, and the next run goes on with the rest.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -14,7 +15,8 @@ from typing import Any
 
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.reduce import ShardedCollection
-from privpipe.errors import GateError
+from privpipe.errors import GateError, InputError, StoreError
+from privpipe.sanitizers.utility_summary import UtilitySummary
 from privpipe.store.access.generation_log import Generation, publish_generation, write_root
 from privpipe.store.access.holding.workspace import (
     hold_workspace,
@@ -51,11 +53,14 @@ from privpipe_flows.runs.increments.scope import Scope
 from privpipe_flows.runs.resume import begin_or_resume, reach_stage
 from privpipe_flows.runs.run import Run, digest_options, list_versions, now
 from privpipe_flows.runs.stages.audit import audit_losses
+from privpipe_flows.runs.stages.audit_constant import is_constant
+from privpipe_flows.runs.stages.audit_places import check_places
 from privpipe_flows.runs.stages.clean import plan_release
-from privpipe_flows.runs.stages.earlier import note_release
+from privpipe_flows.runs.stages.earlier import find_differences, note_release
 from privpipe_flows.runs.stages.gate import check_gated, gate_stage, judge_findings
 from privpipe_flows.runs.stages.gate_check import read_previous
-from privpipe_flows.runs.stages.publish import merge_utility, write_report
+from privpipe_flows.runs.stages.judged_records import find_labelled
+from privpipe_flows.runs.stages.publish import count_withheld, merge_utility, write_report
 from privpipe_flows.runs.stages.train import Trained, summarise_features
 from privpipe_flows.runs.watch import Watch
 
@@ -160,7 +165,7 @@ def _make(
     """The next state, with the new parts made; the first of a line brings model and audit."""
     state, made = before.same, list[Part]()
     if state is not None:
-        _judge_again(options, state)
+        _judge_again(options, before, state)
     for partition in new:
         if state is not None and (known := _find_made(options, before, partition)) is not None:
             made.append(known)
@@ -191,9 +196,18 @@ def _retire(state: IncrementalState, replaced: frozenset[str]) -> IncrementalSta
     )
 
 
-def _judge_again(options: RunOptions, state: IncrementalState) -> None:
-    """The limits of today on the audit of the line: what was let through once may be too much."""
-    findings = state.header["audit"]
+def _judge_again(options: RunOptions, before: _Before, state: IncrementalState) -> None:
+    """The limits of today on the audit of the line: what was let through once may be too much.
+
+    The whole audit is in the private ledger; the header of an older release holds its own.
+    """
+    findings = before.ledger.recall(_audit_key(before.line)) or state.header["audit"]
+    if "differences" not in findings and "options" not in findings["adversaries"]:
+        raise StoreError(
+            "The audit of this line is not in its private ledger.",
+            remedy="Restore the ledger beside the release, or begin a new line.",
+            code="ledger",
+        )
     if not options.gate.enforce or findings["gate"]["state"] == "approved":
         return
     if complaints := judge_findings(findings, options.gate):
@@ -236,6 +250,8 @@ def _make_part(
             with watch.stage("train", f"{run.training.n_records:,} records, once per line"):
                 trained = stages.train(run, executor)
             plan = plan_release(run, trained)
+            if state is not None:
+                _check_arrays(state, plan, partition)
             run = reach_stage(
                 run, "clean", model_digest=trained.model_digest, n_chunks=plan.chunks.n_chunks
             )
@@ -248,19 +264,45 @@ def _make_part(
             if state is None:
                 with watch.stage("audit", "held-out records, once per line"):
                     findings = stages.audit(run, trained, plan, cost, executor)
-                header = _pass_gate(options, run, trained, plan, dict(findings))
+                differences = find_differences(run, trained.model_digest)
+                findings = {**findings, "differences": differences}
+                header = _pass_gate(options, run, trained, plan, findings, before)
                 watch.judge(str(header["audit"]["gate"]["state"]))
                 state = _begin(before.line, header, plan)
             else:
-                with watch.stage("audit", "what each new record lost"):
-                    audit_losses(run, plan, cost, executor)
-        note_release(run, incremental=True)
-        publish_release(plan, receipts, _head_part(run, trained, before.line, receipts))
+                _audit_part(options, watch, stages, run, trained, plan, cost, executor)
+        chain = note_release(run, trained.model_digest, incremental=True)
+        head = _head_part(run, trained, before.line, receipts) | {"account": chain.describe()}
+        publish_release(plan, receipts, head)
         before.ledger.note(
             part, {"name": partition.name, "time": partition.time, "content": partition.content}
         )
         remove_workspace(url)
     return state, _describe_part(before, partition, url)
+
+
+def _audit_part(
+    options: RunOptions,
+    watch: Watch,
+    stages: Stages,
+    run: Run,
+    trained: Trained,
+    plan: ReleasePlan,
+    cost: UtilitySummary | None,
+    executor: Executor,
+) -> None:
+    """Audit a further part on its own records, where they carry labels; else what they lost.
+
+    What no label judges was refused when the line began, or vouched for by name.
+    """
+    if find_labelled(run) is None:
+        with watch.stage("audit", "what each new record lost"):
+            audit_losses(run, plan, cost, executor)
+            check_places(run, trained, plan)
+        return
+    with watch.stage("audit", "the part's own records"):
+        findings = stages.audit(run, trained, plan, cost, executor)
+    _pass_gate(options, run, trained, plan, dict(findings), None)
 
 
 def _check_drift(
@@ -283,26 +325,62 @@ def _check_drift(
         indicators=indicators,
     )
     moments = ShardedCollection(collection, executor, "drift").reduce(summarise_features)
-    drift = measure_drift(Reference.decode(kept), moments, run.options.audit.level)
+    sizes = [column.n_categories or 0 for column in run.collection.schema.attributes]
+    drift = measure_drift(
+        Reference.decode(kept), moments, run.options.audit.level, sizes if indicators else ()
+    )
     before.ledger.keep(f"drift/{before.name(partition)}", vars(drift))
     check_drift(drift, run.options.gate.drift_max, partition.name)
 
 
+def _audit_key(line: Line) -> str:
+    return f"audit-{line.id[:16]}"
+
+
 def _pass_gate(
-    options: RunOptions, run: Run, trained: Trained, plan: ReleasePlan, findings: dict[str, Any]
+    options: RunOptions,
+    run: Run,
+    trained: Trained,
+    plan: ReleasePlan,
+    findings: dict[str, Any],
+    before: _Before | None,
 ) -> dict[str, Any]:
-    """Judge the line, write its report, and stop where the gate stays closed."""
+    """Judge the line, or a further part of it, write the report, and stop at a closed gate."""
     write_state(options.release.path, fresh_state(digest_options(options)))
+    findings = {**findings, "constant": is_constant(run, plan)}
     judged = gate_stage(
         replace(run, options=options), plan, findings, read_previous(options, run.training)
     )
     write_report(run, judged)
     check_gated(judged)
+    if before is not None:
+        before.ledger.keep(_audit_key(before.line), json.loads(json.dumps(judged)))
     return describe_line(run, trained, judged)
 
 
-def _begin(line: Line, header: dict[str, Any], plan: ReleasePlan) -> IncrementalState:
-    arrays = tuple(
+def _check_arrays(state: IncrementalState, plan: ReleasePlan, partition: StoredPartition) -> None:
+    """Readers join the parts: each has the arrays and category tables of the first.
+
+    Raises
+    ------
+    InputError
+        Before a record of the partition is read.
+    """
+    mine = {str(one["name"]): one["attributes"] for one in _describe_arrays(plan)}
+    first = {str(one["name"]): dict(one["attributes"]) for one in state.arrays}
+    other = sorted(name for name in {*mine, *first} if mine.get(name) != first.get(name))
+    if other:
+        raise InputError(
+            f"The partition {partition.name!r} would be released with another kind or other "
+            f"categories of {', '.join(map(repr, other))} than the parts before.",
+            remedy="Ingest it like the partitions before, leave the variable out of include, or "
+            "begin a new line with a training collection that has all its categories.",
+            code="schema-drift",
+        )
+
+
+def _describe_arrays(plan: ReleasePlan) -> tuple[dict[str, Any], ...]:
+    return tuple(
         {
             "name": array.name,
             "dtype": array.dtype,
@@ -311,8 +389,10 @@ def _begin(line: Line, header: dict[str, Any], plan: ReleasePlan) -> Incremental
         }
         for array in plan.arrays
     )
-    rows = plan.arrays[0].chunk_rows
-    return IncrementalState(line.id, header, arrays, rows, ())
+
+
+def _begin(line: Line, header: dict[str, Any], plan: ReleasePlan) -> IncrementalState:
+    return IncrementalState(line.id, header, _describe_arrays(plan), plan.arrays[0].chunk_rows, ())
 
 
 def _head_part(
@@ -327,7 +407,7 @@ def _head_part(
         "published": now(),
         "feature_names": [],
         "partitions": [],
-        "n_withheld": sum(receipt.withheld for receipt in receipts.values()),
+        "n_withheld": count_withheld(receipts),
     }
 
 
@@ -337,6 +417,6 @@ def _describe_part(before: _Before, partition: StoredPartition, url: str) -> Par
         before.name(partition),
         before.ledger.mark_content(partition.content),
         int(header["n_records"]),
-        int(header["n_withheld"]),
+        header["n_withheld"],
         digest_root(url),
     )

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from privpipe.errors import OptionError
+from privpipe.report.pages.published_findings import publish_findings
 from privpipe.sanitizers import METHODS
 from privpipe.store.access.holding.workspace import RunState
 from privpipe.store.arrays.headers import companion_url
@@ -93,6 +94,8 @@ def find_line(options: RunOptions) -> Line:
     if not options.collection.standardise:  # as before there was such a key
         del content["collection"]["standardise"]
     content["release"] = options.release.model_dump(mode="json", exclude={"path"})
+    if not options.release.anew:
+        del content["release"]["anew"]
     content["audit"] = options.audit.model_dump(mode="json", include={"holdout", "group"})
     content["training"] = training.digest
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -128,7 +131,7 @@ def describe_line(run: Run, trained: Any, findings: dict[str, Any]) -> dict[str,
         "model_digest": trained.model_digest,
         "feature_names": list(run.training.schema_of_records.feature_names) if same else [],
         "begun": now(),
-        "audit": findings,
+        "audit": publish_findings(findings),
     }
 
 

@@ -8,20 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
+from privpipe.cluster.workers.listener_owner import guard_address, is_loopback
 from privpipe.errors import ClusterError, OptionError
 
-__all__ = ["check_server", "is_loopback"]
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a name or address is this machine's own."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+__all__ = ["check_server"]
 
 
 def check_server(settings: Mapping[str, str] = os.environ) -> str:
@@ -37,7 +29,8 @@ def check_server(settings: Mapping[str, str] = os.environ) -> str:
     ClusterError
         If no server is named.
     OptionError
-        If the server is beyond this machine, and is asked in the clear or without a password.
+        If the server is beyond this machine, and is asked in the clear or without a password; if
+        it is on this machine, asked in the clear, and another user listens there.
     """
     url = settings.get("PREFECT_API_URL", "")
     parts = urlsplit(url)
@@ -49,6 +42,7 @@ def check_server(settings: Mapping[str, str] = os.environ) -> str:
             code="no-server",
         )
     if is_loopback(parts.hostname):
+        guard_address(url)
         return url
     known = settings.get("PREFECT_API_AUTH_STRING") or settings.get("PREFECT_API_KEY")
     problem = ""

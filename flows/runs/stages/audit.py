@@ -18,15 +18,19 @@ from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.errors import GuaranteeError, InputError
 from privpipe.numerics.regression.labels import Coding
 from privpipe.protocols import Shards
-from privpipe.records.holdout import Part, PartCount
+from privpipe.records.holdout import Part, PartCount, Split
 from privpipe.sanitizers.utility_summary import UtilitySummary
+from privpipe.store.collections.collection import Collection
 from privpipe.store.models.artifacts import open_model
 from privpipe.store.releases.release import ReleasePlan
-from privpipe_flows.runs.run import Run
+from privpipe_flows.runs.run import Run, find_attack_options
+from privpipe_flows.runs.stages.attempt import begin_attempt
 from privpipe_flows.runs.stages.audit_attacks import attack_release
 from privpipe_flows.runs.stages.audit_masking import audit_masking
 from privpipe_flows.runs.stages.audit_neighbours import audit_neighbours
+from privpipe_flows.runs.stages.audit_places import audit_places
 from privpipe_flows.runs.stages.audit_surrogate import audit_surrogate
+from privpipe_flows.runs.stages.judged_records import describe_basis, find_test
 from privpipe_flows.runs.stages.train import Trained
 from privpipe_flows.runs.stages.training_history import describe_training
 
@@ -56,14 +60,29 @@ def audit_stage(
         If a released record lost more utility than was promised, or the losses are not what the
         receipts of the cleaning say (`cost`): nothing is published.
     """
+    run = begin_attempt(run, plan)
+    assert run.attempt is not None
+    findings = _audit(run, trained, plan, cost, executor)
+    return findings | {"attempt": run.attempt.number}
+
+
+def _audit(
+    run: Run,
+    trained: Trained,
+    plan: ReleasePlan,
+    cost: UtilitySummary | None,
+    executor: Executor,
+) -> dict[str, Any]:
+    """Findings of one attempt, by kind of release."""
     if trained.tile_rows is not None:
         return audit_masking(run, trained, plan, executor)
     if run.method.releases == "surrogate":
         return audit_surrogate(run, plan, executor)
-    held_out = run.options.audit.holdout > 0
+    held_out = run.options.audit.holdout > 0 or find_test(run) is not None
     judged = _count_judged(run, held_out)
     parts: tuple[Part, Part, Part] = ("fit", "attack", "test") if held_out else ("all",) * 3
-    raw = _shards(run, trained, executor, parts[0], "audit_raw")
+    learned: Part = "fit" if run.options.audit.holdout > 0 else "all"
+    raw = _shards(run, trained, executor, learned, "audit_raw")
     attack = _released(run, trained, plan, executor, parts[1], "audit_attack")
     coding: Coding = getattr(run.options.method, "label_coding", "zero_one")
     promise = _read_promise(run)
@@ -83,16 +102,17 @@ def audit_stage(
         keeps_features=trained.keeps_features or plan.basis is not None,
         coding=coding,
         learned=(moments, pairs),
-        level=run.options.audit.level,
+        level=find_attack_options(run.options, run.attempt).level,
         names=raw.schema.feature_names,
     )
     utility = None if promise is None else _audit_utility(losses[0], promise, plan, cost)
     return {
-        "basis": _describe_basis(run, held_out),
+        "basis": describe_basis(run),
         **findings,
         "e_utility": utility,
         "n_groups": judged.n_groups,
         **attack_release(run, trained, plan, executor),
+        "places": audit_places(run, trained, plan),
         "neighbours": audit_neighbours(run, trained),
         "training": describe_training(run),
     }
@@ -198,7 +218,10 @@ def _released(
 ) -> ShardedCollection | CleanedShards:
     """Raw and released records together: read from the release, or cleaned where they are read."""
     shards = _shards(run, trained, executor, part, label)
-    if not run.trains_on_itself:
+    if (test := find_test(run)) is not None:
+        mine = replace(test[0].keeping(test[1], part), indicators=trained.reads == "attributes")
+        shards = replace(shards, collection=replace(mine, only_finite=run.training.only_finite))
+    elif not run.trains_on_itself:
         return CleanedShards(shards, run.stored_model_url, trained.model_digest)
     paired = replace(
         shards.collection,
@@ -210,11 +233,13 @@ def _released(
 
 
 def _count_judged(run: Run, held_out: bool) -> PartCount:
+    test = find_test(run)
     parts: tuple[Part, ...] = ("fit", "attack", "test") if held_out else ("all",)
-    counts = _count_parts(run, parts)
+    counts = _count_parts(run, parts if test is None else parts[1:], test)
     if min(part.n_records for part in counts) < 2:
+        what = f"Holding out {run.options.audit.holdout:g} of the training records"
         raise InputError(
-            f"Holding out {run.options.audit.holdout:g} of the training records leaves too few "
+            f"{what if test is None else 'Cutting the released records in two'} leaves too few "
             f"to {' / '.join(parts)}: {' / '.join(str(part.n_records) for part in counts)}.",
             remedy="Change [audit] holdout, or train on more records.",
             code="audit-too-small",
@@ -222,15 +247,16 @@ def _count_judged(run: Run, held_out: bool) -> PartCount:
     return counts[-1]
 
 
-def _count_parts(run: Run, parts: tuple[Part, ...]) -> tuple[PartCount, ...]:
+def _count_parts(
+    run: Run, parts: tuple[Part, ...], test: tuple[Collection, Split] | None = None
+) -> tuple[PartCount, ...]:
     """As `Collection.count_parts`, unless an interrupted run has counted them."""
-    checkpoints = run.checkpoints and run.checkpoints.about(
-        "count_parts", run.training, run.split, parts
-    )
+    collection, split = test or (run.training, run.split)
+    checkpoints = run.checkpoints and run.checkpoints.about("count_parts", collection, split, parts)
     if checkpoints is not None and (kept := checkpoints.read("counts")) is not None:
         known: tuple[PartCount, ...] = kept
         return known
-    counts = tuple(run.training.count_parts(run.split, parts))
+    counts = tuple(collection.count_parts(split, parts))
     if checkpoints is not None:
         checkpoints.write("counts", counts)
     return counts
@@ -254,14 +280,3 @@ def _read_promise(run: Run) -> UtilityPromise | None:
     """What the stored model promises of every record; None where it promises no utility."""
     fitted = open_model(run.stored_model_url)
     return fitted.promise if isinstance(fitted, Promises) else None
-
-
-def _describe_basis(run: Run, held_out: bool) -> str:
-    which = "the released records" if run.trains_on_itself else "training records cleaned alike"
-    if held_out:
-        grouped = f", whole groups of {run.split.group!r}" if run.split.group else ""
-        return (
-            f"Judged on {which} that the fit never saw ({run.options.audit.holdout:.0%} held "
-            f"out{grouped}; half trains the attack, half is judged)."
-        )
-    return f"Judged on {which} the map was fitted to: optimistic for both sides."

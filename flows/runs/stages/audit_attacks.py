@@ -15,27 +15,34 @@ from typing import Any
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import LeftOut
 from privpipe.attacks.kinds.verdicts.attack_report import AttackReport
+from privpipe.capabilities import FollowsTarget
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.judging.attack_tasks import distribute_attacks
 from privpipe.cluster.passes.judging.evidence_sample import Published, sample_evidence
 from privpipe.cluster.passes.judging.kind_sample import (
     KindSources,
     attack_kind,
+    draw_missing,
     list_kinds,
     measure_kept_utility,
 )
+from privpipe.cluster.passes.judging.target_proof import TargetModel
 from privpipe.cluster.passes.pass_checkpoints import Checkpoints
+from privpipe.cluster.passes.sample_drawing import Drawing, make_sample_key
 from privpipe.errors import InputError, MemoryBudgetError, PrivpipeError, StoreError
+from privpipe.numerics.limits import say_limits
 from privpipe.records.holdout import Part
 from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.keys import list_keys
+from privpipe.store.models.artifacts import open_model
 from privpipe.store.releases.earlier_release import EarlierRelease
 from privpipe.store.releases.release import ReleasePlan
 from privpipe_flows.runs.run import Run, find_attack_options
 from privpipe_flows.runs.stages.earlier import Earlier, find_earlier
-from privpipe_flows.runs.stages.train import Trained
+from privpipe_flows.runs.stages.judged_records import find_labelled, list_unjudged
+from privpipe_flows.runs.stages.train import Trained, find_training
 
-__all__ = ["attack_release", "find_other_draws", "tell_drift"]
+__all__ = ["attack_release", "find_other_draws", "plan_samples", "tell_drift"]
 
 DRIFT = 0.1
 """Advantage at telling the release from the judged records above which drift is a warning."""
@@ -49,18 +56,26 @@ def attack_release(
     Returns
     -------
     findings
-        ``adversaries``, the report of the inference attacks with what was planted; ``attacks``,
+        ``adversaries``, the report of the inference attacks with what was planted; ``proof``, by
+        what theorem released features were not attacked but their target predictions; ``attacks``,
         the other kinds by name; ``utility``, wanted predictions with limits; ``warnings``,
         sentences that decide nothing.
     """
     earlier = find_earlier(run, plan)
     sources = find_sources(run, trained, plan, earlier)
-    drawn: dict[str, Any] = {"published": sources.published}
-    if sources.cleans:
+    target, theorem = find_proof(run, sources)
+    drawn: dict[str, Any] = {"published": sources.published, "place": sources.place}
+    drawn |= {"target": target}
+    if run.options.audit.adversaries:
+        options = find_attack_options(run.options).without_limits()
+        draw_missing(executor, sources.list_drawings(options))
+    if not sources.is_released(sources.judged):
         drawn |= {"model_url": sources.model_url, "model_digest": sources.model_digest}
     attacks = _attack_kinds(run, executor, sources)
+    adversaries = _attack(run, executor, sources.judged, drawn, earlier)
     return {
-        "adversaries": _attack(run, executor, sources.judged, drawn, earlier),
+        "adversaries": adversaries,
+        "proof": _state_proof(target, theorem, adversaries),
         "attacks": attacks,
         "utility": _measure_utility(run, executor, sources),
         "warnings": [
@@ -71,32 +86,73 @@ def attack_release(
     }
 
 
+def find_proof(run: Run, sources: KindSources) -> tuple[TargetModel | None, str]:
+    """The map whose target predictions are all that its rows are made of, and by what theorem.
+
+    None where the map does not say so, and where missing values are filled in before it: these
+    rows are made of other records than those that are read here.
+    """
+    fitted = open_model(sources.model_url)
+    if not isinstance(fitted, FollowsTarget) or run.options.release.nonfinite == "impute":
+        return None, ""
+    return TargetModel(sources.model_url, sources.model_digest), fitted.target_theorem
+
+
+def _state_proof(
+    target: TargetModel | None, theorem: str, adversaries: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """What was proved of how many records; None where nothing was, or none was read."""
+    if target is None or "n_given" not in adversaries:
+        return None
+    n_records = adversaries["n_given"] - adversaries["n_withheld"]
+    return {"theorem": theorem, "model": target.digest, "n_records": n_records}
+
+
 def find_sources(run: Run, trained: Trained, plan: ReleasePlan, earlier: Earlier) -> KindSources:
     """Where the records that are attacked are, and what their release tells."""
     published, _ = describe_published(run, earlier)
     held_out = run.options.audit.holdout > 0
+    indicators = trained.reads == "attributes"
 
     def find(part: Part) -> Collection:
-        found = replace(
-            run.training.keeping(run.split, part), indicators=trained.reads == "attributes"
-        )
+        found = replace(run.training.keeping(run.split, part), indicators=indicators)
         if published.order or published.withholds:  # who is withheld or imputed tells, too
             found = replace(found, only_finite=False)
         return _pair(found, plan) if run.trains_on_itself else found
 
-    release = None
-    if not run.trains_on_itself:
-        mine = replace(run.collection, indicators=trained.reads == "attributes", only_finite=False)
+    judged, fresh, release = find("held_out" if held_out else "all"), None, None
+    mine = replace(run.collection, indicators=indicators, only_finite=False)
+    if (labelled := find_labelled(run)) is not None:
+        fresh = judged
+        judged = _pair(replace(labelled, indicators=indicators, only_finite=False), plan)
+    elif not run.trains_on_itself:
         release = _pair(mine, plan)
     return KindSources(
-        judged=find("held_out" if held_out else "all"),
-        learned=find("fit") if held_out else None,
+        judged=judged,
+        learned=find("fit") if held_out and _learned_here(run) else None,
+        fresh=fresh,
         release=release,
         model_url=run.stored_model_url,
         model_digest=trained.model_digest,
         published=published,
         cleans=not run.trains_on_itself,
+        place=(run.sample_url, make_sample_key(run.sample_url)),
     )
+
+
+def plan_samples(run: Run, trained: Trained, plan: ReleasePlan) -> tuple[Drawing, ...]:
+    """What the audit will draw of the release: the pass that cleans stores it."""
+    if run.method.releases == "surrogate" or not run.options.audit.adversaries:
+        return ()
+    sources = find_sources(run, trained, plan, find_earlier(run, plan))
+    options = find_attack_options(run.options).without_limits()
+    drawings = sources.list_drawings(options)
+    return tuple(one for one in drawings if sources.is_released(one.collection))
+
+
+def _learned_here(run: Run) -> bool:
+    """Whether the model was learned from these records, so that it is known whom it saw."""
+    return find_training(run) == run.training.digest
 
 
 def _pair(collection: Collection, plan: ReleasePlan) -> Collection:
@@ -110,30 +166,26 @@ def _pair(collection: Collection, plan: ReleasePlan) -> Collection:
 
 
 def describe_published(run: Run, found: Earlier) -> tuple[Published, list[LeftOut]]:
-    """What the release tells beside its features, and what of it no training record has."""
+    """What the release tells beside its features, and what of it no judged record shows."""
     release = run.options.release
-    known = {variable.name for variable in run.training.schema_of_records.variables}
-    earlier = found.releases
+    judges = run.trains_on_itself or find_labelled(run) is not None
+    earlier = found.releases if judges else ()
     published = Published(
-        included=tuple(name for name in release.include if name in known),
-        order=run.trains_on_itself,
+        included=release.include if judges else (),
+        order=judges,
         partitions=release.partitions,
         withholds=release.nonfinite == "withhold",
         group=run.options.audit.group,
-        earlier=earlier if run.trains_on_itself else (),
+        earlier=earlier,
         compares_noise=bool(run.training.desired),
     )
-    reason = (
-        "it is released by [release] include, but the records of [training] do not have it. "
-        "Add it to them, or release without it."
-    )
-    unread = [LeftOut(name, reason) for name in release.include if name not in known]
-    if not run.trains_on_itself:
+    unread = list_unjudged(run)
+    if not judges:
         why = (
-            "it is joined with this release by whoever holds both, and the records of [training] "
-            "are not in it. Train on the collection itself, or release without it."
+            "it is joined with this release by whoever holds both, and the released records carry "
+            "no labels. Ingest some with the confidential variables, or release without it."
         )
-        unread += [LeftOut(one.name, why) for one in earlier]
+        unread += [LeftOut(one.name, why) for one in found.releases]
     unread += found.unread
     return published, unread
 
@@ -169,14 +221,15 @@ def tell_drift(attacks: Mapping[str, Any]) -> list[str]:
         return []
     return [
         f"Drift: {best['adversary'].replace('_', ' ')} tells records of the release from those "
-        f"that judged it with {best['score']} {best['estimate']:.3g} ({best['lower']:.3g} to "
-        f"{best['upper']:.3g}): the verdict speaks of other records than are released."
+        f"that judged it with {best['score']} {best['estimate']:.3g} "
+        f"({say_limits(best['lower'], best['upper'])}): the verdict speaks of other records "
+        "than are released."
     ]
 
 
 def _attack_kinds(run: Run, executor: Executor, sources: KindSources) -> dict[str, Any]:
     """Every kind of attack beside inference that the release allows; a failure is unknown."""
-    options = find_attack_options(run.options).without_limits()
+    options = find_attack_options(run.options, run.attempt).without_limits()
     tasks = [
         (kind, (sources, kind, options, run.checkpoints))
         for kind in (list_kinds(sources) if run.options.audit.adversaries else ())
@@ -196,7 +249,7 @@ def _measure_utility(run: Run, executor: Executor, sources: KindSources) -> dict
     """How well each wanted variable is predicted from raw and from released records."""
     if not run.training.desired or not run.options.audit.adversaries:
         return {}
-    options = find_attack_options(run.options).without_limits()
+    options = find_attack_options(run.options, run.attempt).without_limits()
     tasks = [("utility", (sources, options, run.checkpoints))]
     [(_, found)] = executor.map_tasks(measure_utility_once, tasks, prefix="attack")
     if isinstance(found, PrivpipeError):
@@ -237,7 +290,7 @@ def _attack(
     """Every adversary on a bounded sample of the held-out records; a failure is unknown."""
     if not run.training.confidential or not run.options.audit.adversaries:
         return {"verdict": "unknown", "reason": "no adversary was asked for", "decisions": []}
-    options = find_attack_options(run.options)
+    options = find_attack_options(run.options, run.attempt)
     _, unread = describe_published(run, earlier)
     try:
         report = distribute_attacks(
@@ -246,6 +299,7 @@ def _attack(
             options=options,
             checkpoints=run.checkpoints,
             power=True,
+            n_released=run.collection.n_records,
         )
     except (InputError, MemoryBudgetError) as error:
         return {"verdict": "unknown", "reason": str(error), "decisions": []}

@@ -1,10 +1,12 @@
 """The audit of surrogates that are signed sums: what they keep, and attacks by name.
 
 Two questions decide. Of confidential variables: what do models fitted to the surrogates tell of
-them, for raw records that no surrogate was made of, beyond the wanted answer? Of records: do the
-attacks that signed sums are known to fall to fail, each of which must succeed on an unsafe control
-of the same records? What was not asked, or failed without such a control, is unknown or unproven,
-and never passes. Second moments and the regression model are released by design.
+them, for raw records that no surrogate was made of, beyond the wanted answer? Of records: which are
+rebuilt? Behind exact coefficients the answer is never "safe": two closed forms are run and shown,
+and attacks by outsiders, which must find no more than is allowed and each succeed on an unsafe
+control of the same records. What was not asked, or failed without such a control, is unknown or
+unproven, and never passes. Where entries are missing, records are judged as the method completes
+them.
 """
 
 from __future__ import annotations
@@ -23,41 +25,49 @@ from privpipe.attacks.kinds.attack_table import Sample, SaysJson, run_kind
 from privpipe.attacks.kinds.unsafe_control import run_control
 from privpipe.attacks.kinds.verdicts.judgement import Decision
 from privpipe.attacks.kinds.verdicts.record_decisions import (
+    CLOSED_FORMS,
+    EARLIER,
     RECORD_ATTACKS,
     decide_records,
     halve_level,
     share_level,
 )
 from privpipe.attacks.moments.surrogate_utility import (
+    CompleteRecords,
     learn,
     report_utility,
     summarise_pairs,
     summarise_tests,
 )
+from privpipe.capabilities import MixesRecords
 from privpipe.cluster.executors.executor import Executor
+from privpipe.cluster.passes.cleaning_pass import load_map
 from privpipe.cluster.passes.judging.attack_tasks import distribute_attacks
 from privpipe.cluster.passes.judging.evidence_sample import sample_answers
 from privpipe.cluster.passes.reduce import ShardedCollection
+from privpipe.cluster.passes.sample_drawing import Drawing, make_sample_key
 from privpipe.errors import InputError, MemoryBudgetError, PrivpipeError
 from privpipe.numerics.regression.labels import name_targets
 from privpipe.numerics.regression.moments import CoMoments
 from privpipe.protocols import FloatArray
 from privpipe.records.holdout import Part
 from privpipe.store.arrays.blocks import read_block
-from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.collections.collection import Collection
+from privpipe.store.releases.earlier_surrogates import EarlierSurrogates
 from privpipe.store.releases.release import ReleasePlan
 from privpipe_flows.runs.run import Run, find_attack_options
-from privpipe_flows.runs.stages.audit_surrogate import MOST_RECORDS, read_some_features
+from privpipe_flows.runs.stages.audit_surrogate import draw_sides, gather_shard
+from privpipe_flows.runs.stages.named_surrogates import find_named_surrogates
 from privpipe_flows.runs.stages.train import Trained
 
 __all__ = ["NOT_PROTECTED", "audit_masking"]
 
 NOT_PROTECTED = (
+    "single records: the coefficients are exact, so that whoever knows all other records solves "
+    "for the one that is left, whatever the number of surrogates",
+    "the records by which two releases differ: whoever has a release with and one without a record "
+    "solves for it, and knows no other",
     "second moments of the records, their means and their approximate number",
-    "the regression coefficients, which the responses are made of: no residual is released",
-    "a record, from whoever knows all others and gets surrogates beyond a tenth of the square of "
-    "their number, over all releases together",
     "all records, from whoever kept P or its key; both are destroyed when the release is published",
     "anything in the sense of differential privacy",
 )
@@ -72,7 +82,7 @@ UNNAMED = (
 MOST_RELEASED = 200_000
 """Surrogates that attacks are given."""
 
-WORST = ("leaks", "unknown", "unproven", "safe")
+WORST = ("leaks", "unknown", "unproven", "not protected", "safe")
 """Verdicts, the worst first."""
 
 LEAST_RECORDS = 10
@@ -90,20 +100,31 @@ def audit_masking(
         As `audit_surrogate` gives them; `surrogate` holds the attacks, the utility and what is not
         protected.
     """
-    options = halve_level(find_attack_options(run.options))
+    options = halve_level(find_attack_options(run.options, run.attempt))
+    model = load_map(run.stored_model_url, trained.model_digest)
+    assert isinstance(model, MixesRecords), "the stage has looked"
     attacks: dict[str, Any] = {}
     controls: dict[str, Any] = {}
     utility: dict[str, Any] | None = None
     found: dict[str, Any] = _say_nothing("no record was held out")
     if run.options.audit.holdout > 0:
         fitted, held_out = (_keep(run, part) for part in ("fit", "held_out"))
-        pairs = _reduce(fitted, executor, summarise_pairs)
-        attacks, controls = _attack(fitted, held_out, plan, pairs, options, executor)
+        as_made, as_read = (
+            partial(model.restore_records, schema=fitted.schema, reads_responses=told)
+            for told in (True, False)
+        )
+        made, read = (
+            _reduce(fitted, executor, summarise_pairs, complete=one) for one in (as_made, as_read)
+        )
+        gram = _expand(made, trained.n_features_out - 1)
+        mine, theirs = draw_sides(run, (fitted, held_out), executor)
+        job = (mine, theirs, plan, gram, as_made, find_named_surrogates(run))
+        attacks, controls = _attack(job, executor, options)
         masked = learn(_sum_released(plan, trained), trained.n_features_out)
-        utility = _measure_utility(trained, masked, pairs, held_out, executor, options)
+        utility = _measure_utility(trained, masked, read, held_out, executor, options, as_read)
         if utility is not None and run.options.audit.coefficients:
-            utility["coefficients"] = _list_coefficients(trained, masked, pairs, fitted)
-        found = _attack_variables(run, held_out, masked, executor, options)
+            utility["coefficients"] = _list_coefficients(trained, masked, read, fitted)
+        found = _attack_variables(run, held_out, masked, executor, options, as_read)
     return {
         "basis": "A surrogate release: its records are nobody's. Confidential variables are "
         "guessed from what models fitted to the surrogates answer for held-out raw records.",
@@ -137,20 +158,21 @@ def _attack_variables(
     masked: FloatArray,
     executor: Executor,
     options: AttackOptions,
+    complete: CompleteRecords,
 ) -> dict[str, Any]:
     """Every adversary on what models fitted to surrogates answer for held-out raw records."""
     if not held_out.confidential:
         return _say_nothing(
-            "no attack on single records succeeds; no variable is named as confidential, so that "
-            "none was judged",
+            "no variable is named as confidential, so that none was judged",
             "safe",
         )
     if not run.options.audit.adversaries:
         return _say_nothing("no adversary was asked for")
+    place = (run.sample_url, make_sample_key(run.sample_url))
     try:
         report = distribute_attacks(
             executor,
-            partial(sample_answers, held_out, options.without_limits(), masked),
+            partial(sample_answers, held_out, options.without_limits(), masked, complete, place),
             options=options,
             checkpoints=run.checkpoints,
             power=True,
@@ -188,7 +210,7 @@ def _keep(run: Run, part: Part) -> Collection:
 
 def _reduce(collection: Collection, executor: Executor, summarise: Any, **more: Any) -> CoMoments:
     shards = ShardedCollection(collection, executor, label="audit")
-    found: CoMoments = shards.reduce(partial(summarise, schema=collection.schema, **more))
+    found: CoMoments = shards.reduce(partial(summarise, **more))
     return found
 
 
@@ -201,18 +223,22 @@ def _expand(moments: CoMoments, n_features: int) -> FloatArray:
     return whole
 
 
+Job = tuple[
+    Drawing,
+    Drawing,
+    ReleasePlan,
+    FloatArray,
+    CompleteRecords,
+    tuple[EarlierSurrogates, ...],
+]
+"""Both sides, the release, sums of products of the model's records, and earlier releases."""
+
+
 def _attack(
-    fitted: Collection,
-    held_out: Collection,
-    plan: ReleasePlan,
-    pairs: CoMoments,
-    options: AttackOptions,
-    executor: Executor,
+    job: Job, executor: Executor, options: AttackOptions
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Every attack on single records that needs no more than both sides, and its control."""
-    d = fitted.schema.n_features
-    gram = _expand(pairs, d)[: d + 1, : d + 1]
-    task = ("surrogates", (fitted, held_out, plan, gram, share_level(options)))
+    task = ("surrogates", (*job, share_level(options)))
     [(_, found)] = executor.map_tasks(attack_surrogates, [task], prefix="attack")
     if isinstance(found, PrivpipeError):
         raise found
@@ -221,24 +247,46 @@ def _attack(
 
 
 def attack_surrogates(
-    fitted: Collection,
-    held_out: Collection,
+    fitted: Drawing,
+    held_out: Drawing,
     plan: ReleasePlan,
     gram: FloatArray,
+    complete: CompleteRecords,
+    earlier: Sequence[EarlierSurrogates],
     options: AttackOptions,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Worker side: read the release and a sample of both sides; numbers alone come back."""
-    sides = [_append_ones(read_some_features(side)) for side in (fitted, held_out)]
-    if min(map(len, sides)) < LEAST_RECORDS:
+    (members, responses), (others, _) = (_read_some(side, complete) for side in (fitted, held_out))
+    if min(len(members), len(others)) < LEAST_RECORDS:
         return {}, {}
     n_released = min(plan.chunks.n_records, MOST_RELEASED)
-    released = np.asarray(read_block(plan.data_url, FEATURES, 0, n_released, plan.run), np.float64)
-    sample = Sample(released=released, members=sides[0], others=sides[1], gram=gram)
-    attacks, controls = (
-        {name: _run(run, name, sample, options) for name in RECORD_ATTACKS}
-        for run in (run_kind, run_control)
+    released, *answered = (
+        np.asarray(read_block(plan.data_url, array.name, 0, n_released, plan.run), np.float64)
+        for array in plan.arrays
     )
+    sample = Sample(
+        released=released,
+        surrogate_responses=np.column_stack(answered),
+        members=members,
+        member_responses=responses,
+        others=others,
+        gram=gram,
+    )
+    attacks = {
+        name: _run(run_kind, name, sample, options) for name in (*CLOSED_FORMS, *RECORD_ATTACKS)
+    }
+    for one in earlier:
+        joined = replace(sample, earlier=one.read(MOST_RELEASED))
+        attacks[f"{EARLIER}: {one.name}"] = _run(run_kind, EARLIER, joined, options)
+    controls = {name: _run(run_control, name, sample, options) for name in RECORD_ATTACKS}
     return attacks, controls
+
+
+def _read_some(side: Drawing, complete: CompleteRecords) -> tuple[FloatArray, FloatArray]:
+    """The records that were drawn and are whole once completed: both tables."""
+    features, responses = complete(gather_shard(side))
+    whole = np.isfinite(features).all(axis=1) & np.isfinite(responses).all(axis=1)
+    return features[whole], responses[whole]
 
 
 def _run(
@@ -255,11 +303,6 @@ def _run(
     return found
 
 
-def _append_ones(features: FloatArray) -> FloatArray:
-    known = features[np.isfinite(features).all(axis=1)][:MOST_RECORDS]
-    return np.column_stack([known, np.ones(len(known))])
-
-
 def _measure_utility(
     trained: Trained,
     masked: FloatArray,
@@ -267,13 +310,16 @@ def _measure_utility(
     held_out: Collection,
     executor: Executor,
     options: AttackOptions,
+    complete: CompleteRecords,
 ) -> dict[str, Any] | None:
     """Ridge regression of surrogates and of raw records, both on held-out raw records."""
     q = trained.n_features_out
     if pairs.count < 2:
         return None
     raw = learn(_expand(pairs, q - 1), q)
-    tests = _reduce(held_out, executor, summarise_tests, masked=masked, raw=raw)
+    models = {"masked": masked, "raw": raw}
+    about = {"schema": held_out.schema, "complete": complete, **models}
+    tests = _reduce(held_out, executor, summarise_tests, **about)
     if tests.count < LEAST_RECORDS:
         return None
     hidden = name_targets(held_out.schema.confidential)

@@ -49,7 +49,7 @@ def audit_neighbours(run: Run, trained: Trained) -> dict[str, Any] | None:
         return None
     rows = _choose_neighbours(fitted)
     sample = Sample(neighbours=(_release(fitted, rows[0]), _release(fitted, rows[1])))
-    options = replace(find_attack_options(run.options), level=LEVEL)
+    options = replace(find_attack_options(run.options, run.attempt), level=LEVEL)
     report = json.loads(run_kind("neighbours", sample, options).to_json())
     if report["epsilon_floor"] > promise.number:
         raise GuaranteeError(

@@ -8,6 +8,8 @@ confidential variable is not judged here.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,18 +17,23 @@ import numpy as np
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.kinds.attack_table import Sample, run_kind
 from privpipe.cluster.executors.executor import Executor
+from privpipe.cluster.passes.judging.kind_sample import draw_missing
+from privpipe.cluster.passes.sample_drawing import (
+    Drawing,
+    Published,
+    gather_sample,
+    make_sample_key,
+)
 from privpipe.errors import InputError, PrivpipeError
-from privpipe.protocols import FloatArray
+from privpipe.protocols import FloatArray, Shard
+from privpipe.records.holdout import Part
 from privpipe.store.arrays.blocks import read_block
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.collections.collection import Collection
 from privpipe.store.releases.release import ReleasePlan
 from privpipe_flows.runs.run import Run
 
-__all__ = ["MOST_RECORDS", "audit_surrogate", "read_some_features"]
-
-MOST_CHUNKS = 16
-"""Chunks of each side that are read, evenly spread."""
+__all__ = ["MOST_RECORDS", "audit_surrogate", "draw_sides", "gather_shard"]
 
 MOST_RECORDS = 20_000
 """Records of each side that are compared: every one with all of the sample of the release."""
@@ -45,8 +52,10 @@ def audit_surrogate(run: Run, plan: ReleasePlan, executor: Executor) -> dict[str
     options = AttackOptions(
         max_advantage=run.options.gate.confidential_advantage_max, level=audited.level
     )
-    sides = tuple(run.training.keeping(run.split, part) for part in ("fit", "test"))
     if audited.holdout > 0:
+        whole = replace(run.training, desired=(), confidential=())
+        parts: tuple[Part, ...] = ("fit", "test")
+        sides = draw_sides(run, [whole.keeping(run.split, part) for part in parts], executor)
         tasks = [("1", (*sides, plan, options))]
         [(_, found)] = executor.map_tasks(attack_membership, tasks, prefix="attack")
         if isinstance(found, PrivpipeError) and not isinstance(found, InputError):
@@ -69,14 +78,14 @@ def audit_surrogate(run: Run, plan: ReleasePlan, executor: Executor) -> dict[str
 
 
 def attack_membership(
-    fitted: Collection, held_out: Collection, plan: ReleasePlan, options: AttackOptions
+    fitted: Drawing, held_out: Drawing, plan: ReleasePlan, options: AttackOptions
 ) -> dict[str, Any]:
     """Worker side: read both sides and the release, and attack; numbers alone come back."""
     n_released = plan.chunks.n_records
     sample = Sample(
         released=_read_release(plan, min(n_released, MOST_RECORDS)),
-        members=read_some_features(fitted),
-        others=read_some_features(held_out),
+        members=read_drawn_features(fitted),
+        others=read_drawn_features(held_out),
     )
     found: dict[str, Any] = json.loads(run_kind("membership", sample, options).to_json())
     return found
@@ -87,12 +96,23 @@ def _read_release(plan: ReleasePlan, most: int) -> FloatArray:
     return np.asarray(records, np.float64)
 
 
-def read_some_features(collection: Collection) -> FloatArray:
-    """Features of records of some chunks, evenly spread, (n_records, n_features)."""
-    n_chunks = collection.plan.n_chunks
-    chosen = np.unique(np.linspace(0, n_chunks - 1, min(MOST_CHUNKS, n_chunks)).astype(int))
-    parts = [collection.shard(int(chunk)).features for chunk in chosen]
-    return np.concatenate(parts)[:MOST_RECORDS].astype(np.float64)
+def draw_sides(run: Run, sides: Sequence[Collection], executor: Executor) -> tuple[Drawing, ...]:
+    """Draw records of some parts of the split, with equal chances."""
+    place = (run.sample_url, make_sample_key(run.sample_url))
+    drawings = tuple(Drawing(side, Published(), MOST_RECORDS, *place) for side in sides)
+    draw_missing(executor, drawings)
+    return drawings
+
+
+def gather_shard(drawing: Drawing) -> Shard:
+    """Worker side: the records that were drawn."""
+    return gather_sample(drawing).shard
+
+
+def read_drawn_features(drawing: Drawing) -> FloatArray:
+    """Worker side: features of the records that were drawn, (n_records, n_features)."""
+    features = gather_shard(drawing).features
+    return features.reshape(-1, drawing.collection.schema.n_features).astype(np.float64)
 
 
 def _judge(found: dict[str, Any], options: AttackOptions) -> dict[str, Any]:

@@ -8,23 +8,39 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from privpipe.cluster.passes.sample_drawing import GROUP_SLACK
 from privpipe.cluster.workers.connection import check_address, check_dashboard
 from privpipe.errors import GuaranteeError, InputError, OptionError, StoreError
 from privpipe.protocols import Method, Role
 from privpipe.records.holdout import make_split
 from privpipe.records.schema import CollectionSchema
+from privpipe.report.audit_text import say_unknown
 from privpipe.sanitizers import METHODS
-from privpipe.store.access.holding.workspace import RunState, has_workspace, workspace_url
+from privpipe.store.access.holding.workspace import (
+    RunState,
+    check_name,
+    has_workspace,
+    workspace_url,
+)
 from privpipe.store.access.location import join, local_path, measure_files, shown
 from privpipe.store.arrays.factored_basis import BASIS
 from privpipe.store.arrays.headers import companion_url, exists
 from privpipe.store.arrays.layout import FEATURES, RELEASED
 from privpipe.store.collections.collection import Collection, open_collection
+from privpipe.store.collections.grown_collection import open_whole_collection
 from privpipe.store.collections.source_version import read_source_version
 from privpipe.store.releases.release import RECEIPTS
 from privpipe_flows.runs.configuration.run_options import RunOptions
 from privpipe_flows.runs.resume import is_published
-from privpipe_flows.runs.run import Run, digest_options, find_code, make_run_id, now
+from privpipe_flows.runs.run import (
+    Run,
+    digest_options,
+    find_attack_options,
+    find_code,
+    find_fitted,
+    make_run_id,
+    now,
+)
 from privpipe_flows.runs.stages.budget import MOST_CHUNKS, find_constants
 from privpipe_flows.runs.stages.earlier import find_earlier
 from privpipe_flows.runs.stages.gate_check import check_gate
@@ -32,6 +48,9 @@ from privpipe_flows.runs.stages.spend import check_limit
 from privpipe_flows.runs.stages.subject_limit import check_subjects
 
 __all__ = ["check_stage", "check_variation"]
+
+SAMPLE_COLUMNS = 64
+"""Columns of eight bytes beside the features of a drawn record: labels, surroundings, number."""
 
 
 def check_stage(options: RunOptions) -> Run:
@@ -53,8 +72,9 @@ def check_stage(options: RunOptions) -> Run:
     _check_imputed(options, method, training)
     _check_kinds(training)
     method.check(options.method, training.schema)
-    _check_schemas(collection.schema_of_records, training.schema_of_records)
     _check_include(options, collection.schema_of_records)
+    collection = collection.matched(find_fitted(options, training))
+    _check_unknown(options, collection)
     _check_surrogate(options, method)
     _check_partitions(options, collection.schema_of_records)
     if options.audit.group is not None:
@@ -122,8 +142,11 @@ def _check_method(
 def _open(options: RunOptions, roles: dict[Role, tuple[str, ...]]) -> tuple[Collection, Collection]:
     """The records to release and those to learn from, which may be the same."""
     section = options.collection
+    # Surrogates are made of all records at once: a growing collection is released as it stands.
+    whole = METHODS[options.method.name].releases == "surrogate"
+    open_training = open_whole_collection if whole else open_collection
     training = replace(
-        open_collection(
+        open_training(
             options.training_path,
             **roles,
             weights=section.weights,
@@ -135,6 +158,17 @@ def _open(options: RunOptions, roles: dict[Role, tuple[str, ...]]) -> tuple[Coll
     if options.training is not None:
         collection = open_collection(section.path, attributes=roles["attributes"])
     return collection, training
+
+
+def _check_unknown(options: RunOptions, collection: Collection) -> None:
+    """Where profiles that the fit has not seen are refused, so are categories."""
+    unknown = collection.unknown_categories
+    if unknown and getattr(options.method, "unseen", "refuse") == "refuse":
+        raise InputError(
+            f'{say_unknown(unknown)} [method] unseen is "refuse".',
+            remedy='Train on records that have them, or set unseen to "nearest".',
+            code="schema-drift",
+        )
 
 
 def _weighing() -> list[str]:
@@ -242,22 +276,6 @@ def _check_kinds(training: Collection) -> None:
         raise _constant(alone)
 
 
-def _check_schemas(collection: CollectionSchema, training: CollectionSchema) -> None:
-    if collection.n_features != training.n_features:
-        raise InputError(
-            f"The collection has {collection.n_features} features, the training collection "
-            f"{training.n_features}.",
-            remedy="Train on records of the same features.",
-            code="schema-drift",
-        )
-    if collection.feature_names != training.feature_names:
-        raise InputError(
-            "The features of collection and training collection differ in name or order.",
-            remedy="Ingest both from sources with the same columns.",
-            code="schema-drift",
-        )
-
-
 def _check_include(options: RunOptions, schema: CollectionSchema) -> None:
     for name in options.release.include:
         if name in (FEATURES, RELEASED, RECEIPTS, BASIS):
@@ -336,7 +354,7 @@ def _check_outputs(options: RunOptions, collection: Collection) -> None:
                 remedy="Choose another place for the release.",
                 code="output-inside-input",
             )
-    local_path(workspace_url(options.release.path))  # refuses a name that is too long
+    check_name(options.release.path)
     is_published(options, collection)  # raises if something else stands there
     _check_free(options)
     path = local_path(options.release.path)
@@ -344,17 +362,33 @@ def _check_outputs(options: RunOptions, collection: Collection) -> None:
         return
     _check_writable(path)
     schema = collection.schema_of_records
-    needed = schema.n_records * (schema.n_features + 1) * (8 if schema.dtype == "float64" else 4)
+    n_bytes = 8 if schema.dtype == "float64" else 4
+    needed = schema.n_records * (schema.n_features + 1) * n_bytes
+    needed += _plan_sample_bytes(options, collection, 2 * schema.n_features * n_bytes)
     # What an interrupted run has written already needs no more room.
-    needed -= measure_files(join(workspace_url(path), "release"))
+    needed -= sum(measure_files(join(workspace_url(path), part)) for part in ("release", "sample"))
     free = shutil.disk_usage(_existing_parent(path)).free
     if needed > free:
         raise StoreError(
-            f"The release may take {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free "
-            f"at {shown(path)}.",
+            f"The release and the audit's sample may take {needed / 2**30:.1f} GiB, and "
+            f"{free / 2**30:.1f} GiB are free at {shown(path)}.",
             remedy="Free space or choose another place.",
             code="disk-full",
         )
+
+
+def _plan_sample_bytes(options: RunOptions, collection: Collection, n_bytes: int) -> int:
+    """What the audit's samples take, of records of that many bytes raw and released together.
+
+    A sample may be drawn for what is judged and for what singles out; each is written chunk by
+    chunk, with more of each chunk where groups of any size are drawn as a whole.
+    """
+    if not options.audit.adversaries:
+        return 0
+    schema = collection.schema_of_records
+    most = find_attack_options(options).plan_sample(schema.n_records, schema.n_features)
+    drawn = most * (GROUP_SLACK if options.audit.group is not None else 1)
+    return 2 * min(drawn, schema.n_records) * (n_bytes + SAMPLE_COLUMNS * 8)
 
 
 def _check_free(options: RunOptions) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.cleaning_pass import CleaningJob, clean_collection, count_receipts
+from privpipe.cluster.passes.place_pass import find_noted
 from privpipe.cluster.passes.verification import find_damaged_chunks
 from privpipe.errors import IncompleteReleaseError
 from privpipe.records.chunks import check_memory, predict_chunk_memory
@@ -26,6 +27,8 @@ from privpipe.store.releases.release import (
 )
 from privpipe_flows.runs.resume import check_unchanged
 from privpipe_flows.runs.run import Run
+from privpipe_flows.runs.stages.audit_attacks import plan_samples
+from privpipe_flows.runs.stages.audit_places import plan_places
 from privpipe_flows.runs.stages.spend import make_keys, reserve_loss
 from privpipe_flows.runs.stages.subject_limit import write_withheld
 from privpipe_flows.runs.stages.train import Trained
@@ -79,7 +82,10 @@ def clean_stage(
     """Clean what is not clean yet and return the proven receipts."""
     _check_memory(trained, plan, executor)
     prepare_release(plan)
-    done = find_done(plan, executor)
+    places, done = plan_places(run, trained, plan), find_done(plan, executor)
+    if places is not None and done:  # what was not summed up is cleaned again, to the same bytes
+        noted = find_noted(places)
+        done = {chunk: receipt for chunk, receipt in done.items() if chunk in noted}
     keys = make_keys(run, trained) if trained.draws else None
     job = CleaningJob(
         collection=run.collection,
@@ -91,6 +97,8 @@ def clean_stage(
         fill=trained.mean_record,
         keys=keys,
         withheld=write_withheld(run),
+        samples=plan_samples(run, trained, plan),
+        places=places,
     )
     n_done = sum(receipt.rows for receipt in done.values())
     total = (("chunks", float(plan.chunks.n_chunks)),)

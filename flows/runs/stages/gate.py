@@ -17,12 +17,14 @@ import fsspec
 
 from privpipe.attacks.kinds.verdicts.judgement import SCORE_WORDS, is_of_release
 from privpipe.errors import GateError
+from privpipe.numerics.limits import Figure, say_lower, say_upper
 from privpipe.store.access.location import join
 from privpipe.store.arrays.headers import companion_url
 from privpipe.store.releases.release import ReleasePlan, digest_receipts, read_ledger
 from privpipe_flows.runs.approval import read_approval, write_case
 from privpipe_flows.runs.configuration.run_options import GateSection
 from privpipe_flows.runs.run import Run, find_attack_options
+from privpipe_flows.runs.stages.audit_places import say_place
 from privpipe_flows.runs.stages.weaker_limits import list_weaker_limits
 
 __all__ = ["check_gated", "gate_stage", "judge_findings"]
@@ -38,8 +40,8 @@ class Complaint:
     Parameters
     ----------
     code
-        "leaks", "unproven", "unknown", "membership", "utility", "linkage", "required" or
-        "regression".
+        "leaks", "unproven", "unknown", "not-protected", "membership", "utility", "linkage",
+        "required", "constant", "place", "difference" or "regression".
     reason
         In a sentence: what, both numbers.
     """
@@ -128,23 +130,45 @@ def judge_findings(
         Findings of the release to compare with.
     """
     found = [
-        *_judge_adversaries(findings["adversaries"]),
+        *_judge_adversaries(findings["adversaries"], section),
+        *_judge_constant(findings),
+        *_judge_places(findings, section.confidential_advantage_max),
         *_judge_utility(findings, section.utility_loss_max),
         *_judge_kinds(_list_kinds(findings), section),
+        *(Complaint("difference", said) for said in findings.get("differences", ())),
     ]
     if previous is not None:
         found += _judge_regression(findings, previous, section.regression_max)
     return found
 
 
-def _judge_adversaries(found: Mapping[str, Any]) -> Iterator[Complaint]:
-    """Every variable that is not safe; the worst verdicts first."""
-    order = ("leaks", "unknown", "unproven")
-    bad = [one for one in found["decisions"] if one["verdict"] != "safe"]
+def _judge_adversaries(found: Mapping[str, Any], section: GateSection) -> Iterator[Complaint]:
+    """Every variable that is not safe, the worst verdicts first; what is accepted is not judged."""
+    order = ("leaks", "unknown", "unproven", "not protected")
+    passes = ("safe", *["not protected"] * (section.single_records == "unprotected"))
+    bad = [one for one in found["decisions"] if one["verdict"] not in passes]
     for one in sorted(bad, key=lambda one: order.index(one["verdict"])):
-        yield Complaint(one["verdict"], one["reason"])
-    if not bad and found["verdict"] != "safe":
+        yield Complaint(one["verdict"].replace(" ", "-"), one["reason"])
+    if not bad and found["verdict"] not in passes:
         yield Complaint(found["verdict"], f"The audit is {found['verdict']}: {found['reason']}.")
+
+
+def _judge_constant(findings: Mapping[str, Any]) -> Iterator[Complaint]:
+    """Features that do not vary hide everything, and no verdict should praise them."""
+    if findings.get("constant"):
+        yield Complaint(
+            "constant", "The released features do not vary: all records are released alike."
+        )
+
+
+def _judge_places(findings: Mapping[str, Any], limit: float) -> Iterator[Complaint]:
+    """Chunks and partitions that surely reveal more than the rest, by more than is allowed."""
+    found = findings.get("places") or {}
+    if found.get("status") == "unknown":
+        yield Complaint("place", f"Which places reveal more is unknown: {found['reason']}.")
+    for one in found.get("places", ()):
+        if not one["excess_lower"] <= limit:
+            yield Complaint("place", say_place(one, limit))
 
 
 def _judge_utility(findings: Mapping[str, Any], limit: float | None) -> Iterator[Complaint]:
@@ -154,22 +178,25 @@ def _judge_utility(findings: Mapping[str, Any], limit: float | None) -> Iterator
     if not findings["desired"]:
         yield Complaint("utility", "No wanted prediction was measured, and its loss is limited.")
     for name, views in findings["desired"].items():
-        raw = _read_score(views.get("raw"))
-        kept = [
-            value
-            for view in ("released", "released, attack retrained")
-            if math.isfinite(value := _read_score(views.get(view)))
-        ]
-        loss = raw - max(kept, default=math.nan)
+        loss = _measure_loss(views)
         # The sample's limits count beside the figure of all judged records, where there are some.
-        sampled = (findings.get("utility") or {}).get(name, {}).get("loss")
-        most = max(loss, sampled["upper"]) if sampled else loss
-        if not most <= limit:
-            reach = f", at most {sampled['upper']:.3g}" if sampled else ""
+        measured = [loss]
+        if (sampled := (findings.get("utility") or {}).get(name)) is not None:
+            measured.append(Figure.read(sampled.get("loss")))
+        worst = max(measured, key=lambda one: one.over(limit))
+        if not worst.within(limit):
             yield Complaint(
                 "utility",
-                f"The wanted prediction of {name!r} loses {loss:.3g}{reach}; allowed {limit:g}.",
+                f"The wanted prediction of {name!r} loses {worst.say(limit)}; allowed {limit:g}.",
             )
+
+
+def _measure_loss(views: Mapping[str, Any]) -> Figure:
+    """What the best use of the release loses; unknown where either side is."""
+    kept = [_read_score(views.get(view)) for view in ("released", "released, attack retrained")]
+    best = max((value for value in kept if math.isfinite(value)), default=math.nan)
+    loss = _read_score(views.get("raw")) - best
+    return Figure(loss, loss, loss, "it was not measured on raw and released records")
 
 
 def _read_score(view: Mapping[str, float] | None) -> float:
@@ -199,60 +226,95 @@ def _judge_kinds(attacks: Mapping[str, Any], section: GateSection) -> Iterator[C
             )
         elif kind == "linkage" and section.linkage_max is not None:
             yield from _judge_linkage(found["report"], section.linkage_max)
-    members = attacks.get("training_membership") or {}
-    if members.get("status") == "measured":
-        yield from _judge_membership(members["report"], section)
+    members = attacks.get("training_membership")
+    if members is not None:
+        yield from _judge_membership(members, section)
 
 
-def _judge_membership(report: Mapping[str, Any], section: GateSection) -> Iterator[Complaint]:
-    """A published model that tells whom it learned from; the worst score, if it is beyond."""
-
-    def allow(score: str) -> float:
-        exposed = score.startswith("tpr")
-        return section.exposed_max if exposed else section.confidential_advantage_max
-
-    worst = max(report["differences"], key=lambda one: one["advantage_lower"] - allow(one["score"]))
-    if worst["advantage_lower"] > allow(worst["score"]):
+def _judge_membership(found: Mapping[str, Any], section: GateSection) -> Iterator[Complaint]:
+    """Whether a published model may tell whom it learned from; the score farthest beyond."""
+    if found["status"] != "measured":
+        reason = found.get("reason", "it was not measured")
+        yield Complaint("membership", f"Whom the model learned from is unknown: {reason}.")
+        return
+    report = found["report"]
+    if report.get("n_unknown"):
         yield Complaint(
             "membership",
-            f"The model tells whom it learned from: {worst['adversary'].replace('_', ' ')} reaches "
-            f"{SCORE_WORDS[worst['score']]} of {worst['estimate']:.4g}, an advantage of "
-            f"{worst['advantage']:.3g} ({worst['advantage_lower']:.3g} to "
-            f"{worst['advantage_upper']:.3g}); allowed {allow(worst['score']):g}.",
+            f"Whom the model learned from is unknown: {report['n_unknown']} adversaries failed.",
+        )
+
+    def allow(one: Mapping[str, Any]) -> float:
+        exposed = str(one["score"]).startswith("tpr")
+        return section.exposed_max if exposed else section.confidential_advantage_max
+
+    def reach(one: Mapping[str, Any]) -> float:
+        return Figure.read(one, "advantage").over(allow(one)) / max(allow(one), 1e-6)
+
+    worst = max(report["differences"], key=reach, default=None)
+    if worst is None:
+        yield Complaint("membership", "Whom the model learned from is unknown: nothing was scored.")
+    elif not (figure := Figure.read(worst, "advantage")).within(limit := allow(worst)):
+        tells = "tells" if figure.exceeds(limit) else "may tell"
+        yield Complaint(
+            "membership",
+            f"The model {tells} whom it learned from: {worst['adversary'].replace('_', ' ')} has "
+            f"by {SCORE_WORDS[worst['score']]} an advantage of {figure.say(limit)}; allowed "
+            f"{limit:g}.",
         )
 
 
 def _judge_linkage(report: Mapping[str, Any], limit: float) -> Iterator[Complaint]:
-    best = max(report["attacks"], key=lambda one: one["top_1"]["upper"])
-    share, chance = best["top_1"], report["chance_1"]
-    beyond = share["upper"] - chance
-    if not beyond <= limit:
+    chance = Figure.read({"estimate": report["chance_1"]}).estimate
+
+    def measure(one: Mapping[str, Any]) -> Figure:
+        return Figure.read(one["top_1"]).minus_share(chance)
+
+    best = max(report["attacks"], key=lambda one: measure(one).over(limit))
+    if not (figure := measure(best)).within(limit):
         yield Complaint(
             "linkage",
             f"The release of a known record is found at once ({best['method']} linkage) for "
-            f"{share['estimate']:.3g} of the records, at most {share['upper']:.3g} (chance "
-            f"{chance:.3g}); allowed {limit:g} beyond chance.",
+            f"{figure.say(limit)} of the records beyond chance ({chance:.3g}); allowed {limit:g}.",
         )
 
 
 def _judge_regression(
     findings: Mapping[str, Any], previous: Mapping[str, Any], limit: float
 ) -> Iterator[Complaint]:
-    """Variables of which an adversary may gain more than of the previous release."""
-    before = {one["target"]: one for one in previous["adversaries"]["decisions"]}
-    for one in findings["adversaries"]["decisions"]:
-        new, old = _read_gain(one), _read_gain(before.get(one["target"]))
-        if not new - old <= limit:
+    """Variables of which an adversary may gain more than of the previous release, by any score."""
+    found, before = findings["adversaries"], previous["adversaries"]
+    by_score = bool(found.get("table")) and bool(before.get("table"))
+    for target in [one["target"] for one in found["decisions"]]:
+        new, old = (_read_gains(one, target, by_score=by_score) for one in (found, before))
+        more = {
+            score: Figure(gain, gain, gain).minus_share(old.get(score, math.nan))
+            for score, gain in new.items()
+        }
+        score = max(more, key=lambda one: more[one].over(limit), default="")
+        if not more.get(score, Figure.unknown("")).within(limit):
+            by = f" by {SCORE_WORDS[score]}" if score in SCORE_WORDS else ""
             yield Complaint(
                 "regression",
-                f"Of {one['target']!r} an adversary may gain {new:.3g}, of the previous release "
-                f"{old:.3g}; allowed {limit:g} more.",
+                f"Of {target!r} an adversary may gain {say_upper(new.get(score, math.nan))}{by}, "
+                f"of the previous release {say_lower(old.get(score, math.nan))}; allowed "
+                f"{limit:g} more.",
             )
 
 
-def _read_gain(decision: Mapping[str, Any] | None) -> float:
-    value = (decision or {}).get("gain_upper")
-    return math.nan if value is None else float(value)
+def _read_gains(found: Mapping[str, Any], target: str, *, by_score: bool) -> dict[str, float]:
+    """The largest upper limit of a gain, by score that decides; NaN where one is unknown."""
+    if not by_score:
+        mine = next((one for one in found["decisions"] if one["target"] == target), None)
+        return {"": Figure.read(mine, "gain").upper}
+    decides = {"r2", *found["options"]["decides"]}
+    gains: dict[str, float] = {}
+    for row in found["table"]:
+        if row["target"] == target and is_of_release(row["source"]) and row["score"] in decides:
+            upper = Figure.read(row, "gain").upper
+            known = gains.get(row["score"], -math.inf)
+            gains[row["score"]] = math.nan if math.isnan(known + upper) else max(known, upper)
+    return gains
 
 
 def find_ways_out(findings: Mapping[str, Any], run: Run) -> str:
@@ -263,7 +325,9 @@ def find_ways_out(findings: Mapping[str, Any], run: Run) -> str:
     if telling := _find_telling(findings["adversaries"]):
         ways.insert(0, f"Release without {telling}, which leaks by itself")
         ways[1] = f"or {ways[1][0].lower()}{ways[1][1:]}"
-    if measured := _find_limits(findings["adversaries"], run):
+    listed = (findings.get("places") or {}).get("places", ())
+    in_places = max((one["excess_lower"] for one in listed), default=0.0)
+    if measured := _find_limits(findings["adversaries"], run, in_places):
         ways.append(f"or allow what was measured: [gate] {measured}")
     ways.append(
         "or override this once: privpipe approve RELEASE --name NAME --reason REASON; "
@@ -297,7 +361,7 @@ def _is_beyond(one: Mapping[str, Any]) -> bool:
     return one["gain_lower"] is not None and one["gain_lower"] > one["allowed"]
 
 
-def _find_limits(found: Mapping[str, Any], run: Run) -> str:
+def _find_limits(found: Mapping[str, Any], run: Run, in_places: float) -> str:
     """The least limits, in hundredths, with which every variable would be safe.
 
     Nothing where there are none: of an audit that misses a planted leak whatever its size.
@@ -317,6 +381,7 @@ def _find_limits(found: Mapping[str, Any], run: Run) -> str:
             return ""
         name = "exposed_max" if row["score"].startswith("tpr") else "confidential_advantage_max"
         limits[name] = max(limits[name], row["gain_upper"])
+    limits["confidential_advantage_max"] = max(limits["confidential_advantage_max"], in_places)
     shown = {name: min(1.0, math.ceil(100 * x) / 100) for name, x in limits.items()}
     missed = [one["size"] for one in found.get("power", ()) if not one["finds"]]
     if None in missed:

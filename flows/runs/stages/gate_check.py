@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import fsspec
+
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.readers import ALONE, TOGETHER, choose_readers
-from privpipe.attacks.kinds.all_but_one import count_targets
+from privpipe.attacks.kinds.recovery import count_needed_trials
 from privpipe.attacks.kinds.verdicts.judgement import SCORE_WORDS
 from privpipe.attacks.kinds.verdicts.needed import (
     plan_membership_reach,
@@ -17,13 +21,18 @@ from privpipe.attacks.kinds.verdicts.needed import (
     plan_recovery_reach,
 )
 from privpipe.attacks.kinds.verdicts.reach import ROOM, plan_needed_records, plan_reach
-from privpipe.attacks.kinds.verdicts.record_decisions import RECORD_ATTACKS, halve_level
+from privpipe.attacks.kinds.verdicts.record_decisions import (
+    RECORD_ATTACKS,
+    halve_level,
+    share_level,
+)
 from privpipe.attacks.statistics.measures import EXPOSURES
 from privpipe.errors import OptionError, StoreError
+from privpipe.numerics.limits import say_upper
 from privpipe.protocols import Column, Method
 from privpipe.sanitizers import METHODS
-from privpipe.store.access.location import shown
-from privpipe.store.arrays.headers import exists, read_header
+from privpipe.store.access.location import join, shown
+from privpipe.store.arrays.headers import companion_url, exists, read_header
 from privpipe.store.collections.collection import Collection
 from privpipe_flows.runs.configuration.run_options import RunOptions
 from privpipe_flows.runs.run import Run, find_attack_options
@@ -43,6 +52,11 @@ __all__ = [
 
 HOLDOUT = 0.5
 """Share held out where the default share is too few records to show anything."""
+
+UNPROTECTED = (
+    "surrogates carry exact coefficients, so that single records are not protected: whoever knows "
+    "all others solves for the one that is left, and so does whoever has a release without it"
+)
 
 UNGATED = "or set [gate] enforce = false, which publishes it as not gated"
 
@@ -95,7 +109,8 @@ class GateNeeds:
             f"{needed} different held-out records show that an adversary's gain in "
             f"{score} of {self.variable!r} is within {self.limit:g} (of {self.n_intervals} "
             f"intervals that hold together); at most {self.n_held_out:,} are held out, with which "
-            f"the upper limit of even a guess is {self.reaches:.3g}."
+            f"the upper limit of even a guess is "
+            f"{say_upper(self.reaches, self.limit)}."
         )
 
 
@@ -125,13 +140,18 @@ def check_gate(run: Run) -> None:
         way = "Hold records out"
     elif not options.audit.adversaries and training.confidential:
         why = "[audit] adversaries is empty, so that nothing would be attacked"
+    elif _mixes_records(method) and options.gate.single_records != "unprotected":
+        why = UNPROTECTED
+        way = 'Accept that by name, with [gate] single_records = "unprotected"'
     if why:
         raise OptionError(
-            f"The gate cannot be passed: {why}; unknown never passes.",
+            f"The gate cannot be passed: {why}; unknown never passes."
+            if why != UNPROTECTED
+            else f"The gate cannot be passed: {why}.",
             remedy=f"{way}, {UNGATED}.",
             code="gate-cannot-pass",
         )
-    n_earlier = count_earlier(run)
+    n_earlier = 0 if method.releases == "surrogate" else count_earlier(run)
     needs = plan_gate(options, training, n_earlier=n_earlier)
     if needs is not None and not needs.can_pass:
         keys = write_keys(suggest_gate(options, training, n_earlier=n_earlier))
@@ -218,16 +238,15 @@ def plan_limits(
     found: list[GateNeeds] = []
     if _mixes_records(METHODS[options.method.name]):
         attacked = halve_level(attacked)
-        found = _plan_records(attacked, n_records, n_held_out, training.schema.n_features + 1)
+        found = _plan_records(attacked, n_records, n_held_out)
     return found + _plan_variables(options, attacked, training, n_held_out, rarest, n_earlier)
 
 
-def _plan_records(
-    attacked: AttackOptions, n_records: int, n_held_out: int, width: int
-) -> list[GateNeeds]:
+def _plan_records(attacked: AttackOptions, n_records: int, n_held_out: int) -> list[GateNeeds]:
     """What the attacks on single records ask for."""
     n_members, n_others = (min(n, MOST_RECORDS) for n in (n_records - n_held_out, n_held_out))
-    n_targets = min(n_members, count_targets(width))
+    level = share_level(attacked).level
+    n_targets = min(n_members, count_needed_trials(attacked.max_exposed, level))
     recovered = plan_recovery_reach(attacked, n_targets)
     return [
         GateNeeds(
@@ -240,7 +259,7 @@ def _plan_records(
             plan_membership_reach(attacked, n_members, n_others),
         ),
         GateNeeds(
-            RECORD_ATTACKS["all_but_one"],
+            RECORD_ATTACKS["outlying_record"],
             "share_recovered",
             # Records of the fit are attacked; of few, fewer. However many are held out.
             0 if recovered <= attacked.max_exposed else math.inf,
@@ -345,11 +364,28 @@ def count_attacks(options: RunOptions, column: Column, has_desired: bool, n_earl
     attacked, release = find_attack_options(options), options.release
     beside = bool(release.include) or release.partitions or options.training is None
     beside &= METHODS[options.method.name].releases == "rows"  # surrogates stand beside nobody
-    readings = ["released", "bits", *["everything"] * beside, *["joined"] * has_desired]
+    readings = [
+        "released",
+        "bits",
+        "surroundings",
+        *["everything"] * beside,
+        *["joined"] * has_desired,
+    ]
     readings += [f"{ALONE}{name}" for name in release.include]
     readings += [f"{TOGETHER}{k}" for k in range(n_earlier)]
     kind = column.is_categorical
     return sum(len(choose_readers(reading, kind, attacked)) for reading in readings)
+
+
+def _read_audit(url: str) -> Mapping[str, Any]:
+    """The whole audit beside a release; what its header says of it where that is not there."""
+    with suppress(OSError, ValueError):
+        report = join(companion_url(url, "report"), "audit.json")
+        with fsspec.open(report, encoding="utf-8", mode="rt") as file:
+            found: Mapping[str, Any] = json.load(file)
+        return found
+    header: Mapping[str, Any] = read_header(url, "release")["audit"]
+    return header
 
 
 def read_previous(options: RunOptions, training: Collection) -> Mapping[str, Any] | None:
@@ -371,7 +407,7 @@ def read_previous(options: RunOptions, training: Collection) -> Mapping[str, Any
             remedy="Name a published release, or leave it out.",
             code="missing",
         )
-    findings: Mapping[str, Any] = read_header(url, "release")["audit"]
+    findings = _read_audit(url)
     judged = {one["target"] for one in findings["adversaries"].get("decisions", ())}
     missing = [column.name for column in training.schema.confidential if column.name not in judged]
     if missing:

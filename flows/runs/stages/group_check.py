@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
@@ -21,7 +21,7 @@ __all__ = ["GroupNeeds", "plan_groups"]
 
 @dataclass(frozen=True)
 class GroupNeeds:
-    """What the gate asks of groups where their records are alike.
+    """What the gate asks of groups where their records are alike, or of records that name them.
 
     Parameters
     ----------
@@ -38,6 +38,9 @@ class GroupNeeds:
         out, which are given whole, so many are judged.
     gate
         What the gate would need, counting groups that are judged where it counts records.
+    named
+        Whether its variable says which group a record is of: then it counts records, since those
+        of another time judge.
     """
 
     name: str
@@ -47,6 +50,7 @@ class GroupNeeds:
     max_records: int
     mean: float
     gate: GateNeeds
+    named: bool = False
 
     @property
     def is_enough(self) -> bool:
@@ -56,6 +60,8 @@ class GroupNeeds:
     def describe(self) -> str:
         """In a sentence or two."""
         gate = self.gate
+        if self.named:
+            return self._describe_named()
         held_out = f"{self.n_groups:,} groups of {self.name!r}, {self.n_held_out:,} held out"
         if gate.n_held_out < self.n_held_out:
             held_out += f", {gate.n_held_out:,} judged by {self.max_records:,} records"
@@ -67,6 +73,27 @@ class GroupNeeds:
             f"is {gate.reaches:.3g}, allowed {gate.limit:g}, and planted leaks may not be found: "
             f"the gate may stay closed whatever is released. {self._say_needed()}, or raise the "
             "limits of [gate]."
+        )
+
+    def _describe_named(self) -> str:
+        """The same where the groups are the classes."""
+        gate = self.gate
+        found = (
+            f"{gate.variable!r} says which of {self.n_groups:,} groups of {self.name!r} a record "
+            f"is of: {self.n_held_out:,} groups are held out, and judged by "
+            f"{gate.n_held_out:,} of their records, at other times than those that train"
+        )
+        if self.is_enough:
+            return f"{found}: enough for the gate."
+        if not math.isfinite(gate.n_needed):
+            return f"{found}. No number of records is enough. Raise the limits of [gate]."
+        also = f", judged with [audit] max_records = {gate.n_needed:.0f}"
+        return (
+            f"{found}. With so few the upper limit of even a guess is {gate.reaches:.3g}, allowed "
+            f"{gate.limit:g}: the gate may stay closed whatever is released. About "
+            f"{gate.n_needed:,.0f} records of the same groups would have to be held out"
+            f"{also * (gate.n_needed > self.max_records)}; more groups do not help. Take more "
+            "stretches of time of each, or raise the limits of [gate]."
         )
 
     def _say_needed(self) -> str:
@@ -106,7 +133,7 @@ def plan_groups(run: Run, tally: GroupTally | None) -> GroupNeeds | None:
         return None
     columns = [c for c in run.training.schema.confidential if c.name in tally.shares]
     options = find_attack_options(run.options)
-    found = [one for column in columns for one in _plan_limits(run, options, column, tally)]
+    found = [one for column in columns for one in _plan_column(run, options, column, tally)]
     worst = max(found, key=lambda one: (one.n_needed, one.reaches / one.limit), default=None)
     if worst is None:
         return None
@@ -118,6 +145,7 @@ def plan_groups(run: Run, tally: GroupTally | None) -> GroupNeeds | None:
         options.max_records,
         tally.mean,
         worst,
+        _is_named(tally, worst.variable),
     )
 
 
@@ -126,14 +154,41 @@ def _count_judged(options: AttackOptions, tally: GroupTally) -> int:
     return min(tally.n_held_out, int(options.max_records / tally.mean))
 
 
-def _plan_limits(
+def _is_named(tally: GroupTally, name: str) -> bool:
+    """Whether a value of the variable is of one group alone."""
+    return min(tally.shares[name], default=1.0) * tally.n_groups < 1.5
+
+
+def _plan_column(
     run: Run, options: AttackOptions, column: Column, tally: GroupTally
 ) -> Iterator[GateNeeds]:
-    """What every limit asks for of one variable."""
-    shares: Sequence[float] = tally.shares[column.name]
-    n_attacks = count_attacks(
+    """What every limit asks for of one variable, in groups or in records of those it names."""
+    named, n_groups = _is_named(tally, column.name), max(2, tally.n_held_out)
+    sizes = list_known_sizes(column, options, tally.typical, named=named)
+    shares: Sequence[float] = (1 / n_groups,) * n_groups if named else tally.shares[column.name]
+    n_judged = _count_judged(options, tally)
+    if not named:
+        yield from _plan_limits(run, options, column, shares, n_judged, len(sizes))
+        return
+    largest = max((size for size in sizes if size is not None), default=1)
+    n_records = int(min(options.max_records, tally.n_held_out * tally.mean))
+    n_sets = max(2, n_records // largest)
+    for one in _plan_limits(run, options, column, shares, n_sets, len(sizes)):
+        yield replace(one, n_needed=largest * one.n_needed, n_held_out=n_records)
+
+
+def _plan_limits(
+    run: Run,
+    options: AttackOptions,
+    column: Column,
+    shares: Sequence[float],
+    n_judged: int,
+    n_sizes: int,
+) -> Iterator[GateNeeds]:
+    """What every limit asks for of so many groups, or sets of records of one, that judge."""
+    n_attacks = n_sizes + count_attacks(
         run.options, column, bool(run.training.desired), count_earlier(run)
-    ) + len(list_known_sizes(column, options, tally.typical))
+    )
     n_variables = len(run.training.schema.confidential)
     n_classes = max(2, len(shares)) if column.is_categorical else None
     given: dict[str, Any] = {
@@ -141,11 +196,9 @@ def _plan_limits(
         "n_classes": n_classes,
         "n_variables": n_variables,
     }
-    n_judged = _count_judged(options, tally)
-    n_test = max(2, int(n_judged * options.test_share))
     needed = plan_needed_groups(options, shares=shares, **given)
     for score, n_needed in needed.items():
-        reaches = plan_reach(options, score, n_test, shares=shares, grouped=True, **given)
+        reaches = plan_reach(options, score, max(2, n_judged), shares=shares, grouped=True, **given)
         n_intervals = n_attacks * len(needed)
         yield GateNeeds(
             column.name,

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from functools import reduce
 from importlib.metadata import version
 from typing import Any
 
-from privpipe.capabilities import BoundCounts
 from privpipe.cluster.events import Event, Listener, ignore
+from privpipe.odds import MEANINGLESS, say_odds
 from privpipe.protocols import Guarantee
 from privpipe.report.audit_text import write_audit_markdown
+from privpipe.report.pages.published_findings import (
+    hide_small_count,
+    publish_findings,
+    publish_guarantee,
+    say_promised,
+)
 from privpipe.sanitizers.utility_summary import UtilitySummary
 from privpipe.store.access.location import join
 from privpipe.store.access.text import write_file
@@ -27,12 +32,12 @@ from privpipe_flows.runs.stages.earlier import note_release
 from privpipe_flows.runs.stages.gate import check_gated
 from privpipe_flows.runs.stages.prove import describe_proof
 from privpipe_flows.runs.stages.spend import confirm_loss
-from privpipe_flows.runs.stages.train import Trained
+from privpipe_flows.runs.stages.train import Trained, find_training
 
 __all__ = [
     "count_unseen",
+    "count_withheld",
     "describe_run",
-    "merge_bounded",
     "merge_utility",
     "publish_stage",
     "write_pages",
@@ -60,17 +65,12 @@ def publish_stage(
     """
     check_gated(findings)
     check_unchanged(run)
-    if trained.n_records is None:  # surrogates are records of nobody
-        note_release(run)
+    chain = note_release(run, trained.model_digest)
     if exists(run.work_model_url):  # otherwise a run died between this line and the next
         publish_model(run.work_model_url, run.model_url)
     header = _header(run, trained, findings) | _describe_records(run, trained, plan)
-    header["n_withheld"] = sum(receipt.withheld for receipt in receipts.values())
-    header["n_unseen"] = count_unseen(receipts)
-    bounded = merge_bounded(receipts)
-    header["bounded"] = None if bounded is None else asdict(bounded)
-    utility = merge_utility(receipts)
-    header["e_utility"] = None if utility is None else utility.as_dict()
+    header["account"] = chain.describe()
+    header["n_withheld"] = count_withheld(receipts)
     n_objects = plan.chunks.n_chunks * len(plan.arrays)
     listener(Event("publish", "begins", n_objects, "objects"))
     publish_release(
@@ -88,10 +88,9 @@ def merge_utility(receipts: Mapping[int, Receipt]) -> UtilitySummary | None:
     return reduce(lambda left, right: left.merge(right), found) if found else None
 
 
-def merge_bounded(receipts: Mapping[int, Receipt]) -> BoundCounts | None:
-    """What bounding did to all records, from the receipts; None where the map bounds none."""
-    found = [receipt.bounded for receipt in receipts.values() if receipt.bounded is not None]
-    return reduce(lambda left, right: left.merge(right), found) if found else None
+def count_withheld(receipts: Mapping[int, Receipt]) -> int | None:
+    """Rows that hold nothing, for the header; None where they are few."""
+    return hide_small_count(sum(receipt.withheld for receipt in receipts.values()))
 
 
 def count_unseen(receipts: Mapping[int, Receipt]) -> int | None:
@@ -124,7 +123,7 @@ def describe_run(run: Run, trained: Trained) -> dict[str, str]:
     """What an audit is of, for its report: no path, no value of a record."""
     return {
         "method": f"{run.method.name} ({run.method.source})",
-        "guarantee": _say_guarantee(trained.guarantee),
+        _name_promise(trained.guarantee): _say_guarantee(trained.guarantee),
         "run": run.run_id,
         "started": run.state.started,
         "source": run.collection.digest,
@@ -149,17 +148,25 @@ def _describe_records(run: Run, trained: Trained, plan: ReleasePlan) -> dict[str
     }
 
 
+def _name_promise(guarantee: Guarantee) -> str:
+    """The heading of what is promised; a promise that means nothing has none."""
+    means_nothing = guarantee.kind == "local_dp" and not (guarantee.number or 0) < MEANINGLESS
+    return "noise" if means_nothing else "guarantee"
+
+
 def _say_guarantee(guarantee: Guarantee) -> str:
     """A guarantee in a line, without what says nothing."""
-    number = "" if guarantee.number is None else f" {guarantee.number:g}"
+    number = "" if guarantee.number is None else f" {say_promised(guarantee.number)}"
     promised = guarantee.kind != "none"
+    odds = say_odds(guarantee.number or 0) if guarantee.kind == "local_dp" else ""
     parts = [
         guarantee.statement or ("" if promised else "no promise for single records"),
         f"{guarantee.kind}{number} {guarantee.unit}".strip() if promised else "",
+        odds,
         guarantee.scope if promised else "",
         guarantee.theorem,
         guarantee.assumptions,
-        f"delta {guarantee.delta:g}" if guarantee.delta else "",
+        f"delta {say_promised(guarantee.delta)}" if guarantee.delta else "",
         f"protects {guarantee.protects}" if promised else "",
         ", ".join(f"{name} {value:g}" for name, value in guarantee.parameters),
     ]
@@ -172,15 +179,14 @@ def _header(run: Run, trained: Trained, findings: Mapping[str, Any]) -> dict[str
         "method_source": run.method.source,
         "options": run.method_options(),
         "options_sha256": digest_options(run.options),
-        "guarantee": asdict(trained.guarantee),
+        "guarantee": publish_guarantee(trained.guarantee),
         "promise": trained.guarantee.statement or None,
         "source_digest": run.collection.digest,
-        "training_digest": run.training.digest,
+        "training_digest": find_training(run),
         **describe_proof(run),
         "model_digest": trained.model_digest,
         "versions": list_versions(),
         "started": run.state.started,
         "published": now(),
-        # How training went is for those who run it: losses are sums over single records.
-        "audit": {key: value for key, value in findings.items() if key != "training"},
+        "audit": publish_findings(findings),
     }

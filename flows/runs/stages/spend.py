@@ -10,11 +10,14 @@ from contextlib import contextmanager
 from privpipe.errors import GuaranteeError
 from privpipe.records.partitions import Partition
 from privpipe.store.access.location import list_keys, local_path, open_store
-from privpipe.store.keyring.account import Account, Charge, add_up_losses, find_account
+from privpipe.store.keyring.account import Charge, add_up_losses
+from privpipe.store.keyring.account_chain import append_link, check_chain
 from privpipe.store.keyring.keyfiles import check_keys_apart
 from privpipe.store.keyring.partition_keys import PartitionKeys, make_partition_keys
 from privpipe.store.releases.release import ReleasePlan
 from privpipe_flows.runs.run import Run
+from privpipe_flows.runs.stages.known_records import find_sketches, open_account
+from privpipe_flows.runs.stages.remembered import check_remembered
 from privpipe_flows.runs.stages.train import Trained
 
 __all__ = [
@@ -22,14 +25,8 @@ __all__ = [
     "confirm_loss",
     "confirm_published",
     "make_keys",
-    "open_account",
     "reserve_loss",
 ]
-
-
-def open_account(run: Run) -> Account:
-    """The account of a run."""
-    return Account(find_account(run.options.privacy.account))
 
 
 def check_limit(run: Run) -> None:
@@ -49,15 +46,17 @@ def check_limit(run: Run) -> None:
     if epsilon is None:
         return
     account = open_account(run)
+    check_remembered(run, check_chain(account.url))
     for part in run.collection.schema_of_records.partitions:
         loss = account.read(part.digest)
         repeats = any(entry.epsilon >= epsilon for entry in loss.entries)
         if limit is None or repeats:
             continue
-        if add_up_losses([loss.epsilon, epsilon]) > limit:
+        lost = max(loss.epsilon, account.read_joined(part.digest)[0])
+        if add_up_losses([lost, epsilon]) > limit:
             raise GuaranteeError(
-                f"A partition has lost epsilon {loss.epsilon:g}; another {epsilon:g} would be "
-                f"above [privacy] limit = {limit:g}.",
+                f"A partition has lost epsilon {lost:g}; another {epsilon:g} would be above "
+                f"[privacy] limit = {limit:g}.",
                 remedy="Decide on another limit. `privpipe account` lists what was lost.",
                 code="account-exhausted",
             )
@@ -114,25 +113,35 @@ def reserve_loss(
     Yields
     ------
     loss
-        Largest epsilon that a partition of this run has lost by now, this run included; 0 where
-        nothing is counted.
+        Largest epsilon that a record of this run has lost by now, this run included, in whatever
+        partition it stood; 0 where nothing is counted.
 
     Raises
     ------
     GuaranteeError
         If a partition would lose more than the limit.
     StoreError
-        If the account cannot be reached, or is damaged.
+        If the account cannot be reached, or is damaged; FormatError if the sketch of a partition
+        that was ever charged is missing.
     """
     charges = _list_charges(trained, keys)
     account = open_account(run)
     if charges:
+        find_sketches(run).check(
+            [
+                *(charge.partition for charge in charges),
+                *(loss.partition for loss in account.read_all() if loss.n_charges),
+            ]
+        )
+        check_remembered(run, check_chain(account.url))
         account.reserve(charges, run.run_id, run.options.privacy.limit)
+        append_link(account.url, "charge")
     try:
-        yield max((account.read(charge.partition).epsilon for charge in charges), default=0.0)
+        yield max((account.read_joined(charge.partition)[0] for charge in charges), default=0.0)
     except BaseException:
         if charges and not _has_written(plan):
             account.record("void", charges, run.run_id)
+            append_link(account.url, "charge")
         raise
 
 
@@ -147,11 +156,13 @@ def confirm_loss(run: Run, trained: Trained) -> None:
         return
     charges = _list_charges(trained, make_keys(run, trained))
     if charges:
-        open_account(run).record("confirm", charges, run.run_id)
+        (account := open_account(run)).record("confirm", charges, run.run_id)
+        append_link(account.url, "charge")
 
 
 def confirm_published(run: Run, run_id: str) -> None:
     """The same for a run that died between its release and its account."""
     if run.method.loses(run.options.method) is not None:
         digests = [part.digest for part in run.collection.schema_of_records.partitions]
-        open_account(run).confirm_run(digests, run_id)
+        (account := open_account(run)).confirm_run(digests, run_id)
+        append_link(account.url, "charge")

@@ -15,17 +15,20 @@ from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.pass_checkpoints import KnownSteps
 from privpipe.cluster.passes.pricing_rounds import ClusterPricing
 from privpipe.cluster.passes.reduce import ShardedCollection
-from privpipe.errors import StoreError
+from privpipe.errors import InputError, StoreError
 from privpipe.numerics.regression.moments import CoMoments
 from privpipe.protocols import FloatArray, Guarantee, RecordMap, Shard
 from privpipe.sanitizers.composed.standardiser import fit_standardised
+from privpipe.sanitizers.names import schema_of, with_schema
 from privpipe.store.arrays.headers import check_output_free, exists
-from privpipe.store.models.artifacts import digest_map, open_model, write_model
+from privpipe.store.models.artifacts import digest_map, open_model, read_model_header, write_model
 from privpipe.store.models.predictor_files import read_predictor
 from privpipe_flows.runs.run import Run, list_versions, now
+from privpipe_flows.runs.stages.earlier import find_earlier, find_model
+from privpipe_flows.runs.stages.known_records import sketch_records
 from privpipe_flows.runs.stages.subject_limit import count_subjects, protect_subjects
 
-__all__ = ["Trained", "read_files", "train_stage"]
+__all__ = ["Trained", "find_training", "read_files", "train_stage"]
 
 
 @dataclass(frozen=True)
@@ -72,9 +75,18 @@ class Trained:
 
 def train_stage(run: Run, executor: Executor) -> Trained:
     """Fit on the training records that are not held out; a stored model is never fitted again."""
+    sketch_records(run, executor)
+    if run.options.audit.earlier:
+        find_earlier(run)  # of other records they are refused now that records are known
     if exists(run.stored_model_url):
-        return _describe(open_model(run.stored_model_url), run, executor)
+        fitted = open_model(run.stored_model_url)
+        _check_trained_alike(fitted, run)
+        return _describe(fitted, run, executor)
     check_output_free(run.model_url)
+    known = find_model(run)  # two models of nearly the same records tell of one
+    if known is not None and _is_alike(open_model(known), known, run):
+        write_model(open_model(known), run.work_model_url, _head_again(known))
+        return _describe(open_model(run.stored_model_url), run, executor)
     shards = _shards(run, executor)
     extra: dict[str, Any] = dict(read_files(run))
     if run.method.prices:
@@ -87,6 +99,7 @@ def train_stage(run: Run, executor: Executor) -> Trained:
     standardises = run.options.collection.standardise
     fit = partial(fit_standardised, run.method) if standardises else run.method.fit
     fitted = _lay_out(run, fit(shards, run.options.method, **extra))
+    fitted = with_schema(fitted, run.fitted_schema)
     write_model(
         fitted,
         run.work_model_url,
@@ -94,7 +107,6 @@ def train_stage(run: Run, executor: Executor) -> Trained:
             "method": run.method.name,
             "options": run.method_options(),
             "source": run.method.source,
-            "feature_names": list(_names(run, fitted)),
             "training_digest": run.training.digest,
             "holdout": run.options.audit.holdout,
             "versions": list_versions(),
@@ -104,11 +116,39 @@ def train_stage(run: Run, executor: Executor) -> Trained:
     return _describe(fitted, run, executor)
 
 
-def _names(run: Run, fitted: RecordMap) -> tuple[str, ...]:
-    """What the columns that the map reads are called, where they have names."""
-    if fitted.reads == "attributes":
-        return run.training.attributes
-    return run.training.schema_of_records.feature_names
+def _check_trained_alike(fitted: RecordMap, run: Run) -> None:
+    """A stored model is of records with these names; of an older one, of these very records."""
+    if not _is_alike(fitted, run.stored_model_url, run):
+        raise InputError(
+            "The stored model was trained on records whose columns or categories have other names.",
+            remedy="`privpipe purge`, then run again: the model is learned anew.",
+            code="schema-drift",
+        )
+
+
+def _is_alike(fitted: RecordMap, url: str, run: Run) -> bool:
+    known = schema_of(fitted)
+    if known is not None:
+        return known.encode() == run.fitted_schema.encode()
+    digest = read_model_header(url).get("training_digest")
+    return not run.fitted_schema.knows_names or digest == run.training.digest
+
+
+KEPT = ("method", "options", "source", "feature_names", "training_digest", "holdout", "versions")
+"""Of a model's header, where the model is used again."""
+
+
+def _head_again(url: str) -> dict[str, Any]:
+    header = read_model_header(url)
+    return {key: header[key] for key in (*KEPT, "trained") if key in header}
+
+
+def find_training(run: Run) -> str:
+    """Digest of the records that the stored model was learned from: these, or earlier ones."""
+    if not exists(run.stored_model_url):
+        return run.training.digest
+    header = read_model_header(run.stored_model_url)
+    return str(header.get("training_digest") or run.training.digest)
 
 
 def _lay_out(run: Run, fitted: RecordMap) -> RecordMap:
@@ -120,8 +160,12 @@ def _lay_out(run: Run, fitted: RecordMap) -> RecordMap:
 
 
 def _shards(run: Run, executor: Executor) -> ShardedCollection:
+    training = run.training
+    subject = run.options.privacy.subject or run.split.group
+    if run.method.releases == "surrogate" and subject is not None:  # one person, one leverage
+        training = replace(training, groups=(subject,))
     return ShardedCollection(
-        run.training.keeping(run.split, "fit"), executor, checkpoints=run.checkpoints
+        training.keeping(run.split, "fit"), executor, checkpoints=run.checkpoints
     )
 
 

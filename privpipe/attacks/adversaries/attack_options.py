@@ -96,6 +96,9 @@ class AttackOptions(Options):
     must_find
         Share of records of which a planted leak must be found, or "safe" is "unproven"; see
         `power`.
+    uninformative
+        Confidential variables that raw records are known not to tell. Of any other "safe" needs
+        the raw records, where they are given, to tell more than chance to the same adversaries.
     max_seconds
         Of one attack. An adversary that has not chosen its settings by then is unknown, which
         never passes; the fit that is under way is not cut short. None for no limit: a limit
@@ -112,17 +115,18 @@ class AttackOptions(Options):
     max_exposed: Annotated[float, Field(ge=0, le=1)] = 0.01
     decides: tuple[ScoreName, ...] = ("accuracy", "auc", "tpr_at_0.001", "tpr_at_0.01")
     level: Annotated[float, Field(gt=0, lt=1)] = 0.95
-    max_records: Annotated[int, Field(ge=50)] = 100_000
+    max_records: Annotated[int, Field(ge=50)] = 30_000
     max_bytes: Annotated[int, Field(ge=1 << 20)] = 1 << 28
     max_test: Annotated[int, Field(ge=20)] = 20_000
     tune_share: Share = 0.15
     test_share: Share = 0.3
     min_class_records: Annotated[int, Field(ge=4)] = 10
-    rare_classes: Literal["refuse", "merge"] = "refuse"
+    rare_classes: Literal["refuse", "merge"] = "merge"
     seen_records: Literal["leave_out", "train"] = "leave_out"
     n_replicates: Annotated[int, Field(ge=50)] = 400
     seed: Annotated[int, Field(ge=0)] = 0
     must_find: Annotated[float, Field(gt=0, le=1)] = MUST_FIND
+    uninformative: tuple[str, ...] = ()
     max_seconds: Annotated[float, Field(gt=0)] | None = None
 
     @field_validator("adversaries", "decides")
@@ -140,7 +144,9 @@ class AttackOptions(Options):
 
     def without_limits(self) -> AttackOptions:
         """What decides what is measured: a corrected limit goes on with what was measured."""
-        return replace(self, max_advantage=1.0, max_exposed=1.0, must_find=MUST_FIND)
+        return replace(
+            self, max_advantage=1.0, max_exposed=1.0, must_find=MUST_FIND, uninformative=()
+        )
 
     def find_deadline(self) -> float:
         """When an attack that begins now must have chosen, by `time.monotonic`."""

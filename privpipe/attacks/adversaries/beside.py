@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
 
-__all__ = ["Beside", "expand_beside", "expand_variables", "standardise"]
+__all__ = ["Beside", "code_tasks", "expand_beside", "expand_variables", "standardise"]
 
 INDICATORS = 64
 """Categories of one variable that become indicators: all, or the most frequent."""
@@ -39,6 +40,9 @@ class Beside:
     earlier
         By name, columns of earlier releases of the same records, (n_records, n_columns) each,
         codes as indicators; rows of NaN where nothing was released.
+    surroundings : (n_records, n_columns), optional
+        Of each record what `describe_surroundings` gives of its row, in order where there is a
+        position. Made from the records given, where it is not.
     """
 
     included: FloatArray | None = None
@@ -47,6 +51,7 @@ class Beside:
     partition: IntArray | None = None
     n_variables: int | None = None
     earlier: Mapping[str, FloatArray] = field(default_factory=dict)
+    surroundings: npt.NDArray[np.float32] | None = None
 
     def take(self, rows: IntArray) -> Beside:
         """The same of some records."""
@@ -56,6 +61,7 @@ class Beside:
             position=None if self.position is None else self.position[rows],
             partition=None if self.partition is None else self.partition[rows],
             earlier={name: table[rows] for name, table in self.earlier.items()},
+            surroundings=None if self.surroundings is None else self.surroundings[rows],
         )
 
     def arrays(self) -> dict[str, FloatArray | IntArray]:
@@ -94,6 +100,18 @@ def expand_beside(beside: Beside, withheld: BoolArray) -> FloatArray:
     if beside.partition is not None:
         parts.append(_expand(np.asarray(beside.partition, np.float64), is_categorical=True))
     return np.hstack(parts)
+
+
+def code_tasks(wanted: Beside) -> IntArray | None:
+    """Code of what each record's desired variables say, (n_records,); numbers by their thirds."""
+    if wanted.included is None or not wanted.columns:
+        return None
+    parts = []
+    for j, column in enumerate(wanted.columns):
+        values = np.nan_to_num(np.asarray(wanted.included[:, j], np.float64), nan=-1.0)
+        ends = np.quantile(values, [1 / 3, 2 / 3])
+        parts.append(values if column.is_categorical else np.searchsorted(ends, values))
+    return np.asarray(np.unique(np.column_stack(parts), axis=0, return_inverse=True)[1].ravel())
 
 
 def expand_variables(beside: Beside) -> dict[str, FloatArray]:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray
 
-__all__ = ["Coordinates", "bound_rows", "measure_coordinates"]
+__all__ = ["Coordinates", "bound_rows", "measure_coordinates", "measure_sizes"]
 
 _SAMPLE = 4096
 """Records whose singular values decide the rank."""
@@ -110,6 +110,26 @@ def measure_coordinates(
     for rows in _blocks(len(table)):
         values[rows] = (table[rows][:, varies] - mean[varies]) / scale[varies]
     return Coordinates(values, table.shape[1], None, n_constant)
+
+
+def measure_sizes(x: FloatArray) -> FloatArray:
+    """How large records are, whatever their direction: what shells around a point are made of.
+
+    Parameters
+    ----------
+    x : (n_records, n_features)
+
+    Returns
+    -------
+    sizes : (n_records, 5), in the dtype of `x`
+        Norm, norm about the mean, the same of standardised columns, sum, and largest magnitude.
+    """
+    wide = x.astype(np.float64)
+    centred = wide - wide.mean(axis=0)
+    spread = wide.std(axis=0)
+    scaled = centred / np.where(spread > 0, spread, 1.0)
+    norms = [np.linalg.norm(one, axis=1) for one in (wide, centred, scaled)]
+    return np.column_stack([*norms, wide.sum(axis=1), np.abs(wide).max(axis=1)]).astype(x.dtype)
 
 
 def bound_rows(

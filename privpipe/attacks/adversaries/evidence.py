@@ -10,15 +10,35 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.beside import Beside, expand_beside, expand_variables, standardise
+from privpipe.attacks.adversaries.beside import (
+    Beside,
+    code_tasks,
+    expand_beside,
+    expand_variables,
+    standardise,
+)
 from privpipe.attacks.adversaries.codes import code_column, code_targets, expand_codes
-from privpipe.attacks.adversaries.coordinates import Coordinates, measure_coordinates
+from privpipe.attacks.adversaries.coordinates import (
+    Coordinates,
+    measure_coordinates,
+    measure_sizes,
+)
 from privpipe.attacks.adversaries.readers import ALONE, TOGETHER
+from privpipe.attacks.adversaries.surroundings import describe_surroundings, expand_surroundings
+from privpipe.attacks.statistics.folds import is_of_groups, names_groups
+from privpipe.attacks.statistics.ties import find_ties
 from privpipe.errors import InputError
 from privpipe.numerics.finite import find_empty_rows, find_finite_rows
 from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
 
-__all__ = ["Evidence", "GroupCounts", "LeftOut", "prepare_evidence"]
+__all__ = [
+    "Coverage",
+    "Evidence",
+    "GroupCounts",
+    "LeftOut",
+    "join_included",
+    "prepare_evidence",
+]
 
 
 @dataclass(frozen=True)
@@ -38,6 +58,40 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
+class Coverage:
+    """What the sample of an audit is of.
+
+    Parameters
+    ----------
+    n_records, of_records
+        Records drawn, and those that could have been: held out and labelled.
+    n_chunks, of_chunks
+        Chunks with a record of the sample, and all.
+    n_partitions, of_partitions
+        The same of partitions.
+    """
+
+    n_records: int
+    of_records: int
+    n_chunks: int
+    of_chunks: int
+    n_partitions: int
+    of_partitions: int
+
+    def say(self) -> str:
+        """In words.
+
+        >>> Coverage(30_000, 320_000, 64, 64, 1, 1).say()
+        '30,000 of 320,000 records, of 64 of 64 chunks and 1 of 1 partitions'
+        """
+        return (
+            f"{self.n_records:,} of {self.of_records:,} records, of {self.n_chunks:,} of "
+            f"{self.of_chunks:,} chunks and {self.n_partitions:,} of {self.of_partitions:,} "
+            "partitions"
+        )
+
+
+@dataclass(frozen=True)
 class GroupCounts:
     """Groups among the records of an audit, over which its intervals are.
 
@@ -49,11 +103,16 @@ class GroupCounts:
     shares
         By categorical confidential variable, the share of each class: among groups where each
         group is of one class, else among records.
+    traits, names
+        Variables that all records of a group share, and of these the ones that say which group it
+        is: intervals of those are over stretches of time.
     """
 
     n_groups: int
     name: str = ""
     shares: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    traits: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
     def say(self) -> str:
         """What they are, in the plural.
@@ -73,10 +132,12 @@ class Evidence:
     sources
         What is attacked, by name. Readings of the release: "released" (its features, and which
         rows are withheld), "everything" (these and all that stands beside them) and "bits"
-        (released values as they are, not standardised), "joined" (everything with the wanted
-        answer, where there is one), "alone: NAME" (one included variable by itself) and
-        "together: NAME" (everything with an earlier release of the same records). For comparison,
-        where given: "raw", "noise", and "wanted", the true wanted answer alone.
+        (released values as they are, not standardised, and how large records are), "surroundings"
+        (the rows before and after, gaps between them, how often values occur), "joined"
+        (everything with the wanted answer, where there is one), "alone: NAME" (one included
+        variable by itself) and "together: NAME" (everything with an earlier release of the same
+        records). For comparison, where given: "raw", "noise", and "wanted", the true wanted answer
+        alone.
     columns
         The confidential variables; categorical ones with the classes left in the sample.
     truth : (n_records, n_columns)
@@ -94,6 +155,12 @@ class Evidence:
         Order of the records in time, or in the collection: neighbours are alike.
     group_name
         Variable that names the subject; empty where that is not known.
+    tasks : (n_records,), optional
+        What each record's true wanted answer is, as codes.
+    ties : (n_records,), optional
+        Set of equal records of each, where some are and no subject is known; see `find_ties`.
+    coverage
+        What the sample is of, where that is known.
     """
 
     sources: dict[str, Coordinates]
@@ -107,6 +174,9 @@ class Evidence:
     left_out: tuple[LeftOut, ...] = ()
     places: IntArray | None = None
     group_name: str = ""
+    tasks: IntArray | None = None
+    ties: IntArray | None = None
+    coverage: Coverage | None = None
 
     @property
     def n_records(self) -> int:
@@ -125,6 +195,7 @@ class Evidence:
             "n_withheld": self.n_withheld,
             "n_seen": self.n_seen,
             "groups": None if self.groups is None else self._count_groups(self.groups),
+            "coverage": self.coverage,
         }
 
     def _count_groups(self, groups: IntArray) -> GroupCounts:
@@ -133,7 +204,19 @@ class Evidence:
             for j, column in enumerate(self.columns)
             if column.is_categorical
         }
-        return GroupCounts(len(np.unique(groups)), self.group_name, shares)
+        known = ~np.isnan(self.truth)
+        whole = [is_of_groups(groups[k], y[k]) for k, y in zip(known.T, self.truth.T, strict=True)]
+        names = [
+            column.is_categorical and names_groups(groups[k], y[k])
+            for column, k, y in zip(self.columns, known.T, self.truth.T, strict=True)
+        ]
+        return GroupCounts(
+            len(np.unique(groups)),
+            self.group_name,
+            shares,
+            tuple(c.name for c, is_whole in zip(self.columns, whole, strict=True) if is_whole),
+            tuple(c.name for c, is_name in zip(self.columns, names, strict=True) if is_name),
+        )
 
 
 def _share_classes(truth: FloatArray, groups: IntArray) -> tuple[float, ...]:
@@ -158,6 +241,7 @@ def prepare_evidence(
     places: npt.ArrayLike | None = None,
     beside: Beside | None = None,
     wanted: Beside | None = None,
+    ties: bool = True,
     options: AttackOptions | None = None,
 ) -> Evidence:
     """Draw the bounded sample, standardise what is attacked, and code what is guessed.
@@ -189,6 +273,9 @@ def prepare_evidence(
     wanted
         The true wanted answers, as included variables are given; limits count what is gained
         beyond knowing them.
+    ties
+        Whether equal measured records are repeats of one, on one side of every split; categorical
+        ones (see `features`) are equal by nature.
     options
         Bounds and the treatment of rare classes.
 
@@ -205,11 +292,15 @@ def prepare_evidence(
     names, kinds, truth = code_targets(confidential, columns)
     beside, wanted = beside or Beside(), wanted or Beside()
     answers = {"wanted": wanted.included} if wanted.included is not None else {}
+    around = {"surroundings": beside.surroundings}
     _check_rows(
         arrays | {"confidential": truth},
-        {"groups": groups, "seen": seen, "places": places} | beside.arrays() | answers,
+        {"groups": groups, "seen": seen, "places": places} | around | beside.arrays() | answers,
     )
     withheld = _find_withheld(arrays["released"])
+    if beside.surroundings is None:
+        table = join_included(arrays["released"], beside.included, withheld)
+        beside = replace(beside, surroundings=describe_surroundings(table, beside.position))
     learned = np.zeros(len(truth), np.bool_) if seen is None else np.asarray(seen, np.bool_)
     keeps_seen = options.seen_records == "train"
     usable = np.flatnonzero((keeps_seen | ~learned) & ~np.isnan(truth).all(axis=1))
@@ -217,6 +308,7 @@ def prepare_evidence(
     rows = _draw_rows(usable, width, options)
     kept, left_out = _code_columns(truth[rows], names, kinds, options)
     subject = None if groups is None else np.asarray(groups)[rows]
+    answer = wanted.take(rows)
     sources = {
         name: _prepare_source(array[rows], name, withheld[rows], features, options)
         for name, array in arrays.items()
@@ -225,7 +317,7 @@ def prepare_evidence(
         arrays["released"][rows], sources, withheld[rows], beside.take(rows), features
     )
     return Evidence(
-        sources=_join_wanted(readings, wanted.take(rows)),
+        sources=_join_wanted(readings, answer),
         columns=tuple(column for column, _ in kept),
         truth=np.column_stack([codes for _, codes in kept]),
         groups=None if subject is None else np.unique(subject, return_inverse=True)[1],
@@ -235,7 +327,18 @@ def prepare_evidence(
         n_seen=int(learned.sum()),
         left_out=left_out,
         places=rows if places is None else np.asarray(places, np.int64)[rows],
+        tasks=code_tasks(answer),
+        ties=None if groups is not None or not ties else _tie(arrays, rows, features),
     )
+
+
+def _tie(
+    arrays: Mapping[str, npt.NDArray[Any]], rows: IntArray, features: Sequence[Column] | None
+) -> IntArray | None:
+    """Sets of records that are equal raw, or released."""
+    if features is not None and all(column.is_categorical for column in features):
+        return None
+    return find_ties(arrays["released"][rows], arrays["raw"][rows] if "raw" in arrays else None)
 
 
 def _code_columns(
@@ -281,12 +384,28 @@ def _read_release(
     for name, columns in expand_variables(beside).items():
         found[f"{ALONE}{name}"] = Coordinates(columns, 1, None, 0)
     found |= _join_earlier(found, beside.earlier)
+    sizes = [measure_sizes(numbers)] if numbers.shape[1] > 1 else []
     if (others := beside.numbers()).size:
         numbers = np.hstack([numbers, others])
     if numbers.shape[1]:
         wide = numbers if numbers.dtype == np.float32 else numbers.astype(np.float64)
-        found["bits"] = Coordinates(wide, numbers.shape[1], None, 0)
+        found["bits"] = Coordinates(np.hstack([wide, *sizes]), numbers.shape[1], None, 0)
+    assert beside.surroundings is not None, "made where it is not given"
+    around = expand_surroundings(beside.surroundings, beside.position is not None)
+    if around.shape[1]:
+        found["surroundings"] = Coordinates(around, released.shape[1], None, 0)
     return found
+
+
+def join_included(
+    released: npt.NDArray[Any], included: FloatArray | None, withheld: BoolArray
+) -> npt.NDArray[Any]:
+    """Rows as they are released with what is released by name; of withheld ones nothing."""
+    if included is None:
+        return released
+    table = np.hstack([released, included])
+    table[withheld] = np.nan
+    return table
 
 
 def _join_earlier(

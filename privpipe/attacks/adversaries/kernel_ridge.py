@@ -25,14 +25,19 @@ WIDTHS = (0.1, 0.3, 1.0, 3.0)
 
 LANDMARKS = 500
 
+LEAST_WIDTH = 1e-6
+"""Of a kernel, in units of the mean squared distance."""
+
 Features = Callable[[FloatArray], FloatArray]
 
 
 KERNEL_ROWS = 4096
 """Records whose distances are held in float64 at a time."""
 
-JITTER = 1e-10
-"""Added to the landmarks' own kernel, whose diagonal is 1: equal landmarks leave it singular."""
+JITTERS = (1e-10, 1e-7, 1e-4, 1e-1)
+"""Added to the landmarks' own kernel, whose diagonal is 1: equal landmarks leave it singular, and
+those of classes that lie far apart for their width leave it indefinite by rounding. The least that
+helps."""
 
 
 def fit_rbf(problem: Problem) -> Fitted:
@@ -64,9 +69,7 @@ def find_features(landmarks: FloatArray, exponent: float) -> Features:
     Any root of the landmarks' kernel will do, for a ridge does not see how it is turned: the
     triangular one costs a tenth of the symmetric one.
     """
-    own = measure_kernel(landmarks, landmarks, exponent).astype(np.float64)
-    own.flat[:: len(own) + 1] += JITTER
-    root = linalg.cholesky(own, lower=True)
+    root = _find_root(measure_kernel(landmarks, landmarks.astype(np.float64), exponent))
 
     def find(x: FloatArray) -> FloatArray:
         kernel = measure_kernel(landmarks, x, exponent)
@@ -74,6 +77,17 @@ def find_features(landmarks: FloatArray, exponent: float) -> Features:
         return np.asarray(features.T)
 
     return find
+
+
+def _find_root(own: FloatArray) -> FloatArray:
+    """Triangular root of the landmarks' kernel."""
+    for jitter in JITTERS[:-1]:
+        try:
+            root = linalg.cholesky(own + jitter * np.eye(len(own)), lower=True)
+        except linalg.LinAlgError:
+            continue
+        return np.asarray(root)
+    return np.asarray(linalg.cholesky(own + JITTERS[-1] * np.eye(len(own)), lower=True))
 
 
 def measure_kernel(x: FloatArray, y: FloatArray, exponent: float) -> FloatArray:
@@ -110,7 +124,9 @@ def measure_width(x: FloatArray, seed: int) -> float:
     """One over the median squared distance of a sample: the unit of kernel exponents."""
     random = np.random.default_rng(seed)
     some = random.choice(len(x), min(1000, len(x)), replace=False)
-    distance = float(np.median(scipy.spatial.distance.pdist(x[some], "sqeuclidean")))
+    apart = scipy.spatial.distance.pdist(x[some], "sqeuclidean")
+    # Most records of one class may lie nearer than distances are known by.
+    distance = max(float(np.median(apart)), LEAST_WIDTH * float(apart.mean()))
     return 1 / distance if distance > 0 else 1.0
 
 

@@ -45,6 +45,9 @@ QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 MOST_SETS = 40
 """Sets of a group, at most."""
 
+MOST_STRETCHES = 200
+"""The same that judge, where stretches of its time are what is drawn."""
+
 LEAST = 1e-4
 """Least probability that an adversary is believed to mean."""
 
@@ -59,13 +62,13 @@ class Sets:
         Row numbers, set after set.
     starts : (n_sets,)
         Where each set begins.
-    groups, classes : (n_sets,)
-        Group and class of each.
+    units, classes : (n_sets,)
+        What each was drawn from, and its class; sets of one unit are no independent draws.
     """
 
     members: IntArray
     starts: IntArray
-    groups: IntArray
+    units: IntArray
     classes: IntArray
 
     @property
@@ -83,6 +86,7 @@ def draw_sets(
     classes: IntArray,
     size: int | None,
     *,
+    stretches: IntArray | None = None,
     overlap: int = 1,
     seed: int = 0,
 ) -> Sets:
@@ -96,6 +100,9 @@ def draw_sets(
         Of all records.
     size
         Records of a set; None for all that the group has here. Groups of fewer are left out.
+    stretches : (n_records,), optional
+        Stretches of time that no two units share: the units of sets are as many whole ones as a
+        set needs. Without them the units are the groups.
     overlap
         Times that the records of a group are dealt anew; sets that judge do not overlap (1).
     seed
@@ -103,19 +110,47 @@ def draw_sets(
     """
     random = np.random.default_rng(seed)
     parts: list[IntArray] = []
-    for group in np.unique(groups[rows]):
-        mine = rows[groups[rows] == group]
+    units: list[int] = []
+    order, n_units = rows[np.argsort(groups[rows], kind="stable")], 0
+    for mine in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
         if size is None:
-            parts.append(mine)
-            continue
-        dealt = [random.permutation(mine) for _ in range(overlap)]
-        cut = [one[i : i + size] for one in dealt for i in range(0, len(one) - size + 1, size)]
-        parts += cut[:MOST_SETS]
+            dealt = [(mine, n_units)] if len(mine) else []
+        else:
+            dealt = []
+            for _ in range(overlap):
+                for number, whole in enumerate(_bundle(mine, stretches, size, random)):
+                    ends = range(size, len(whole) + 1, size)
+                    dealt += [(whole[end - size : end], n_units + number) for end in ends]
+            if stretches is not None:  # of every unit a set before any has two
+                dealt = [dealt[i] for i in random.permutation(len(dealt))]
+            judges = stretches is not None and overlap == 1
+            dealt = dealt[: MOST_STRETCHES if judges else MOST_SETS]
+        parts += [part for part, _ in dealt]
+        units += [unit for _, unit in dealt]
+        n_units += len(mine)
     sizes = np.array([len(part) for part in parts], np.int64)
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
     members = np.concatenate(parts) if parts else np.empty(0, np.int64)
     firsts = members[starts] if parts else members
-    return Sets(members, starts[: len(parts)], groups[firsts], classes[firsts])
+    return Sets(members, starts[: len(parts)], np.array(units, np.int64), classes[firsts])
+
+
+def _bundle(
+    mine: IntArray, stretches: IntArray | None, size: int, random: np.random.Generator
+) -> list[IntArray]:
+    """The records of a group at random: all together, or as few whole stretches as a set needs."""
+    if stretches is None:
+        return [random.permutation(mine)]
+    order = mine[np.argsort(stretches[mine], kind="stable")]
+    pieces = np.split(order, np.flatnonzero(np.diff(stretches[order])) + 1)
+    found, held, n_held = [], list[IntArray](), 0
+    for number in random.permutation(len(pieces)):
+        held.append(pieces[number])
+        n_held += len(pieces[number])
+        if n_held >= size:
+            found.append(random.permutation(np.concatenate(held)))
+            held, n_held = [], 0
+    return found
 
 
 def calibrate(decision: FloatArray, truth: IntArray, prior: FloatArray) -> tuple[bool, float]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from privpipe.attacks.adversaries.quiet_fits import QUIET
-from privpipe.attacks.statistics.measures import weigh_areas
+from privpipe.attacks.statistics.measures import measure_area
 from privpipe.attacks.statistics.splits import draw_rows
 from privpipe.errors import ConvergenceError
 from privpipe.protocols import FloatArray, IntArray
@@ -185,8 +185,7 @@ def measure_tuning(problem: Problem, decision: FloatArray) -> float:
     if problem.n_classes is None:
         return 1.0 - float(np.mean((problem.y_tune - decision) ** 2))
     hits = float(np.mean(np.argmax(decision, axis=1) == problem.y_tune))
-    area = weigh_areas(problem.y_tune.astype(np.int64), decision)
-    return hits + float(np.nan_to_num(area(np.ones((1, len(decision))))[0], nan=0.5))
+    return hits + measure_area(problem.y_tune.astype(np.int64), decision)
 
 
 def one_hot(codes: FloatArray, n_classes: int) -> FloatArray:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.table import (
     ADVERSARIES,
+    AROUND_READER,
     BIT_READER,
     FEW_READER,
     WANTED_READER,
@@ -16,6 +17,7 @@ from privpipe.attacks.adversaries.table import (
 __all__ = [
     "ALONE",
     "KNOWS_WANTED",
+    "READS_AROUND",
     "READS_BITS",
     "READS_VARIABLE",
     "TOGETHER",
@@ -31,11 +33,18 @@ TOGETHER = "together: "
 
 READS_BITS = "bit_reader"
 
+READS_AROUND = "surroundings_reader"
+
 KNOWS_WANTED = "knows_wanted"
 
 READS_VARIABLE = "variable_reader"
 
-_OWN = {READS_BITS: BIT_READER, KNOWS_WANTED: WANTED_READER, READS_VARIABLE: FEW_READER}
+_OWN = {
+    READS_BITS: BIT_READER,
+    READS_AROUND: AROUND_READER,
+    KNOWS_WANTED: WANTED_READER,
+    READS_VARIABLE: FEW_READER,
+}
 
 READERS = ("logistic", "least_squares", "boosting", "naive_bayes")
 """Adversaries that read everything together: the first that weighs columns, and the first that
@@ -47,6 +56,8 @@ def choose_readers(source: str, is_categorical: bool, options: AttackOptions) ->
 
     >>> choose_readers("bits", True, AttackOptions())
     ('bit_reader',)
+    >>> choose_readers("surroundings", True, AttackOptions())
+    ('surroundings_reader',)
     >>> choose_readers("everything", True, AttackOptions())
     ('logistic', 'boosting')
     >>> choose_readers("alone: place", True, AttackOptions())
@@ -56,6 +67,8 @@ def choose_readers(source: str, is_categorical: bool, options: AttackOptions) ->
     """
     if source == "bits":
         return (READS_BITS,)
+    if source == "surroundings":
+        return (READS_AROUND,)
     if source == "wanted":
         return (KNOWS_WANTED,)
     if source.startswith(ALONE):

@@ -12,7 +12,7 @@ from importlib import import_module
 
 from privpipe.attacks.adversaries.problem import Fitted, Problem
 
-__all__ = ["ADVERSARIES", "BIT_READER", "WANTED_READER", "Adversary"]
+__all__ = ["ADVERSARIES", "AROUND_READER", "BIT_READER", "WANTED_READER", "Adversary"]
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,9 @@ ADVERSARIES: dict[str, Adversary] = {
 
 BIT_READER = Adversary(_load("bits", "fit_bit_reader"), 20_000)
 """Reads the bits of released values; none that options can leave out."""
+
+AROUND_READER = Adversary(_load("bits", "fit_surroundings_reader"), 20_000)
+"""Reads what stands around a record in the release; none that options can leave out."""
 
 WANTED_READER = Adversary(_load("wanted_answer", "fit_wanted_answer"), 50_000)
 """Knows the true wanted answer and nothing else."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence
 from privpipe.attacks.adversaries.readers import choose_readers
-from privpipe.attacks.kinds.group_inference import GROUPS, list_sizes, name_size
+from privpipe.attacks.kinds.group_inference import GROUPS, RAW_GROUPS, list_sizes, name_size
 from privpipe.attacks.kinds.verdicts.judgement import is_of_release
 from privpipe.attacks.kinds.verdicts.outcomes import Attack
 from privpipe.attacks.kinds.verdicts.reach import count_compared
@@ -18,7 +18,8 @@ def plan_attacks(evidence: Evidence, options: AttackOptions) -> tuple[Attack, ..
 
     Further readings of the release are for those who make something of them; see `readers`. Where
     records have groups, and a variable is one of whole groups, several records of a group are
-    read together; see `group_inference`.
+    read together; see `group_inference`. So are those of the raw records, where they are given: who
+    learns nothing of them could not have found it in the release.
     """
     single = tuple(
         Attack(column.name, "classes" if column.is_categorical else "numbers", source, name)
@@ -27,11 +28,17 @@ def plan_attacks(evidence: Evidence, options: AttackOptions) -> tuple[Attack, ..
         for name in choose_readers(source, column.is_categorical, options)
     )
     together = tuple(
-        Attack(column.name, "classes", GROUPS, name_size(size))
+        Attack(column.name, "classes", source, name_size(size))
+        for source in (GROUPS, *([RAW_GROUPS] if "raw" in evidence.sources else []))
         for position, column in enumerate(evidence.columns)
-        for size in list_sizes(evidence, position, options)
+        for size in _choose_sizes(source, list_sizes(evidence, position, options))
     )
     return single + together
+
+
+def _choose_sizes(source: str, sizes: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    """Of the raw records, whose telling is no question, the fewest and the most."""
+    return sizes if source == GROUPS else tuple(dict.fromkeys((*sizes[:1], *sizes[-1:])))
 
 
 def plan_levels(evidence: Evidence, position: int, options: AttackOptions) -> tuple[float, ...]:

@@ -40,8 +40,14 @@ class Sample:
         it was not, in the columns of the release.
     signs : (n_members, n_released)
         P, by which a surrogate release was made of its members, if somebody kept it.
-    gram : (n_features_released, n_features_released)
-        Sum of the products of all records that a surrogate release was made of.
+    surrogate_responses : (n_released, n_responses)
+        The responses of a surrogate release, which hold its regression model.
+    member_responses : (n_members, n_responses)
+        Those of the members.
+    gram : (n_columns, n_columns)
+        Sums of products of [features, responses] of all records of a surrogate release's model.
+    earlier : two arrays (n, n_features_released), (n, n_responses)
+        Features and responses of an earlier surrogate release of nearly the same records.
     noise : (n_records, any)
         The records with noise of equal utility.
     neighbours : two arrays (n_releases, n_features_released)
@@ -73,7 +79,10 @@ class Sample:
     members: FloatArray | None = None
     others: FloatArray | None = None
     signs: FloatArray | None = None
+    surrogate_responses: FloatArray | None = None
+    member_responses: FloatArray | None = None
     gram: FloatArray | None = None
+    earlier: tuple[FloatArray, FloatArray] | None = None
     noise: FloatArray | None = None
     neighbours: tuple[FloatArray, FloatArray] | None = None
     learned: FloatArray | None = None
@@ -118,11 +127,12 @@ class AttackKind:
     run: Callable[[Sample, AttackOptions], SaysJson]
 
 
-def _load(module: str) -> Callable[[Sample, AttackOptions], SaysJson]:
-    """The `attack` of a module of this room, imported when it is called: scikit-learn is slow."""
+def _load(module: str, name: str = "attack") -> Callable[[Sample, AttackOptions], SaysJson]:
+    """A function of a module of this room, imported when it is called: scikit-learn is slow."""
 
     def run(sample: Sample, options: AttackOptions) -> SaysJson:
-        found: SaysJson = import_module(f"{__package__}.{module}").attack(sample, options)
+        function = getattr(import_module(f"{__package__}.{module}"), name)
+        found: SaysJson = function(sample, options)
         return found
 
     return run
@@ -157,31 +167,43 @@ _ROWS = (
         "tracing",
         "Can be told by second moments whether a record is among those of signed sums?",
         ("released", "members", "others"),
-        _load("tracing"),
+        _load("signed_sums", "attack_tracing"),
     ),
     AttackKind(
         "known_signs",
         "Are the records of signed sums solved for by whoever kept the signs?",
         ("released", "members", "others", "signs"),
-        _load("known_signs"),
+        _load("signed_sums", "attack_known_signs"),
     ),
     AttackKind(
         "all_but_one",
-        "Is one record of signed sums recovered by whoever knows all others?",
-        ("released", "members", "others", "gram"),
-        _load("all_but_one"),
+        "Is a record solved for from exact coefficients by whoever knows all others?",
+        ("released", "surrogate_responses", "members", "member_responses", "others", "gram"),
+        _load("exact_coefficients", "attack_all_but_one"),
+    ),
+    AttackKind(
+        "with_and_without",
+        "Is a record solved for by whoever has this release and one without that record?",
+        ("released", "surrogate_responses", "members", "member_responses", "others", "gram"),
+        _load("exact_coefficients", "attack_with_and_without"),
+    ),
+    AttackKind(
+        "two_releases",
+        "Is the record by which this release differs from an earlier one solved for?",
+        ("released", "surrogate_responses", "members", "others", "earlier"),
+        _load("exact_coefficients", "attack_two_releases"),
     ),
     AttackKind(
         "independent_components",
         "Are signed sums unmixed into the records they are made of?",
         ("released", "members", "others"),
-        _load("independent_components"),
+        _load("signed_sums", "attack_independent_components"),
     ),
     AttackKind(
         "outlying_record",
-        "Is the farthest record read off the strongest direction of signed sums?",
+        "Are the farthest records read off the strongest directions of signed sums?",
         ("released", "members", "others"),
-        _load("outlying_record"),
+        _load("signed_sums", "attack_outlying_record"),
     ),
     AttackKind(
         "neighbours",

@@ -8,6 +8,7 @@ from privpipe.attacks.moments.answers import Answers
 from privpipe.attacks.moments.moment_audit import AuditSums, PairMoments
 from privpipe.attacks.moments.utility import UtilityLosses
 from privpipe.attacks.statistics.measures import Score
+from privpipe.attacks.statistics.place_sums import PlaceSums
 from privpipe.attacks.statistics.uncertainty.intervals import Interval
 
 __all__ = ["CHECKPOINTED"]
@@ -20,6 +21,7 @@ CHECKPOINTED = (
     Detection,
     Interval,
     PairMoments,
+    PlaceSums,
     Score,
     UtilityLosses,
 )

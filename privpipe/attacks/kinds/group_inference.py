@@ -24,6 +24,14 @@ from privpipe.attacks.adversaries.pooled_adversaries import (
 )
 from privpipe.attacks.adversaries.problem import Problem, measure_tuning
 from privpipe.attacks.adversaries.table import ADVERSARIES
+from privpipe.attacks.adversaries.variable_splits import find_units, split_groups
+from privpipe.attacks.kinds.trained_adversary import Decided, guess_target, join_decided
+from privpipe.attacks.statistics.folds import (
+    FEWEST_IN_CELL,
+    N_FOLDS,
+    is_of_groups,
+    names_groups,
+)
 from privpipe.attacks.statistics.measures import orient_ranking
 from privpipe.attacks.statistics.splits import Split
 from privpipe.errors import InputError
@@ -31,25 +39,32 @@ from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
 
 __all__ = [
     "GROUPS",
+    "RAW_GROUPS",
+    "SOURCES",
     "Pooled",
     "infer_together",
-    "is_of_groups",
     "list_known_sizes",
     "list_sizes",
     "name_size",
-    "split_in_time",
 ]
 
 GROUPS = "groups"
 """Source of the attacks of this kind: records known to be of one group."""
 
+RAW_GROUPS = "raw groups"
+"""The same of the raw records: the positive control."""
+
+SOURCES = {GROUPS: "released", RAW_GROUPS: "raw"}
+"""What is read of the evidence, by the source of an attack of this kind."""
+
 SIZES = (1, 2, 5, 10, 20, 40)
-"""Records of one group that are known together, beside all of them."""
+"""Records of one group that are known together; of a trait also all of them."""
 
 OVERLAP = 4
 """Times that training records are dealt into sets."""
 
 FEWEST_GROUPS = 4
+"""Groups of which a trait is asked."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,22 +73,26 @@ class Pooled:
 
     Parameters
     ----------
-    truth, groups : (n_sets,)
-        Class and group of each.
+    truth, units : (n_sets,)
+        Class of each, and what it was drawn from: its group, or stretches of its time.
     decision, ranking : (n_sets, n_classes)
         As of single records.
+    guess
+        What one would say without records.
     settings
-        Which adversary did best on tuning sets, and how many sets and groups there are.
-    n_train
-        Records it learned from.
+        Which adversary did best on tuning sets, and how many sets and units there are.
+    n_train, n_tune
+        Records it learned from and was chosen by, of the first split.
     """
 
     truth: IntArray
-    groups: IntArray
+    units: IntArray
     decision: FloatArray
     ranking: FloatArray
+    guess: int
     settings: str
     n_train: int
+    n_tune: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,8 +103,8 @@ class _Readers:
     prior: FloatArray
 
 
-_READERS: WeakKeyDictionary[Evidence, dict[int, _Readers]] = WeakKeyDictionary()
-"""Trained once for all sizes of a variable, in each worker."""
+_READERS: WeakKeyDictionary[Evidence, dict[tuple[int, str, int], _Readers]] = WeakKeyDictionary()
+"""Of each variable, source and fold: trained once for all sizes, in each worker."""
 
 
 def name_size(size: int | None) -> str:
@@ -107,80 +126,41 @@ def list_sizes(evidence: Evidence, position: int, options: AttackOptions) -> tup
     """Sizes at which a variable is attacked by group; none where it is not of whole groups.
 
     Nor where most groups are single records: what these tell is attacked anyhow, and a level
-    shared with the same question once more would be lost. Where the variable tells the groups
-    apart, records of each train and judge, and fewer are left.
+    shared with the same question once more would be lost.
     """
     groups, truth = evidence.groups, evidence.truth[:, position]
     if groups is None:
         return ()
     known = ~np.isnan(truth)
-    if not is_of_groups(groups[known], truth[known].astype(np.int64)):
+    if not is_of_groups(groups[known], truth[known]):
         return ()
-    sizes = np.bincount(groups[known])
-    sizes = sizes[sizes > 0]
-    if len(sizes) < FEWEST_GROUPS:
+    sizes = np.unique(groups[known], return_counts=True)[1]
+    named = names_groups(groups[known], truth[known])
+    if len(sizes) < (2 if named else FEWEST_GROUPS):
         return ()
-    apart = tells_groups(groups[known], truth[known])
-    left = np.median(sizes) * (options.test_share if apart else 1.0)
-    return list_known_sizes(evidence.columns[position], options, float(left))
+    column = evidence.columns[position]
+    return list_known_sizes(column, options, float(np.median(sizes)), named=named)
 
 
 def list_known_sizes(
-    column: Column, options: AttackOptions, typical: float
+    column: Column, options: AttackOptions, typical: float, *, named: bool = False
 ) -> tuple[int | None, ...]:
-    """Sizes at which a variable of whole groups is attacked, of which one has so many records."""
+    """Sizes at which a variable of whole groups is attacked, of which one has so many records.
+
+    Where it names the group, a part of these judges at a time, and all of them are one set, of
+    which no number shows anything.
+    """
     if column.n_categories is None or typical < SIZES[1]:
         return ()
     if not set(options.adversaries) & set(BASES):
         return ()  # nobody asked for says how sure he is
+    if named:
+        return tuple(size for size in SIZES if size == 1 or size <= typical / N_FOLDS)
     return (*(size for size in SIZES if size <= typical), None)
 
 
-def is_of_groups(groups: IntArray, classes: IntArray) -> bool:
-    """Whether all records of a group are of one class."""
-    pairs = np.unique(np.column_stack([groups, classes]), axis=0)
-    return len(pairs) == len(np.unique(groups))
-
-
-def tells_groups(groups: IntArray, truth: FloatArray) -> bool:
-    """Whether each class is one group: who is to be named are the groups themselves."""
-    pairs = np.unique(np.column_stack([groups, truth]), axis=0)
-    return len(pairs) == len(np.unique(groups)) == len(np.unique(truth))
-
-
-def split_in_time(
-    rows: IntArray, groups: IntArray, places: IntArray, tune_share: float, test_share: float
-) -> Split:
-    """Cut the records of every group by their place: neighbours stay on one side.
-
-    Between two sides a twentieth of the group's records is left out, since neighbours in time may
-    overlap.
-
-    Raises
-    ------
-    InputError
-        If a group has too few records for three sides.
-    """
-    parts: list[list[IntArray]] = [[], [], []]
-    for group in np.unique(groups):
-        mine = rows[groups == group][np.argsort(places[groups == group], kind="stable")]
-        n, gap = len(mine), max(1, len(mine) // 20)
-        ends = [round(n * (1 - tune_share - test_share)), round(n * (1 - test_share))]
-        cut = [mine[: ends[0]], mine[ends[0] + gap : ends[1]], mine[ends[1] + gap :]]
-        if min(map(len, cut)) == 0:
-            raise InputError(
-                f"A group has {n} records, too few to train, tune and judge an adversary that is "
-                "to name it.",
-                remedy="Audit more records of each group.",
-                code="too_few_records",
-            )
-        for part, some in zip(parts, cut, strict=True):
-            part.append(some)
-    return Split(*(np.sort(np.concatenate(part)) for part in parts))
-
-
 def infer_together(
-    evidence: Evidence, position: int, name: str, split: Split, options: AttackOptions
+    evidence: Evidence, position: int, source: str, name: str, options: AttackOptions
 ) -> Pooled:
     """What the best group adversary says of sets of test records.
 
@@ -188,10 +168,10 @@ def infer_together(
     ----------
     evidence, position
         The prepared audit, and which confidential variable.
+    source
+        One of `SOURCES`.
     name
         Of the size, see `name_size`.
-    split
-        Of single records: whole groups, or by time within each group.
     options
         Adversaries, seed and bounds.
 
@@ -200,28 +180,91 @@ def infer_together(
     InputError
         If there are too few sets to choose an adversary and to judge it.
     """
-    assert evidence.groups is not None
-    size, truth = read_size(name), np.nan_to_num(evidence.truth[:, position]).astype(np.int64)
+    splits = split_groups(evidence, position, options)
+    size, truth = read_size(name), evidence.truth[:, position]
     n_classes = int(evidence.columns[position].n_categories or 0)
-    parts = [split.train, split.tune, split.test]
+    parts, found, said = list[Sets](), list[Decided](), list[str]()
+    for fold, split in enumerate(splits):
+        sets = _draw_sets(evidence, position, size, split, options)
+        judged, decided = _decide_best(evidence, position, source, fold, sets, split, options)
+        parts.append(sets[2])
+        found.append(decided)
+        said.append(judged)
+    classes = np.concatenate([part.classes for part in parts])
+    n_before = np.cumsum([0, *(part.units.max() + 1 for part in parts[:-1])])
+    units = np.concatenate([p.units + n for p, n in zip(parts, n_before, strict=True)])
+    if size == 1:
+        _check_judged(truth, classes, n_classes)
+    decision, ranking = join_decided(found, n_classes)
+    settings = f"{'; '.join(dict.fromkeys(said))}; {len(classes)} sets of {len(np.unique(units))}"
+    return Pooled(
+        classes,
+        units,
+        decision,
+        ranking,
+        int(guess_target(truth[~np.isnan(truth)], n_classes)),
+        settings,
+        len(splits[0].train),
+        len(splits[0].tune),
+    )
+
+
+def _check_judged(truth: FloatArray, judged: IntArray, n_classes: int) -> None:
+    """A group too short to be cut in time would pass unseen."""
+    n_left = n_classes - len(np.unique(judged))
+    if n_left:
+        raise InputError(
+            f"{n_left} of {n_classes} values have no record that another time could judge: their "
+            f"groups have fewer than {FEWEST_IN_CELL} records.",
+            remedy=f"Audit at least {FEWEST_IN_CELL} records of each group, or merge shorter ones: "
+            f'rare_classes = "merge", min_class_records = {FEWEST_IN_CELL}.',
+            code="too_few_records",
+        )
+
+
+def _draw_sets(
+    evidence: Evidence, position: int, size: int | None, split: Split, options: AttackOptions
+) -> tuple[Sets, Sets, Sets]:
+    """Sets that train, choose and judge."""
+    assert evidence.groups is not None
+    groups, truth = evidence.groups, np.nan_to_num(evidence.truth[:, position]).astype(np.int64)
+    units = find_units(evidence, position)
+    stretches = None if units is groups else units
     train, tune, test = (
-        draw_sets(rows, evidence.groups, truth, size, overlap=overlap, seed=options.seed)
-        for rows, overlap in zip(parts, (OVERLAP, OVERLAP, 1), strict=True)
+        draw_sets(
+            rows, groups, truth, size, stretches=stretches, overlap=overlap, seed=options.seed
+        )
+        for rows, overlap in ((split.train, OVERLAP), (split.tune, OVERLAP), (split.test, 1))
     )
     if tune.n_sets < 2 or len(np.unique(tune.classes)) < 2:  # fewer records choose than judge
-        tune = draw_sets(split.tune, evidence.groups, truth, None)
-    if min(tune.n_sets, test.n_sets) < 2 or len(np.unique(test.groups)) < 2:
+        tune = draw_sets(split.tune, groups, truth, None)
+    if min(tune.n_sets, test.n_sets) < 2 or len(np.unique(test.units)) < 2:
         raise InputError(
             f"Too few groups have {size} records or more among those that tune and judge.",
             remedy="Audit more groups, or more records of each.",
             code="too_few_records",
         )
+    return train, tune, test
+
+
+def _decide_best(
+    evidence: Evidence,
+    position: int,
+    source: str,
+    fold: int,
+    sets: tuple[Sets, Sets, Sets],
+    split: Split,
+    options: AttackOptions,
+) -> tuple[str, Decided]:
+    """The adversary that does best on tuning sets, and what it says of those that judge."""
+    x, n_classes = _read_source(evidence, source), evidence.columns[position].n_categories or 0
     readers = _READERS.setdefault(evidence, {})
-    if position not in readers:
-        readers[position] = _read_records(evidence, position, split, options)
+    if (position, source, fold) not in readers:
+        readers[position, source, fold] = _read_records(evidence, position, source, split, options)
+    tune = sets[1]
     best: tuple[float, str, FloatArray, FloatArray] | None = None
     for said, tuned, decided in _pool(
-        evidence, readers[position], (train, tune, test), split, n_classes, options
+        x, readers[position, source, fold], sets, split, n_classes, options
     ):
         score = _measure(tune, tuned, n_classes)
         if best is None or score > best[0] + 1e-9:
@@ -230,9 +273,7 @@ def infer_together(
         raise InputError("No adversary was asked for.", remedy="Name some in adversaries.")
     _, said, tuned, decided = best
     signs = orient_ranking(tune.classes, tuned) if len(np.unique(tune.classes)) > 1 else 1.0
-    settings = f"{said}; {test.n_sets} sets of {len(np.unique(test.groups))} groups"
-    ranking = np.asarray(decided * signs)
-    return Pooled(test.classes, test.groups, decided, ranking, settings, len(split.train))
+    return said, (decided, np.asarray(decided * signs))
 
 
 def _measure(sets: Sets, decision: FloatArray, n_classes: int) -> float:
@@ -242,7 +283,7 @@ def _measure(sets: Sets, decision: FloatArray, n_classes: int) -> float:
 
 
 def _pool(
-    evidence: Evidence,
+    x: FloatArray,
     readers: _Readers,
     sets: tuple[Sets, Sets, Sets],
     split: Split,
@@ -256,11 +297,13 @@ def _pool(
         prior = np.log(readers.prior)
         said = [part.sum(likelihoods) + prior for part in (tune, test)]
         found.append((f"sum of log-probabilities of {name}", said[0], said[1]))
-    if train.n_sets < 2 * n_classes:
+    if train.n_sets < 2 * n_classes or len(test.members) == test.n_sets:  # one record is no set
         return found
-    z = read_statistics(_read_source(evidence), split.train)
+    z = read_statistics(x, split.train)
     statistics = [pool_statistics(z, part) for part in sets]
-    aside = set_aside(train.groups, train.classes, options.seed)
+    aside = set_aside(train.units, train.classes, options.seed)
+    if len(np.unique(train.classes[~aside])) < 2:  # only one class has so many records
+        return found
     readers_of_sets = train_readers(
         statistics[0][~aside],
         train.classes[~aside],
@@ -279,14 +322,12 @@ def _pool(
 def set_aside(groups: IntArray, classes: IntArray, seed: int) -> BoolArray:
     """A fifth of what trains, to choose settings by: tuning records choose among adversaries.
 
-    Whole groups, unless these are what is to be named. Adversaries train on both in the end, so
-    that records that choose settings may neither calibrate nor compare them.
+    Whole groups, or whole stretches of those that are to be named. Adversaries train on both in
+    the end, so that records that choose settings may neither calibrate nor compare them.
     """
     random = np.random.default_rng(seed)
     n_rows, names = len(groups), np.unique(groups)
     rows = random.permutation(n_rows) < n_rows // 5
-    if tells_groups(groups, classes.astype(np.float64)):
-        return np.asarray(rows)
     for _ in range(20):  # both sides hold every class
         some = random.permutation(names)[: max(1, len(names) // 5)]
         aside = np.isin(groups, some)
@@ -295,28 +336,34 @@ def set_aside(groups: IntArray, classes: IntArray, seed: int) -> BoolArray:
     return np.asarray(rows)
 
 
-def _read_source(evidence: Evidence) -> FloatArray:
-    """All that is released, standardised."""
+def _read_source(evidence: Evidence, source: str) -> FloatArray:
+    """All that is released, or the raw records, standardised."""
+    if source == RAW_GROUPS:
+        return evidence.sources["raw"].values
     return evidence.sources.get("everything", evidence.sources["released"]).values
 
 
 def _read_records(
-    evidence: Evidence, position: int, split: Split, options: AttackOptions
+    evidence: Evidence, position: int, source: str, split: Split, options: AttackOptions
 ) -> _Readers:
     """Adversaries on single records, calibrated on tuning records."""
-    x, truth = _read_source(evidence), evidence.truth[:, position]
+    x, truth = _read_source(evidence, source), evidence.truth[:, position]
     n_classes = int(evidence.columns[position].n_categories or 0)
     counts = np.bincount(truth[split.train].astype(np.int64), minlength=n_classes)
     prior = (counts + 1.0) / (counts.sum() + n_classes)
-    assert evidence.groups is not None
     codes = truth[split.train].astype(np.int64)
-    aside = set_aside(evidence.groups[split.train], codes, options.seed)
+    units = find_units(evidence, position)
+    assert units is not None
+    aside = set_aside(units[split.train], codes, options.seed)
     kept, chosen = split.train[~aside], split.train[aside]
     records = (x[kept], truth[kept], x[chosen], truth[chosen])
     problem = Problem(*records, n_classes, options.seed, options.find_deadline())
     judged = np.concatenate([split.tune, split.test])
+    bases = [base for base in BASES if base in options.adversaries]
+    if source == RAW_GROUPS:  # raw records are wide, and one who learns of them is enough
+        bases = bases[:1]
     found: dict[str, FloatArray] = {}
-    for name in (base for base in BASES if base in options.adversaries):
+    for name in bases:
         adversary = ADVERSARIES[name]
         fitted = adversary.fit(problem.sample(adversary.max_train, adversary.max_tune))
         decision = np.asarray(fitted.decide(x[judged]), np.float64)

@@ -18,17 +18,13 @@ from threadpoolctl import threadpool_limits
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.beside import Beside
 from privpipe.attacks.adversaries.evidence import Evidence, prepare_evidence
+from privpipe.attacks.adversaries.variable_splits import find_units
 from privpipe.attacks.kinds.attack_plan import plan_attacks, plan_levels
 from privpipe.attacks.kinds.attack_table import Sample
-from privpipe.attacks.kinds.group_inference import (
-    GROUPS,
-    infer_together,
-)
+from privpipe.attacks.kinds.group_inference import SOURCES, infer_together
 from privpipe.attacks.kinds.trained_adversary import (
     Decided,
     decide_wanted,
-    guess_target,
-    split_target,
     train_adversary,
 )
 from privpipe.attacks.kinds.verdicts.attack_report import AttackReport, summarise_outcomes
@@ -192,7 +188,7 @@ def run_attack(evidence: Evidence, attack: Attack, options: AttackOptions) -> At
     """
     started = time.perf_counter()
     position = [column.name for column in evidence.columns].index(attack.target)
-    source = evidence.sources["released" if attack.source == GROUPS else attack.source]
+    source = evidence.sources[SOURCES.get(attack.source, attack.source)]
     outcome = AttackOutcome(
         attack,
         "unknown",
@@ -200,7 +196,7 @@ def run_attack(evidence: Evidence, attack: Attack, options: AttackOptions) -> At
         n_coordinates=source.values.shape[1],
     )
     try:
-        judge = _attack_groups if attack.source == GROUPS else _attack
+        judge = _attack_groups if attack.source in SOURCES else _attack
         # Attacks run beside one another: on small fits OpenMP's threads wait more than they work.
         with threadpool_limits(1, user_api="openmp"):
             outcome = judge(evidence, position, outcome, options)
@@ -218,7 +214,7 @@ def _attack(
     made = train_adversary(evidence, position, source, outcome.attack.adversary, options)
     known = None
     if is_of_release(source) and "wanted" in evidence.sources:
-        known = decide_wanted(evidence, position, made.split, made.scale, made.test, options)
+        known = decide_wanted(evidence, position, made.splits, made.tests, options)
     truth = evidence.truth[made.test, position]
     return replace(
         outcome,
@@ -241,9 +237,8 @@ def _attack_groups(
 
     What the wanted answers of a set tell is not deducted: the limits bear the whole advantage.
     """
-    truth, column = evidence.truth[:, position], evidence.columns[position]
-    split = split_target(evidence, truth, column.n_categories, options)
-    found = infer_together(evidence, position, outcome.attack.adversary, split, options)
+    attack = outcome.attack
+    found = infer_together(evidence, position, attack.source, attack.adversary, options)
     strict, *also = plan_levels(evidence, position, options)
     return replace(
         outcome,
@@ -251,9 +246,9 @@ def _attack_groups(
         scores=measure_class_scores(
             found.truth,
             found.decision,
-            guess=int(guess_target(truth[split.train], column.n_categories)),
+            guess=found.guess,
             ranking=found.ranking,
-            groups=found.groups,
+            groups=found.units,
             level=strict,
             also=also,
             n_replicates=options.n_replicates,
@@ -261,7 +256,7 @@ def _attack_groups(
         ),
         settings=found.settings,
         n_train=found.n_train,
-        n_tune=len(split.tune),
+        n_tune=found.n_tune,
         n_test=len(found.truth),
     )
 
@@ -279,7 +274,8 @@ def score_decisions(
     decision, ranking = decided
     column, truth = evidence.columns[position], evidence.truth[test, position]
     strict, *also = plan_levels(evidence, position, options)
-    groups = None if evidence.groups is None else evidence.groups[test]
+    units = find_units(evidence, position)
+    groups = None if units is None else units[test]
     given: dict[str, Any] = {"groups": groups, "level": strict, "also": also, "seed": options.seed}
     given["n_replicates"] = options.n_replicates
     if not column.is_categorical:

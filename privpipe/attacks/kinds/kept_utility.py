@@ -13,6 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence
+from privpipe.attacks.adversaries.variable_splits import find_units
 from privpipe.attacks.kinds.trained_adversary import Trained, train_adversary
 from privpipe.attacks.statistics.beyond import compare_number_scores
 from privpipe.attacks.statistics.measures import (
@@ -81,7 +82,8 @@ def measure_kept(evidence: Evidence, position: int, options: AttackOptions) -> K
             for source in ("raw", "released")
         )
     truth = evidence.truth[raw.test, position]
-    groups = None if evidence.groups is None else evidence.groups[raw.test]
+    units = find_units(evidence, position)
+    groups = None if units is None else units[raw.test]
     score = "accuracy" if column.is_categorical else "r2"
     return KeptUtility(
         column.name,

@@ -22,19 +22,19 @@ import scipy
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence
 from privpipe.attacks.adversaries.readers import READS_BITS, choose_readers
-from privpipe.attacks.kinds.group_inference import is_of_groups
+from privpipe.attacks.adversaries.variable_splits import find_units, split_records
 from privpipe.attacks.kinds.inference import run_attack, score_decisions
 from privpipe.attacks.kinds.trained_adversary import (
     Decided,
     decide_wanted,
+    draw_tests,
     guess_target,
     measure_target,
-    split_target,
 )
 from privpipe.attacks.kinds.verdicts.detection import Detection
 from privpipe.attacks.kinds.verdicts.outcomes import Attack
+from privpipe.attacks.statistics.folds import is_of_groups
 from privpipe.attacks.statistics.measures import Score
-from privpipe.attacks.statistics.splits import draw_rows
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 
 __all__ = ["LEAKS", "choose_planted", "list_leaks", "measure_power"]
@@ -194,23 +194,23 @@ def _find_ideal(
     """
     random = np.random.default_rng([options.seed, 1])  # not the numbers that drew the split
     n_classes, truth = evidence.columns[position].n_categories, evidence.truth[:, position]
-    split = split_target(evidence, truth, n_classes, options)
-    codes = truth[split.test].astype(np.int64) if n_classes else None
-    test = draw_rows(split.test, codes, options.max_test, options.seed)
-    scale = (0.0, 1.0) if n_classes else measure_target(truth[split.train])
+    splits = split_records(evidence, position, options)
+    tests = draw_tests(evidence, position, splits, options.max_test // len(splits), options)
+    test, train = np.concatenate(tests), np.unique(np.concatenate([s.train for s in splits]))
+    scale = (0.0, 1.0) if n_classes else measure_target(truth[train])
     known = None
     if "wanted" in evidence.sources:
-        known = decide_wanted(evidence, position, split, scale, test, options)
-    guess = guess_target(truth[split.train], n_classes)
+        known = decide_wanted(evidence, position, splits, tests, options)
+    guess = guess_target(truth[train], n_classes)
     quick, kind = replace(options, n_replicates=50), "classes" if n_classes else "numbers"
     draws: list[Sequence[Score]] = []
     found = -math.inf
     for _ in range(N_DRAWS):
-        told = _draw_told(evidence, share, random)[test]
+        told = _draw_told(find_units(evidence, position), evidence.n_records, share, random)[test]
         if n_classes:
-            prior = np.bincount(truth[split.train].astype(np.int64), minlength=n_classes) + 1.0
+            prior = np.bincount(truth[train].astype(np.int64), minlength=n_classes) + 1.0
             before = np.tile(prior / prior.sum(), (len(test), 1)) if known is None else known[0]
-            drawn = _draw_others(evidence, truth, random)[test]
+            drawn = _draw_others(find_units(evidence, position), truth, random)[test]
             decided = _know_class(leak, share, before, told, truth[test], drawn, random)
         else:
             mean = np.full(len(test), scale[0]) if known is None else known[0]
@@ -222,17 +222,20 @@ def _find_ideal(
     return found > room
 
 
-def _draw_told(evidence: Evidence, share: float, random: np.random.Generator) -> BoolArray:
+def _draw_told(
+    units: IntArray | None, n_records: int, share: float, random: np.random.Generator
+) -> BoolArray:
     """Which records tell: of records with subjects all of a subject, or none."""
-    groups = np.arange(evidence.n_records) if evidence.groups is None else evidence.groups
+    groups = np.arange(n_records) if units is None else units
     return np.asarray((random.random(int(groups.max()) + 1) < share)[groups])
 
 
-def _draw_others(evidence: Evidence, truth: FloatArray, random: np.random.Generator) -> FloatArray:
+def _draw_others(
+    groups: IntArray | None, truth: FloatArray, random: np.random.Generator
+) -> FloatArray:
     """What a record without a leak is taken for: another's class, of a subject one and the same."""
-    groups = evidence.groups
     known = ~np.isnan(truth)
-    if groups is None or not is_of_groups(groups[known], truth[known].astype(np.int64)):
+    if groups is None or not is_of_groups(groups[known], truth[known]):
         found = truth.copy()
         found[known] = random.permutation(truth[known])
         return found
@@ -291,7 +294,7 @@ def _plant(evidence: Evidence, position: int, leak: str, share: float, seed: int
     random = np.random.default_rng([seed, 2])
     order = random.permutation(evidence.n_records)
     level, sources = _find_levels(evidence, position), dict(evidence.sources)
-    told = _draw_told(evidence, share, random)
+    told = _draw_told(find_units(evidence, position), evidence.n_records, share, random)
     if leak == "bits":
         values = sources["bits"].values[order].copy()
         codes = _find_codes(evidence, position)

@@ -8,6 +8,7 @@ moments of the surrogates themselves, which every outsider has.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -16,7 +17,14 @@ from privpipe.attacks.statistics.uncertainty.intervals import Interval, measure_
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray
 
-__all__ = ["RECOVERED", "RecoveryReport", "find_frame", "report_recovery"]
+__all__ = [
+    "RECOVERED",
+    "RecoveryReport",
+    "count_needed_trials",
+    "find_frame",
+    "measure_cosines",
+    "report_recovery",
+]
 
 RECOVERED = 0.97
 """Cosine from which a direction counts as a record: a relative error of a quarter."""
@@ -35,12 +43,18 @@ class RecoveryReport:
     cosine
         Median over the attacked records of the largest cosine.
     n_attacked
+    farthest
+        Largest cosine of the record that lies farthest, where that is looked for by itself.
+    farthest_by_chance
+        Share of records in no surrogate that meet that one direction as well.
     """
 
     recovered: Interval
     by_chance: Interval
     cosine: float
     n_attacked: int
+    farthest: float | None = None
+    farthest_by_chance: float | None = None
 
     @property
     def succeeded(self) -> bool:
@@ -50,6 +64,18 @@ class RecoveryReport:
     def to_json(self) -> str:
         """The report as JSON."""
         return json.dumps({**asdict(self), "succeeded": self.succeeded}, indent=1)
+
+
+def count_needed_trials(limit: float, level: float) -> int:
+    """Trials of which none may succeed, so that the upper limit of the share is below a limit.
+
+    Four times as many as that takes, so that single successes by chance decide nothing.
+
+    >>> count_needed_trials(0.01, 0.99)
+    2112
+    """
+    alpha = (1 - level) / 2
+    return 4 * math.ceil(math.log(alpha) / math.log1p(-min(max(limit, 1e-6), 1 - 1e-6)))
 
 
 def find_frame(released: FloatArray) -> FloatArray:
@@ -92,9 +118,9 @@ def report_recovery(
         Directions in the same frame; those of each target alone where there are three axes.
     level
     """
-    mine = _best_cosine(targets, guesses)
+    mine = measure_cosines(targets, guesses)
     flat = guesses.reshape(-1, guesses.shape[-1])
-    strange = _best_cosine(
+    strange = measure_cosines(
         others, flat[np.linspace(0, len(flat) - 1, min(64, len(flat)), dtype=int)]
     )
     hits, alarms = int((mine >= RECOVERED).sum()), int((strange >= RECOVERED).sum())
@@ -106,7 +132,8 @@ def report_recovery(
     )
 
 
-def _best_cosine(records: FloatArray, guesses: FloatArray) -> FloatArray:
+def measure_cosines(records: FloatArray, guesses: FloatArray) -> FloatArray:
+    """Largest cosine of each record with the guesses, whatever their sign; (n_records,)."""
     norms = np.linalg.norm(guesses, axis=-1, keepdims=True)
     unit = guesses / np.where(norms > 0, norms, 1.0)
     rows = records / np.linalg.norm(records, axis=1, keepdims=True)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.coordinates import Coordinates
 from privpipe.attacks.adversaries.evidence import Evidence
 from privpipe.attacks.adversaries.problem import Fitted, Problem
 from privpipe.attacks.adversaries.readers import KNOWS_WANTED, find_adversary
 from privpipe.attacks.adversaries.table import ADVERSARIES
-from privpipe.attacks.kinds.group_inference import split_in_time, tells_groups
+from privpipe.attacks.adversaries.variable_splits import split_records
 from privpipe.attacks.statistics.measures import orient_ranking
-from privpipe.attacks.statistics.splits import Split, draw_rows, draw_split
+from privpipe.attacks.statistics.splits import Split, draw_rows
 from privpipe.errors import ConvergenceError
 from privpipe.protocols import FloatArray, IntArray
 
@@ -22,9 +24,10 @@ __all__ = [
     "Decided",
     "Trained",
     "decide_wanted",
+    "draw_tests",
     "guess_target",
+    "join_decided",
     "measure_target",
-    "split_target",
     "train_adversary",
 ]
 
@@ -38,34 +41,45 @@ class Trained:
 
     Parameters
     ----------
-    split
-        Records to train on, to choose settings by, and to judge by.
-    scale
-        Mean and deviation of the training records of a number; (0, 1) of classes.
-    test : (n_test,)
-        Records that judge.
+    splits
+        Records to train on, to choose settings by, and to judge by; of a trait several, so that
+        all groups judge.
+    tests
+        Records of each that judge.
     decided
-        What it says of them, in the unit of the variable, and how it ranks them.
+        What it says of them all, in the unit of the variable, and how it ranks them.
     guess
         What one would say without records.
     settings, n_train, n_tune
-        As in `AttackOutcome`.
+        As in `AttackOutcome`; of the first split.
     """
 
-    split: Split
-    scale: tuple[float, float]
-    test: IntArray
+    splits: tuple[Split, ...]
+    tests: tuple[IntArray, ...]
     decided: Decided
     guess: float
     settings: str
     n_train: int
     n_tune: int
 
+    @property
+    def test(self) -> IntArray:
+        """All records that judge, (n_test,)."""
+        return np.concatenate(self.tests)
+
 
 def train_adversary(
-    evidence: Evidence, position: int, source: str, name: str, options: AttackOptions
+    evidence: Evidence,
+    position: int,
+    source: str,
+    name: str,
+    options: AttackOptions,
+    *,
+    share_train: float = 1.0,
 ) -> Trained:
     """Train one adversary on a source of the evidence and let it decide about test records.
+
+    With `share_train` below one it has such a share of the labels that it would use.
 
     Raises
     ------
@@ -73,10 +87,126 @@ def train_adversary(
         If its decisions are not finite.
     """
     adversary = find_adversary(name, ADVERSARIES)
-    n_classes = evidence.columns[position].n_categories
     truth = evidence.truth[:, position]
-    split = split_target(evidence, truth, n_classes, options)
-    x = evidence.sources[source].values
+    n_classes = evidence.columns[position].n_categories
+    splits = split_records(evidence, position, options)
+    most = min(adversary.max_test, options.max_test) // len(splits)
+    tests = draw_tests(evidence, position, splits, most, options)
+    x, found, of = evidence.sources[source].values, list[Decided](), list[tuple[Fitted, Problem]]()
+    for split, test in zip(splits, tests, strict=True):
+        problem, scale = _pose(x, truth, split, n_classes, options)
+        most_train = math.ceil(share_train * min(adversary.max_train, len(split.train)))
+        problem = problem.sample(most_train, adversary.max_tune)
+        fitted = adversary.fit(problem)
+        found.append(_decide(x[test], problem, fitted, scale))
+        of.append((fitted, problem))
+    learned = np.unique(np.concatenate([split.train for split in splits]))
+    return Trained(
+        splits,
+        tests,
+        join_decided(found, n_classes),
+        guess_target(truth[learned], n_classes),
+        of[0][0].settings,
+        len(of[0][1].x_train),
+        len(of[0][1].x_tune),
+    )
+
+
+_Knower = tuple[Problem, Fitted, tuple[float, float]] | None
+
+
+_KNOWERS: WeakKeyDictionary[Coordinates, dict[tuple[int, int], _Knower]] = WeakKeyDictionary()
+"""Who knows the wanted answer, of each variable and fold: fitted once, for all attacks of a
+worker, and for the leaks that it plants in copies of the evidence."""
+
+
+def decide_wanted(
+    evidence: Evidence,
+    position: int,
+    splits: tuple[Split, ...],
+    tests: tuple[IntArray, ...],
+    options: AttackOptions,
+) -> Decided | None:
+    """What is said of test records by who knows the wanted answer and no more.
+
+    None where the answer tells nothing of tuning records: then all that is found is gained, and
+    limits need not bear what a second guess adds to them.
+    """
+    wanted, truth = evidence.sources["wanted"], evidence.truth[:, position]
+    answers, n_classes = wanted.values, evidence.columns[position].n_categories
+    kept, found, knows = _KNOWERS.setdefault(wanted, {}), list[Decided](), False
+    for fold, (split, test) in enumerate(zip(splits, tests, strict=True)):
+        if (position, fold) not in kept:
+            kept[position, fold] = _fit_knower(answers, truth, split, n_classes, options)
+        knower = kept[position, fold]
+        if knower is not None:
+            knows = True
+            problem, fitted, scale = knower
+            found.append(_decide(answers[test], problem, fitted, scale))
+        elif n_classes is None:
+            mean = np.full(len(test), float(truth[split.train].mean()))
+            found.append((mean, mean))
+        else:
+            counts = np.bincount(truth[split.train].astype(np.int64), minlength=n_classes)
+            shares = np.tile(counts / counts.sum(), (len(test), 1))
+            found.append((shares, shares))
+    return join_decided(found, n_classes) if knows else None
+
+
+def _fit_knower(
+    answers: FloatArray,
+    truth: FloatArray,
+    split: Split,
+    n_classes: int | None,
+    options: AttackOptions,
+) -> _Knower:
+    adversary = find_adversary(KNOWS_WANTED, ADVERSARIES)
+    problem, scale = _pose(answers, truth, split, n_classes, options)
+    problem = replace(problem, deadline=math.inf).sample(adversary.max_train, adversary.max_tune)
+    fitted = adversary.fit(problem)
+    from privpipe.attacks.adversaries.wanted_answer import tells_something  # slow to import
+
+    return (problem, fitted, scale) if tells_something(problem, fitted) else None
+
+
+def draw_tests(
+    evidence: Evidence,
+    position: int,
+    splits: tuple[Split, ...],
+    most: int,
+    options: AttackOptions,
+) -> tuple[IntArray, ...]:
+    """At most so many judging records of each split."""
+    truth = evidence.truth[:, position]
+    is_class = evidence.columns[position].is_categorical
+    return tuple(
+        draw_rows(
+            split.test,
+            truth[split.test].astype(np.int64) if is_class else None,
+            most,
+            options.seed,
+        )
+        for split in splits
+    )
+
+
+def join_decided(found: list[Decided], n_classes: int | None) -> Decided:
+    """What adversaries of several splits say, as if one had said it.
+
+    Rankings of classes are centred within each split: how sure its adversary is on the whole may
+    not rank its records before those of another.
+    """
+    decision = np.concatenate([said for said, _ in found])
+    if len(found) > 1 and n_classes:
+        ranked = [ranking - np.median(ranking, axis=0) for _, ranking in found]
+        return decision, np.concatenate([one / max(float(one.std()), 1e-300) for one in ranked])
+    return decision, np.concatenate([ranking for _, ranking in found])
+
+
+def _pose(
+    x: FloatArray, truth: FloatArray, split: Split, n_classes: int | None, options: AttackOptions
+) -> tuple[Problem, tuple[float, float]]:
+    """What is to be learned from a split, and mean and deviation of its numbers."""
     centre, spread = (0.0, 1.0) if n_classes else measure_target(truth[split.train])
     problem = Problem(
         x_train=x[split.train],
@@ -86,71 +216,17 @@ def train_adversary(
         n_classes=n_classes,
         seed=options.seed,
         deadline=options.find_deadline(),
-    ).sample(adversary.max_train, adversary.max_tune)
-    fitted = adversary.fit(problem)
-    classes = truth[split.test].astype(np.int64) if n_classes else None
-    most = min(adversary.max_test, options.max_test)
-    test = draw_rows(split.test, classes, most, options.seed)
-    decision = np.asarray(fitted.decide(x[test]), np.float64)
-    expected = (len(test), n_classes) if n_classes else (len(test),)
+    )
+    return problem, (centre, spread)
+
+
+def _decide(x: FloatArray, problem: Problem, fitted: Fitted, scale: tuple[float, float]) -> Decided:
+    """What is said of records, in the unit of the variable, and how it ranks them."""
+    decision = np.asarray(fitted.decide(x), np.float64)
+    expected = (len(x), problem.n_classes) if problem.n_classes else (len(x),)
     if decision.shape != expected or not np.isfinite(decision).all():
         raise ConvergenceError("The adversary's decisions are not finite, or too few.")
-    return Trained(
-        split,
-        (centre, spread),
-        test,
-        (centre + spread * decision, decision * _orient(problem, fitted)),
-        guess_target(truth[split.train], n_classes),
-        fitted.settings,
-        len(problem.x_train),
-        len(problem.x_tune),
-    )
-
-
-_Knower = tuple[Fitted, FloatArray] | None
-
-
-_KNOWERS: WeakKeyDictionary[Evidence, dict[int, _Knower]] = WeakKeyDictionary()
-"""Who knows the wanted answer, of each variable: fitted once, for all attacks of a worker."""
-
-
-def decide_wanted(
-    evidence: Evidence,
-    position: int,
-    split: Split,
-    scale: tuple[float, float],
-    test: IntArray,
-    options: AttackOptions,
-) -> Decided | None:
-    """What is said of test records by who knows the wanted answer and no more.
-
-    None where the answer tells nothing of tuning records: then all that is found is gained, and
-    limits need not bear what a second guess adds to them.
-    """
-    answers, truth = evidence.sources["wanted"].values, evidence.truth[:, position]
-    n_classes, (centre, spread) = evidence.columns[position].n_categories, scale
-    kept = _KNOWERS.setdefault(evidence, {})
-    if position not in kept:
-        adversary = find_adversary(KNOWS_WANTED, ADVERSARIES)
-        problem = Problem(
-            x_train=answers[split.train],
-            y_train=(truth[split.train] - centre) / spread,
-            x_tune=answers[split.tune],
-            y_tune=(truth[split.tune] - centre) / spread,
-            n_classes=n_classes,
-            seed=options.seed,
-        ).sample(adversary.max_train, adversary.max_tune)
-        fitted = adversary.fit(problem)
-        from privpipe.attacks.adversaries.wanted_answer import tells_something  # slow to import
-
-        told = tells_something(problem, fitted)
-        kept[position] = (fitted, _orient(problem, fitted)) if told else None
-    knower = kept[position]
-    if knower is None:
-        return None
-    fitted, signs = knower
-    decision = np.asarray(fitted.decide(answers[test]), np.float64)
-    return centre + spread * decision, decision * signs
+    return scale[0] + scale[1] * decision, decision * _orient(problem, fitted)
 
 
 def _orient(problem: Problem, fitted: Fitted) -> FloatArray:
@@ -159,27 +235,6 @@ def _orient(problem: Problem, fitted: Fitted) -> FloatArray:
         return np.ones(1)
     decision = np.asarray(fitted.decide(problem.x_tune), np.float64)
     return orient_ranking(problem.y_tune.astype(np.int64), decision)
-
-
-def split_target(
-    evidence: Evidence, truth: FloatArray, n_classes: int | None, options: AttackOptions
-) -> Split:
-    """The split of one variable: the same for all its attacks, since it is drawn by seed."""
-    rows = np.flatnonzero(~np.isnan(truth))
-    groups, train_only, places = evidence.groups, evidence.train_only, evidence.places
-    if groups is not None and n_classes and tells_groups(groups[rows], truth[rows]):
-        # Who is to be named is the group: some of its records train, and neighbours do not judge.
-        at = rows if places is None else places[rows]
-        return split_in_time(rows, groups[rows], at, options.tune_share, options.test_share)
-    return draw_split(
-        rows,
-        classes=None if n_classes is None else truth[rows].astype(np.int64),
-        groups=None if groups is None else groups[rows],
-        train_only=None if train_only is None else train_only[rows],
-        tune_share=options.tune_share,
-        test_share=options.test_share,
-        seed=options.seed,
-    )
 
 
 def measure_target(numbers: FloatArray) -> tuple[float, float]:

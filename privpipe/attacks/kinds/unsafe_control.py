@@ -14,16 +14,13 @@ import numpy as np
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.kinds.attack_table import Sample, SaysJson, run_kind
 from privpipe.attacks.kinds.membership import MembershipReport, measure_membership
-from privpipe.attacks.kinds.tracing import trace
+from privpipe.attacks.kinds.signed_sums import trace
 from privpipe.protocols import FloatArray
 
 __all__ = ["CONTROLS", "run_control"]
 
-FEW_RECORDS = 20
-"""Of the controls that need few records, where the features are fewer."""
-
-MANY_PER_SQUARE = 20
-"""Surrogates per square of the records where there are far too many."""
+MANY_PER_RECORD = 20
+"""Surrogates per square of the records whose second moments are to be seen without noise."""
 
 OUTLYING = 30.0
 """How many times as far from the mean the farthest record is moved."""
@@ -78,12 +75,6 @@ def _copy(sample: Sample, _: np.random.Generator) -> Sample:
     return replace(sample, members=members, released=members)
 
 
-def _sum_few(sample: Sample, random: np.random.Generator) -> Sample:
-    """Far more surrogates than a tenth of the square of the records."""
-    members = _take(sample, FEW_RECORDS, random)
-    return _sum(sample, members, MANY_PER_SQUARE * len(members) ** 2, random)
-
-
 def _trace_few(
     sample: Sample, random: np.random.Generator, options: AttackOptions
 ) -> MembershipReport:
@@ -92,7 +83,7 @@ def _trace_few(
     n = sample.members.shape[1]
     pairs = []
     for _ in range(N_TRACED):
-        inside, outside = trace(_sum(sample, _take(sample, n, random), MANY_PER_SQUARE * n, random))
+        inside, outside = trace(_sum(sample, _take(sample, n, random), MANY_PER_RECORD * n, random))
         pairs.append((inside, random.permutation(outside)[: len(inside)]))
     members, others = (np.concatenate(side) for side in zip(*pairs, strict=True))
     return measure_membership(members, others, level=options.level, seed=options.seed)
@@ -118,7 +109,6 @@ def _move_out(sample: Sample, random: np.random.Generator) -> Sample:
 
 CONTROLS: dict[str, Callable[[Sample, np.random.Generator], Sample]] = {
     "membership": _copy,
-    "all_but_one": _sum_few,
     "independent_components": _sum_rank,
     "outlying_record": _move_out,
 }

@@ -18,7 +18,7 @@ import numpy as np
 from privpipe.attacks.moments.raw_predictors import widen
 from privpipe.attacks.statistics.privacy import PARTS, sum_privacy
 from privpipe.numerics.finite import find_finite_rows, keep_rows
-from privpipe.numerics.record_hash import cut_in_parts
+from privpipe.numerics.identity.record_hash import cut_in_parts
 from privpipe.numerics.regression.labels import Coding, code_targets, count_targets
 from privpipe.numerics.regression.moments import CoMoments, LeastSquares
 from privpipe.protocols import Column, FloatArray, IntArray, Shard

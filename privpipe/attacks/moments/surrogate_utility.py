@@ -7,7 +7,7 @@ made of, beside the same regression fitted to the raw records themselves.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,7 +18,17 @@ from privpipe.numerics.regression.labels import code_targets
 from privpipe.numerics.regression.moments import CoMoments
 from privpipe.protocols import FloatArray, Shard, ShardSchema
 
-__all__ = ["SurrogateUtility", "learn", "report_utility", "summarise_pairs", "summarise_tests"]
+__all__ = [
+    "CompleteRecords",
+    "SurrogateUtility",
+    "learn",
+    "report_utility",
+    "summarise_pairs",
+    "summarise_tests",
+]
+
+CompleteRecords = Callable[[Shard], tuple[FloatArray, FloatArray]]
+"""Features with the bias, and responses, of the records of a shard; NaN where they are missing."""
 
 RIDGE = 1e-6
 """Of the learner, relative to the mean square of each feature."""
@@ -76,20 +86,24 @@ def learn(gram: FloatArray, n_features: int) -> FloatArray:
     return found
 
 
-def summarise_pairs(shard: Shard, *, schema: ShardSchema) -> CoMoments:
-    """Co-moments of [features, responses] of records that hold both."""
-    responses = code_targets(shard.desired, schema.desired, "zero_one")
-    rows = np.hstack([shard.features.astype(np.float64), responses])
+def summarise_pairs(shard: Shard, *, complete: CompleteRecords) -> CoMoments:
+    """Co-moments of [features, responses] of records that hold both, completed."""
+    features, responses = complete(shard)
+    rows = np.hstack([features[:, :-1], responses])
     return CoMoments.of(rows[np.isfinite(rows).all(axis=1)])
 
 
 def summarise_tests(
-    shard: Shard, *, schema: ShardSchema, masked: FloatArray, raw: FloatArray
+    shard: Shard,
+    *,
+    schema: ShardSchema,
+    complete: CompleteRecords,
+    masked: FloatArray,
+    raw: FloatArray,
 ) -> CoMoments:
     """Co-moments of squared errors of both models, predictions, and hidden variables."""
-    responses = code_targets(shard.desired, schema.desired, "zero_one")
+    x, responses = complete(shard)
     hidden = code_targets(shard.confidential, schema.confidential, "zero_one")
-    x = np.column_stack([shard.features.astype(np.float64), np.ones(len(shard.features))])
     known = np.isfinite(np.hstack([x, responses, hidden])).all(axis=1)
     x, responses, hidden = x[known], responses[known], hidden[known]
     predicted = x @ masked

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+import scipy
 from scipy import sparse
 
 from privpipe.attacks.statistics.uncertainty.bootstrap import Link, measure_bootstrap_interval
@@ -32,6 +33,7 @@ __all__ = [
     "halve_numbers",
     "harmonise_confusion",
     "measure_advantage",
+    "measure_area",
     "measure_class_scores",
     "measure_number_scores",
     "orient_ranking",
@@ -323,7 +325,7 @@ def orient_ranking(truth: IntArray, ranking: FloatArray) -> FloatArray:
     """
     ones = np.ones((1, len(truth)))
     if ranking.shape[1] == 2:
-        areas = np.repeat(weigh_areas(truth, ranking)(ones), 2)
+        areas = np.repeat(measure_area(truth, ranking), 2)
     else:
         columns = range(ranking.shape[1])
         areas = np.array([_weigh_area(truth == k, ranking[:, k])(ones)[0] for k in columns])
@@ -381,19 +383,44 @@ def weigh_areas(truth: IntArray, decision: FloatArray) -> WeightedScore:
     return mean
 
 
+def measure_area(truth: IntArray, decision: FloatArray) -> float:
+    """The area of `weigh_areas` where every record counts once; a half where it is undefined.
+
+    >>> measure_area(np.array([0, 0, 1, 1]), np.array([[0.9, 0.1], [0.6, 0.4], [0.7, 0.3], [0, 1]]))
+    0.75
+    """
+    ranking, n_classes = decision, decision.shape[1]
+    is_class = truth[:, None] == np.arange(n_classes)
+    if n_classes == 2:
+        ranking, is_class = decision[:, 1:] - decision[:, :1], is_class[:, 1:]
+    sizes = is_class.sum(axis=0)
+    pairs = sizes * (len(truth) - sizes)
+    won = (scipy.stats.rankdata(ranking, axis=0) * is_class).sum(axis=0) - sizes * (sizes + 1) / 2
+    return float((won[pairs > 0] / pairs[pairs > 0]).mean()) if pairs.any() else 0.5
+
+
 def _weigh_area(positive: np.ndarray, value: FloatArray) -> WeightedScore:
+    """Pairs won by positives, from cumulated weights at the two ends of their ties."""
     order = np.argsort(value, kind="stable")
-    ordered = value[order]
-    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
-    is_positive = positive[order].astype(np.float64)
+    ordered, is_positive = value[order], positive[order].astype(np.bool_)
+    at = np.flatnonzero(is_positive)
+    ends = [np.searchsorted(ordered, ordered[at], side) for side in ("left", "right")]
+    passed = np.concatenate([[0], np.cumsum(is_positive)])
 
     def area(weights: FloatArray) -> FloatArray:
         w = weights[:, order]
-        up = np.add.reduceat(w * is_positive, starts, axis=1)
-        down = np.add.reduceat(w, starts, axis=1) - up
-        below = np.cumsum(down, axis=1) - down / 2
-        total = up.sum(axis=1) * down.sum(axis=1)
-        won = np.einsum("ij,ij->i", up, below)
+        whole, up = _cumulate(w), w[:, at]
+        ups = _cumulate(up)
+        total = ups[:, -1] * (whole[:, -1] - ups[:, -1])
+        below = sum(whole[:, end] - ups[:, passed[end]] for end in ends)
+        won = np.einsum("ij,ij->i", up, below) / 2
         return np.asarray(np.divide(won, total, out=np.full(len(w), np.nan), where=total > 0))
 
     return area
+
+
+def _cumulate(weights: FloatArray) -> FloatArray:
+    """Sums of the first 0, 1, ... columns."""
+    sums = np.zeros((len(weights), weights.shape[1] + 1))
+    np.cumsum(weights, axis=1, out=sums[:, 1:])
+    return sums

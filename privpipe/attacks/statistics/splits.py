@@ -39,6 +39,7 @@ def draw_split(
     *,
     classes: IntArray | None = None,
     groups: IntArray | None = None,
+    ties: IntArray | None = None,
     train_only: BoolArray | None = None,
     tune_share: float = 0.2,
     test_share: float = 0.3,
@@ -57,6 +58,9 @@ def draw_split(
         Class of each of these rows; none for numbers.
     groups : (n_records,), optional
         Subject of each of these rows.
+    ties : (n_records,), optional
+        Set of equal records of each of these rows, where no subject is known: a set stays whole,
+        and goes where its first record would.
     train_only : (n_records,), optional
         True for rows that may train and tune but not test; then all others test and
         `test_share` only fixes how the rest is divided.
@@ -77,9 +81,13 @@ def draw_split(
     (4, 2, 4)
     """
     random = np.random.default_rng(seed)
-    for _ in range(_TRIALS if groups is not None or train_only is not None else 1):
+    may_fail = any(one is not None for one in (groups, ties, train_only))
+    for _ in range(_TRIALS if may_fail else 1):
         if groups is None:
             position = _place_records(classes, len(rows), random)
+            if ties is not None:
+                _, first, place = np.unique(ties, return_index=True, return_inverse=True)
+                position = position[first][place]
         else:
             position = _place_groups(groups, random)
         if train_only is not None:
@@ -88,8 +96,8 @@ def draw_split(
         if classes is None or _holds_all_classes(classes, split):
             return Split(rows[split.train], rows[split.tune], rows[split.test])
     raise InputError(
-        "No split by groups, or with the given test records, leaves every class in both train "
-        f"and test ({len(rows)} records).",
+        "No split by groups or equal records, or with the given test records, leaves every class "
+        f"in both train and test ({len(rows)} records).",
         remedy="Group by a finer unit, use more groups, or leave the rare classes out.",
         code="split_confines_classes",
     )

@@ -26,13 +26,17 @@ from privpipe.capabilities import (
 )
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import Executor
+from privpipe.cluster.passes.place_pass import PlaceNotes, PlacePlan
+from privpipe.cluster.passes.sample_drawing import Drawing, keep_chunk
 from privpipe.errors import FormatError, InputError, PrivpipeError
+from privpipe.fitted_schema import NamedCodes, check_numbered_alike
 from privpipe.numerics.finite import find_empty_rows, find_finite_rows, keep_rows
 from privpipe.protocols import BoolArray, FloatArray, RecordMap, RecordStream
 from privpipe.records.schema import MISSING
+from privpipe.sanitizers.names import schema_of
 from privpipe.sanitizers.utility_summary import UtilitySummary
 from privpipe.store.access.location import open_store, read_bytes
-from privpipe.store.arrays.blocks import Receipt, write_block
+from privpipe.store.arrays.blocks import Receipt, reading_once, write_block
 from privpipe.store.arrays.layout import FEATURES, RELEASED
 from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.partition_keys import PartitionKeys
@@ -78,6 +82,10 @@ class CleaningJob:
     withheld
         Place of a bit per record, by chunk, that is set where the record is withheld whatever it
         holds; None where none is.
+    samples
+        What the audit's samples are drawn of; each chunk's part is stored before its receipt.
+    places
+        What is summed up of each chunk and partition for the audit; None where nothing is.
     """
 
     collection: Collection
@@ -89,6 +97,8 @@ class CleaningJob:
     fill: FloatArray | None = None
     keys: PartitionKeys | None = None
     withheld: str | None = None
+    samples: tuple[Drawing, ...] = ()
+    places: PlacePlan | None = None
 
     @property
     def flags_released(self) -> bool:
@@ -150,10 +160,25 @@ def count_receipts(receipts: Iterable[Receipt]) -> tuple[tuple[str, float], ...]
 def clean_chunks(job: CleaningJob, chunks: list[int]) -> list[Receipt]:
     """Worker side: read, map and write whole chunks, one after the other."""
     fitted = load_map(job.model_url, job.model_digest)
-    return [_clean_chunk(job, fitted, chunk) for chunk in chunks]
+    if (schema := schema_of(fitted)) is not None:
+        check_numbered_alike(schema, job.collection.schema)
+    notes = PlaceNotes(job.places, chunks)
+    receipts = [_clean_chunk(job, fitted, chunk, notes) for chunk in chunks]
+    notes.store()
+    return receipts
 
 
-def _clean_chunk(job: CleaningJob, fitted: RecordMap, chunk: int) -> Receipt:
+def _clean_chunk(job: CleaningJob, fitted: RecordMap, chunk: int, notes: PlaceNotes) -> Receipt:
+    if not job.samples:
+        return _write_chunk(job, fitted, chunk, notes)
+    with reading_once():  # what is drawn of the chunk is in memory
+        receipt = _write_chunk(job, fitted, chunk, notes)
+        for drawing in job.samples:
+            keep_chunk(drawing, chunk)
+    return receipt
+
+
+def _write_chunk(job: CleaningJob, fitted: RecordMap, chunk: int, notes: PlaceNotes) -> Receipt:
     begun = time.perf_counter()
     start, stop = job.plan.chunks.rows(chunk)
     if isinstance(fitted, MakesRecords):
@@ -167,6 +192,7 @@ def _clean_chunk(job: CleaningJob, fitted: RecordMap, chunk: int) -> Receipt:
     if job.flags_released:
         block[RELEASED] = kept.astype(np.int8)
     receipt = write_block(job.plan.data_url, job.plan.arrays, chunk, block, job.plan.run)
+    notes.add(chunk, block, kept)
     seconds = time.perf_counter() - begun
     withheld = len(kept) - int(kept.sum())
     return replace(
@@ -197,7 +223,8 @@ def _map_features(job: CleaningJob, fitted: RecordMap, chunk: int) -> _Mapped:
     utility = bounded = None
     if isinstance(fitted, Measures):
         # Withheld records must not count as cleaned; a map that measures draws nothing.
-        released, utility = fitted.apply_measured(keep_rows(x, kept), overwrite_x=True)
+        ready = keep_rows(x, kept)
+        released, utility = fitted.apply_measured(ready, overwrite_x=ready.flags.writeable)
         released = _spread(released, kept)
     else:
         # Withheld records keep their place, so that what is drawn for a record never shifts.
@@ -224,7 +251,8 @@ def _make_features(job: CleaningJob, fitted: MakesRecords, chunk: int) -> _Mappe
 def _map_codes(job: CleaningJob, fitted: RecordMap, chunk: int) -> _Mapped:
     """Released attributes of a chunk, one array per variable."""
     start, stop = job.plan.chunks.rows(chunk)
-    x, stream, unseen = job.collection.codes(start, stop), _stream(job, start, stop), None
+    stream, unseen = _stream(job, start, stop), None
+    x = NamedCodes(job.collection.codes(start, stop), job.collection.schema.attributes)
     if isinstance(fitted, Counts):
         codes, unseen = fitted.apply_counted(x, stream)
     else:

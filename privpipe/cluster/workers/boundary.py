@@ -14,7 +14,7 @@ from pathlib import PurePath
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
-from privpipe.errors import ClusterError, MemoryBudgetError, PrivpipeError, StoreError
+from privpipe.errors import ClusterError, FormatError, MemoryBudgetError, PrivpipeError, StoreError
 from privpipe.store.access.store_refusals import explain_refusal
 
 __all__ = ["run_sealed", "seal"]
@@ -70,6 +70,12 @@ def seal(error: Exception, stage: str) -> PrivpipeError:
     if isinstance(error, MemoryError):
         return MemoryBudgetError(
             f"A worker ran out of memory ({stage}).", remedy="Use fewer threads or smaller chunks."
+        )
+    if isinstance(error, RecursionError):
+        return FormatError(
+            f"A document is nested deeper than can be read ({stage}).",
+            remedy="It is damaged, or made to fail: get it again from where it came.",
+            code="nested",
         )
     # What Dask itself says of lost workers and connections is no fault of ours.
     foreign = type(error).__module__.partition(".")[0] == "distributed"

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,6 +20,7 @@ from distributed import Client, WorkerPlugin
 from privpipe.cluster.workers.certificates import check_own_certificate
 from privpipe.cluster.workers.dashboard import OFF, check_dashboard, check_pages, place_of
 from privpipe.cluster.workers.guarded import start_cluster
+from privpipe.cluster.workers.listener_owner import guard_address, is_loopback
 from privpipe.cluster.workers.monitoring.scheduler_side import ShowProgress
 from privpipe.cluster.workers.versions import check_versions
 from privpipe.cluster.workers.worker_memory import WorkerMemory
@@ -121,13 +121,15 @@ def connect(options: ClusterOptions) -> Iterator[Client]:
     ------
     OptionError
         If the address is not ``tls://``, or ``tcp://`` on this machine: an open scheduler lets
-        anyone who reaches it run code. If the dashboard would listen to other machines.
+        anyone who reaches it run code; or another user listens there. If the dashboard would
+        listen to other machines.
     ClusterError
         If it cannot be reached, shows itself to everybody, no worker joins in time, one has other
         versions, or our own certificate has expired.
     """
     if options.address is not None:
         check_address(options.address)
+        guard_address(options.address)
         if options.address.startswith("tls://"):
             check_own_certificate()
         with _reach(options.address, options.wait_seconds) as client:
@@ -153,7 +155,7 @@ def connect(options: ClusterOptions) -> Iterator[Client]:
 def check_address(address: str) -> None:
     """Refuse a scheduler that is neither on this machine nor behind TLS."""
     parts = urlsplit(address)
-    if parts.scheme == "tls" or (parts.scheme == "tcp" and _is_loopback(parts.hostname or "")):
+    if parts.scheme == "tls" or (parts.scheme == "tcp" and is_loopback(parts.hostname or "")):
         return
     raise OptionError(
         f"The scheduler's address has the scheme {parts.scheme or 'none'!r}: without TLS anyone "
@@ -250,13 +252,6 @@ def _empty(path: str) -> None:
         remedy="Something else uses it: end it, or remove the folder by hand.",
         code="scratch",
     )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _free_address(wanted: str) -> str:

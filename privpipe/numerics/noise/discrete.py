@@ -193,8 +193,10 @@ class DiscreteLaplaceNoise:
 
     @cached_property
     def n_digits(self) -> int:
-        """Least count of binary digits with exp(-rate 2**n_digits) <= exp(-32)."""
-        return max(1, math.ceil(math.log2(Fraction(32) / self.rate)))
+        """Least count of binary digits with exp(-rate 2**n_digits) <= exp(-32), and enough of them
+        that noise reaches from any record to any other: see `limit`."""
+        enough = (self.sensitivity - 1).bit_length()
+        return max(1, math.ceil(math.log2(Fraction(32) / self.rate)), enough)
 
     @property
     def n_lanes(self) -> int:
@@ -221,7 +223,12 @@ class DiscreteLaplaceNoise:
         return math.sqrt(2) / float(self.rate)
 
     def limit(self, radius: int) -> int:
-        """Largest clip at which saturated noise is clipped for every |steps| <= radius."""
+        """Largest clip at which saturated noise is clipped for every |steps| <= radius.
+
+        At least the radius, whatever epsilon is, as 2 radius <= sensitivity <= 2**n_digits: no clip
+        makes records equal that are not.
+        """
+        assert 2 * radius <= self.sensitivity, "two records may be a diameter apart"
         return (1 << self.n_digits) - radius
 
     @cached_property

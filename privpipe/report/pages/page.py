@@ -29,6 +29,7 @@ __all__ = ["Picture", "Section", "draw_attacks", "draw_groups", "page_of_attacks
 VERDICTS = {
     "safe": "No adversary found more than is allowed.",
     "leaks": "An adversary found more than is allowed.",
+    "not protected": "Single records are given away by what the release is.",
     "unproven": "The limits reach above what is allowed: more test records are needed.",
     "unknown": "Some attacks failed, so that nothing can be said.",
 }
@@ -74,7 +75,7 @@ def render_page(
     sections
         In order.
     verdict
-        "safe", "leaks", "unproven" or "unknown" for a banner; none when empty.
+        "safe", "not protected", "leaks", "unproven" or "unknown" for a banner; none when empty.
     verdict_text
         What the banner says beside it; what the verdict means, when empty.
     verdict_name
@@ -91,7 +92,7 @@ def render_page(
     """
     return _page_template().render(
         title=title,
-        verdict=verdict,
+        verdict=verdict.replace(" ", "-"),
         verdict_text=verdict_text or VERDICTS.get(verdict, ""),
         verdict_name=verdict_name or verdict,
         facts=dict(facts or {}),

@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from privpipe.report.audit_text import (
     name_verdict,
+    say_attempt,
     say_gate,
+    say_judged,
     say_neighbours,
+    say_proof,
     say_unseen,
     say_weaker,
     tabulate_predictions,
@@ -28,11 +31,18 @@ from privpipe.report.pages.release_sections import (
     list_distortion,
     list_included,
     list_kinds,
+    list_places,
     list_power,
     list_utility,
     list_warnings,
 )
-from privpipe.report.pages.suppression import LEFT_OUT, coarsen, suppress_counts
+from privpipe.report.pages.suppression import (
+    SMALL,
+    coarsen,
+    coarsen_limit,
+    find_shown_size,
+    suppress_sizes,
+)
 from privpipe.report.pages.training_sections import list_training
 from privpipe.report.tables import format_number, summarise_attack_table
 
@@ -47,7 +57,7 @@ FORMAT = 1
 MOST_FIGURES = 30
 """Variables that are drawn; of more the table is enough."""
 
-WORST = ("leaks", "unknown", "unproven", "safe")
+WORST = ("leaks", "unknown", "unproven", "not protected", "safe")
 
 GLOSSARY = {
     "accuracy": "share of records whose class is predicted rightly",
@@ -67,6 +77,7 @@ GLOSSARY = {
     "would have found": "share of records of the smallest planted leak that 19 of 20 such "
     "audits find",
     "not gated": "published whatever the audit found",
+    "not protected": "given away by what the release is: no attack that fails could show more",
 }
 
 NOT_PROMISED = (
@@ -102,6 +113,7 @@ def render_release_page(findings: Mapping[str, Any], *, version: str = "") -> st
             Section("What decided", _say_all(findings), table=_decisions(found)),
             *_utility_sections(findings),
             *list_warnings(findings),
+            *list_places(findings),
             *list_included(found),
             *_figures(findings),
             *list_kinds(findings.get("attacks") or {}),
@@ -138,7 +150,7 @@ def render_public_page(findings: Mapping[str, Any], *, version: str = "") -> str
         [*sections, *_closing_sections(findings)],
         verdict=found["verdict"],
         verdict_name=name_verdict(findings),
-        verdict_text=f"Gate: {gate.get('state', 'none')}.{say_weaker(gate)}",
+        verdict_text=f"Gate: {gate.get('state', 'none')}.{say_weaker(gate)}{say_attempt(findings)}",
         facts=_public_facts(findings),
         version=version,
     )
@@ -151,7 +163,7 @@ def _headline(findings: Mapping[str, Any]) -> str:
     if gate is None:
         return reason
     said = say_gate({"gate": {**gate, "sentence": ""}}).strip()
-    return f"{reason} Gate {said}"
+    return f"{reason} Gate {said}{say_attempt(findings)}"
 
 
 def _gate_sections(findings: Mapping[str, Any]) -> Iterator[Section]:
@@ -169,16 +181,15 @@ def _gate_sections(findings: Mapping[str, Any]) -> Iterator[Section]:
 
 def _facts(findings: Mapping[str, Any]) -> dict[str, str]:
     found, about = findings["adversaries"], findings.get("about") or {}
-    facts = {str(name).capitalize(): str(value) for name, value in about.items()}
-    basis = str(findings["basis"]).removeprefix("Judged ").removesuffix(".")
-    facts["Judged"] = f"{findings['n_records']:,} records, {basis}."
-    if findings.get("n_groups"):
-        facts["Different records judged"] = f"{findings['n_groups']:,}"
+    facts = {"Judged": say_judged(findings).removeprefix("Judged ")}
+    facts |= {str(name).capitalize(): str(value) for name, value in about.items()}
     if "n_records" in found:
         facts["Records attacked"] = f"{found['n_records']:,} of {found['n_given']:,}"
         facts["Withheld by the release"] = f"{found['n_withheld']:,}"
     if neighbours := say_neighbours(findings.get("neighbours")):
         facts["Neighbours told apart"] = neighbours
+    if proof := say_proof(findings.get("proof")):
+        facts["Features"] = proof
     if unseen := say_unseen(findings.get("unseen")):
         facts["Unseen profiles"] = unseen
     return facts
@@ -186,20 +197,24 @@ def _facts(findings: Mapping[str, Any]) -> dict[str, str]:
 
 def _public_facts(findings: Mapping[str, Any]) -> dict[str, str]:
     found, about = findings["adversaries"], findings.get("about") or {}
-    known = ("method", "guarantee")
-    facts = {name.capitalize(): str(about[name]) for name in known if name in about}
-    return facts | _suppress(found)
+    known = ("method", "guarantee", "noise")
+    facts = {"Judged": str(findings["basis"]).removeprefix("Judged ")}
+    facts |= {name.capitalize(): str(about[name]) for name in known if name in about}
+    return facts | _cover(found) | suppress_sizes(found)
 
 
-def _suppress(found: Mapping[str, Any]) -> dict[str, str]:
-    """Numbers of records for everybody."""
-    counts = {
-        "Records attacked": found.get("n_records"),
-        "Withheld by the release": found.get("n_withheld"),
-        "Learned from and left out": found.get("n_seen"),
+def _cover(found: Mapping[str, Any]) -> dict[str, str]:
+    """What the sample is of, without counts that are small or differ by few."""
+    sample = found.get("sample")
+    if sample is None:
+        return {}
+    drawn, of = sample["n_records"], sample["of_records"]
+    shown = min(drawn, of) >= SMALL and (of == drawn or of - drawn >= SMALL)
+    records = f"{drawn:,} of {of:,} records, of " if shown else ""
+    return {
+        "Sample": f"{records}{sample['n_chunks']:,} of {sample['of_chunks']:,} chunks and "
+        f"{sample['n_partitions']:,} of {sample['of_partitions']:,} partitions"
     }
-    told = {name: count for name, count in counts.items() if count is not None}
-    return suppress_counts(told, total=("Records given", found.get("n_given")))
 
 
 def _rank(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -242,24 +257,17 @@ def _decisions(found: Mapping[str, Any]) -> pd.DataFrame | None:
 def _public_decisions(found: Mapping[str, Any]) -> pd.DataFrame | None:
     import pandas as pd  # slow to load
 
-    n = _find_shown_size(found)
+    n = find_shown_size(found)
     rows = [
         {
             "variable": one["target"],
             "verdict": one["verdict"],
-            "gain at most": coarsen(one["gain_upper"], n),
+            "gain at most": coarsen_limit(one["gain_upper"], one["allowed"], n),
             "allowed": _number(one["allowed"]),
         }
         for one in _rank(found)
     ]
     return pd.DataFrame(rows) if rows else None
-
-
-def _find_shown_size(found: Mapping[str, Any]) -> int:
-    """A number of records that the page shows: how shares are rounded tells no other one."""
-    counts = _suppress(found)
-    attacked, given = found.get("n_records"), found.get("n_given")
-    return int((attacked if counts.get("Records attacked") != LEFT_OUT else given) or 0)
 
 
 def _public_predictions(findings: Mapping[str, Any], n: int) -> pd.DataFrame:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from privpipe.report.audit_text import say_places, tabulate_places
 from privpipe.report.drawings import Curve, Reach, draw_intervals, draw_roc
 from privpipe.report.pages.page import Section
 from privpipe.report.tables import format_limits, format_number
@@ -18,6 +19,7 @@ __all__ = [
     "list_distortion",
     "list_included",
     "list_kinds",
+    "list_places",
     "list_power",
     "list_utility",
     "list_warnings",
@@ -26,10 +28,15 @@ __all__ = [
 WEIGHED = ("accuracy", "auc", "r2")
 """Scores that are drawn: of each attack the one whose upper limit is the largest."""
 
-COMPARED = ("raw", "noise", "wanted")
+COMPARED = ("raw", "raw groups", "noise", "wanted")
 """Sources for comparison; all others are readings of the release."""
 
-SAID = {"raw": "raw records", "noise": "noise of equal utility", "wanted": "wanted answer alone"}
+SAID = {
+    "raw": "raw records",
+    "raw groups": "raw records of one group",
+    "noise": "noise of equal utility",
+    "wanted": "wanted answer alone",
+}
 
 MOST_ROWS = 40
 """Features whose distortion is listed, and attacks that are drawn, of each variable."""
@@ -39,6 +46,13 @@ def list_warnings(findings: Mapping[str, Any]) -> Iterator[Section]:
     """What decides nothing and should be known."""
     if warnings := findings.get("warnings"):
         yield Section("Warnings", " ".join(warnings))
+
+
+def list_places(findings: Mapping[str, Any]) -> Iterator[Section]:
+    """Chunks and partitions that reveal more than the rest."""
+    if said := say_places(found := findings.get("places")):
+        table = tabulate_places(found)
+        yield Section("Place by place", said, table=None if table.empty else table)
 
 
 def list_utility(findings: Mapping[str, Any]) -> Iterator[Section]:
@@ -70,7 +84,7 @@ def list_included(found: Mapping[str, Any]) -> Iterator[Section]:
         {
             "included": one["included"],
             "confidential": one["target"],
-            "beyond the wanted answer": _limits_of(one, "gain"),
+            "beyond the wanted answer": _limits_of(one, "gain", one["allowed"]),
             "score": one["score"].replace("_", " "),
             "allowed": format_number(one["allowed"]),
             "tells more": "yes" if one["tells_more"] else "not shown",
@@ -238,11 +252,11 @@ def _limits(found: Mapping[str, float]) -> str:
     return format_limits(found["estimate"], found["lower"], found["upper"])
 
 
-def _limits_of(row: Mapping[str, Any], name: str) -> str:
-    values = [row[key] for key in (name, f"{name}_lower", f"{name}_upper")]
-    if any(value is None for value in values):
+def _limits_of(row: Mapping[str, Any], name: str, allowed: float = math.nan) -> str:
+    value, lower, upper = (row[key] for key in (name, f"{name}_lower", f"{name}_upper"))
+    if None in (value, lower, upper):
         return "-"
-    return format_limits(*values)
+    return format_limits(value, lower, upper, allowed)
 
 
 def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

@@ -8,8 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
-__all__ = ["LEFT_OUT", "SMALL", "coarsen", "suppress_counts"]
+from privpipe.numerics.limits import say_upper, step_up
+
+__all__ = [
+    "LEFT_OUT",
+    "SMALL",
+    "coarsen",
+    "coarsen_limit",
+    "find_shown_size",
+    "suppress_counts",
+    "suppress_sizes",
+]
 
 SMALL = 10
 """Counts below it are not shown; none is the count of no record, and shown."""
@@ -54,13 +65,30 @@ def suppress_counts(
     return shown
 
 
+def suppress_sizes(found: Mapping[str, Any]) -> dict[str, str]:
+    """Numbers of attacked records for everybody, from the findings on adversaries."""
+    counts = {
+        "Records attacked": found.get("n_records"),
+        "Withheld by the release": found.get("n_withheld"),
+        "Learned from and left out": found.get("n_seen"),
+    }
+    told = {name: count for name, count in counts.items() if count is not None}
+    return suppress_counts(told, total=("Records given", found.get("n_given")))
+
+
+def find_shown_size(found: Mapping[str, Any]) -> int:
+    """A number of records that is shown: how shares are rounded tells no other one."""
+    hidden = suppress_sizes(found).get("Records attacked") == LEFT_OUT
+    return int(found.get("n_given" if hidden else "n_records") or 0)
+
+
 def coarsen(value: float | None, n_records: int) -> str:
     """A share, rounded so that no count of fewer than `SMALL` records is told; a dash for none.
 
     Parameters
     ----------
     value
-        A share of records, or an upper limit of one.
+        A share of records.
     n_records
         Records that it may be a share of; 0 where that is not known.
 
@@ -71,5 +99,34 @@ def coarsen(value: float | None, n_records: int) -> str:
     """
     if value is None or not math.isfinite(value) or n_records < 2 * SMALL:
         return "-"
-    n_steps = min(100, n_records // (2 * SMALL))  # one divides 1: all but a few look like all
+    n_steps = _count_steps(n_records)
     return f"{round(value * n_steps) / n_steps:.2g}"
+
+
+def coarsen_limit(upper: float | None, allowed: float | None, n_records: int) -> str:
+    """An upper limit, rounded up to the same steps, and no further than what it lies within.
+
+    Parameters
+    ----------
+    upper
+        Of a share of records.
+    allowed
+        What it is held against; it is on the page, and tells no count.
+    n_records
+        As of `coarsen`.
+
+    Examples
+    --------
+    >>> coarsen_limit(0.251, 0.35, 917), coarsen_limit(0.251, 0.252, 917)
+    ('0.27', '0.252')
+    """
+    if upper is None or not math.isfinite(upper) or n_records < 2 * SMALL:
+        return "-"
+    shown = step_up(upper, _count_steps(n_records))
+    limit = math.nan if allowed is None else allowed
+    return say_upper(limit, limit) if upper <= limit < shown else say_upper(shown, limit, digits=2)
+
+
+def _count_steps(n_records: int) -> int:
+    """Steps of a share of so many records; one divides 1: all but a few look like all."""
+    return min(100, n_records // (2 * SMALL))

@@ -12,6 +12,8 @@ from privpipe.described import described, facts_of_map
 from privpipe.errors import OptionError
 from privpipe.numerics.random.streams import ScopedStream
 from privpipe.protocols import Guarantee, RecordMap, RecordStream, Role
+from privpipe.sanitizers.names import by_name
+from privpipe.stored_promises import check_promise
 
 __all__ = ["Chain"]
 
@@ -33,6 +35,8 @@ class Chain:
     ------
     OptionError
         If there is no map, or two of them do not fit.
+    GuaranteeError
+        If the promise is none that one of the maps makes, or of a smaller number.
 
     Notes
     -----
@@ -62,6 +66,9 @@ class Chain:
                     f"that releases {left.n_features_out}.",
                     remedy="Give maps of features that fit one another, first to last.",
                 )
+        parts = [each.guarantee for each in self.maps if each.guarantee.number is not None]
+        least = {one.kind: min(_numbers(parts, one.kind)) for one in parts}
+        check_promise(self.guarantee, least)
 
     @property
     def reads(self) -> Role:
@@ -94,6 +101,11 @@ class Chain:
         OptionError, InputError
             As the maps; without a stream if one of them draws.
         """
+        x = by_name(self, x)
         for number, each in enumerate(self.maps):
             x = each.apply(x, ScopedStream(stream, f"map {number}") if stream is not None else None)
         return x  # type: ignore[no-any-return]  # an array since the first map
+
+
+def _numbers(promises: list[Guarantee], kind: str) -> list[float]:
+    return [float(one.number or 0.0) for one in promises if one.kind == kind]

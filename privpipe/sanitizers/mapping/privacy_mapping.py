@@ -24,12 +24,14 @@ from privpipe.sanitizers.mapping.profiles import ProfileCounts, split_counts
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 from privpipe.sanitizers.mapping.traced_curve import trace_curve
+from privpipe.sanitizers.names import keep_names
 
 __all__ = ["METHOD", "PrivacyMappingOptions", "fit_privacy_mapping"]
 
 _FORECAST_SECONDS = 20.0
 
 
+@keep_names
 def fit_privacy_mapping(
     shards: Shards,
     options: PrivacyMappingOptions,

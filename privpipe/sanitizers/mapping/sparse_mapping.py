@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 
 from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError, OptionError
+from privpipe.fitted_schema import UNKNOWN, NamedCodes
 from privpipe.numerics.mapping.problem.distortion import CodeDistance, DistanceKind
 from privpipe.numerics.random.categorical import CategoryTable, draw_categories, tabulate_categories
 from privpipe.protocols import (
@@ -24,7 +26,8 @@ from privpipe.protocols import (
     RecordStream,
     Role,
 )
-from privpipe.sanitizers.names import by_name
+from privpipe.sanitizers.names import name_codes, read_codes, schema_of
+from privpipe.stored_promises import check_promise
 
 __all__ = ["SparseMapping", "UnseenPolicy"]
 
@@ -93,6 +96,12 @@ class SparseMapping:
     unseen: UnseenPolicy
     guarantee: Guarantee
 
+    def __post_init__(self) -> None:
+        least = {"information_bound": 0.0}
+        if self.guarantee.kind == "local_dp":
+            least = {"local_dp": self._measure_loss()}
+        check_promise(self.guarantee, least)
+
     @property
     def n_symbols(self) -> int:
         return len(self.codes)
@@ -116,17 +125,31 @@ class SparseMapping:
         shape = (self.n_symbols, self.n_symbols)
         return sp.csc_array((self.probabilities, self.released, self.pointers), shape=shape)
 
+    def _measure_loss(self) -> float:
+        """Largest logarithm of the ratio of two originals' probabilities of one released symbol.
+
+        A probability of zero counts as the least that can be stored.
+        """
+        tiny = np.finfo(np.float64).tiny
+        shares = np.log(np.maximum(self.probabilities, tiny))
+        most, least = np.full(self.n_symbols, -np.inf), np.zeros(self.n_symbols)
+        np.maximum.at(most, self.released, shares)
+        np.minimum.at(least, self.released, shares)
+        counts = np.bincount(self.released, minlength=self.n_symbols)
+        least[counts < self.n_symbols] = np.log(tiny)
+        return float((most - least)[counts > 0].max(initial=0.0))
+
     def support_sizes(self) -> IntArray:
         """Number of symbols each symbol may become, (n_symbols,)."""
         return np.diff(self.pointers)
 
-    def find_symbols(self, x: IntArray) -> IntArray:
+    def find_symbols(self, x: Any) -> IntArray:
         """Number of each record's symbol within the alphabet.
 
         Parameters
         ----------
         x : (n_records, n_attributes)
-            Attribute codes.
+            Categories by name, or codes; see `apply`.
 
         Returns
         -------
@@ -138,10 +161,11 @@ class SparseMapping:
             If the attributes are not as many as the mapping's, or a record's symbol is unknown
             and `unseen` is "refuse".
         """
-        return self._find(x)[0]
+        return self._find(read_codes(self, x))[0]
 
-    def find_known(self, x: IntArray) -> BoolArray:
+    def find_known(self, x: Any) -> BoolArray:
         """Which records' own symbol is in the alphabet, (n_records,); see `find_symbols`."""
+        x = read_codes(self, x)
         order, rows = self._sorted
         place = np.minimum(np.searchsorted(rows, _as_rows(x)), len(rows) - 1)
         return np.asarray((self.codes[order[place]] == x).all(axis=1))
@@ -162,20 +186,22 @@ class SparseMapping:
             symbols[unknown] = self._replace(distinct[unknown])
         return np.asarray(symbols[inverse.ravel()]), int(counts[unknown].sum())
 
-    def apply(self, x: IntArray, stream: RecordStream | None = None) -> IntArray:
+    def apply(self, x: Any, stream: RecordStream | None = None) -> npt.NDArray[Any]:
         """Release one symbol per record, drawn by the stream's words for that record.
 
         Parameters
         ----------
         x : (n_records, n_attributes)
-            Attribute codes.
+            `NamedCodes`, or a data frame of categories, matched by name; plain codes only where
+            the map was fitted to codes without names.
         stream
-                Random words, one per record.
+            Random words, one per record.
 
         Returns
         -------
         released : (n_records, n_attributes)
-            Attribute codes of the drawn symbols, in the dtype of `x`.
+            The drawn symbols in the map's order: codes as the map numbers them for codes, else
+            categories. What the map does not name is no symbol of it: see `unseen`.
 
         Raises
         ------
@@ -192,8 +218,8 @@ class SparseMapping:
         return self.apply_counted(x, stream)[0]
 
     def apply_counted(
-        self, x: IntArray, stream: RecordStream | None = None
-    ) -> tuple[IntArray, int]:
+        self, x: Any, stream: RecordStream | None = None
+    ) -> tuple[npt.NDArray[Any], int]:
         """As `apply`, and how many records were released as their nearest known symbol.
 
         Returns
@@ -207,11 +233,13 @@ class SparseMapping:
                 "a privacy mapping draws what it releases, and no stream was given.",
                 remedy="Release through a release key, or pass a stream.",
             )
-        x = np.asarray(by_name(self, x))
-        symbols, n_unseen = self._find(x)
+        codes = read_codes(self, x)
+        symbols, n_unseen = self._find(codes)
         words = stream.words("privacy_mapping", 1)
-        drawn = draw_categories(words, self._laws, symbols)
-        return np.asarray(self.codes[drawn].astype(x.dtype)), n_unseen
+        drawn = self.codes[draw_categories(words, self._laws, symbols)]
+        if schema_of(self) is not None and not isinstance(x, NamedCodes):
+            return name_codes(self, drawn), n_unseen
+        return np.asarray(drawn.astype(codes.dtype)), n_unseen
 
     @cached_property
     def _sorted(self) -> tuple[IntArray, FloatArray]:
@@ -234,12 +262,22 @@ class SparseMapping:
                 remedy="Fit on records that hold them, or choose unseen = 'nearest' with a "
                 "named distortion.",
             )
+        nearest = np.empty(len(unknown), np.int64)
+        # A category without a name has no place among the others: all are equally far from it.
+        masks, which = np.unique(unknown != UNKNOWN, axis=0, return_inverse=True)
+        for number, known in enumerate(masks):
+            rows = np.flatnonzero(which.ravel() == number)
+            nearest[rows] = self._find_nearest(unknown[rows][:, known], self.codes[:, known])
+        return nearest
+
+    def _find_nearest(self, columns: IntArray, symbols: IntArray) -> IntArray:
+        """Nearest symbol of each column, by some of the attributes."""
         kind = _NAMED[self.distortion_kind]
-        distance = CodeDistance(kind, self.codes.astype(float), unknown.astype(float))
+        distance = CodeDistance(kind, symbols.astype(float), columns.astype(float))
         step = max(1, _BLOCK_PAIRS // self.n_symbols)
         nearest = [
-            distance.block(a, min(a + step, len(unknown))).argmin(axis=1)
-            for a in range(0, len(unknown), step)
+            distance.block(a, min(a + step, len(columns))).argmin(axis=1)
+            for a in range(0, len(columns), step)
         ]
         return np.concatenate(nearest)
 

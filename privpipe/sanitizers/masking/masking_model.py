@@ -23,8 +23,8 @@ from privpipe.protocols import (
     ShardSchema,
     WordArray,
 )
+from privpipe.sanitizers.masking.person_leverage import PersonLeverage, measure_person_leverage
 from privpipe.sanitizers.masking.record_survey import code_responses
-from privpipe.sanitizers.masking.refusals import check_leverage
 
 __all__ = ["BIAS", "MaskingModel", "SignedSums"]
 
@@ -42,21 +42,14 @@ class SignedSums:
         On the grid of the model: integers.
     n_records
         How many were summed.
-    leverage
-        Largest share of a direction that one of them holds.
     """
 
     sums: FloatArray
     n_records: int
-    leverage: float
 
     def merge(self, other: SignedSums) -> SignedSums:
         """Sums of the records of both; the same bits in any order."""
-        return SignedSums(
-            self.sums + other.sums,
-            self.n_records + other.n_records,
-            max(self.leverage, other.leverage),
-        )
+        return SignedSums(self.sums + other.sums, self.n_records + other.n_records)
 
 
 @described(facts_of_map)
@@ -157,19 +150,20 @@ class MaskingModel:
 
     @property
     def guarantee(self) -> Guarantee:
-        """None for single records; what is kept, what is given away, and what it rests on."""
+        """None for single records; what is retained, what is given away, and what it rests on."""
         return Guarantee(
             kind="none",
             number=None,
             unit="",
             scope="in expectation",
             theorem="Yi et al. 2014, Theorem 1 and problem (3): surrogates keep the regression "
-            "model; what they hide is measured by attacks, not proved",
-            assumptions="Second moments of the records, their approximate number and the "
-            "regression coefficients are released by design; no residual of a response is. P is "
-            "destroyed when the release is published: whoever kept it solves for the records. "
-            "Whoever knows all records but one, or gets further surrogates of the same records, "
-            "learns more. Not differential privacy.",
+            "model; that a single record stays hidden, as its section on privacy claims, is false",
+            assumptions="Second moments of the records, their approximate number and the exact "
+            "regression coefficients are released by design. Single records are not protected: "
+            "whoever knows all others solves for the one that is left, from any number of "
+            "surrogates, and whoever has releases with and without a record solves for it. P is "
+            "destroyed when the release is published: whoever kept it solves for all records. Not "
+            "differential privacy.",
             parameters=(
                 ("n_surrogates", float(self.n_records)),
                 ("rank", float(self.rank)),
@@ -210,18 +204,23 @@ class MaskingModel:
         Raises
         ------
         InputError
-            If a record is not finite, beyond those of the fit, or holds too much of a direction.
+            If a record is not finite, or beyond those of the fit.
         """
         n_signs = min(self.tile_rows, self.n_records - tile * self.tile_rows)
         if not len(places):
-            return SignedSums(np.zeros((n_signs, self.n_features_out)), 0, 0.0)
+            return SignedSums(np.zeros((n_signs, self.n_features_out)), 0)
         rows = self._standardise(shard, schema)
-        leverage = float(np.max(np.sum((rows @ self.whitening) ** 2, axis=1)))
-        check_leverage(leverage, self.n_records)
+        bad = int(np.count_nonzero(~np.isfinite(rows).all(axis=1)))
+        if bad:
+            raise InputError(
+                f"{bad} of {len(rows)} records hold features that are missing or infinite.",
+                remedy='Leave them out, or set [method] missing = "complete".',
+                code="nonfinite",
+            )
         integers = round_to_grid(rows, self.bound, self.step)
         self._blur(integers, stream, places)
         words = _read_words(stream, f"masking/{tile}", sign_words(n_signs), places)
-        return SignedSums(sum_with_signs(integers, words, n_signs), len(rows), leverage)
+        return SignedSums(sum_with_signs(integers, words, n_signs), len(rows))
 
     def finish_records(self, sums: SignedSums) -> tuple[FloatArray, FloatArray]:
         """Features, (n, n_features + 1), and responses, (n, n_responses), of a tile of surrogates.
@@ -236,28 +235,76 @@ class MaskingModel:
         made = np.column_stack([features[:, :-1] * self.scale + bias * self.mean, bias])
         return made, responses * self.response_scale + bias * self.response_mean
 
+    def measure_persons(
+        self,
+        shard: Shard,
+        *,
+        schema: ShardSchema,
+        centre: FloatArray,
+        norm: FloatArray,
+        key: int,
+    ) -> PersonLeverage:
+        """What each person of a shard holds of the features and of the responses.
+
+        Parameters
+        ----------
+        shard, schema
+        centre, norm : (n_responses,)
+            Mean of each response, and the norm of all deviations from it.
+        key
+            Secret of this fit, by which persons are named.
+        """
+        rows = self._standardise(shard, schema)
+        responses = (code_responses(shard, schema) - centre) / norm
+        return measure_person_leverage(shard, rows @ self.whitening, responses, key)
+
+    def restore_records(
+        self, shard: Shard, *, schema: ShardSchema, reads_responses: bool
+    ) -> tuple[FloatArray, FloatArray]:
+        """The records that are summed, in their own units: clipped, and completed.
+
+        Parameters
+        ----------
+        shard, schema
+        reads_responses
+            Whether what is missing is completed from the responses too, which themselves are
+            completed then: as the surrogates are made. Else responses stay as they are, and
+            features are completed from features, as for who does not know the responses.
+
+        Returns
+        -------
+        features : (n_records, n_features + 1)
+            The bias last; NaN where entries are missing and none are completed.
+        responses : (n_records, n_responses)
+        """
+        responses = self._code_responses(shard, schema)
+        told = responses if reads_responses else np.full_like(responses, np.nan)
+        completed, rows = self._complete(shard, told)
+        made = np.column_stack([rows[:, :-1] * self.scale + self.mean, np.ones(len(rows))])
+        chosen = completed if reads_responses else responses
+        return made, chosen * self.response_scale + self.response_mean
+
     def _standardise(self, shard: Shard, schema: ShardSchema) -> FloatArray:
         """Standardised records with the bias feature, completed where entries are missing."""
+        return self._complete(shard, self._code_responses(shard, schema))[1]
+
+    def _code_responses(self, shard: Shard, schema: ShardSchema) -> FloatArray:
+        coded: FloatArray = code_responses(shard, schema) - self.response_mean
+        return coded / self.response_scale
+
+    def _complete(self, shard: Shard, responses: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Standardised responses and records with the bias, completed where that was fitted."""
         rows = np.ones((len(shard.features), self.n_features_out))
         inner = rows[:, :-1]
         np.subtract(shard.features, self.mean, out=inner)
         inner /= self.scale
         if self.clip:
             np.clip(inner, -self.clip, self.clip, out=inner)
-        if self.ridge:
-            responses = (code_responses(shard, schema) - self.response_mean) / self.response_scale
-            known = np.hstack([responses, rows])
-            completed = complete_rows(known, self.loadings, self.ridge)
-            t = len(self.response_mean)
-            return np.clip(completed[:, t:], -self.bound, self.bound)
-        bad = int(np.count_nonzero(~np.isfinite(rows).all(axis=1)))
-        if bad:
-            raise InputError(
-                f"{bad} of {len(rows)} records hold features that are missing or infinite.",
-                remedy='Leave them out, or set [method] missing = "complete".',
-                code="nonfinite",
-            )
-        return rows
+        if not self.ridge:
+            return responses, rows
+        completed = complete_rows(np.hstack([responses, rows]), self.loadings, self.ridge)
+        t = len(self.response_mean)
+        return completed[:, :t], np.clip(completed[:, t:], -self.bound, self.bound)
 
     def _blur(self, integers: FloatArray, stream: RecordStream, places: IntArray) -> None:
         """Add uniform noise to integer features, on the grid, in place."""

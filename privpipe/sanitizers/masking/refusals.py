@@ -9,13 +9,14 @@ import numpy as np
 
 from privpipe.errors import InputError, OptionError
 from privpipe.protocols import BoolArray, FloatArray
+from privpipe.sanitizers.masking.person_leverage import PersonLeverage
 
 __all__ = [
-    "bound_leverage",
+    "bound_share",
     "check_clip",
     "check_counts",
-    "check_leverage",
     "check_outliers",
+    "check_persons",
     "check_rank",
     "check_responses",
     "check_whole",
@@ -25,38 +26,29 @@ __all__ = [
 RECORDS_PER_RANK = 2
 """Fewest records per dimension of the features: below, independent components are records."""
 
-SURROGATES_PER_SQUARE = 10
-"""Records squared per surrogate: with more, all records but one tell that one to 12 per cent."""
+LARGEST_SHARE = 0.1
+"""Of the variance of a response or a feature, or of a direction, that one person may hold.
+
+Released coefficients and second moments show who holds the share s of one at a cosine of about
+``sqrt(s)``: .32, where a record counts as found from .97 and nine tenths of it are others'.
+"""
 
 
-RESPONSE_SHARE = 0.1
-"""Of the variance of a response that one record may hold; a class of ten records is at it."""
-
-
-def check_counts(n_surrogates: int, n_records: int, n_features: int) -> None:
-    """Raise OptionError where the number of surrogates is too small or unsafe.
+def check_counts(n_surrogates: int, n_features: int) -> None:
+    """Raise OptionError where surrogates are too few for a regression.
 
     Parameters
     ----------
-    n_surrogates, n_records
+    n_surrogates
     n_features
         With the bias feature.
     """
-    most = n_records**2 // SURROGATES_PER_SQUARE
     if n_surrogates < n_features:
         raise OptionError(
             f"n_surrogates is {n_surrogates}; {n_features} features, the bias one included, need "
             "at least as many for a regression.",
             remedy=f"Set n_surrogates to {n_features} or more.",
             code="surrogates-few",
-        )
-    if n_surrogates > most:
-        raise OptionError(
-            f"n_surrogates is {n_surrogates}; of {n_records} records at most {most} (a tenth of "
-            "their square) are made: with more, whoever knows all records but one recovers it "
-            "from the second moments.",
-            remedy=f"Set n_surrogates to at most {most}, or mask more records.",
-            code="surrogates-many",
         )
 
 
@@ -72,17 +64,17 @@ def check_rank(n_records: int, rank: int) -> None:
         )
 
 
-def bound_leverage(n_surrogates: int) -> float:
-    """Largest share of a direction that one record may hold.
+def bound_share(n_surrogates: int) -> float:
+    """Largest share of a response, a feature or a direction that one person may hold.
 
-    A record of leverage h gives the surrogates of its direction an excess kurtosis of ``-2 h^2``,
-    which m surrogates show with a standard error of ``sqrt(24 / m)``: up to two of these are
-    allowed, and never more than half.
+    `LARGEST_SHARE`; and of very many surrogates less: a share h gives those of its direction an
+    excess kurtosis of ``-2 h^2``, which m of them show with a standard error of ``sqrt(24 / m)``,
+    of which two are allowed.
 
-    >>> round(bound_leverage(2000), 3)
-    0.331
+    >>> bound_share(2000), round(bound_share(1_000_000), 3)
+    (0.1, 0.07)
     """
-    return min(0.5, math.sqrt(math.sqrt(24 / n_surrogates)))
+    return min(LARGEST_SHARE, math.sqrt(math.sqrt(24 / n_surrogates)))
 
 
 def check_outliers(
@@ -99,24 +91,25 @@ def check_outliers(
     n_surrogates
     """
     share = furthest**2 / np.maximum(counts, 1)
-    allowed = bound_leverage(n_surrogates)
+    allowed = bound_share(n_surrogates)
     if (share > allowed).any():
         clip = math.floor(10 * math.sqrt(allowed * float(counts.min()))) / 10
         raise InputError(
-            f"In {name_few(names, share > allowed)} one record holds more than {allowed:.2f} of "
-            "the variance: the surrogates would show it.",
+            f"In {name_few(names, share > allowed)} one record holds more than {allowed:.2g} of "
+            "the variance: the release would show it.",
             remedy=f"Set [method] clip (standard deviations; below {clip:g}), or leave such "
             "features out.",
             code="outlier",
         )
 
 
-def check_responses(furthest: FloatArray, counts: FloatArray, names: Sequence[str]) -> None:
+def check_responses(
+    furthest: FloatArray, counts: FloatArray, names: Sequence[str], n_surrogates: int
+) -> None:
     """Raise InputError where one record holds too much of the variance of a response.
 
     The released coefficients are the second moments' inverse times ``sum y_i x_i``, and the second
-    moments are released: of a class of one record that sum is the record. One that holds the share
-    s of the variance is met by it at a cosine of about ``sqrt(s)``.
+    moments are released: of a class of one record that sum is the record.
 
     Parameters
     ----------
@@ -124,12 +117,14 @@ def check_responses(furthest: FloatArray, counts: FloatArray, names: Sequence[st
         Largest deviation in standard deviations, and known entries.
     names
         Of the responses; a class is one of them.
+    n_surrogates
     """
     share = furthest**2 / np.maximum(counts, 1)
-    if (share > RESPONSE_SHARE).any():
+    allowed = bound_share(n_surrogates)
+    if (share > allowed).any():
         raise InputError(
-            f"In the response {name_few(names, share > RESPONSE_SHARE)} one record holds more than "
-            f"{RESPONSE_SHARE:g} of the variance: the released coefficients would show the record.",
+            f"In the response {name_few(names, share > allowed)} one record holds more than "
+            f"{allowed:.2g} of the variance: the released coefficients would show the record.",
             remedy="Merge classes of fewer than about ten records (`privpipe ingest "
             "--min-category-count`), leave records of outlying responses out, or leave the "
             "response out of [collection] desired.",
@@ -137,16 +132,43 @@ def check_responses(furthest: FloatArray, counts: FloatArray, names: Sequence[st
         )
 
 
-def check_leverage(largest: float, n_surrogates: int) -> None:
-    """Raise InputError where one record holds too much of any direction of the features."""
-    allowed = bound_leverage(n_surrogates)
-    if largest > allowed:
+def check_persons(
+    found: PersonLeverage, n_surrogates: int, *, clip: float | None, is_named: bool
+) -> None:
+    """Raise InputError where a record or a person holds too much of a direction or a response.
+
+    Parameters
+    ----------
+    found
+    n_surrogates
+    clip
+        To which features were clipped; None where they were not.
+    is_named
+        Whether records of a person are known by a variable; else by being equal.
+    """
+    allowed = bound_share(n_surrogates)
+    fewer = " or a smaller n_surrogates," if allowed < LARGEST_SHARE else ""
+    if found.single > allowed:
+        lower = "Set [method] clip" if clip is None else f"Set [method] clip below {clip:g}"
         raise InputError(
-            f"One record holds {largest:.2f} of a direction of the features; {allowed:.2f} is "
-            f"allowed with {n_surrogates} surrogates: they would show it.",
-            remedy="Set [method] clip, or a smaller n_surrogates, or leave features out. Nothing "
-            "was published.",
+            f"One record holds {found.single:.3f} of a direction of the features; {allowed:.2g} "
+            f"is allowed with {n_surrogates} surrogates: the release would show it.",
+            remedy=f"{lower},{fewer} or leave features out, or mask more records.",
             code="outlier",
+        )
+    if found.largest > allowed:
+        who = "The records of one person hold" if is_named else "Records that are equal hold"
+        ways = (
+            "Mask more people, or leave out records of the person who has most"
+            if is_named
+            else "Where equal records are of different people, name the variable that says whose "
+            "each is as [privacy] subject; else leave repetitions out"
+        )
+        raise InputError(
+            f"{who} {found.largest:.3f} of all directions of the features, or of a response; "
+            f"{allowed:.2g} is allowed: the release would show that person.",
+            remedy=f"{ways}.",
+            code="repeated-person",
         )
 
 
@@ -157,7 +179,7 @@ def check_whole(whole: Sequence[bool], names: Sequence[str]) -> None:
             f"All values of {name_few(names, np.asarray(whole))} are integers: signed sums of them "
             "are integers, whose parity and lattice tell of single records.",
             remedy='Set [method] integers = "blur", which hides the lattice at the cost of four of '
-            "its steps in every surrogate.",
+            "its steps in every surrogate; single records stay unprotected.",
             code="integers",
         )
 

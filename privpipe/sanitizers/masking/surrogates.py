@@ -7,6 +7,7 @@ asks all records once.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from functools import partial
 from typing import Annotated, Literal
@@ -33,6 +34,7 @@ from privpipe.sanitizers.arrays import check_shards, check_unweighted, say_incom
 from privpipe.sanitizers.masking import refusals
 from privpipe.sanitizers.masking.incomplete_records import complete_records, expand_moments
 from privpipe.sanitizers.masking.masking_model import BIAS, MaskingModel
+from privpipe.sanitizers.masking.person_leverage import PersonLeverage
 from privpipe.sanitizers.masking.record_survey import RecordSurvey, survey_records
 from privpipe.sanitizers.options import FORBID, Options
 
@@ -57,8 +59,8 @@ class MaskingOptions(Options):
         int,
         Field(
             ge=1,
-            description="Surrogate records to release: at least the features and one, and at most "
-            "a tenth of the square of the number of records.",
+            description="Surrogate records to release: at least the features and one. However many "
+            "or few, they carry the exact coefficients, which do not protect single records.",
         ),
     ]
     noise_level: Annotated[
@@ -98,7 +100,7 @@ class MaskingOptions(Options):
         Literal["refuse", "blur"],
         Field(
             description="Features of integers, whose signed sums lie on a lattice: refuse them, or "
-            "blur every sum by noise of four steps of the lattice."
+            "blur every sum by noise of four steps of the lattice, which hides no single record."
         ),
     ] = "refuse"
 
@@ -122,9 +124,10 @@ def fit_masking(shards: Shards, options: MaskingOptions) -> MaskingModel:
     Raises
     ------
     OptionError
-        If the number of surrogates is unsafe or too small; see `refusals`.
+        If there are too few surrogates for a regression.
     InputError
-        If records are too few, outlying, not finite or integers, or a variable does not vary.
+        If records are too few, outlying, not finite or integers, a person holds too much, or a
+        variable does not vary; see `refusals`.
 
     Notes
     -----
@@ -179,9 +182,21 @@ def fit_masking(shards: Shards, options: MaskingOptions) -> MaskingModel:
     )
     reach = np.maximum(survey.most - centre, centre - survey.least) / scale
     largest = float(reach[t:].max())
-    return _make_model(
+    model = _make_model(
         schema, options, survey, gram, found, loadings, centre, scale, largest, share
     )
+    ask = partial(
+        model.measure_persons,
+        schema=schema,
+        centre=survey.centre[:t],
+        norm=np.sqrt(survey.spread[:t]),
+        # A fit that resumes asks for the same names; the sums hold no less of the records.
+        key=int.from_bytes(hashlib.sha256(np.ascontiguousarray(gram).tobytes()).digest()[:8]),
+    )
+    persons = shards.reduce(ask)
+    named = bool(schema.groups)
+    refusals.check_persons(persons, options.n_surrogates, clip=options.clip, is_named=named)
+    return model
 
 
 def _make_model(
@@ -243,7 +258,7 @@ def check_masking(options: MaskingOptions, schema: ShardSchema) -> None:
         raise InputError(
             "The records have no numeric features to mask.", remedy="Ingest numeric features."
         )
-    refusals.check_counts(options.n_surrogates, schema.n_records or 2**31, schema.n_features + 1)
+    refusals.check_counts(options.n_surrogates, schema.n_features + 1)
     scaled = {"clip": options.clip is not None, "missing": options.missing == "complete"}
     if options.solver == "literal" and any(scaled.values()):
         name = next(name for name, given in scaled.items() if given)
@@ -261,7 +276,6 @@ def _check_records(survey: RecordSurvey, schema: ShardSchema, options: MaskingOp
     """Raise for what the survey shows to be unfit or unsafe."""
     t, names = survey.n_responses, _name_features(schema)
     responses = name_targets(schema.desired)
-    refusals.check_counts(options.n_surrogates, survey.n_records, schema.n_features + 1)
     if survey.n_empty:
         raise InputError(
             f"{survey.n_empty} records hold no feature at all.", remedy="Leave them out."
@@ -279,7 +293,9 @@ def _check_records(survey: RecordSurvey, schema: ShardSchema, options: MaskingOp
             remedy="Leave it out of desired, or mask records in which it varies.",
             code="single_class",
         )
-    refusals.check_responses(survey.furthest[:t], survey.counts[:t], responses)
+    refusals.check_responses(
+        survey.furthest[:t], survey.counts[:t], responses, options.n_surrogates
+    )
     n_complete = survey.complete.count
     if options.missing == "refuse" and n_complete <= schema.n_features + 1 + t:
         raise InputError(
@@ -355,9 +371,9 @@ METHOD = Method(
     fit=fit_masking,
     source="Yi et al. 2014, Privacy and Regression Model Preserved Learning, problems (3) and (5)",
     maps=(MaskingModel,),
-    promise="surrogate records with the regression model of the raw ones; nothing for single "
-    "records: second moments are released",
-    statistics=(RecordSurvey, CoMoments),
+    promise="surrogate records with the regression model of the raw ones; single records are not "
+    "protected from whoever knows the others",
+    statistics=(RecordSurvey, CoMoments, PersonLeverage),
     needs_labels=lambda o: () if o.missing == "complete" else (frozenset({"desired"}),),
     check=check_masking,
     forgets_keys=True,

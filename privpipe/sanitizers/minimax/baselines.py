@@ -30,6 +30,7 @@ from privpipe.sanitizers.minimax.training.labelled_moments import (
 )
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks, plan_tasks
 from privpipe.sanitizers.minimax.training.tasks import Task, TaskOptions, find_needs
+from privpipe.sanitizers.names import keep_names
 from privpipe.sanitizers.options import FORBID, Options, vary_width
 
 __all__ = [
@@ -100,6 +101,7 @@ class RandOptions(Options):
     ] = 0
 
 
+@keep_names
 def fit_least_squares_filter(
     shards: Shards, options: LeastSquaresOptions | None = None
 ) -> LinearFilter:
@@ -133,6 +135,7 @@ def fit_least_squares_filter(
     return _fit_directions(shards, options, find_least_squares_directions)
 
 
+@keep_names
 def fit_privacy_lds_filter(
     shards: Shards, options: PrivacyLdsOptions | None = None
 ) -> LinearFilter:
@@ -173,6 +176,7 @@ def _fit_directions(
     return make_centred_filter(options.name, directions, moments.mean)
 
 
+@keep_names
 def fit_pca_filter(shards: Shards, options: PcaOptions) -> LinearFilter:
     """Keep the directions of largest variance; hides nothing on purpose.
 
@@ -193,6 +197,7 @@ def fit_pca_filter(shards: Shards, options: PcaOptions) -> LinearFilter:
     return make_centred_filter("pca", directions, mean)
 
 
+@keep_names
 def fit_rand_filter(shards: Shards, options: RandOptions) -> LinearFilter:
     """Draw a random projection of full rank; reads no record.
 

@@ -37,7 +37,7 @@ from privpipe.sanitizers.minimax.training.labelled_moments import (
 )
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks, plan_tasks
 from privpipe.sanitizers.minimax.training.tasks import Task, TaskOptions, find_needs
-from privpipe.sanitizers.names import by_name
+from privpipe.sanitizers.names import by_name, keep_names
 from privpipe.sanitizers.options import FORBID
 
 __all__ = ["METHODS", "DddOptions", "MaskFilter", "fit_ddd_filter", "measure_fisher"]
@@ -132,6 +132,7 @@ def measure_fisher(
     return float(np.log(max(value, 1e-300))), gradient / max(value, 1e-300)
 
 
+@keep_names
 def fit_ddd_filter(shards: Shards, options: DddOptions | None = None) -> MaskFilter:
     """Learn the mask that keeps Fisher's criterion of the target and lowers the private one's.
 

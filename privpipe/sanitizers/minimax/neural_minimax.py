@@ -54,7 +54,7 @@ from privpipe.sanitizers.minimax.training.labelled_moments import (
 from privpipe.sanitizers.minimax.training.pretraining import pretrain_layers
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks
 from privpipe.sanitizers.minimax.training.tasks import Task, find_needs
-from privpipe.sanitizers.names import by_name
+from privpipe.sanitizers.names import by_name, keep_names
 from privpipe.sanitizers.options import FORBID
 
 __all__ = [
@@ -160,6 +160,7 @@ class NeuralFilter:
         return released
 
 
+@keep_names
 def fit_minimax_neural_filter(
     shards: Shards, options: MinimaxNeuralOptions | None = None
 ) -> NeuralFilter:

@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import Field, computed_field
 from pydantic.dataclasses import dataclass as options_dataclass
 
+from privpipe.code_trust import is_trusted
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.minimax.descent import Descent, descend_quasi_newton
 from privpipe.numerics.minimax.filters import DifferentiableFilter, InputScaling
@@ -145,9 +146,9 @@ class FamilyOptions(AdversaryOptions):
         return OwnLoss.of(self.loss_code, self.loss_settings, schema, n_outputs)
 
     def check_loss(self, schema: ShardSchema, n_outputs: int) -> None:
-        """Raise OptionError for a loss whose slopes are wrong; see `own_loss.check_loss`."""
+        """Raise OptionError for a trusted loss with wrong slopes; see `own_loss.check_loss`."""
         loss = self.plan_loss(schema, n_outputs)
-        if loss is not None:
+        if loss is not None and is_trusted(loss.code.sha256):
             check_loss(loss, schema)
 
 

@@ -25,6 +25,7 @@ from privpipe.sanitizers.minimax.training.labelled_moments import (
 )
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks, plan_tasks
 from privpipe.sanitizers.minimax.training.tasks import TaskOptions, find_needs
+from privpipe.sanitizers.names import keep_names
 from privpipe.sanitizers.options import FORBID, vary_width
 
 __all__ = ["METHODS", "PplsOptions", "find_ppls_directions", "fit_ppls_filter"]
@@ -89,6 +90,7 @@ def find_ppls_directions(
     return np.array(found).T
 
 
+@keep_names
 def fit_ppls_filter(shards: Shards, options: PplsOptions) -> LinearFilter:
     """Learn a private partial least squares filter from one pass.
 

@@ -22,7 +22,7 @@ from privpipe.numerics.noise.bounding import Bound, Norm
 from privpipe.protocols import FloatArray, Guarantee, Method, RecordMap, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted
 from privpipe.sanitizers.names import keep_names
-from privpipe.sanitizers.noise.mechanism import Law, Mechanism, Order, plan_mechanism
+from privpipe.sanitizers.noise.mechanism import Law, Mechanism, Order, plan_promised
 from privpipe.sanitizers.noise.noisy_filter import NoisyFilter, check_filter
 from privpipe.sanitizers.noise.noisy_shards import NoisyShards
 from privpipe.sanitizers.noise.public_norms import FilteredMean, NormCounts
@@ -51,7 +51,9 @@ class NoisyOptions(Options):
             gt=0,
             allow_inf_nan=False,
             description="Privacy loss of one record, in nats: any released record is at most "
-            "exp(epsilon) times as likely from one person's record as from another's.",
+            "exp(epsilon) times as likely from one person's record as from another's. Which are "
+            "drawn exactly depends on the coordinates; from 13.8 on (a millionfold) nothing is "
+            "called a promise.",
         ),
     ]
     bound: Annotated[
@@ -101,7 +103,7 @@ class NoisyOptions(Options):
     noise: Annotated[
         Law,
         Field(
-            description="knorm: the paper's, density exp(-epsilon norm / 2), delta below "
+            description="knorm: the paper's, density exp(-epsilon norm / 2), delta at most "
             "2**-100. discrete: per coordinate, by comparisons of whole numbers alone, delta 0; in "
             "the l2 norm up to 1.41 times as much noise."
         ),
@@ -183,7 +185,7 @@ def _check_public(options: NoisyOptions, schema: ShardSchema, filters: Filters) 
 
 def plan(options: NoisyOptions, width: int) -> Mechanism:
     """The mechanism of these options, for records of this width."""
-    return plan_mechanism(options.epsilon, width, options.norm, options.noise, options.grid)
+    return plan_promised(options.epsilon, width, options.norm, options.noise, options.grid)
 
 
 @keep_names

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -17,13 +17,24 @@ from privpipe.numerics.noise.knorm import KNormNoise
 from privpipe.numerics.noise.lattice import Lattice, plan_grid
 from privpipe.protocols import FloatArray, Guarantee, RecordStream
 
-__all__ = ["DIAMETER", "Law", "Mechanism", "Order", "plan_mechanism"]
+__all__ = [
+    "DIAMETER",
+    "Law",
+    "Mechanism",
+    "Order",
+    "find_epsilons",
+    "plan_mechanism",
+    "plan_promised",
+]
 
 Law = Literal["knorm", "discrete"]
 Order = Literal["filter_then_noise", "noise_then_filter"]
 
 DIAMETER = 2.0
 """Largest distance of two bounded records."""
+
+MOST_DELTA = 2.0**-100
+"""Largest delta, and largest slack of epsilon, that a release may promise."""
 
 _SECRET = (
     "AES-256 is pseudorandom and the release key stays secret (destroy it by `privpipe forget-key`)"
@@ -178,6 +189,80 @@ def find_spread(epsilon: float, width: int, norm: Norm, law: Law) -> float:
         return DIAMETER / epsilon * math.sqrt(width + 1)
     reach = DIAMETER * (math.sqrt(width) if norm == "l2" else 1.0)
     return math.sqrt(2) * reach / epsilon
+
+
+def plan_promised(
+    epsilon: float, width: int, norm: Norm, law: Law, grid: float | None = None
+) -> Mechanism:
+    """The mechanism of a release: what `check` and the fit ask alike.
+
+    Raises
+    ------
+    OptionError
+        If no noise of this epsilon is drawn exactly, or its delta or its slack would be above
+        `MOST_DELTA`; with the epsilons that are allowed.
+    """
+    try:
+        planned = plan_mechanism(epsilon, width, norm, law, grid)
+        if _is_sharp(planned):
+            return planned
+        problem = (
+            f"its delta would be {planned.delta:.2g} and its slack {planned.slack:.2g}, above "
+            f"{MOST_DELTA:.2g}."
+        )
+    except OptionError as error:
+        least, most = find_epsilons(width, norm, law, grid)
+        if least > most or least <= epsilon <= most or not 0 < epsilon < math.inf:
+            raise  # no other epsilon would help
+        problem = f"noise of that size is not drawn exactly: {error.message}"
+    least, most = find_epsilons(width, norm, law, grid)
+    raise OptionError(
+        f"epsilon is {epsilon:g}, and for {width} coordinates under {law!r} {problem}",
+        remedy=f"Use {_round_in(least, most)}.",
+        code="epsilon",
+    )
+
+
+def _is_sharp(planned: Mechanism) -> bool:
+    """Whether next to nothing is added to what epsilon says."""
+    return planned.delta <= MOST_DELTA and planned.slack <= MOST_DELTA
+
+
+def find_epsilons(
+    width: int, norm: Norm, law: Law, grid: float | None = None
+) -> tuple[float, float]:
+    """Least and largest epsilon of a release, to a hundredth; the least above the largest if none.
+
+    The epsilons that are allowed are an interval around those whose noise suits the grid.
+    """
+
+    def is_allowed(power: float) -> bool:
+        try:
+            return _is_sharp(plan_mechanism(10.0**power, width, norm, law, grid))
+        except OptionError:
+            return False
+
+    allowed = [power for power in np.arange(-10.0, 10.25, 0.25).tolist() if is_allowed(power)]
+    if not allowed:
+        return math.inf, 0.0
+    return (
+        10.0 ** _bisect(is_allowed, allowed[0], allowed[0] - 0.25),
+        10.0 ** _bisect(is_allowed, allowed[-1], allowed[-1] + 0.25),
+    )
+
+
+def _round_in(least: float, most: float) -> str:
+    """Three digits of both, rounded to the inside."""
+    low, high = (10.0 ** (math.floor(math.log10(one)) - 2) for one in (least, most))
+    return f"{math.ceil(least / low) * low:.3g} to {math.floor(most / high) * high:.3g}"
+
+
+def _bisect(is_allowed: Callable[[float], bool], inside: float, outside: float) -> float:
+    """The last power within a thousandth that is allowed."""
+    while abs(outside - inside) > 1e-3:
+        middle = (inside + outside) / 2
+        inside, outside = (middle, outside) if is_allowed(middle) else (inside, middle)
+    return inside
 
 
 def plan_mechanism(

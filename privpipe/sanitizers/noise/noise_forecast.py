@@ -1,7 +1,4 @@
-"""What an epsilon means before a run: noise against spread, records clipped, which order suits.
-
-Hamm 2017, Noisy Minimax Filters, section 2.2.2: between-subject and within-subject sensitivity.
-"""
+"""What an epsilon means before a run: noise against spread, records clipped, odds in words."""
 
 from __future__ import annotations
 
@@ -14,17 +11,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from privpipe.capabilities import Preview
-from privpipe.errors import PrivpipeError
-from privpipe.protocols import FloatArray, Method, Oracle, Shard, ShardSchema, Sums
+from privpipe.errors import OptionError, PrivpipeError
+from privpipe.odds import say_odds
+from privpipe.protocols import Method, Oracle, Shard, ShardSchema, Sums
 from privpipe.sanitizers.noise.fit_noisy import NoisyOptions, fit_noisy_filter
 
-__all__ = ["NoiseForecast", "forecast_noise", "measure_sensitivities"]
+__all__ = ["NoiseForecast", "forecast_noise"]
 
 MOST_RECORDS = 20_000
 """Records that a forecast looks at."""
-
-MOST_COMPARED = 1_000
-"""Records whose distances are compared, all with all."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +38,6 @@ class NoiseForecast:
         The same of the bounded records about their mean.
     clipped
         Share of the records read that are beyond the threshold.
-    between, within
-        S_b and S_w, the largest distances of two records before any filter that differ in the
-        confidential class alone, and in the desired one alone; None without such classes.
-    order
-        As configured.
     """
 
     about: ClassVar[str] = "noise"
@@ -58,31 +48,15 @@ class NoiseForecast:
     noise: float
     spread: float
     clipped: float
-    between: float | None
-    within: float | None
-    order: str
-
-    @property
-    def suggested(self) -> str | None:
-        """The order that the sensitivities speak for; None where they are not known."""
-        if self.between is None or self.within is None:
-            return None
-        return "filter_then_noise" if self.between > self.within else "noise_then_filter"
 
     def describe(self) -> str:
         """In a few sentences."""
         times = self.noise / self.spread if self.spread > 0 else float("inf")
-        text = (
+        return (
             f"epsilon {self.epsilon:g} (delta {self.delta:.1g}) adds noise of root mean square "
             f"{self.noise:.3g} to each of {self.n_coordinates} coordinates, {times:.3g} times the "
             f"spread of bounded records ({self.spread:.3g}); {self.clipped:.1%} of the records "
-            "read are clipped."
-        )
-        if self.suggested is None:
-            return text
-        return (
-            f"{text} Largest distance between confidential classes {self.between:.3g}, within "
-            f"them {self.within:.3g}: speaks for {self.suggested}; configured is {self.order}."
+            f"read are clipped. In words: {say_odds(self.epsilon)}."
         )
 
 
@@ -114,6 +88,11 @@ def forecast_noise(
     """What the noise will do, from a filter fitted to a few chunks of training records.
 
     None where these chunks do not make a filter, or it is made of files.
+
+    Raises
+    ------
+    OptionError
+        If no noise suits the filter that they make: the run would refuse it.
     """
     if options.filter is not None and filters[options.filter.name].files(options.filter):
         return None
@@ -128,11 +107,12 @@ def forecast_noise(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             noisy = fit_noisy_filter(few, short, filters=filters)
+    except OptionError:
+        raise  # the run would refuse them, too
     except PrivpipeError:
         return None  # the run itself will say what is wrong, on all records
     x = np.concatenate([np.asarray(shard.features, np.float64) for shard in shards])
     bounded, counts = noisy.bound_features(x[:MOST_RECORDS])
-    between, within = measure_sensitivities(x, *_classes(shards, schema, len(x)))
     return NoiseForecast(
         epsilon=options.epsilon,
         delta=noisy.mechanism.delta,
@@ -140,53 +120,4 @@ def forecast_noise(
         noise=noisy.mechanism.spread,
         spread=float(np.sqrt(bounded.var(axis=0).mean())),
         clipped=counts.n_clipped / max(counts.n_records, 1),
-        between=between,
-        within=within,
-        order=options.order,
     )
-
-
-def _classes(shards: Sequence[Shard], schema: ShardSchema, n: int) -> tuple[Any, Any]:
-    """Codes of the first confidential and the first desired classes; None where there are none."""
-    found: list[Any] = []
-    for role, columns in (("confidential", schema.confidential), ("desired", schema.desired)):
-        place = next((j for j, column in enumerate(columns) if column.is_categorical), None)
-        values = None
-        if place is not None:
-            values = np.concatenate([getattr(shard, role)[:, place] for shard in shards])[:n]
-        found.append(values)
-    return found[0], found[1]
-
-
-def measure_sensitivities(
-    features: FloatArray, confidential: Any, desired: Any
-) -> tuple[float | None, float | None]:
-    """S_b and S_w: largest distances of records that differ in one of two classes alone.
-
-    Parameters
-    ----------
-    features : (n_records, n_features)
-    confidential, desired : (n_records,) or None
-        Codes of the classes; NaN where unknown.
-
-    Returns
-    -------
-    between, within
-        Between confidential classes at equal desired ones, and the other way round; None where
-        there are no such pairs. Of at most 1,000 records, evenly spread.
-
-    References
-    ----------
-    Hamm 2017, Noisy Minimax Filters, eqs. (10) and (11).
-    """
-    if confidential is None or desired is None:
-        return None, None
-    rows = np.unique(np.linspace(0, len(features) - 1, MOST_COMPARED).astype(int))
-    rows = rows[~(np.isnan(confidential[rows]) | np.isnan(desired[rows]))]
-    x, y, z = features[rows], confidential[rows], desired[rows]
-    squares = (x**2).sum(axis=1)
-    distance = squares[:, None] + squares - 2 * x @ x.T
-    same_y, same_z = y[:, None] == y, z[:, None] == z
-    pairs = (~same_y & same_z, same_y & ~same_z)
-    found = [float(np.sqrt(max(distance[p].max(), 0.0))) if p.any() else None for p in pairs]
-    return found[0], found[1]

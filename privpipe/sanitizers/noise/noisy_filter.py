@@ -18,6 +18,7 @@ from privpipe.protocols import FloatArray, Guarantee, RecordMap, RecordStream, R
 from privpipe.sanitizers.arrays import as_records, check_finite_records
 from privpipe.sanitizers.names import by_name
 from privpipe.sanitizers.noise.mechanism import Law, Mechanism, Order
+from privpipe.stored_promises import check_promise
 
 __all__ = ["NoisyFilter", "apply_in_order"]
 
@@ -55,6 +56,8 @@ class NoisyFilter:
     ------
     OptionError
         If the parts do not fit, or a filter draws, or reads or releases codes.
+    GuaranteeError
+        If it promises more than its noise.
     """
 
     kind: ClassVar[str] = "noisy_filter"
@@ -88,7 +91,8 @@ class NoisyFilter:
                 f"The parts of a noisy filter have {widths} features between them.",
                 remedy="Give at most one filter before and one after, of features that fit.",
             )
-        _ = self.mechanism
+        mechanism = self.mechanism
+        check_promise(self.guarantee, {"local_dp": mechanism.epsilon}, delta=mechanism.delta)
 
     @property
     def n_bounded(self) -> int:

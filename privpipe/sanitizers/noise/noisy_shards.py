@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from privpipe.numerics.identity.record_hash import digest_records
 from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
-from privpipe.numerics.record_hash import digest_records
 from privpipe.protocols import (
     IntArray,
     Oracle,

@@ -42,7 +42,7 @@ def list_methods(filters: Filters) -> tuple[Method[Any], ...]:
             source="Hamm 2017, Noisy Minimax Filters, sections 2.2 and 3",
             maps=(NoisyFilter,),
             promise="local differential privacy of every record, in floating point: (epsilon, 0) "
-            "or (epsilon, 2**-100)",
+            "or (epsilon, at most 2**-100)",
             statistics=NORM_STATISTICS,
             check=partial(check_noisy, filters=filters),
             forecast=partial(forecast_noise, filters=filters),

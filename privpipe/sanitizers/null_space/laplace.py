@@ -19,6 +19,7 @@ from privpipe.numerics.random.draws import draw_laplace
 from privpipe.protocols import FloatArray, Guarantee, RecordStream, Role
 from privpipe.sanitizers.arrays import as_predictor, as_records, check_finite_records
 from privpipe.sanitizers.names import by_name
+from privpipe.stored_promises import check_promise
 
 __all__ = ["LaplaceMechanism"]
 
@@ -52,6 +53,11 @@ class LaplaceMechanism:
     predictor: FloatArray
     scale: float
     utility_budget: float
+
+    def __post_init__(self) -> None:
+        check_budget(self.utility_budget)
+        cost = 2 * self.scale**2 * float((self.predictor**2).sum())
+        check_promise(self.guarantee, {"mean_utility": cost})
 
     @classmethod
     def from_predictor(

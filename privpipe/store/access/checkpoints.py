@@ -21,6 +21,8 @@ import numpy.typing as npt
 
 from privpipe.attacks.kinds.checkpointed import CHECKPOINTED as OF_ATTACKS
 from privpipe.numerics.regression.moments import CoMoments
+from privpipe.protocols import Shard
+from privpipe.records.drawn_sample import DrawnSample
 from privpipe.records.holdout import PartCount
 from privpipe.sanitizers import STATISTICS as OF_FITS
 from privpipe.store.access.location import open_store, read_bytes, write_bytes
@@ -53,8 +55,11 @@ class PartialSum:
         )
 
 
-KNOWN = {cls.__name__: cls for cls in (*OF_FITS, *OF_ATTACKS, CoMoments, PartialSum, PartCount)}
-"""Dataclasses that may be checkpointed; sums are over many records (see `privpipe.cluster`)."""
+OF_RECORDS = (CoMoments, PartialSum, PartCount, Shard, DrawnSample)
+
+KNOWN = {cls.__name__: cls for cls in (*OF_FITS, *OF_ATTACKS, *OF_RECORDS)}
+"""Dataclasses that may be checkpointed: sums over many records (see `privpipe.cluster`), and the
+few records that an audit attacks."""
 
 SEAL_BYTES = 32
 
@@ -62,7 +67,7 @@ SEAL_BYTES = 32
 def read_checkpoint(url: str, name: str) -> Any:
     """The checkpoint of a name in a folder; None where there is none, or it is damaged."""
     content = read_bytes(open_store(url, read_only=True), name)
-    if content is None or _seal(content[SEAL_BYTES:]) != content[:SEAL_BYTES]:
+    if content is None or _seal(name, content[SEAL_BYTES:]) != content[:SEAL_BYTES]:
         return None
     return _unpack(content[SEAL_BYTES:])
 
@@ -91,7 +96,7 @@ def write_checkpoint(url: str, name: str, value: Any, *, most_bytes: float = mat
     except UnknownClassError:
         return 0
     if len(content) <= most_bytes:
-        write_bytes(open_store(url), name, _seal(content) + content)
+        write_bytes(open_store(url), name, _seal(name, content) + content)
     return len(content)
 
 
@@ -99,8 +104,9 @@ class UnknownClassError(TypeError):
     """A value of a class that may not be checkpointed."""
 
 
-def _seal(content: bytes) -> bytes:
-    return hashlib.blake2b(content, digest_size=SEAL_BYTES).digest()
+def _seal(name: str, content: bytes) -> bytes:
+    """Covers the name too: two that were exchanged are damaged, and found out anew."""
+    return hashlib.blake2b(f"{name}\n".encode() + content, digest_size=SEAL_BYTES).digest()
 
 
 def _pack(value: Any) -> bytes:

@@ -32,6 +32,7 @@ from privpipe.store.access.location import (
 __all__ = [
     "FORMAT",
     "Generation",
+    "blank_older",
     "is_generational",
     "publish_generation",
     "read_generation",
@@ -150,6 +151,20 @@ def publish_generation(
         )
     write_root(url, following)
     return following
+
+
+def blank_older(url: str, newest: Generation) -> None:
+    """Empty the content of all generations before the newest one; the line of their digests stays.
+
+    What they said is in no place of ours any more. A reader who begins at one of them goes on to
+    the newest, as always. Only who holds the place may.
+    """
+    for number in range(1, newest.number):
+        content = _read(url, number)
+        found = None if content is None else _decode(url, number, content)
+        if found is not None and found.content:
+            blank = Generation(number, found.previous, found.kind, {})
+            write_bytes(open_store(url), _key(number), blank.encode())
 
 
 def write_root(url: str, generation: Generation) -> None:

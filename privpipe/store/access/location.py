@@ -10,10 +10,13 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shutil
 import stat
 import time
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -22,8 +25,8 @@ import google_crc32c
 import numcodecs.blosc
 import zarr
 from fsspec.registry import known_implementations
-from zarr.abc.store import Store
-from zarr.core.buffer import default_buffer_prototype
+from zarr.abc.store import ByteRequest, Store
+from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore, StorePath
 
@@ -37,10 +40,12 @@ __all__ = [
     "as_url",
     "check_no_links",
     "create_bytes",
+    "delete_place",
     "delete_tree",
     "drop_unfinished",
     "explain_unreachable",
     "join",
+    "list_empty_folders",
     "list_keys",
     "local_path",
     "measure_bytes",
@@ -48,6 +53,7 @@ __all__ = [
     "open_store",
     "read_bytes",
     "read_many",
+    "remove_tree",
     "shown",
     "use_one_thread",
     "write_bytes",
@@ -180,12 +186,49 @@ def open_store(url: str, *, read_only: bool = False) -> Store:
     use_bounded_codecs()
     path = local_path(url)
     if path is not None:
-        return LocalStore(path, read_only=read_only)
+        return PlainFiles(path, read_only=read_only)
     try:
         return FsspecStore.from_url(url, read_only=read_only)
     except Exception as error:  # many kinds, depending on the file system
         problem = explain_unreachable(url, error)
     raise problem
+
+
+class PlainFiles(LocalStore):
+    """Regular files of a folder: below it no link is followed, and no pipe or device opened.
+
+    A stranger's release may hold a link to a file of the reader's, which an export would copy, or
+    a pipe, at which it would wait for ever. The folder itself may be reached by a link.
+    """
+
+    async def get(
+        self,
+        key: str,
+        prototype: BufferPrototype | None = None,
+        byte_range: ByteRequest | None = None,
+    ) -> Buffer | None:
+        """The object of a key; StoreError where it is no regular file."""
+        check_plain(self.root, key)
+        return await super().get(key, prototype, byte_range)
+
+
+def check_plain(root: Path, key: str) -> None:
+    """Raise StoreError if what a key leads to below a folder is a link, a pipe or a device."""
+    place = root
+    for name in key.split("/"):
+        place = place / name
+        try:
+            mode = os.lstat(place).st_mode
+        except OSError:  # nothing there: for who opens it to say
+            return
+        if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+            what = "a link" if stat.S_ISLNK(mode) else "no regular file"
+            raise StoreError(
+                f"{shown(str(place))} is {what}; it is not read.",
+                remedy="Somebody put it there: get the data again from where it came, or put the "
+                "file itself in its place.",
+                code="link",
+            )
 
 
 def explain_unreachable(url: str, error: Exception) -> StoreError:
@@ -250,6 +293,7 @@ def measure_bytes(store: Store, key: str) -> tuple[int, int] | None:
         if content is None:
             return None
         return len(content), google_crc32c.value(content[-TRAILER:] + content[:-TRAILER])
+    check_plain(store.root, key)
     try:
         with open(store.root / key, "rb", buffering=0) as file:
             length = file.seek(0, os.SEEK_END)
@@ -318,10 +362,34 @@ def list_keys(store: Store, prefix: str = "") -> list[str]:
         found = [key async for key in store.list_prefix(prefix)]
         return [key for key in found if key != folder and not key.endswith(UNFINISHED)]
 
+    forget_listings(store)
     try:
         return sorted(sync(collect()))
     except FileNotFoundError:
         return []
+    finally:
+        forget_listings(store)
+
+
+def forget_listings(store: Store) -> None:
+    """Ask the store next time: what a client of buckets listed once it believes for ever.
+
+    An object that another made meanwhile would be missing, even when it is read by its name.
+    """
+    if isinstance(store, FsspecStore):
+        store.fs.invalidate_cache()
+
+
+def list_empty_folders(url: str) -> list[str]:
+    """Folders of a local place that hold nothing, by their path below it, sorted.
+
+    They are no keys, and a rename would make them visible all the same; a bucket has none.
+    """
+    path = local_path(url)
+    walked = os.walk(path) if path is not None else ()
+    return sorted(
+        os.path.relpath(folder, path) for folder, folders, names in walked if not folders + names
+    )
 
 
 def measure_files(path: str) -> int:
@@ -383,6 +451,32 @@ def delete_tree(store: Store, *, keep: str | None = None) -> None:
     for key in list_keys(store):
         if keep is None or not key.startswith(keep):
             sync(store.delete(key))
+
+
+def delete_place(url: str) -> None:
+    """Delete the objects of a remote place, or the one object it is; roots first, so that nobody
+    opens half of it.
+    """
+    store = open_store(url)
+    keys = list_keys(store)
+    if not keys:
+        file_system, path = fsspec.core.url_to_fs(url)
+        with suppress(FileNotFoundError):
+            file_system.rm_file(path)
+    for key in sorted(
+        keys, key=lambda key: (key.rpartition("/")[2] != "zarr.json", key.count("/"))
+    ):
+        sync(store.delete(key))
+
+
+def remove_tree(url: str) -> None:
+    """Remove a place with all that is in it, folders included; nothing where there is nothing."""
+    path = local_path(url)
+    if path is None:
+        delete_tree(open_store(url))
+    else:
+        with suppress(FileNotFoundError):
+            shutil.rmtree(path)
 
 
 def use_one_thread() -> None:

@@ -122,8 +122,9 @@ _read: ContextVar[dict[tuple[Any, ...], npt.NDArray[Any]] | None] = ContextVar("
 
 @contextmanager
 def reading_once() -> Iterator[None]:
-    """Within, what was read is given again, to be left as it is; then it forgets."""
-    token = _read.set({})
+    """Within, what was read or written is given again, to be left as it is; then it forgets."""
+    outer = _read.get()
+    token = _read.set({} if outer is None else outer)
     try:
         yield
     finally:
@@ -271,6 +272,7 @@ def _write_rows(url: str, name: str, start: int, values: npt.NDArray[Any], versi
     code = "write"
     try:
         array[start : start + len(values)] = values
+        read_where_new((url, name, start, start + len(values), version), lambda: values)
         return
     except OSError as error:
         refused, problem = explain_refusal(error), error.strerror or type(error).__name__

@@ -13,11 +13,12 @@ import numpy as np
 import zarr
 from zarr.storage import MemoryStore
 
-from privpipe.errors import FormatError
+from privpipe.errors import FormatError, PrivpipeError
 from privpipe.numerics.null_space.cleaning import reconstruct_records
 from privpipe.protocols import FloatArray
 from privpipe.store.access.location import list_keys, open_store, read_bytes, shown
 from privpipe.store.access.store_refusals import explain_refusal
+from privpipe.store.access.whole_arrays import read_whole
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -84,11 +85,10 @@ def read_basis(url: str) -> Basis:
     """
     try:
         group = zarr.open_group(open_store(url, read_only=True), path=BASIS, mode="r")
-        lift, centre = (
-            np.asarray(group[name][...])  # type: ignore[index]  # zarr's union of array and group
-            for name in ("lift", "centre")
-        )
+        lift, centre = (read_whole(group.store, f"{BASIS}/{name}") for name in ("lift", "centre"))
         return Basis(lift, centre, str(group.attrs["dtype"]))
+    except PrivpipeError:
+        raise
     except Exception as error:  # many kinds, depending on the store
         refused, problem = explain_refusal(error), type(error).__name__
     if refused is not None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from privpipe.errors import FormatError, StoreError
+from privpipe.errors import FormatError, PrivpipeError, StoreError
 from privpipe.store.access.location import local_path, open_store, read_bytes, read_many, shown
 from privpipe.store.access.store_refusals import explain_refusal
 from privpipe.store.arrays.layout import ROOT_DOCUMENT, digest_documents, is_sealed
@@ -21,12 +22,14 @@ __all__ = [
     "newest_version",
     "read_header",
     "read_kind",
+    "using_header",
 ]
 
-FORMAT_VERSIONS = {"collection": (1,), "model": (1, 2), "release": (1, 2)}
+FORMAT_VERSIONS = {"collection": (1,), "model": (1, 2, 3), "release": (1, 2)}
 """Versions that are read, the one that is written last.
 
-2: guarantees have delta, whom they protect, and parameters; maps may hold maps.
+2: guarantees have delta, whom they protect, and parameters; maps may hold maps. 3: models know
+what they were fitted on by name, and their digest covers it.
 """
 
 
@@ -94,9 +97,29 @@ def _read_attributes(url: str, expected: str) -> tuple[Mapping[str, Any], bool]:
         )
     try:
         attributes: Mapping[str, Any] = json.loads(content)["attributes"]["privpipe"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return {}, False
     return attributes, is_sealed(content)
+
+
+@contextmanager
+def using_header(url: str, expected: str) -> Iterator[None]:
+    """FormatError for a field of a header that is none such as ours: a text for a number, a zero.
+
+    The header is sealed, by whoever wrote it: it says what it says, and may say anything.
+    """
+    try:
+        yield
+        return
+    except PrivpipeError:
+        raise
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError):
+        pass
+    raise FormatError(
+        f"The header of {shown(url)} is damaged: it is none that privpipe writes of a {expected}.",
+        remedy=f"Get the {expected} again from where it came, or make it again.",
+        code="header-damaged",
+    )
 
 
 def check_documents(url: str, names: tuple[str, ...], digest: str) -> Mapping[str, bytes]:

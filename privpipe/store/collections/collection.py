@@ -6,17 +6,18 @@ A collection is a Zarr group with ``features (record, feature)`` and named varia
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce as fold
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from privpipe.described import described
-from privpipe.errors import FormatError, InputError
+from privpipe.errors import InputError
+from privpipe.fitted_schema import FittedSchema, Matching, match_columns
 from privpipe.numerics.finite import find_finite_rows, keep_rows
 from privpipe.protocols import FloatArray, IntArray, Oracle, Shard, ShardSchema, Statistics, Sums
 from privpipe.records.chunks import ChunkPlan
@@ -28,7 +29,7 @@ from privpipe.records.schema import MISSING, CollectionSchema, as_names
 from privpipe.store.access.location import Place, as_url, shown
 from privpipe.store.arrays.blocks import read_block
 from privpipe.store.arrays.factored_basis import Basis
-from privpipe.store.arrays.headers import read_header
+from privpipe.store.arrays.headers import read_header, using_header
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.collections.trust.reading import SealedArrays, read_sealed
 from privpipe.store.collections.trust.sealing import check_chunks, seal_collection
@@ -94,6 +95,8 @@ class Collection:
         Release being written whose features become the shards' `released`, for audits.
     released_basis
         Its basis, when it is factored.
+    matching
+        How its columns and codes are read as those of another table, by name; see `matched`.
     """
 
     url: str
@@ -114,6 +117,7 @@ class Collection:
     released_url: str | None = None
     released_run: str = ""
     released_basis: Basis | None = None
+    matching: Matching | None = None
 
     @property
     def n_records(self) -> int:
@@ -138,6 +142,32 @@ class Collection:
     def keeping(self, split: Split | None, part: Part) -> Collection:
         """The same collection with only the records of one part of a split."""
         return replace(self, split=split, part=part)
+
+    def matched(self, fitted: FittedSchema) -> Collection:
+        """The same collection in the order and numbering of what a map was fitted on.
+
+        Features, attributes, labels and included variables are found by name. Of its schema the
+        tables of these variables become the fitted ones, so that what is released is named as the
+        map numbers it.
+
+        Raises
+        ------
+        InputError
+            See `match_columns`.
+        """
+        own = self.schema_of_records
+        matching = match_columns(
+            fitted, own.n_features, own.feature_names, [one.column for one in own.variables]
+        )
+        schema = own.renumbered(fitted, matching)
+        known = None if matching.is_identity else matching
+        assert known is None or self.matching is None, "a collection is matched once"
+        return replace(self, schema_of_records=schema, matching=known or self.matching)
+
+    @property
+    def unknown_categories(self) -> Mapping[str, int]:
+        """By attribute, how many of its categories what it is matched to does not name."""
+        return {} if self.matching is None else self.matching.unknown
 
     def shard(self, chunk: int) -> Shard:
         """Read one chunk, without the records that the split leaves out.
@@ -230,10 +260,21 @@ class Collection:
         ]
 
     def read(self, name: str, start: int, stop: int) -> npt.NDArray[Any]:
-        """Rows of one array, in its stored dtype; features of none are not stored."""
+        """Rows of one array, in its stored dtype; features of none are not stored.
+
+        Of a matched collection, features in the fitted order and codes in the fitted numbering.
+        """
         if name == FEATURES and self.schema_of_records.n_features == 0:
             return np.empty((stop - start, 0), self.schema_of_records.dtype)
-        return read_sealed(self.sealed, name, start, stop)
+        values = read_sealed(self.sealed, name, start, stop)
+        if self.matching is None:
+            return values
+        if name == FEATURES:
+            return self.matching.arrange(values)
+        if name not in self.matching.codes:
+            return values
+        dtype = self.schema_of_records.variable(name).dtype
+        return self.matching.translate(name, values).astype(dtype)
 
     def _keep(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
         if self.split is None or self.part == "all":
@@ -261,7 +302,7 @@ class Collection:
         for j, name in enumerate(names):
             table[:, j] = self.read(name, start, stop)
             if self.schema_of_records.variable(name).categories is not None:
-                table[table[:, j] == MISSING, j] = np.nan
+                table[table[:, j] <= MISSING, j] = np.nan
         return table
 
     def _weights(self, start: int, stop: int) -> FloatArray:
@@ -350,33 +391,35 @@ def open_collection(
     """
     url = as_url(url)
     header = read_header(url, "collection")
-    try:
-        schema = TypeAdapter(CollectionSchema).validate_python(header["schema"])
-        digest = str(header["digest"])
-    except (KeyError, ValidationError):
-        raise FormatError(
-            f"The header of {shown(url)} is damaged.", remedy="Ingest the collection again."
-        ) from None
-    if not schema.partitions:  # of an older collection: all of it is one
-        schema = replace(schema, partitions=(Partition("", 0, schema.n_records, digest),))
-    collection = Collection(
-        url,
-        schema,
-        digest,
-        seal_collection(url, schema, header),
-        as_names(desired),
-        as_names(confidential),
-        as_names(attributes),
-        as_names(groups),
-        weights,
-        public,
+    with using_header(url, "collection"):
+        collection = _describe(url, header)
+        check_chunks(collection.sealed)
+    collection = replace(
+        collection,
+        desired=as_names(desired),
+        confidential=as_names(confidential),
+        attributes=as_names(attributes),
+        groups=as_names(groups),
+        weights=weights,
+        public=public,
     )
     _ = collection.schema  # names are checked here
-    if weights is not None and schema.variable(weights).categories is not None:
+    if (
+        weights is not None
+        and collection.schema_of_records.variable(weights).categories is not None
+    ):
         raise InputError(
             f"The weights {weights!r} are a categorical variable.",
             remedy="Name a numeric variable: how often each record counts.",
             code="weights",
         )
-    check_chunks(collection.sealed)
     return collection
+
+
+def _describe(url: str, header: Mapping[str, Any]) -> Collection:
+    """A collection in no role, from its header."""
+    schema = TypeAdapter(CollectionSchema).validate_python(header["schema"])
+    digest = str(header["digest"])
+    if not schema.partitions:  # of an older collection: all of it is one
+        schema = replace(schema, partitions=(Partition("", 0, schema.n_records, digest),))
+    return Collection(url, schema, digest, seal_collection(url, schema, header))

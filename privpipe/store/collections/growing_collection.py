@@ -7,8 +7,10 @@ have the schema of the first: the same features, variables and category tables.
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -25,10 +27,13 @@ from privpipe.store.access.generation_log import (
 )
 from privpipe.store.access.holding.workspace import hold_workspace, remove_workspace
 from privpipe.store.access.location import (
-    delete_tree,
+    UNFINISHED,
+    drop_unfinished,
     join,
     list_keys,
+    local_path,
     open_store,
+    remove_tree,
     shown,
 )
 from privpipe.store.arrays.headers import exists, read_kind
@@ -39,8 +44,12 @@ __all__ = [
     "StoredPartition",
     "append_partition",
     "digest_content",
+    "drop_unnamed",
     "find_partition",
+    "list_places",
+    "purge_collection",
     "read_partitions",
+    "read_schema",
 ]
 
 
@@ -137,33 +146,41 @@ def append_partition(
         If the name holds other records and is not to be replaced, the records stand there under
         another name, or another process writes.
     """
-    if not is_generational(url) and exists(url):
-        raise _whole(url)
+    _check_growing(url)
     with hold_workspace(url):
-        newest = read_newest(url, "collection")
-        like = None if newest is None else _schema(newest)
-        _sweep(url, _all_named(url, newest))
-        place = f"partitions/{secrets.token_hex(8)}"
-        ingest(source, join(url, place), options, like=like)
-        made = open_collection(join(url, place)).schema_of_records
-        added = StoredPartition(name, place, digest_content(made), made.n_records, time)
-        there = () if newest is None else _partitions(newest)
         try:
-            known = _find(there, added, shown(url), replacing=replacing)
-        except StoreError:
-            delete_tree(open_store(added.url(url)))
-            raise
-        if known is not None:
-            delete_tree(open_store(added.url(url)))
-            return known, False
-        kept = [partition for partition in there if partition.name != name]
-        schema = like or replace(made, n_records=0, partitions=())
-        content = {
-            "schema": asdict(schema),
-            "partitions": [asdict(partition) for partition in (*kept, added)],
-        }
-        publish_generation(url, "collection", content, newest)
-        remove_workspace(url)
+            return _append_held(source, url, name, time, options, replacing=replacing)
+        finally:
+            remove_workspace(url)
+
+
+def _append_held(
+    source: str, url: str, name: str, time: str, options: IngestOptions | None, *, replacing: bool
+) -> tuple[StoredPartition, bool]:
+    """Append, for who holds the collection."""
+    newest = read_newest(url, "collection")
+    like = None if newest is None else read_schema(newest)
+    _sweep(url, _all_named(url, newest))
+    place = f"partitions/{secrets.token_hex(8)}"
+    ingest(source, join(url, place), options, like=like)
+    made = open_collection(join(url, place)).schema_of_records
+    added = StoredPartition(name, place, digest_content(made), made.n_records, time)
+    there = () if newest is None else _partitions(newest)
+    try:
+        known = _find(there, added, shown(url), replacing=replacing)
+    except StoreError:
+        remove_tree(added.url(url))
+        raise
+    if known is not None:
+        remove_tree(added.url(url))
+        return known, False
+    kept = [partition for partition in there if partition.name != name]
+    schema = like or replace(made, n_records=0, partitions=())
+    content = {
+        "schema": asdict(schema),
+        "partitions": [asdict(partition) for partition in (*kept, added)],
+    }
+    publish_generation(url, "collection", content, newest)
     return added, True
 
 
@@ -195,9 +212,72 @@ def _sweep(url: str, there: Sequence[StoredPartition]) -> None:
     Only who holds the collection may. Replaced partitions stay while a run may read them.
     """
     named = {partition.place for partition in there}
-    store = open_store(url, read_only=True)
-    for place in {"/".join(key.split("/")[:2]) for key in list_keys(store, "partitions/")} - named:
-        delete_tree(open_store(join(url, place)))
+    for place in list_places(url) - named:
+        remove_tree(join(url, place))
+    drop_unfinished(url)
+
+
+def drop_unnamed(url: str) -> None:
+    """Remove every partition that the newest generation does not name. Only the holder may."""
+    _sweep(url, read_partitions(url))
+
+
+def list_places(url: str) -> set[str]:
+    """Everything that stands among the partitions, their makers' workspaces included."""
+    path = local_path(url)
+    if path is None:
+        keys = list_keys(open_store(url, read_only=True), "partitions/")
+        return {"/".join(key.split("/")[:2]) for key in keys}
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return {f"partitions/{name}" for name in os.listdir(os.path.join(path, "partitions"))}
+    return set()
+
+
+def purge_collection(url: str) -> bool:
+    """Remove the records that the newest generation of a growing collection does not name.
+
+    Of killed appends and of replaced partitions, which a run that began before may still read: it
+    ends with an error then, and goes on with the newest. Of a first append that was killed nothing
+    is left.
+
+    Returns
+    -------
+    removed
+        False where there was nothing of the kind, or no growing collection.
+
+    Raises
+    ------
+    StoreError
+        If another process writes.
+    """
+    left = list_places(url)
+    if not (left or is_generational(url)) or _is_foreign(url):
+        return False
+    with hold_workspace(url):
+        newest = read_newest(url, "collection")
+        there = () if newest is None else _partitions(newest)
+        removed = newest is None or bool(left - {one.place for one in there})
+        _sweep(url, there)
+        if newest is None:
+            remove_tree(url)
+        remove_workspace(url)
+    return removed
+
+
+def _check_growing(url: str) -> None:
+    """Refuse a place that holds something else; what a killed first append left is its own."""
+    if _is_foreign(url):
+        raise _whole(url)
+
+
+def _is_foreign(url: str) -> bool:
+    if is_generational(url) or not exists(url):
+        return False
+    path = local_path(url)
+    if path is None or not os.path.isdir(path) or os.path.islink(path):
+        return True  # in a bucket something is there only with its root
+    whole = [name for name in os.listdir(path) if not name.endswith(UNFINISHED)]
+    return not set(whole) <= {"partitions", "generations"}
 
 
 def digest_content(schema: CollectionSchema) -> str:
@@ -228,10 +308,11 @@ def _all_named(url: str, newest: Generation | None) -> list[StoredPartition]:
 
 
 def _partitions(generation: Generation) -> tuple[StoredPartition, ...]:
-    return tuple(StoredPartition(**item) for item in generation.content["partitions"])
+    return tuple(StoredPartition(**item) for item in generation.content.get("partitions", ()))
 
 
-def _schema(generation: Generation) -> CollectionSchema:
+def read_schema(generation: Generation) -> CollectionSchema:
+    """The schema of all partitions, as a generation says it."""
     content: Mapping[str, Any] = generation.content["schema"]
     try:
         return TypeAdapter(CollectionSchema).validate_python(content)

@@ -1,6 +1,7 @@
 """The account of privacy losses: what every partition has given away, by its content.
 
-A copied, moved or re-chunked collection has the same partitions, and one account of them. Entries
+A copied, moved or re-chunked collection has the same partitions, and one account of them; records
+that stand in other partitions as well have lost there, too (`join_losses`). Entries
 of a partition are numbered objects, each made only if it is absent, so that of two writers one
 finds the other's entry before it counts its own; nothing is ever changed or deleted. A loss is
 counted from its reservation on, before the first chunk is written, until it is given back by a run
@@ -12,33 +13,37 @@ from __future__ import annotations
 import json
 import math
 import os
-import secrets
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn, Protocol
 
 import fsspec
 import google_crc32c
 from platformdirs import user_data_path
 
 from privpipe.errors import FormatError, GuaranteeError, StoreError
-from privpipe.store.access.location import (
-    create_bytes,
-    explain_unreachable,
-    join,
-    local_path,
-    shown,
-)
+from privpipe.store.access.location import explain_unreachable, join, shown
+from privpipe.store.keyring.account_chain import create_object, reaching
 
-__all__ = ["Account", "Charge", "Entry", "Loss", "add_up_losses", "find_account"]
+__all__ = [
+    "Account",
+    "Charge",
+    "Entry",
+    "Loss",
+    "add_up_losses",
+    "find_account",
+    "join_losses",
+]
 
 Action = Literal["reserve", "confirm", "void"]
 
 BUCKETS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"}
 """Schemes whose paths begin with a bucket, which nobody but its owner makes."""
+
+MOST_DELTA = 2.0**-60
+"""Largest sum of deltas that any partition may lose."""
 
 MOST_ATTEMPTS = 1_000
 """Entries of rivals that a writer waits for."""
@@ -142,6 +147,82 @@ def add_up_losses(losses: Iterable[float]) -> float:
     )
 
 
+def join_losses(losses: Sequence[Loss], meet: Callable[[str, str], bool]) -> tuple[float, float]:
+    """Most that a person in several partitions has lost: epsilon and delta, rounded up.
+
+    Parameters
+    ----------
+    losses
+        Of a partition and of all that have records in common with it.
+    meet
+        Whether two of them have, by digest. In one run nobody is in two partitions that do not
+        meet, so that the run counts once, by the largest; those that do are added.
+
+    Examples
+    --------
+    >>> entries = [Entry(0, "reserve", c, 10.0, 0.0, "record", r, "") for c, r in ("ax", "by")]
+    >>> one, other = (Loss(e.charge, 10.0, 0.0, 1, 1, (e,)) for e in entries)
+    >>> join_losses([one, other], lambda a, b: True)
+    (20.0, 0.0)
+    """
+    by_run: dict[str, dict[str, list[Entry]]] = {}
+    for loss in losses:
+        said = _find_actions(loss.entries)
+        first: dict[str, Entry] = {}
+        for entry in loss.entries:
+            if said[entry.charge, entry.run] != "void":
+                first.setdefault(entry.charge, entry)
+        for entry in first.values():
+            by_run.setdefault(entry.run, {}).setdefault(loss.partition, []).append(entry)
+    most = [
+        max(
+            (
+                [entry for one in group for entry in of_run[one]]
+                for group in _group(list(of_run), meet)
+            ),
+            key=lambda group: add_up_losses(entry.epsilon for entry in group),
+        )
+        for of_run in by_run.values()
+    ]
+    held = [entry for group in most for entry in group]
+    return add_up_losses(e.epsilon for e in held), add_up_losses(e.delta for e in held)
+
+
+def _group(partitions: list[str], meet: Callable[[str, str], bool]) -> list[list[str]]:
+    """Partitions of one run that meet, directly or by others."""
+    groups: list[list[str]] = []
+    for one in partitions:
+        near = [group for group in groups if any(meet(one, other) for other in group)]
+        groups = [group for group in groups if group not in near]
+        groups.append([one, *(other for group in near for other in group)])
+    return groups
+
+
+class Relatives(Protocol):
+    """Which partitions have records in common; see `privpipe.store.keyring.sketches.Ties`."""
+
+    def relatives(self, partition: str, /) -> Iterable[str]:
+        """Those of one partition."""
+        ...
+
+    def meet(self, one: str, other: str, /) -> bool:
+        """Whether two have."""
+        ...
+
+
+class NoRelatives:
+    """Every partition is by itself."""
+
+    def relatives(self, partition: str, /) -> Iterable[str]:
+        """None."""
+        del partition
+        return ()
+
+    def meet(self, one: str, other: str, /) -> bool:
+        """Only with itself."""
+        return one == other
+
+
 @dataclass(frozen=True)
 class Account:
     """The account at a place, a folder or a bucket.
@@ -150,9 +231,17 @@ class Account:
     ----------
     url
         Local path or URL.
+    ties
+        Which partitions have records in common.
     """
 
     url: str
+    ties: Relatives = field(default_factory=NoRelatives)
+
+    def read_joined(self, partition: str) -> tuple[float, float]:
+        """Epsilon and delta that a record of a partition has lost at most, there and elsewhere."""
+        others = self.ties.relatives(partition)
+        return join_losses([self.read(one) for one in (partition, *others)], self.ties.meet)
 
     def reserve(self, charges: Sequence[Charge], run: str, limit: float | None) -> None:
         """Count losses before anything is written.
@@ -160,16 +249,23 @@ class Account:
         Raises
         ------
         GuaranteeError
-            If a partition would lose more than the limit; nothing is then counted.
+            If a partition would lose more than the limit, or a delta above `MOST_DELTA`; nothing is
+            then counted.
         StoreError
             If the account cannot be reached; FormatError if it is damaged.
         """
+        fresh: list[Charge] = []
         for charge in charges:  # all of them before the first entry: most refusals write nothing
-            _check_limit(self.read(charge.partition), charge, limit)
+            loss = self.read(charge.partition)
+            fresh += [] if _is_charged(loss, charge) else [charge]
+            self._check_limit(loss, charge, limit)
         made: list[Charge] = []
         try:
             for charge in charges:
                 made += [charge] if self._reserve(charge, run, limit) else []
+            for charge in fresh:  # rivals charge partitions that hold the same records
+                if limit is not None and self.read_joined(charge.partition)[0] > limit:
+                    self._refuse(charge, limit)
         except BaseException:
             self.record("void", made, run)
             raise
@@ -187,11 +283,43 @@ class Account:
                 held = _find_actions(loss.entries).get(mine, "void") != "void"
             if _is_made(loss.entries, tried, mine):  # though the store's answer was lost
                 return not held
-            _check_limit(loss, charge, limit)
+            self._check_limit(loss, charge, limit)
             tried = len(loss.entries)
             if self._write("reserve", charge, run, tried):
                 return not held
         raise _contended(self.url)
+
+    def _check_limit(self, loss: Loss, charge: Charge, limit: float | None) -> None:
+        if _is_charged(loss, charge):
+            return
+        if (delta := add_up_losses([loss.delta, charge.delta])) > MOST_DELTA:
+            raise GuaranteeError(
+                f"Partition {charge.partition[:12]} would have lost delta {delta:.2g} in "
+                f"{loss.n_charges + 1} releases, a chance that nothing holds; allowed is at most "
+                f"{MOST_DELTA:.2g}.",
+                remedy='Repeat an earlier release, which costs nothing; or use noise = "discrete", '
+                "whose delta is 0.",
+                code="account-exhausted",
+            )
+        if limit is None:
+            return
+        lost = max(loss.epsilon, self.read_joined(charge.partition)[0])
+        if add_up_losses([lost, charge.epsilon]) > limit:
+            self._refuse(charge, limit)
+
+    def _refuse(self, charge: Charge, limit: float) -> NoReturn:
+        loss, joined = self.read(charge.partition), self.read_joined(charge.partition)[0]
+        others = list(self.ties.relatives(charge.partition))
+        elsewhere = f" (of it {loss.epsilon:g} itself, the rest in {len(others)} partitions with "
+        elsewhere += "records of it)"
+        raise GuaranteeError(
+            f"Partition {charge.partition[:12]} has lost epsilon {max(joined, loss.epsilon):g}"
+            f"{elsewhere if others else f' in {loss.n_charges} releases'}; another "
+            f"{charge.epsilon:g} would be above the limit of {limit:g}.",
+            remedy="Repeat an earlier release, which costs nothing; or decide on another "
+            "[privacy] limit. `privpipe account` lists what was lost.",
+            code="account-exhausted",
+        )
 
     def record(self, action: Action, charges: Iterable[Charge], run: str) -> None:
         """Say of reserved losses that they were published, or that nothing was written."""
@@ -291,37 +419,8 @@ class Account:
             datetime.now(UTC).isoformat(timespec="seconds"),
         )
         url = join(self.url, charge.partition, _name(number))
-        try:
-            path = local_path(url)
-            return create_bytes(url, _encode(entry)) if path is None else _link(path, entry)
-        except StoreError:
-            raise
-        except Exception as error:  # many kinds, depending on the file system
-            raise explain_unreachable(self.url, error) from None
-
-
-def _link(path: str, entry: Entry) -> bool:
-    """A whole file under its name in one step, unless there is one; a kill leaves no half."""
-    folder, name = os.path.split(path)
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    work = os.path.join(folder, f".{name}.{secrets.token_hex(8)}")
-    try:
-        with open(work, "xb") as file:
-            file.write(_encode(entry))
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(work, path)
-    except FileExistsError:
-        return False
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(work)
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-    return True
+        with reaching(self.url):
+            return create_object(url, _encode(entry))
 
 
 def _check_bucket(file_system: Any, path: str) -> None:
@@ -365,6 +464,12 @@ def _is_made(entries: Sequence[Entry], number: int, mine: tuple[str, str]) -> bo
     return (found.charge, found.run) == mine and found.action == "reserve"
 
 
+def _is_charged(loss: Loss, charge: Charge) -> bool:
+    """Whether these very draws were charged before."""
+    said = _find_actions(loss.entries)
+    return any(c == charge.charge and action != "void" for (c, _), action in said.items())
+
+
 def _find_actions(entries: Iterable[Entry]) -> dict[tuple[str, str], Action]:
     """What was said last of each charge by each run."""
     return {(entry.charge, entry.run): entry.action for entry in entries}
@@ -383,23 +488,6 @@ def _sum(partition: str, entries: tuple[Entry, ...]) -> Loss:
         len(charged.keys() - confirmed),
         entries,
     )
-
-
-def _check_limit(loss: Loss, charge: Charge, limit: float | None) -> None:
-    said = _find_actions(loss.entries)
-    known = any(c == charge.charge and action != "void" for (c, _), action in said.items())
-    if known or limit is None:
-        return
-    total = add_up_losses([loss.epsilon, charge.epsilon])
-    if total > limit:
-        raise GuaranteeError(
-            f"Partition {charge.partition[:12]} has lost epsilon {loss.epsilon:g} in "
-            f"{loss.n_charges} releases; another {charge.epsilon:g} would be above the limit of "
-            f"{limit:g}.",
-            remedy="Repeat an earlier release, which costs nothing; or decide on another "
-            "[privacy] limit. `privpipe account` lists what was lost.",
-            code="account-exhausted",
-        )
 
 
 def _damaged(where: str, number: int) -> FormatError:

@@ -2,7 +2,8 @@
 
 A map is a frozen dataclass of arrays, numbers, strings, guarantees, other maps and tuples of
 these: arrays become Zarr arrays, those of a map within a map under its place ("maps.0.weights"),
-the rest attributes. The digest covers all of it.
+the rest attributes. What it was fitted on, by name, stands in the header. The digest covers all
+of it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
@@ -22,14 +24,24 @@ from zarr.codecs import Crc32cCodec
 from zarr.storage import MemoryStore
 
 from privpipe import sanitizers
-from privpipe.errors import FormatError, OptionError
+from privpipe.errors import (
+    FormatError,
+    GuaranteeError,
+    InputError,
+    OptionError,
+    PrivacyWarning,
+    PrivpipeError,
+)
+from privpipe.fitted_schema import FittedSchema
 from privpipe.protocols import Guarantee, RecordMap
-from privpipe.sanitizers.names import names_of, with_names
+from privpipe.sanitizers.names import names_of, schema_of, with_names, with_schema
 from privpipe.store.access.location import (
     Place,
     as_url,
+    check_no_links,
     create_bytes,
     join,
+    list_empty_folders,
     list_keys,
     local_path,
     open_store,
@@ -38,11 +50,15 @@ from privpipe.store.access.location import (
     write_bytes,
 )
 from privpipe.store.access.store_refusals import explain_refusal
+from privpipe.store.access.whole_arrays import read_whole
 from privpipe.store.arrays.headers import check_output_free, newest_version, read_header
 from privpipe.store.arrays.layout import ROOT_DOCUMENT, root_document
 
 LATER_FIELDS = ("delta", "protects", "parameters", "statement")
 """Of a guarantee, since format version 2."""
+
+NAMED_SINCE = 3
+"""Format version since which models know what they were fitted on by name."""
 
 __all__ = [
     "digest_map",
@@ -81,7 +97,7 @@ def write_model(fitted: RecordMap, url: Place, header: Mapping[str, Any] | None 
         )
     check_output_free(url)
     arrays, plain = _split_fields(fitted)
-    digest = digest_map(fitted)
+    digest, schema = digest_map(fitted), schema_of(fitted)
     documents = _array_objects(arrays)
     documents[ROOT_DOCUMENT] = root_document(
         {
@@ -95,6 +111,7 @@ def write_model(fitted: RecordMap, url: Place, header: Mapping[str, Any] | None 
             "n_features_out": fitted.n_features_out,
             "digest": digest,
             "feature_names": list(names_of(fitted)),
+            **({} if schema is None else {"schema": schema.encode()}),
             **(header or {}),
         }
     )
@@ -115,14 +132,21 @@ def write_model(fitted: RecordMap, url: Place, header: Mapping[str, Any] | None 
 def open_model(url: Place) -> RecordMap:
     """Read a fitted map; ``open_model(url).apply(x)`` needs neither Dask nor Prefect.
 
-    Where the model knows the names of its features, a data frame is read by them.
+    Where the model knows the names of its features and categories, records are read by them.
+
+    Warns
+    -----
+    PrivacyWarning
+        If it reads categories and is of a version that did not store their names: codes are taken
+        as they are, and those of a table that was written later may mean something else.
 
     Raises
     ------
     StoreError
         If there is nothing there.
     FormatError
-        If it is not a model, its kind is not known, or its digest does not match.
+        If it is not a model, its kind is not known, its digest does not match, or it is none that
+        a fit returns: its parts do not fit, or it promises what such a map cannot promise.
     """
     url = as_url(url)
     header = read_model_header(url)
@@ -133,17 +157,41 @@ def open_model(url: Place) -> RecordMap:
             f"{shown(url)} holds a map of the unknown kind {kind!r}.",
             remedy=f"This privpipe knows: {', '.join(sorted(sanitizers.RECORD_MAPS))}.",
         )
+    problem = ""
     try:
-        fitted = _make_map(kind, header["fields"], arrays, "")
+        fitted = _name_map(_make_map(kind, header["fields"], arrays, ""), header)
         matches = digest_map(fitted) == header["digest"]
-    except (TypeError, KeyError, AttributeError, ValueError):
+    except (OptionError, InputError, GuaranteeError) as error:
+        problem = error.message
+    except (TypeError, KeyError, AttributeError, ValueError, IndexError, RecursionError):
         matches = False
+    if problem:
+        raise FormatError(
+            f"The model {shown(url)} is none that a fit returns. {problem}",
+            remedy="Train it again, or get it from where it came.",
+            code="promise",
+        )
     if not matches or not all(np.isfinite(a).all() for a in arrays.values() if a.dtype.kind == "f"):
         raise FormatError(
             f"The model {shown(url)} is damaged: its digest does not match.",
             remedy="Train it again, or get it from where it came.",
             code="model-digest",
         )
+    if fitted.reads == "attributes" and header["format_version"] < NAMED_SINCE:
+        warnings.warn(
+            f"The model {shown(url)} does not know the names of the categories that it reads: "
+            "codes are taken as they are. Use it only with the collection that it was trained on, "
+            "or train it again.",
+            PrivacyWarning,
+            stacklevel=2,
+        )
+    return fitted
+
+
+def _name_map(fitted: RecordMap, header: Mapping[str, Any]) -> RecordMap:
+    """The map with what it was fitted on; of an older model with the names of its features."""
+    if "schema" in header:
+        return with_schema(fitted, FittedSchema.decode(header["schema"]))
     return with_names(fitted, tuple(map(str, header.get("feature_names") or ())))
 
 
@@ -152,7 +200,13 @@ def publish_model(work_url: str, url: str) -> None:
 
     Where nothing can be renamed it is copied, root document last; a run that died after that
     finds its own model there and goes on.
+
+    Raises
+    ------
+    StoreError
+        If something stands there, or a link or anything but the model is in the workspace's.
     """
+    _check_alone(work_url)
     work, path = local_path(work_url), local_path(url)
     if work is not None and path is not None:
         check_output_free(url)
@@ -170,6 +224,29 @@ def publish_model(work_url: str, url: str) -> None:
         check_output_free(url)
 
 
+def _check_alone(url: str) -> None:
+    """Raise FormatError if anything is in a model's folder that is not of the model."""
+    check_no_links(url)
+    names = read_model_header(url)["arrays"]
+    store = open_store(url, read_only=True)
+    strange = [key for key in list_keys(store) if not _is_of_model(key, names)]
+    strange += list_empty_folders(url)
+    if strange:
+        raise FormatError(
+            f"{shown(url)} holds {len(strange)} objects that are not of the model "
+            f"({shown(strange[0])}).",
+            remedy="Nothing was published. `privpipe purge`, then run again.",
+            code="damaged",
+        )
+
+
+def _is_of_model(key: str, names: Sequence[str]) -> bool:
+    """Whether a key is the root's, or the description or the only chunk of one of its arrays."""
+    name, _, rest = key.partition("/")
+    chunk = rest.replace("/0", "") == "c"
+    return key == ROOT_DOCUMENT or (name in names and (rest == ROOT_DOCUMENT or chunk))
+
+
 def read_model_header(url: str) -> Mapping[str, Any]:
     """The attributes of a stored model."""
     return read_header(url, "model")
@@ -179,9 +256,9 @@ def read_arrays(url: str, names: list[str]) -> dict[str, npt.NDArray[Any]]:
     """Read small arrays of a Zarr group whole."""
     store = open_store(url, read_only=True)
     try:
-        return {
-            name: np.asarray(zarr.open_array(store, path=name, mode="r")[...]) for name in names
-        }
+        return {name: read_whole(store, name) for name in names}
+    except PrivpipeError:
+        raise
     except Exception as error:  # many kinds, depending on store and codec
         refused, problem = explain_refusal(error), type(error).__name__
     if refused is not None:
@@ -193,9 +270,12 @@ def read_arrays(url: str, names: list[str]) -> dict[str, npt.NDArray[Any]]:
 
 
 def digest_map(fitted: RecordMap) -> str:
-    """SHA-256 over kind, plain fields and arrays, independent of where and how it is stored."""
+    """SHA-256 over kind, plain fields, arrays and the names of what the map was fitted on,
+    independent of where and how it is stored."""
     arrays, plain = _split_fields(fitted)
-    sha = hashlib.sha256(json.dumps([fitted.kind, plain], sort_keys=True).encode())
+    schema = schema_of(fitted)
+    named = [] if schema is None else [schema.encode()]
+    sha = hashlib.sha256(json.dumps([fitted.kind, plain, *named], sort_keys=True).encode())
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
         little = array.astype(array.dtype.newbyteorder("<"), copy=False)

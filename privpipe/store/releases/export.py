@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zarr
 
-from privpipe.errors import OptionError, StoreError
+from privpipe.errors import FormatError, OptionError, StoreError
 from privpipe.records.schema import MISSING
 from privpipe.store.access.location import (
     Place,
@@ -69,7 +69,8 @@ def export_release(
     OptionError
         If `out_url` is neither a .parquet file nor a folder.
     FormatError
-        If `url` is not a release: records that were not released are not exported.
+        If `url` is not a release: records that were not released are not exported. If a code has
+        no name in the release's own table.
     IncompleteReleaseError
         If the release differs from its manifest.
     StoreError
@@ -221,7 +222,7 @@ class _Released:
             if name == FEATURES:
                 columns |= self._feature_columns(values)
             else:
-                columns[name] = _variable_column(values, categories)
+                columns[name] = _variable_column(name, values, categories)
         return pa.RecordBatch.from_pydict(columns).replace_schema_metadata(self._about)
 
     def _feature_columns(self, values: npt.NDArray[Any]) -> dict[str, pa.Array]:
@@ -247,8 +248,19 @@ def _read_categories(url: str, name: str) -> tuple[str, ...] | None:
     return None if found is None else tuple(str(kind) for kind in found)
 
 
-def _variable_column(values: npt.NDArray[Any], categories: tuple[str, ...] | None) -> pa.Array:
+def _variable_column(
+    name: str, values: npt.NDArray[Any], categories: tuple[str, ...] | None
+) -> pa.Array:
     if categories is None:
         return pa.array(values, from_pandas=True)
+    nameless = int(np.count_nonzero((values < MISSING) | (values >= len(categories))))
+    if nameless:
+        raise FormatError(
+            f"{nameless} of {len(values)} records of the release have a code of {name!r} that its "
+            f"table of {len(categories)} categories does not name.",
+            remedy="An older version numbered a model's categories by another table than the "
+            "release's: do not use this release, make it again.",
+            code="schema-drift",
+        )
     codes = pa.array(values, mask=values == MISSING)
     return pa.DictionaryArray.from_arrays(codes, pa.array(categories, pa.string()))

@@ -12,7 +12,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, overload
@@ -24,6 +24,7 @@ from privpipe.store.access.generation_log import Generation, read_newest
 from privpipe.store.access.location import (
     create_bytes,
     delete_tree,
+    drop_unfinished,
     join,
     list_keys,
     local_path,
@@ -65,6 +66,7 @@ class Part:
     content
         Of the content alone, by the same secret.
     n_records, n_withheld
+        Of which the latter is None where it is small.
     root_sha256
         Of the part's root document, and so of all that it seals.
     privacy_loss
@@ -74,7 +76,7 @@ class Part:
     id: str
     content: str
     n_records: int
-    n_withheld: int
+    n_withheld: int | None
     root_sha256: str
     privacy_loss: Mapping[str, float] | None = None
 
@@ -251,6 +253,15 @@ class PrivateLedger:
         """What was kept."""
         content = read_bytes(open_store(self.url, read_only=True), f"{key}.json")
         return None if content is None else dict(json.loads(content))
+
+    def forget(self, parts: Collection[str], *, lines: bool) -> None:
+        """Remove what is kept of some parts; with `lines` all but the secret that names parts."""
+        store = open_store(self.url)
+        names = {f"{folder}/{part}.json" for folder in (PARTS, "drift") for part in parts}
+        for key in list_keys(store):
+            if key in names or (lines and key != "secret"):
+                sync(store.delete(key))
+        drop_unfinished(self.url)
 
     def _mark(self, text: str) -> str:
         return hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()

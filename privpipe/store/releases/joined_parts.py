@@ -99,6 +99,7 @@ def _verify(
 
 
 def _describe(newest: Generation, state: IncrementalState) -> dict[str, Any]:
+    withheld = _column(state, "n_withheld")
     return {
         "format": "release",
         **state.header,
@@ -106,7 +107,7 @@ def _describe(newest: Generation, state: IncrementalState) -> dict[str, Any]:
         "line": state.line,
         "n_parts": len(state.parts),
         "n_records": sum(_column(state, "n_records")),
-        "n_withheld": sum(_column(state, "n_withheld")),
+        "n_withheld": None if None in withheld else sum(withheld),
         "arrays": [array["name"] for array in state.arrays],
     }
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import zarr
 
-from privpipe.errors import IncompleteReleaseError
+from privpipe.errors import IncompleteReleaseError, PrivpipeError
 from privpipe.store.access.generation_log import is_generational
 from privpipe.store.access.location import Place, as_url, list_keys, open_store, shown
 from privpipe.store.access.store_refusals import explain_refusal
+from privpipe.store.access.whole_arrays import MOST_TO_ONE, read_whole
 from privpipe.store.arrays.blocks import Receipt, Stored, measure_object
 from privpipe.store.arrays.factored_basis import BASIS, read_basis
-from privpipe.store.arrays.headers import check_documents, read_header
+from privpipe.store.arrays.headers import check_documents, read_header, using_header
 from privpipe.store.arrays.layout import FEATURES, ROOT_DOCUMENT, ArrayPlan, chunk_key
 from privpipe.store.releases.release import RECEIPTS, digest_receipts
 
@@ -90,6 +90,18 @@ def check_release(
     is told how many objects were just read, and how many there are.
     """
     header = read_header(url, "release")
+    with using_header(url, "release"):
+        _check_whole(url, header, listen, verify=verify)
+    return header
+
+
+def _check_whole(
+    url: str,
+    header: Mapping[str, Any],
+    listen: Callable[[int, int], None] | None,
+    *,
+    verify: bool,
+) -> None:
     receipts = read_receipts(url, header)
     if digest_receipts(receipts) != header["receipts_sha256"]:
         raise IncompleteReleaseError(
@@ -105,6 +117,7 @@ def check_release(
     damaged = 0
     for number, name in enumerate(header["arrays"]):
         array = zarr.open_array(store, path=name, mode="r")
+        _check_counts(url, header, array.shape[0], len(receipts))
         plan = ArrayPlan(name, array.shape, int(header["chunk_rows"]), str(array.dtype))
         present = set(list_keys(store, f"{name}/c/"))
         keys = [chunk_key(plan, receipt.chunk) for receipt in receipts]
@@ -120,21 +133,38 @@ def check_release(
             remedy="The release was damaged after it was published: get it again.",
             code="damaged",
         )
-    return header
+
+
+def _check_counts(url: str, header: Mapping[str, Any], n_stored: int, n_receipts: int) -> None:
+    """What a header says of its records is what is there: a reader makes room for it."""
+    n_records = int(header["n_records"])
+    parts = [int(n) for n in header.get("partitions") or (n_records,)]
+    n_chunks = -(-n_records // max(int(header["chunk_rows"]), 1))
+    counts = (n_records, sum(parts), n_chunks)
+    if counts != (n_stored, n_records, n_receipts) or min(parts) < 0:
+        raise IncompleteReleaseError(
+            f"The header of {shown(url)} speaks of {n_records:,} records in {len(parts):,} parts, "
+            f"and {n_stored:,} are stored.",
+            remedy="The release was changed after it was published: get it again.",
+            code="manifest",
+        )
 
 
 def read_receipts(url: str, header: Mapping[str, Any]) -> list[Receipt]:
     """The receipts that a release is published with; IncompleteReleaseError without them."""
     try:
-        group = zarr.open_group(open_store(url, read_only=True), path=RECEIPTS, mode="r")
+        store = open_store(url, read_only=True)
+        names = header["arrays"]
+        most = MOST_TO_ONE * len(names) * (1 + len(list_keys(store, f"{names[0]}/c/")))
         rows, length, crc = (
-            np.asarray(group[name][...])  # type: ignore[index]  # zarr's union of array and group
+            read_whole(store, f"{RECEIPTS}/{name}", most=most)
             for name in ("rows", "length", "crc32c")
         )
+    except PrivpipeError:
+        raise
     except Exception as error:  # many kinds, depending on the store
         refused, problem = explain_refusal(error), type(error).__name__
     else:
-        names = header["arrays"]
         return [
             Receipt(
                 str(header["run"]),

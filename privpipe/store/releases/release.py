@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import PurePosixPath
 from typing import Any
 
 import google_crc32c
@@ -31,6 +32,7 @@ from privpipe.store.access.location import (
     create_bytes,
     drop_unfinished,
     join,
+    list_empty_folders,
     list_keys,
     local_path,
     open_store,
@@ -199,7 +201,7 @@ def check_foreign(plan: ReleasePlan) -> None:
     """Raise IncompleteReleaseError if the workspace holds anything but what the plan knows.
 
     Root and receipts may be left of a publishing that was killed; they are written anew. Links
-    are not what they lead to: nothing that they bring in is published.
+    are not what they lead to: nothing that they bring in is published, and no empty folder.
     """
     check_no_links(plan.data_url)
     store = open_store(plan.data_url, read_only=True)
@@ -213,10 +215,14 @@ def check_foreign(plan: ReleasePlan) -> None:
     chunks = {chunk_key(array, i) for array in plan.arrays for i in range(array.n_chunks)}
     known = chunks.union(plan.documents, [ROOT_DOCUMENT], _receipt_documents(plan, []))
     found = set(list_keys(store))
-    if found - known or chunks - found:
+    ours = {str(parent) for key in known for parent in PurePosixPath(key).parents}
+    strange = sorted(found - known)
+    strange += [name for name in list_empty_folders(plan.data_url) if name not in ours]
+    if strange or chunks - found:
+        first = f" ({shown(strange[0])})" if strange else ""
         raise IncompleteReleaseError(
-            f"The workspace of {shown(plan.url)} holds {len(found - known)} objects that the plan "
-            f"does not know; of its {len(chunks)} chunks {len(chunks - found)} are missing.",
+            f"The workspace of {shown(plan.url)} holds {len(strange)} objects that the plan "
+            f"does not know{first}; of its {len(chunks)} chunks {len(chunks - found)} are missing.",
             remedy="Something else wrote there: `privpipe purge`, then run again.",
         )
 

@@ -30,7 +30,7 @@ class ReleaseReport:
 
     @property
     def verdict(self) -> str:
-        """ "safe", "leaks", "unproven" or "unknown"."""
+        """ "safe", "not protected", "leaks", "unproven" or "unknown"."""
         return str(self.findings["adversaries"]["verdict"])
 
     def __repr__(self) -> str:

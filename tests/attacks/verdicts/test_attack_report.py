@@ -62,7 +62,17 @@ def test_verdict__is_safe_only_where_every_attack_on_the_release_is_known_and_sm
         ]
         small = [s.advantage_upper <= OPTIONS.max_advantage for o in mine for s in o.scores]
         known = all(o.status == "measured" for o in mine)
-        assert (decision.verdict == "safe") == (bool(mine) and known and all(small))
+        known &= all(np.isfinite(s.interval.estimate) for o in mine for s in o.scores)
+        holds = bool(mine) and known and all(small)
+        controls = [
+            o
+            for o in report.outcomes
+            if o.attack.target == decision.target and o.attack.source == "raw"
+        ]
+        if controls:  # which may show that the labels mean nothing
+            assert decision.verdict != "safe" or holds
+        else:
+            assert (decision.verdict == "safe") == holds
         leaky = any(s.advantage_lower > OPTIONS.max_advantage for o in mine for s in o.scores)
         assert (decision.verdict == "leaks") == leaky
     verdicts = {decision.verdict for decision in report.decide()}

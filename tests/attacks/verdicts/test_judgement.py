@@ -25,7 +25,7 @@ from privpipe.attacks.statistics.measures import (
     orient_ranking,
 )
 from privpipe.attacks.statistics.uncertainty.exposure import measure_exposure
-from privpipe.attacks.statistics.uncertainty.intervals import measure_wilson_interval
+from privpipe.attacks.statistics.uncertainty.intervals import Interval, measure_wilson_interval
 
 OPTIONS = AttackOptions(n_replicates=60)
 N_ADVERSARIES = 7
@@ -93,6 +93,33 @@ def test_decide_variables__clears_twice_what_is_allowed_in_at_most_one_of_twenty
 def test_decide_variables__clears_noise_where_records_are_many() -> None:
     verdicts = [decide(seed, 14_000, ("nothing",))[0].verdict for seed in range(8)]
     assert verdicts.count("safe") >= 7
+
+
+def test_decide_variables__names_the_score_that_decided() -> None:
+    """An estimate beyond its limit closed the gate, and the message named a wider limit within."""
+    options = replace(OPTIONS, max_advantage=0.21, max_exposed=0.04)
+    area = Interval(0.5 + 0.2307 / 2, 0.58, 0.63, 0.95, "x")
+    exposed = Interval(0.0301, 0.011, 0.14, 0.95, "x")
+    scores = (Score("auc", area, 0.5), Score("tpr_at_0.01", exposed, 0.01))
+    attack = Attack("v", "classes", "released", "a")
+    outcome = AttackOutcome(attack, "measured", scores=scores)
+    (found,) = decide_variables([outcome], options, n_records=1000)
+    assert found.verdict == "unproven"
+    assert found.score == "auc"
+    assert "area under the ROC curve" in found.reason
+    assert "allowed 0.21. The estimate itself is beyond it" in found.reason
+
+
+def test_decide_variables__one_attack_that_failed_makes_it_unknown() -> None:
+    near = Interval(0.5, 0.49, 0.51, 0.95, "x")
+    scores = (
+        Score("auc", near, 0.5),
+        Score("tpr_at_0.01", Interval(0.01, 0.0, 0.011, 0.95, "x"), 0.01),
+    )
+    known = AttackOutcome(Attack("v", "classes", "released", "a"), "measured", scores=scores)
+    lost = AttackOutcome(Attack("v", "classes", "released", "b"), "unknown", reason="lost")
+    (found,) = decide_variables([known, lost], OPTIONS, n_records=1000)
+    assert (found.verdict, found.n_unknown) == ("unknown", 1)
 
 
 def test_decide_variables__asks_for_more_records_than_there_were() -> None:

@@ -1,4 +1,4 @@
-"""The adversaries' sample: bounded, of different records, the same for repeats and chunkings."""
+"""The adversaries' sample: bounded, by weight, the same for whole repeats of what is grouped."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.cluster.passes.judging.evidence_sample import sample_evidence
+from privpipe.cluster.passes.judging.evidence_sample import Published, sample_evidence
+from privpipe.cluster.passes.sample_drawing import make_sample_key
 from privpipe.sanitizers.null_space.maps.null_space_cleaner import NullSpaceCleaner
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.models.artifacts import digest_map, write_model
@@ -20,11 +21,16 @@ def draw(folder: Path, repeats: int, most: int) -> np.ndarray:
     cleaner = NullSpaceCleaner.from_predictor(np.ones((64, 1)), utility_budget=0.01)
     model = str(folder / f"model-{repeats}.zarr")
     write_model(cleaner, model)
+    (folder / "place").mkdir(exist_ok=True)
+    (folder / "place" / "key").write_bytes(bytes(32))
+    place = (str(folder / "place"), make_sample_key(str(folder / "place")))
     evidence = sample_evidence(
         open_collection(url, confidential=["digit"]),
         AttackOptions(max_records=most),
         model_url=model,
         model_digest=digest_map(cleaner),
+        published=Published(group="original"),
+        place=place,
     )
     return np.column_stack([evidence.truth, evidence.sources["raw"].values])
 
@@ -35,5 +41,5 @@ def test_sample_evidence__is_the_same_for_whole_repeats(tmp_path: Path) -> None:
     assert np.array_equal(once, often)
 
 
-def test_sample_evidence__takes_every_different_record_when_it_may(tmp_path: Path) -> None:
-    assert len(draw(tmp_path, 2, 10_000)) == N_ORIGINALS
+def test_sample_evidence__takes_every_record_when_it_may(tmp_path: Path) -> None:
+    assert len(draw(tmp_path, 2, 10_000)) == N_ORIGINALS  # each group's two are the same

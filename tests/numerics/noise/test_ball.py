@@ -128,3 +128,11 @@ def test_project__a_record_has_the_same_bits_in_any_block(rows: int) -> None:
     for k in range(57):  # NumPy's own order of the same single operations
         expected = expected + x[:, k : k + 1] * weights[k]
     np.testing.assert_array_equal(whole, expected)
+
+
+@pytest.mark.parametrize("width", [1, 2, 9, 20])
+def test_diameter_l1__holds_opposite_corners_of_the_ball(width: int) -> None:
+    lattice = Lattice(2.0**-12, width, "l2")
+    corner = math.floor(lattice.radius / math.sqrt(width))
+    assert 2 * width * corner <= lattice.diameter_l1 <= math.sqrt(width) * lattice.diameter
+    assert Lattice(2.0**-12, width, "l1").diameter_l1 == 2 * lattice.radius

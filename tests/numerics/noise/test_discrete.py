@@ -158,3 +158,8 @@ def test_discrete__refuses_an_epsilon_that_is_none(epsilon: float) -> None:
 def test_discrete__refuses_a_grid_beyond_what_is_exact(epsilon: float, way: str) -> None:
     with pytest.raises(OptionError, match=way):
         DiscreteLaplaceNoise(epsilon, 2**16, 1)
+
+
+def test_slack__is_of_all_values_of_a_record() -> None:
+    one, eight = (DiscreteLaplaceNoise(1.0, 64, width).slack for width in (1, 8))
+    assert 7.9 * one < eight < 8.1 * one

@@ -95,7 +95,7 @@ def test_model__is_stored_and_travels_whole(tmp_path: Path) -> None:
     assert digest_map(again) == digest
     assert again.guarantee == model.guarantee
     assert again.guarantee.kind == "none"
-    for words in ("Second moments", "P is destroyed", "Not differential privacy"):
+    for words in ("Second moments", "Single records are not protected", "Not differential privacy"):
         assert words in again.guarantee.assumptions
     first, second = (
         draw(again, make_records()),
@@ -135,9 +135,7 @@ def spoil(change) -> Records:
     return Records(x, desired=y)
 
 
-def test_fit__refuses_unsafe_numbers_of_surrogates() -> None:
-    with pytest.raises(OptionError, match="at most 36000"):
-        fit(n_surrogates=36_001)
+def test_fit__refuses_too_few_surrogates() -> None:
     with pytest.raises(OptionError, match="6 features, the bias one included"):
         fit(n_surrogates=5)
     with pytest.raises(ValueError, match="greater than or equal to 1"):
@@ -184,7 +182,7 @@ def test_fit__refuses_a_class_whose_coefficients_are_a_record(
     with pytest.raises(InputError, match=r"one record holds more than 0\.1") as caught:
         fit(records)
     assert caught.value.code == "outlying-response"
-    monkeypatch.setattr("privpipe.sanitizers.masking.refusals.RESPONSE_SHARE", 2.0)
+    monkeypatch.setattr("privpipe.sanitizers.masking.refusals.bound_share", lambda _: 2.0)
     made = draw(fit(records, n_surrogates=3000, noise_level=0.0), records)
     assert find_by_coefficients(x, made, 3) > 0.95, "what is refused would have shown the record"
     monkeypatch.undo()
@@ -197,16 +195,88 @@ def test_fit__refuses_a_class_whose_coefficients_are_a_record(
     assert "10000" not in str(caught.value)
 
 
-def test_draw__refuses_a_record_that_no_single_feature_shows() -> None:
+def test_fit__refuses_a_record_that_no_single_feature_shows() -> None:
     def bend(x: np.ndarray, y: np.ndarray) -> None:
         x[17, 4] = x[17, 0]
         x[:, 4] = x[:, 0] + 1e-3 * (x[:, 4] - x[:, 0])
         x[17, 4] += 0.1
 
-    records = spoil(bend)
-    model = fit(records)
-    with pytest.raises(InputError, match="of a direction of the features"):
-        draw(model, records)
+    with pytest.raises(InputError, match=r"One record holds .* of a direction of the features"):
+        fit(spoil(bend))
+
+
+@pytest.mark.parametrize("share", [0.09, 0.12])
+def test_fit__one_limit_for_what_a_record_holds(share: float) -> None:
+    """Of a feature as of a response: whoever holds the share s is met at a cosine of sqrt(s)."""
+    for column in ("feature", "response"):
+        x, y = make_table()
+        values = x[:, 1] if column == "feature" else y
+        values -= values.mean()
+        rest = float(np.square(values[1:]).sum())
+        values[0] = np.sqrt(share / (1 - share) * rest)
+        if share < 0.1:
+            fit(Records(x, desired=y))
+        else:
+            with pytest.raises(InputError, match=r"one record holds more than 0\.1 of"):
+                fit(Records(x, desired=y))
+
+
+def repeat_one(n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Records of which one is there so many times, and whose each is."""
+    x, y = make_table()
+    order = np.random.default_rng(4).permutation(N + n)
+    rows = np.concatenate([np.arange(N), np.zeros(n, int)])[order]
+    return x[rows], y[rows], rows
+
+
+@pytest.mark.parametrize("n_shards", [1, 9])
+@pytest.mark.parametrize("n", [300, 2900])
+def test_fit__counts_a_person_repeated_as_one(n: int, n_shards: int) -> None:
+    x, y, rows = repeat_one(n)
+    with pytest.raises(InputError, match="Records that are equal hold") as caught:
+        fit(Records(x, desired=y, n_shards=n_shards))
+    assert caught.value.code == "repeated-person"
+    # Neither equal nor alike, but of one person: a variable says so.
+    moved = x + x.std(axis=0) * 1e-3 * np.random.default_rng(5).normal(size=x.shape)
+    fit(Records(moved, desired=y, n_shards=n_shards))
+    with pytest.raises(InputError, match="The records of one person hold"):
+        fit(Records(moved, desired=y, groups=rows, n_shards=n_shards))
+
+
+def test_fit__equal_records_of_different_people_are_told_apart_by_their_subject() -> None:
+    """The remedy that the refusal names."""
+    x, y, rows = repeat_one(300)
+    with pytest.raises(InputError, match="equal") as caught:
+        fit(Records(x, desired=y))
+    assert "[privacy] subject" in caught.value.remedy
+    fit(Records(x, desired=y, groups=np.arange(len(rows))))
+
+
+def test_person_leverage__knows_the_heaviest_whatever_the_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Counters are few and persons many: what is forgotten is bounded, and added."""
+    from privpipe.protocols import Shard
+    from privpipe.sanitizers.masking import person_leverage
+
+    random = np.random.default_rng(6)
+    people = np.concatenate([np.zeros(40, int), 1 + np.arange(4000) // 2])
+    rows = random.permutation(len(people))
+    held = random.random((len(people), 3))
+    held /= np.sqrt(np.square(held).sum(axis=0))
+    truth = np.bincount(people, np.square(held).sum(axis=1)).max()
+    monkeypatch.setattr(person_leverage, "COUNTERS_PER_DIMENSION", 50)
+    for n_parts in (1, 3, 40):
+        total = None
+        for part in np.array_split(rows, n_parts):
+            shard = Shard(np.zeros((len(part), 1)), groups=people[part])
+            found = person_leverage.measure_person_leverage(
+                shard, held[part], np.zeros((len(part), 1)), 77
+            )
+            total = found if total is None else total.merge(found)
+        assert total is not None
+        assert len(total.words) <= total.capacity == 200
+        assert truth - 1e-12 <= total.largest <= truth + 2 * 3 / 201
 
 
 def test_fit__refuses_integers_and_blurs_them_on_demand() -> None:

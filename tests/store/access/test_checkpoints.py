@@ -22,6 +22,8 @@ from privpipe.attacks.statistics.measures import Score
 from privpipe.attacks.statistics.uncertainty.intervals import Interval
 from privpipe.numerics.regression.moments import CoMoments
 from privpipe.numerics.regression.tsqr import TriangularFactor
+from privpipe.protocols import Shard
+from privpipe.records.drawn_sample import DrawnSample
 from privpipe.records.holdout import PartCount
 from privpipe.sanitizers.mapping.profiles import ProfileCounts
 from privpipe.sanitizers.masking.record_survey import RecordSurvey
@@ -53,6 +55,7 @@ VALUES = (
     ProfileCounts(np.arange(6).reshape(2, 3), np.array([4, 5]), 2, 1),
     Answers((MOMENTS, UtilityLosses(3, 1 / 3, 0.5, 2, 1))),
     PartialSum(5, 2000, MOMENTS),
+    DrawnSample(Shard(ROWS), np.arange(50, dtype=np.uint64), np.arange(50), np.ones(50, int), 90),
     PartCount(3, None),
     PartCount(3, 2),
     Detection("a", "bits", math.nan, "bit_reader", False),
@@ -90,7 +93,10 @@ def test_checkpoint__knows_every_class_that_the_values_hold() -> None:
     assert KNOWN.keys() - {type(value).__name__ for value in VALUES} == {
         "Attack",
         "Interval",
+        "PersonLeverage",
+        "PlaceSums",
         "Score",
+        "Shard",
     }
 
 
@@ -111,7 +117,19 @@ def seal_and_put(file: Path, *arrays: Any) -> None:
     buffer = io.BytesIO()
     np.savez(buffer, *arrays)
     content = buffer.getvalue()
-    file.write_bytes(hashlib.blake2b(content, digest_size=32).digest() + content)
+    sealed = f"{file.name}\n".encode() + content
+    file.write_bytes(hashlib.blake2b(sealed, digest_size=32).digest() + content)
+
+
+def test_checkpoint__exchanged_for_another_is_found_out_anew(tmp_path: Path) -> None:
+    write_checkpoint(str(tmp_path), "sums", MOMENTS)
+    write_checkpoint(str(tmp_path), "outcome", PartCount(3, 2))
+    sums, outcome = (tmp_path / name for name in ("sums", "outcome"))
+    sums.rename(tmp_path / "third")
+    outcome.rename(sums)
+    (tmp_path / "third").rename(outcome)
+    assert read_checkpoint(str(tmp_path), "sums") is None
+    assert read_checkpoint(str(tmp_path), "outcome") is None
 
 
 @pytest.mark.parametrize(

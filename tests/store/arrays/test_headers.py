@@ -22,7 +22,7 @@ from privpipe.store.releases.release import ReleasePlan, prepare_release, publis
 from tests.store.serial_run import write_small_collection
 
 READERS = {"collection": open_collection, "model": open_model, "release": check_release}
-WRITTEN = {"collection": 1, "model": 2, "release": 2}
+WRITTEN = {"collection": 1, "model": 3, "release": 2}
 
 
 @pytest.fixture
@@ -64,9 +64,9 @@ def test_format_version__the_one_before_is_read(stored: dict[str, str], kind: st
 
 
 @pytest.mark.parametrize(
-    ("kind", "reads"), [("collection", "1"), ("model", "1 and 2"), ("release", "1 and 2")]
+    ("kind", "reads"), [("collection", "1"), ("model", "1 and 2 and 3"), ("release", "1 and 2")]
 )
-@pytest.mark.parametrize("version", [0, 3, "2", None, [2]])
+@pytest.mark.parametrize("version", [0, 4, "2", None, [2]])
 def test_format_version__others_are_refused_and_named(
     stored: dict[str, str], kind: str, reads: str, version: Any
 ) -> None:

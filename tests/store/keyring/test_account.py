@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from privpipe.errors import FormatError, GuaranteeError, StoreError
-from privpipe.store.keyring import account as module
+from privpipe.store.keyring import account_chain as module
 from privpipe.store.keyring.account import Account, Charge, add_up_losses, find_account
 
 
@@ -34,6 +34,18 @@ def test_reserve__the_same_draws_are_charged_once(tmp_path: Path) -> None:
     with pytest.raises(GuaranteeError, match=r"has lost epsilon 1.5 in 2 releases"):
         account.reserve([charge(0.1, "c")], "r4", 1.5)
     account.reserve([charge()], "r5", 1.5)  # a repeat, though the limit is reached
+
+
+def test_reserve__limits_the_sum_of_deltas(tmp_path: Path) -> None:
+    """Without any limit of epsilon: delta is the chance that nothing holds."""
+    account = Account(str(tmp_path))
+    half = [Charge("p", name, 1.0, 2.0**-61, "record") for name in "abc"]
+    for number, one in enumerate(half[:2]):
+        account.reserve([one], f"r{number}", None)
+    with pytest.raises(GuaranteeError, match=r"lost delta 1.3e-18 in 3 releases"):
+        account.reserve(half[2:], "r3", None)
+    account.reserve(half[:1], "r5", None)  # a repeat
+    assert account.read("p").delta == 2.0**-60
 
 
 def test_reserve__over_the_limit_of_one_partition_charges_none(tmp_path: Path) -> None:

@@ -196,3 +196,19 @@ def test_export_release__a_damaged_release_leaves_no_file(tmp_path):
     with pytest.raises(StoreError, match="Records 15 to 20"):
         export_release(url, remote)
     assert not fsspec.filesystem("memory").exists(remote)
+
+
+def test_export__refuses_codes_that_the_release_does_not_name(tmp_path, monkeypatch):
+    """As old releases hold them whose model had numbered the categories by another table."""
+    plain = ArrayPlan.__init__
+    one = (("categories", ["Ulm"]),)
+
+    def shorten(self, name, shape, rows, dtype, attributes=()):
+        plain(self, name, shape, rows, dtype, one if attributes else attributes)
+
+    monkeypatch.setattr(ArrayPlan, "__init__", shorten)
+    make_release(tmp_path / "r.zarr")
+    with pytest.raises(FormatError, match="code of 'town' that its table of 1") as error:
+        export_release(tmp_path / "r.zarr", tmp_path / "r.parquet")
+    assert error.value.code == "schema-drift"
+    assert not (tmp_path / "r.parquet").exists()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from privpipe.errors import FormatError, GuessWarning, InputError
+from privpipe.errors import FormatError, GuessWarning, InputError, StoreError
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
 from privpipe.store.collections.ingestion.write_statistics import read_statistics
 from privpipe.store.sources.reading import delimited
@@ -33,8 +36,8 @@ def ingest_text(tmp_path, text, name="t.csv", **layout):
         ("39,77777,x\n1,2,y\n", "numbers in its first row", "no-header"),
         (",a\n0,1\n1,2\n", "Column 1 of .* has no name.*--drop unnamed_1", "unnamed-column"),
         ("a;b\n1;77777\n", "one column whose name holds ';'.*--delimiter ';'", "delimiter"),
-        (b"a,b\n1,\xff\xfe\n", "not text in UTF-8", "encoding"),
-        (b"a,\xff\xfe\n1,77777\n", "not text in UTF-8", "encoding"),
+        (b"a,b\n1,\xff\xfe\n", r"t\.csv: line 2 is not text in UTF-8", "encoding"),
+        (b"a,\xff\xfe\n1,77777\n", r"t\.csv: line 1 is not text in UTF-8", "encoding"),
         ("a,b\n1,77777\n".encode("utf-16"), "not text in UTF-8", "encoding"),
         ("a,b\n1,?\n2,77777\n", "or name what stands for a missing value", "text-feature"),
         ("a,day\n1,2024-07-01\n", r"neither numbers nor text: day \(date32", "column-type"),
@@ -57,6 +60,36 @@ def test_ingest__text_beyond_the_first_block_is_told_by_row(tmp_path, monkeypatc
     assert "secret" not in f"{caught.value} {caught.value.__context__!r}"
     found = ingest_text(tmp_path, text, categorical=("b",))
     assert found["b"][-2:] == ["2", "secret"]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (b"1,secr\xe9t,2\n", "row 302 has 3 cells instead of 2"),
+        (b"1,secr\xe9t\n", r"line 302 is not text in UTF-8"),
+        (b'1,"a\nsecr\xe9t"\n', r"line 303 is not text in UTF-8"),
+    ],
+)
+def test_ingest__a_byte_that_is_no_text_is_never_shown(
+    tmp_path: Path, capfd, monkeypatch, row, message
+):
+    """A callback of Arrow's printed a traceback with it, past every error of ours."""
+    monkeypatch.setattr(delimited, "BLOCK_BYTES", 200)
+    seen: list[object] = []
+    monkeypatch.setattr("sys.unraisablehook", seen.append)
+    with pytest.raises((InputError, FormatError), match=message) as caught:
+        ingest_text(tmp_path, b"a,b\n" + b"1,x\n" * 300 + row, categorical=("b",))
+    shown = f"{caught.value} {caught.value.__context__!r} {capfd.readouterr()}"
+    assert not [word for word in ("secr", "xe9", "\xe9", "Traceback") if word in shown]
+    assert not seen
+    assert not (tmp_path / "c.zarr").exists()
+
+
+def test_ingest__a_pipe_is_not_waited_at(tmp_path):
+    os.mkfifo(tmp_path / "t.csv")
+    with pytest.raises(StoreError, match="is no regular file"):
+        ingest(str(tmp_path / "t.csv"), str(tmp_path / "c.zarr"))
+    assert os.listdir(tmp_path) == ["t.csv"]
 
 
 def test_ingest__kinds_of_variables_follow_their_cells(tmp_path):

@@ -15,8 +15,8 @@ from privpipe.errors import FormatError
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
 from privpipe.store.sources import parquet
 from privpipe.store.sources.opening import open_source
-from privpipe.store.sources.reading.delimited import MOST_COLUMNS
 from privpipe.store.sources.reading.lines import MOST_LINE_BYTES
+from privpipe.store.sources.reading.roles import MOST_COLUMNS
 from privpipe.store.sources.reading.source import SourceLayout
 
 PIECE = b"0" * 2**20
@@ -68,7 +68,7 @@ def test_ingest__refuses_a_line_without_end_in_bounded_memory(
 def test_open_source__refuses_a_first_row_of_too_many_columns(tmp_path: Path) -> None:
     with gzip.open(tmp_path / "x.csv.gz", "wb", 1) as file:
         file.write(b"c," * MOST_COLUMNS + b"c\n" + b"1," * MOST_COLUMNS + b"1\n")
-    with pytest.raises(FormatError, match=r"more than 262,144 columns") as caught:
+    with pytest.raises(FormatError, match=r"more than 65,536 columns") as caught:
         open_source(str(tmp_path / "x.csv.gz"), SourceLayout())
     assert caught.value.code == "wide"
 

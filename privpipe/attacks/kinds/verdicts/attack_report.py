@@ -13,13 +13,19 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.evidence import GroupCounts, LeftOut
+from privpipe.attacks.adversaries.evidence import Coverage, GroupCounts, LeftOut
 from privpipe.attacks.kinds.verdicts.detection import Detection, hold_to_power, say_power
+from privpipe.attacks.kinds.verdicts.group_control import hold_to_group_control
 from privpipe.attacks.kinds.verdicts.judgement import (
     DECISION_SCHEMA,
     Decision,
     Verdict,
     decide_variables,
+)
+from privpipe.attacks.kinds.verdicts.learning import (
+    LearningCurve,
+    hold_to_control,
+    hold_to_curves,
 )
 from privpipe.attacks.kinds.verdicts.outcomes import TABLE_SCHEMA, Attack, AttackOutcome
 from privpipe.attacks.kinds.verdicts.telling import Telling, find_telling
@@ -77,6 +83,10 @@ class AttackReport:
         What of planted leaks the audit finds; without it "safe" says nothing of that.
     groups
         Groups of the records attacked, where intervals are over groups.
+    curves
+        What more labels would tell of variables that are safe up to that.
+    coverage
+        What the records given are a sample of; None where that is not known.
     """
 
     outcomes: tuple[AttackOutcome, ...]
@@ -88,6 +98,8 @@ class AttackReport:
     left_out: tuple[LeftOut, ...] = ()
     power: tuple[Detection, ...] = ()
     groups: GroupCounts | None = None
+    curves: tuple[LearningCurve, ...] = ()
+    coverage: Coverage | None = None
 
     @property
     def table(self) -> pd.DataFrame:
@@ -142,7 +154,10 @@ class AttackReport:
         found = decide_variables(
             self.outcomes, self.options, self.left_out, self.n_records, self.groups
         )
-        return hold_to_power(found, self.power, self.options.must_find, self.groups)
+        found = hold_to_control(found, self.outcomes, self.options)
+        found = hold_to_power(found, self.power, self.options.must_find, self.groups)
+        found = hold_to_group_control(found, self.outcomes, self.options)
+        return hold_to_curves(found, self.curves)
 
     @property
     def telling(self) -> tuple[Telling, ...]:
@@ -171,8 +186,11 @@ class AttackReport:
             "n_withheld": self.n_withheld,
             "n_seen": self.n_seen,
             "n_groups": self.groups and self.groups.n_groups,
+            "sample": None if self.coverage is None else asdict(self.coverage),
+            "sample_sentence": "" if self.coverage is None else self.coverage.say(),
             "power": [asdict(one) for one in self.power],
             "power_sentence": say_power(self.power) if self.power else "",
+            "curves": [asdict(one) for one in self.curves],
             "decisions": [asdict(decision) for decision in self.decide()],
             "roc": {
                 "false_positive": list(GRID),
@@ -224,6 +242,7 @@ def summarise_outcomes(
     n_seen: int = 0,
     left_out: tuple[LeftOut, ...] = (),
     groups: GroupCounts | None = None,
+    coverage: Coverage | None = None,
 ) -> AttackReport:
     """The report of outcomes that came in any order; a planned attack without one is unknown."""
     found = {outcome.attack: outcome for outcome in outcomes}
@@ -233,7 +252,15 @@ def summarise_outcomes(
     }
     ordered = tuple((missing | found)[attack] for attack in plan)
     return AttackReport(
-        ordered, options, n_records, n_given, n_withheld, n_seen, left_out, groups=groups
+        ordered,
+        options,
+        n_records,
+        n_given,
+        n_withheld,
+        n_seen,
+        left_out,
+        groups=groups,
+        coverage=coverage,
     )
 
 

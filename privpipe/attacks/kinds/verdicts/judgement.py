@@ -19,6 +19,7 @@ from privpipe.attacks.adversaries.readers import ALONE, TOGETHER
 from privpipe.attacks.kinds.verdicts.outcomes import AttackOutcome
 from privpipe.attacks.kinds.verdicts.reach import count_compared, plan_needed_groups
 from privpipe.attacks.statistics.measures import Score
+from privpipe.numerics.limits import Figure, say_limits
 
 __all__ = [
     "DECISION_SCHEMA",
@@ -30,15 +31,19 @@ __all__ = [
     "say_source",
 ]
 
-Verdict = Literal["safe", "leaks", "unproven", "unknown"]
+Verdict = Literal["safe", "not protected", "leaks", "unproven", "unknown"]
+"""Of "not protected" nothing is asked: it is said where no attack that fails could show more."""
 
-OF_RELEASE = ("released", "everything", "bits", "joined", "groups")
+OF_RELEASE = ("released", "everything", "bits", "surroundings", "joined", "groups")
 """Sources that are readings of the release; see `Evidence`. So are those of one variable by itself
 and those that join an earlier release."""
 
 DECISION_SCHEMA = {
     "target": ("str", "confidential variable"),
-    "verdict": ("str", "safe, leaks, unproven (the limits reach too far) or unknown"),
+    "verdict": (
+        "str",
+        "safe, leaks, unproven (the limits reach too far) or unknown",
+    ),
     "reason": ("str", "the verdict's reason in a sentence"),
     "source": ("str", "what the deciding adversary read"),
     "strongest": ("str", "adversary that decides"),
@@ -60,6 +65,8 @@ DECISION_SCHEMA = {
     "n_compared": ("int64", "intervals that hold together (attacks times scores)"),
     "level": ("float64", "confidence of all verdicts together"),
     "n_unknown": ("int64", "attacks on the release that failed"),
+    "n_labels": ("int64", "labels that the strongest adversary of a safe variable had, at most"),
+    "gain_slope": ("float64", "gain per doubling of these labels; NaN of what is not safe"),
     "n_needed": (
         "float64",
         "records, or groups where they have some, that would about decide an unproven variable; "
@@ -83,8 +90,10 @@ SOURCE_WORDS = {
     "released": "the released features",
     "everything": "everything released together",
     "bits": "the bits of the released values and of their order",
+    "surroundings": "the rows around each record, and how often its values occur",
     "joined": "everything released and the wanted answer",
     "groups": "released records known to be of one group",
+    "raw groups": "raw records known to be of one group",
 }
 """Names of sources as sentences show them."""
 
@@ -116,6 +125,8 @@ class Decision:
     n_compared: int = 0
     level: float = math.nan
     n_unknown: int = 0
+    n_labels: int = 0
+    gain_slope: float = math.nan
     n_needed: float = math.nan
 
 
@@ -128,18 +139,28 @@ class _Found:
     allowed: float
 
     @property
+    def gain(self) -> Figure:
+        """What is held against what is allowed."""
+        score = self.score
+        return Figure(score.gain, score.gain_lower, score.gain_upper)
+
+    @property
     def reach(self) -> float:
         """How far the upper limit goes, in units of what is allowed; no number comes first."""
-        over = self.score.gain_upper - self.allowed
-        return over / max(self.allowed, 1e-6) if math.isfinite(over) else math.inf
+        return self.gain.over(self.allowed) / max(self.allowed, 1e-6)
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """What keeps a variable from being safe: an estimate beyond what is allowed comes first."""
+        return (not self.gain.is_known or self.gain.estimate >= self.allowed, self.reach)
 
     @property
     def leaks(self) -> bool:
-        return self.score.gain_lower > self.allowed
+        return self.gain.exceeds(self.allowed)
 
     @property
     def is_safe(self) -> bool:
-        return self.score.gain_upper <= self.allowed
+        return self.gain.within(self.allowed)
 
 
 @dataclass(frozen=True)
@@ -202,12 +223,25 @@ class _Judged:
     def n_units(self) -> int:
         return self.groups.n_groups if self.groups else self.n_records
 
-    def say_needed(self, needed: float, most: int) -> str:
+    def is_named(self, target: str) -> bool:
+        """Whether a variable says which group it is: records of another time judge then."""
+        return self.groups is not None and target in self.groups.names
+
+    def count(self, target: str) -> int:
+        """What there is of what more of would decide."""
+        return self.n_records if self.is_named(target) else self.n_units
+
+    def say_needed(self, target: str, needed: float, most: int) -> str:
         """So many would decide, of what there are; `most` records are judged at most."""
-        if self.groups is None:
+        if self.groups is None or self.is_named(target):
+            same = (
+                f", in more stretches of time of the same {self.groups.say()},"
+                if self.groups
+                else ""
+            )
             return (
-                f"With about {needed:,.0f} held-out records instead of {self.n_records:,} the "
-                "limits would decide."
+                f"With about {needed:,.0f} held-out records{same} instead of {self.n_records:,} "
+                "the limits would decide."
             )
         text = (
             f"With about {needed:,.0f} held-out {self.groups.say()} instead of "
@@ -302,7 +336,7 @@ def _decide(
     else:
         n_open = max(1, n_cases - len(safe))
         judged = case.found(n_open)
-        best = max(judged, key=lambda one: one.reach, default=None)
+        best = max(judged, key=lambda one: one.rank, default=None)
         is_known = best is not None and math.isfinite(best.reach) and not case.n_unknown
         verdict = "unproven" if is_known else "unknown"
     needed = _count_needed(case, n_open, judged_by) if verdict == "unproven" else math.nan
@@ -355,11 +389,11 @@ def _count_needed(case: _Case, n_open: int, judged: _Judged) -> float:
     behind an estimate, so many are needed as show it of a guess. NaN where an estimate is not
     within what is allowed: more would rather prove a leak.
     """
-    planned = _plan_groups(case, n_open, judged.groups) if judged.groups else {}
-    needed = 0.0
+    planned = _plan_groups(case, n_open, judged) if judged.groups else {}
+    needed, n_units = 0.0, judged.count(case.target)
     for one in case.found(n_open):
         score, allowed = one.score, one.allowed
-        if score.gain_lower <= 0 and planned.get(score.name, 0.0) > judged.n_units:
+        if score.gain_lower <= 0 and planned.get(score.name, 0.0) > n_units:
             needed = max(needed, planned[score.name])
             continue
         value, up = score.gain, score.gain_upper - score.gain
@@ -370,30 +404,37 @@ def _count_needed(case: _Case, n_open: int, judged: _Judged) -> float:
             value, up = 0.0, nothing
         if not value < allowed:
             return math.nan
-        needed = max(needed, judged.n_units * (up / (allowed - value)) ** 2)
+        needed = max(needed, n_units * (up / (allowed - value)) ** 2)
     return math.ceil(needed) if math.isfinite(needed) else math.nan
 
 
-def _plan_groups(case: _Case, n_open: int, groups: GroupCounts) -> dict[str, float]:
-    """Groups that a guess needs, by score."""
-    shares = groups.shares.get(case.target, ())
+def _plan_groups(case: _Case, n_open: int, judged: _Judged) -> dict[str, float]:
+    """Groups that a guess needs, by score; records of those that the variable names."""
+    assert judged.groups is not None
+    shares = judged.groups.shares.get(case.target, ())
     is_class = case.outcomes[0].attack.kind == "classes"
-    return plan_needed_groups(
+    needed = plan_needed_groups(
         case.options,
         n_attacks=len(case.on_release),
         n_classes=max(2, len(shares)) if is_class else None,
         n_variables=n_open,
         shares=shares,
+        judged=1.0 if case.target in judged.groups.traits else case.options.test_share,
     )
+    together = [o.attack.adversary for o in case.on_release if o.attack.source == "groups"]
+    if not judged.is_named(case.target):
+        return needed
+    most = max((int(name.rpartition("_")[2]) for name in together), default=1)
+    return {score: most * n_sets for score, n_sets in needed.items()}
 
 
-def _say_gain(score: Score) -> str:
+def _say_gain(score: Score, allowed: float) -> str:
     """What of an advantage the limits count, where a wanted answer tells some of it."""
     if score.beyond is None:
         return ""
     return (
-        f", {score.gain:.3g} ({score.gain_lower:.3g} to {score.gain_upper:.3g}) of it beyond "
-        "knowing the wanted answer"
+        f", {score.gain:.3g} ({say_limits(score.gain_lower, score.gain_upper, allowed)}) of it "
+        "beyond knowing the wanted answer"
     )
 
 
@@ -416,13 +457,15 @@ def _explain(
         f"{case.target!r} {says}: {attack.adversary.replace('_', ' ')} on "
         f"{say_source(attack.source)} reaches "
         f"{SCORE_WORDS.get(score.name, score.name)} of {interval.estimate:.4g} "
-        f"({interval.lower:.4g} to {interval.upper:.4g}; guessing {score.baseline:.4g}), an "
-        f"advantage of {score.advantage:.3g} ({score.advantage_lower:.3g} to "
-        f"{score.advantage_upper:.3g}){_say_gain(score)}; allowed {best.allowed:.3g}"
+        f"({say_limits(interval.lower, interval.upper, digits=4)}; guessing "
+        f"{score.baseline:.4g}), an advantage of {score.advantage:.3g} ("
+        f"{say_limits(score.advantage_lower, score.advantage_upper, best.allowed)})"
+        f"{_say_gain(score, best.allowed)}; allowed {best.allowed:g}"
     )
     if verdict != "unproven":
         return text + "."
     if not math.isfinite(needed):
-        more = "groups" if judged.groups else "records"
+        by_groups = judged.groups and not judged.is_named(case.target)
+        more = "groups" if by_groups else "records"
         return f"{text}. The estimate itself is beyond it; more {more} would rather prove a leak."
-    return f"{text}. {judged.say_needed(needed, case.options.max_records)}"
+    return f"{text}. {judged.say_needed(case.target, needed, case.options.max_records)}"

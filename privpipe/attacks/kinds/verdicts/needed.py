@@ -29,7 +29,7 @@ def plan_membership_reach(options: AttackOptions, n_members: int, n_others: int)
     Examples
     --------
     >>> round(plan_membership_reach(AttackOptions(), 20_000, 8_000), 3)
-    0.042
+    0.041
     """
     level = share_level(options).level
     mine, others = (

@@ -19,7 +19,7 @@ TABLE_SCHEMA = {
     "source": (
         "str",
         "what was read: released (features), everything, bits, joined, groups, alone: NAME (an "
-        "included variable), together: NAME (an earlier release), wanted, raw, noise",
+        "included variable), together: NAME (an earlier release), wanted, raw, raw groups, noise",
     ),
     "adversary": ("str", "who guessed"),
     "score": ("str", "accuracy, balanced_accuracy, f1, auc, tpr_at_..., r2 or rmse"),

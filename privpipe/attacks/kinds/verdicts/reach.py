@@ -123,6 +123,7 @@ def plan_needed_groups(
     n_classes: int | None,
     n_variables: int,
     shares: Sequence[float] = (),
+    judged: float = 1.0,
 ) -> dict[str, float]:
     """Held-out groups with which a release that tells nothing is shown safe, with `ROOM`.
 
@@ -133,6 +134,8 @@ def plan_needed_groups(
     ----------
     options, n_attacks, n_classes, n_variables, shares
         As of `plan_reach`.
+    judged
+        Share of the groups that judge: all of them where a group is of one class.
 
     Returns
     -------
@@ -143,7 +146,7 @@ def plan_needed_groups(
     --------
     >>> options = AttackOptions(decides=("accuracy",), max_advantage=0.5)
     >>> plan_needed_groups(options, n_attacks=14, n_classes=2, n_variables=1)
-    {'accuracy': 1094}
+    {'accuracy': 328}
     """
     kind = "numbers" if n_classes is None else "classes"
 
@@ -170,7 +173,7 @@ def plan_needed_groups(
     found: dict[str, float] = {}
     for score in deciding:
         enough = max(_search(is_shown, score, 4, MOST_GROUPS) or math.inf, least)
-        found[score] = math.ceil(enough / options.test_share) if enough < math.inf else math.inf
+        found[score] = math.ceil(enough / judged) if enough < math.inf else math.inf
     return found
 
 

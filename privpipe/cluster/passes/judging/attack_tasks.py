@@ -15,9 +15,12 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence, LeftOut
 from privpipe.attacks.kinds.attack_plan import plan_attacks
 from privpipe.attacks.kinds.inference import run_attack
+from privpipe.attacks.kinds.learning_curve import choose_strongest, measure_curve
 from privpipe.attacks.kinds.power import choose_planted, list_leaks, measure_power
 from privpipe.attacks.kinds.verdicts.attack_report import AttackReport, summarise_outcomes
 from privpipe.attacks.kinds.verdicts.detection import Detection
+from privpipe.attacks.kinds.verdicts.judgement import is_of_release
+from privpipe.attacks.kinds.verdicts.learning import LearningCurve
 from privpipe.attacks.kinds.verdicts.outcomes import Attack, AttackOutcome
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import Executor
@@ -63,6 +66,7 @@ def distribute_attacks(
     retries: int = 1,
     checkpoints: Checkpoints | None = None,
     power: bool = False,
+    n_released: int = 0,
 ) -> AttackReport:
     """Run the attacks of an audit on the workers of a cluster.
 
@@ -83,7 +87,10 @@ def distribute_attacks(
     checkpoints
         Where outcomes are checkpointed, and found by a run that goes on; None for nowhere.
     power
-        Whether leaks are planted as well, to say what would have been found.
+        Whether leaks are planted as well, to say what would have been found, and what is safe is
+        attacked with fewer labels, to say what more would have told.
+    n_released
+        Records of the release: somebody may know the labels of all.
 
     Returns
     -------
@@ -131,7 +138,48 @@ def distribute_attacks(
     )
     if not power:
         return report
-    return replace(report, power=_plant_leaks(executor, held, summary, options, known))
+    report = replace(report, power=_plant_leaks(executor, held, summary, options, known))
+    return replace(report, curves=_follow_labels(executor, held, report, n_released, known))
+
+
+def _follow_labels(
+    executor: Executor, held: Any, report: AttackReport, n_released: int, known: Checkpoints | None
+) -> tuple[LearningCurve, ...]:
+    """Learning curves of the variables that are safe but for these."""
+    options, tasks = report.options, {}
+    n_total = max(n_released, report.n_given)
+    for target in [one.target for one in report.decide() if one.verdict == "safe"]:
+        attacks = [o.attack for o in report.outcomes if o.attack.target == target]
+        n_attacks = sum(is_of_release(attack.source) for attack in attacks)
+        strongest = choose_strongest(report.outcomes, target, options)
+        if strongest is not None:
+            asked = (strongest, options, n_total, n_attacks)
+            tasks[target] = (*asked, known and known.about("curve", *asked))
+    found = dict(
+        executor.map_tasks(follow_once, list(tasks.items()), shared=(held,), prefix="learn")
+    )
+    return tuple(
+        one if isinstance(one, LearningCurve) else LearningCurve(target, reason=one.code)
+        for target, one in found.items()
+    )
+
+
+def follow_once(
+    evidence: Evidence,
+    attack: Attack,
+    options: AttackOptions,
+    n_total: int,
+    n_attacks: int,
+    checkpoints: Checkpoints | None,
+) -> LearningCurve:
+    """Worker side: measure a learning curve, unless an earlier run did."""
+    if checkpoints is not None and (kept := checkpoints.read("curve")) is not None:
+        known: LearningCurve = kept
+        return known
+    found = measure_curve(evidence, attack, options, n_total, n_attacks)
+    if checkpoints is not None and found.is_known:
+        checkpoints.write("curve", found)
+    return found
 
 
 def _plant_leaks(

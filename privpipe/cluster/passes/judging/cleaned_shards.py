@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -11,9 +11,11 @@ from typing import Any, TypeVar
 import numpy.typing as npt
 
 from privpipe.cluster.passes.cleaning_pass import load_map, release_records
+from privpipe.fitted_schema import NamedCodes, check_numbered_alike
 from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
-from privpipe.protocols import Column, Oracle, Shard, Shards, ShardSchema, Statistics, Sums
+from privpipe.protocols import Oracle, Shard, Shards, ShardSchema, Statistics, Sums
 from privpipe.records.indicators import expand_indicators
+from privpipe.sanitizers.names import schema_of
 
 __all__ = ["CleanedShards"]
 
@@ -55,7 +57,7 @@ class CleanedShards:
             summarise=summarise,
             model_url=self.model_url,
             model_digest=self.model_digest,
-            attributes=self.schema.attributes,
+            schema=self.schema,
         )
 
     def oracle(self, function: Callable[..., Sums], **resident: Any) -> Oracle[Any, Sums]:
@@ -69,21 +71,28 @@ def summarise_cleaned(
     summarise: Callable[[Shard], S],
     model_url: str,
     model_digest: str,
-    attributes: Sequence[Column],
+    schema: ShardSchema,
 ) -> S:
     """Worker side: clean a shard, then summarise raw and cleaned records together."""
-    released = release_shard(shard, model_url, model_digest, attributes)
+    released = release_shard(shard, model_url, model_digest, schema)
     return summarise(replace(shard, released=released))
 
 
 def release_shard(
-    shard: Shard, model_url: str, model_digest: str, attributes: Sequence[Column]
+    shard: Shard, model_url: str, model_digest: str, schema: ShardSchema
 ) -> npt.NDArray[Any]:
     """Worker side: what a stored map makes of a shard, codes as indicators.
 
     Draws are fresh: nothing of it is published.
+
+    Raises
+    ------
+    InputError
+        If the shards of that schema are not numbered as the map's records were.
     """
     fitted = load_map(model_url, model_digest)
+    if (known := schema_of(fitted)) is not None:
+        check_numbered_alike(known, schema)
     n = shard.n_records
     stream = (
         KeyedStream(secrets.token_bytes(KEY_BYTES), partition="audit", first_record=0, n_records=n)
@@ -92,4 +101,5 @@ def release_shard(
     )
     if fitted.reads == "features":
         return release_records(fitted, shard.features, stream)
-    return expand_indicators(fitted.apply(shard.attributes, stream), attributes)
+    named = NamedCodes(shard.attributes, schema.attributes)
+    return expand_indicators(fitted.apply(named, stream), schema.attributes)

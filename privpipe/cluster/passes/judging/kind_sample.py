@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -13,21 +13,25 @@ from privpipe.attacks.adversaries.evidence import prepare_evidence
 from privpipe.attacks.kinds.attack_table import Sample, run_kind
 from privpipe.attacks.kinds.kept_utility import measure_kept
 from privpipe.attacks.kinds.two_samples import MOST_RECORDS, measure_losses_of_model
+from privpipe.attacks.statistics.ties import find_ties
 from privpipe.capabilities import Promises
+from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.judging.evidence_sample import (
     Published,
     draw_sample,
     fill_missing,
+    plan_drawing,
     read_groups,
-    take_records,
 )
+from privpipe.cluster.passes.sample_drawing import Drawing, keep_chunk
 from privpipe.errors import PrivpipeError
 from privpipe.numerics.finite import find_empty_rows, find_finite_rows
 from privpipe.protocols import FloatArray, IntArray, Shard
+from privpipe.records.drawn_sample import take_records
 from privpipe.store.collections.collection import Collection
 from privpipe.store.models.artifacts import open_model
 
-__all__ = ["KindSources", "attack_kind", "list_kinds", "measure_kept_utility"]
+__all__ = ["KindSources", "attack_kind", "draw_missing", "list_kinds", "measure_kept_utility"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,9 @@ class KindSources:
         Held-out records with their release, or to be released by the model.
     learned
         Records that the model was fitted to, in the same way; None where none are held out.
+    fresh
+        Records of the training collection that the fit never saw, in the same way: what members
+        are told from. None where the judged records are these.
     release
         The release itself, where the judged records are not of it; None else.
     model_url, model_digest
@@ -47,7 +54,9 @@ class KindSources:
     published
         What the release tells beside the features.
     cleans
-        Whether judged and learned records are released by the model where they are read.
+        Whether records that are not of the release are released by the model where they are read.
+    place
+        Where samples are stored, and the digest of their key.
     """
 
     judged: Collection
@@ -57,6 +66,30 @@ class KindSources:
     model_digest: str
     published: Published
     cleans: bool
+    fresh: Collection | None = None
+    place: tuple[str, str] = ("", "")
+
+    def list_drawings(self, options: AttackOptions) -> list[Drawing]:
+        """All that the kinds of attack draw, each once."""
+        parts = [self.judged, self.learned, self.fresh, self.release]
+        return [self.draws(part, options) for part in parts if part is not None]
+
+    def draws(self, collection: Collection, options: AttackOptions) -> Drawing:
+        """What is drawn of one of the collections: of those that judge nobody some."""
+        if collection is self.judged:
+            return plan_drawing(collection, options, self.published, self.place)
+        few = replace(options, max_records=min(options.max_records, MOST_RECORDS))
+        published = self.published
+        if collection is self.release:
+            published = Published(withholds=published.withholds)
+        elif not self.is_released(collection):
+            published = replace(published, included=(), order=False, partitions=False, earlier=())
+        return plan_drawing(collection, few, published, self.place)
+
+    @staticmethod
+    def is_released(collection: Collection) -> bool:
+        """Whether what is released of it is read from the release."""
+        return collection.released_url is not None
 
 
 def list_kinds(sources: KindSources) -> tuple[str, ...]:
@@ -86,17 +119,47 @@ def _hidden(sources: KindSources) -> Any:
     return sources.judged.schema.confidential
 
 
-def _draw(sources: KindSources, collection: Collection, options: AttackOptions) -> Shard:
-    """Different records of a part, raw and released; withheld ones are left out."""
+def draw_missing(executor: Executor, drawings: Sequence[Drawing]) -> None:
+    """Draw of every chunk what is drawn of it and not stored yet: nothing where cleaning did."""
+    for number, drawing in enumerate(drawings):
+        wider: Drawing | None = drawing
+        while wider is not None:
+            tasks = (
+                (f"{number}-{wider.widened:g}-{chunks[0]:06d}", (wider, chunks))
+                for chunks in wider.collection.plan.tasks()
+            )
+            found = 0
+            for _, answer in executor.map_tasks(draw_chunks, tasks, prefix="draw_sample"):
+                if isinstance(answer, PrivpipeError):
+                    raise answer
+                found += answer
+            wider = wider.widen(found)
+
+
+def draw_chunks(drawing: Drawing, chunks: Sequence[int]) -> int:
+    """Worker side: store what is drawn of some chunks; how many records that is."""
+    return sum(len(keep_chunk(drawing, chunk).words) for chunk in chunks)
+
+
+def _draw(
+    sources: KindSources, collection: Collection, options: AttackOptions, few: int | None = None
+) -> Shard:
+    """Records of a part, raw and released; withheld ones are left out."""
     named = {"model_url": "", "model_digest": ""}
-    if sources.cleans and collection.released_url is None:
+    if sources.cleans and not sources.is_released(collection):
         named = {"model_url": sources.model_url, "model_digest": sources.model_digest}
-    shard = draw_sample(collection, options, sources.published, **named).shard
-    return take_records(shard, np.flatnonzero(~find_empty_rows(shard.released)))
+    drawn = draw_sample(sources.draws(collection, options), **named)
+    if few is not None:
+        drawn = drawn.take(np.sort(np.argsort(drawn.words, kind="stable")[:few]))
+    return take_records(drawn.shard, np.flatnonzero(~find_empty_rows(drawn.shard.released)))
 
 
 def _pair(sources: KindSources, options: AttackOptions) -> Sample:
     shard = _draw(sources, sources.judged, options)
+    if sources.published.group is None and not sources.judged.indicators:
+        ties = find_ties(shard.released, shard.features)
+        if ties is not None:  # a record is no better hidden for being there twice
+            shard = take_records(shard, np.unique(ties, return_index=True)[1])
     return Sample(
         released=shard.released,
         raw=fill_missing(shard.features),
@@ -107,10 +170,10 @@ def _pair(sources: KindSources, options: AttackOptions) -> Sample:
 def _compare_training(sources: KindSources, options: AttackOptions) -> Sample:
     """Records of either side as who has the model and the release sees them."""
     assert sources.learned is not None
-    few = replace(options, max_records=min(options.max_records, MOST_RECORDS))
     fitted = open_model(sources.model_url)
     predictor = fitted.promise.predictor if isinstance(fitted, Promises) else None
-    sides = [_draw(sources, part, few) for part in (sources.learned, sources.judged)]
+    others = sources.judged if sources.fresh is None else sources.fresh
+    sides = [_draw(sources, part, options, MOST_RECORDS) for part in (sources.learned, others)]
     features = np.concatenate([side.features for side in sides])
     labels = np.concatenate([side.desired for side in sides])
     released = np.concatenate([side.released for side in sides]).astype(np.float64)
@@ -123,11 +186,8 @@ def _compare_training(sources: KindSources, options: AttackOptions) -> Sample:
 
 def _compare_release(sources: KindSources, options: AttackOptions) -> Sample:
     assert sources.release is not None
-    few = replace(options, max_records=min(options.max_records, MOST_RECORDS))
-    plain = replace(sources, published=Published(withholds=sources.published.withholds))
-    bare = replace(sources.release, desired=(), confidential=())
-    judged = replace(sources.judged, desired=(), confidential=())
-    sides = [_draw(plain, part, few).released for part in (bare, judged)]
+    parts = sources.release, sources.judged
+    sides = [_draw(sources, part, options, MOST_RECORDS).released for part in parts]
     return Sample(published=_finite(sides[0]), judged=_finite(sides[1]))
 
 
@@ -185,6 +245,7 @@ def measure_kept_utility(sources: KindSources, options: AttackOptions) -> list[d
         raw=fill_missing(shard.features),
         columns=columns,
         groups=read_groups(shard, sources.published),
+        ties=not sources.judged.indicators,
         options=options,
     )
     found: list[dict[str, Any]] = []

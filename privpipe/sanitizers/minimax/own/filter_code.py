@@ -2,6 +2,8 @@
 
 A declared filter is a class, of a file that the configuration names or of an installed package's
 entry point ``privpipe.filters``. The hash of the file goes into configuration, model and release.
+Options that are made in Python trust the file that they name; those of a configuration, which may
+be a stranger's, do not: `load` is the one way to run it, and refuses what no one has confirmed.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from privpipe.code_trust import is_trusted, trust, trust_named
 from privpipe.errors import OptionError
 from privpipe.protocols import FloatArray
 
@@ -27,9 +30,6 @@ __all__ = [
     "Arrays",
     "DeclaredFilter",
     "FilterCode",
-    "is_trusted",
-    "say_trusted",
-    "trust",
     "trust_filter",
 ]
 
@@ -42,7 +42,6 @@ Arrays = Mapping[str, FloatArray]
 """Parameters of a filter, or a gradient by them: arrays by name."""
 
 _LOADED: dict[tuple[str, str], type[Any]] = {}
-_TRUSTED: set[str] = set()
 
 
 class DeclaredFilter(Protocol):
@@ -96,7 +95,9 @@ class FilterCode:
 
     @classmethod
     def read(cls, name: str, module: str | None, group: str = GROUP) -> FilterCode:
-        """Read a file of the user's, or find an entry point; the code is trusted from now on.
+        """Read a file of the user's, or find an entry point, which is code that they installed.
+
+        The code is trusted from now on, unless a configuration names it: see `reading_only`.
 
         Raises
         ------
@@ -105,9 +106,10 @@ class FilterCode:
         """
         if module is None:
             code = cls(name, "", _hash_file(_load_entry_point(name, group)), group)
-        else:
-            code = cls._of_file(name, module, group)
-        trust(code.sha256)
+            trust(code.sha256)
+            return code
+        code = cls._of_file(name, module, group)
+        trust_named(code.sha256)
         return code
 
     @classmethod
@@ -131,12 +133,28 @@ class FilterCode:
         Raises
         ------
         OptionError
-            If the code is not what its hash says, cannot be imported, or has no such class.
+            If the code is not trusted, is not what its hash says, cannot be imported, or has no
+            such class.
         """
+        if not is_trusted(self.sha256):
+            raise OptionError(
+                f"The file of the {self.what} {self.name!r}, with the SHA-256 {self.sha256}, is "
+                "not trusted: nothing of it was run.",
+                remedy="Read it, then: privpipe run CONFIG --trust SHA256 (remembered).",
+                code="filter-untrusted",
+            )
         key = self.sha256, self.name
         if key not in _LOADED:
             _LOADED[key] = self._load_source() if self.source else self._load_installed()
         return _LOADED[key]
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_trusted": is_trusted(self.sha256)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if state.pop("_trusted"):  # a pickle runs code anyway: workers believe their driver
+            trust(state["sha256"])
+        self.__dict__.update(state)
 
     def _load_installed(self) -> type[Any]:
         found = _load_entry_point(self.name, self.group)
@@ -168,25 +186,6 @@ class FilterCode:
                 code="filter-module",
             )
         return found
-
-
-def trust(sha256: str) -> None:
-    """Let code of this content run in this process."""
-    _TRUSTED.add(sha256)
-
-
-def is_trusted(sha256: str) -> bool:
-    """Whether code of this content may run in this process."""
-    return sha256 in _TRUSTED
-
-
-def say_trusted() -> str:
-    """What else is trusted, for the refusal of something that is not."""
-    if not _TRUSTED:
-        return ""
-    return (
-        f" Trusted is other code, as of a file that has changed: {', '.join(sorted(_TRUSTED)[:3])}."
-    )
 
 
 def trust_filter(module: str | os.PathLike[str]) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from privpipe.errors import InputError
-from privpipe.numerics.record_hash import rank_records
+from privpipe.numerics.identity.record_hash import rank_records
 from privpipe.protocols import BoolArray, FloatArray, IntArray, Shard, Shards, ShardSchema
 from privpipe.sanitizers.minimax.training.labelled_moments import read_labels
 from privpipe.sanitizers.minimax.training.tasks import Pool

@@ -17,13 +17,14 @@ from privpipe.errors import OptionError
 from privpipe.numerics.null_space.cleaning import Cleaned, clean_block, reconstruct_records
 from privpipe.protocols import FloatArray, Guarantee
 from privpipe.sanitizers.null_space.maps.linear_cleaner import LinearCleaner
+from privpipe.sanitizers.null_space.maps.target_release import TargetRelease
 
 __all__ = ["FactoredCleaner"]
 
 
 @described(facts_of_map)
 @dataclass(frozen=True, eq=False)
-class FactoredCleaner(LinearCleaner):
+class FactoredCleaner(TargetRelease):
     """Releases the kept coordinates instead of the cleaned record.
 
     They too are a function of the desired prediction on a grid alone, and readers lift them in a
@@ -120,6 +121,14 @@ class FactoredCleaner(LinearCleaner):
     def predict(self, released: npt.ArrayLike) -> FloatArray:
         """Desired prediction of released coordinates, (n_records, n_desired)."""
         return super().predict(self.reconstruct(released))
+
+    def release_target(self, values: FloatArray, dtype: npt.DTypeLike) -> FloatArray:
+        """See `TargetRelease`; records as readers make them of the coordinates."""
+        form = self._form(np.dtype(self.released_dtype))
+        n = form.n_predictions
+        alone = replace(form, predictor=np.eye(n), weights=np.ones(n))
+        kept = clean_block(np.asarray(values, np.float64), alone, self.released_dtype, lifted=False)
+        return self.reconstruct(kept.released)
 
     def measure_coordinates(self, released: npt.ArrayLike) -> FloatArray:
         """They are what is released."""

@@ -101,6 +101,9 @@ class LinearCleaner:
     condition: float = 0.0
     solver: str = "given"
 
+    def __post_init__(self) -> None:
+        check_budget(self.utility_budget)
+
     @property
     def n_features_in(self) -> int:
         return len(self.predictor) - int(self.augmented)

@@ -11,19 +11,19 @@ from privpipe.described import described, facts_of_map
 from privpipe.sanitizers.arrays import as_finite, as_predictor
 from privpipe.sanitizers.null_space.maps.linear_cleaner import (
     BudgetScope,
-    LinearCleaner,
     OnUnrepresentable,
     Representative,
     factor_lift,
     scale_budget,
 )
+from privpipe.sanitizers.null_space.maps.target_release import TargetRelease
 
 __all__ = ["NullSpaceCleaner"]
 
 
 @described(facts_of_map)
 @dataclass(frozen=True, eq=False)
-class NullSpaceCleaner(LinearCleaner):
+class NullSpaceCleaner(TargetRelease):
     """Algorithm 1: keeps of each record only what its desired prediction needs.
 
     With ``A = U S W^T`` the coordinates ``b = W^T A^T (x - centre)`` carry the whole desired

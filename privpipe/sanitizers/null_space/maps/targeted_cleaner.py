@@ -20,12 +20,12 @@ from privpipe.protocols import FloatArray
 from privpipe.sanitizers.arrays import as_finite, as_predictor
 from privpipe.sanitizers.null_space.maps.linear_cleaner import (
     BudgetScope,
-    LinearCleaner,
     OnUnrepresentable,
     Representative,
     factor_lift,
     scale_budget,
 )
+from privpipe.sanitizers.null_space.maps.target_release import TargetRelease
 
 __all__ = ["TargetedCleaner", "Variant"]
 
@@ -34,7 +34,7 @@ Variant = Literal["null_first", "simultaneous"]
 
 @described(facts_of_map)
 @dataclass(frozen=True, eq=False)
-class TargetedCleaner(LinearCleaner):
+class TargetedCleaner(TargetRelease):
     """Algorithm 2: spends the budget where it hurts the confidential predictor most.
 
     The coordinates of algorithm 1 are turned so that the confidential gain per unit of budget

@@ -16,10 +16,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 
-from privpipe.errors import FormatError, StoreError
+from privpipe.errors import FormatError, OptionError, StoreError
 from privpipe.store.access.holding.lease import LEASES, hold_lease
 from privpipe.store.access.location import (
+    MOST_NAME_BYTES,
     check_no_links,
+    delete_place,
     delete_tree,
     list_keys,
     local_path,
@@ -30,12 +32,15 @@ from privpipe.store.access.location import (
 )
 
 __all__ = [
+    "REMOVED",
     "RunState",
+    "check_name",
     "has_workspace",
     "hold_workspace",
     "is_held",
     "purge_workspace",
     "read_state",
+    "remove_place",
     "remove_workspace",
     "workspace_url",
     "write_state",
@@ -94,8 +99,37 @@ def workspace_url(url: str) -> str:
     's3://bucket/.release.zarr.privpipe'
     """
     path = local_path(url)
-    parent, _, name = (path if path is not None else url.rstrip("/")).rpartition("/")
+    return _beside(path if path is not None else url.rstrip("/"))
+
+
+def _beside(place: str) -> str:
+    parent, _, name = place.rpartition("/")
     return f"{parent}/.{name}.privpipe"
+
+
+def _removed(path: str) -> str:
+    """A name for a workspace while it is removed."""
+    return f"{path}{REMOVED}{secrets.token_hex(8)}"
+
+
+def check_name(url: str) -> None:
+    """Raise OptionError for a local place whose workspace could not be made, or not removed.
+
+    Its name is longer than the place's own, and longest while it is removed.
+    """
+    path = local_path(url)
+    name = os.path.basename(path or "")
+    longest = os.path.basename(_removed(_beside(path))) if path is not None else ""
+    beside = len(longest) - len(name)
+    n_bytes = len(os.fsencode(name))
+    if path is not None and n_bytes + beside > MOST_NAME_BYTES:
+        raise OptionError(
+            f"The name {shown(name[:40])}... has {n_bytes} bytes; with that of its workspace "
+            f"beside it, {beside} bytes more, it is longer than the {MOST_NAME_BYTES} that a file "
+            "system keeps.",
+            remedy=f"Give a name of at most {MOST_NAME_BYTES - beside} bytes.",
+            code="place",
+        )
 
 
 @contextmanager
@@ -104,9 +138,12 @@ def hold_workspace(url: str) -> Iterator[None]:
 
     Raises
     ------
+    OptionError
+        If the name of the release leaves no room for that of its workspace.
     StoreError
         If another run owns it, or it cannot be made.
     """
+    check_name(url)
     path = local_path(workspace_url(url))
     if path is None:
         with hold_lease(workspace_url(url)):
@@ -190,9 +227,35 @@ def remove_workspace(url: str) -> None:
         delete_tree(open_store(workspace_url(url)), keep=f"{LEASES}/")
         return
     with suppress(FileNotFoundError):
-        os.rename(path, f"{path}{REMOVED}{secrets.token_hex(8)}")
+        os.rename(path, _removed(path))
     for left in _leftovers(path):
         shutil.rmtree(left, ignore_errors=True)
+
+
+def remove_place(url: str) -> None:
+    """Remove what stands at a place and all of its workspace; readers open it whole or not at all.
+
+    A folder takes the name of a workspace that is being removed: what a kill leaves is found by
+    the next removal. Nothing is done, and nothing is wrong, where there is nothing.
+
+    Raises
+    ------
+    StoreError
+        If a run is writing there.
+    """
+    path = local_path(url)
+    if path is not None and not os.path.lexists(path) and not has_workspace(url):
+        return
+    with hold_workspace(url):
+        if path is None:
+            delete_place(url)
+        elif os.path.isdir(path) and not os.path.islink(path):
+            hidden = f"{local_path(workspace_url(url))}{REMOVED}{secrets.token_hex(8)}"
+            os.rename(path, hidden)
+        else:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+        remove_workspace(url)
 
 
 def purge_workspace(url: str) -> bool:
@@ -214,6 +277,8 @@ def purge_workspace(url: str) -> bool:
         return True
     if path is None:
         with hold_workspace(url):
+            if _is_begun_in_place(url):
+                delete_place(url)
             remove_workspace(url)
         return True
     _make_private(path)
@@ -229,6 +294,12 @@ def purge_workspace(url: str) -> bool:
     finally:
         os.close(lock)
     return True
+
+
+def _is_begun_in_place(url: str) -> bool:
+    """Whether a run wrote where nothing can be renamed, and did not end: there is no root."""
+    begun = read_bytes(open_store(workspace_url(url), read_only=True), STATE) is not None
+    return begun and read_bytes(open_store(url, read_only=True), "zarr.json") is None
 
 
 def _leftovers(path: str) -> list[str]:

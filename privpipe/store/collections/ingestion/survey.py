@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from privpipe.errors import InputError
 from privpipe.numerics.kinds import are_classes
 from privpipe.records.partitions import Partition
-from privpipe.records.schema import Variable
+from privpipe.records.schema import Variable, code_dtype
 from privpipe.store.collections.ingestion.category_tables import (
     MAX_DISTINCT,
     Coder,
@@ -98,8 +98,8 @@ def survey_source(
             coders.append(Coder(Variable(variable.name, "float64")))
             continue
         names, size = pool_rare(found.counts, min_category_count, variable.name)
-        dtype = "int8" if len(names) < 127 else "int16"
-        coders.append(Coder(Variable(variable.name, dtype, names), has_pool=size > 0))
+        coded = Variable(variable.name, code_dtype(len(names)), names)
+        coders.append(Coder(coded, has_pool=size > 0))
         pooled[variable.name] = size
     guessed = tuple(
         name

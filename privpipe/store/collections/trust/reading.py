@@ -7,18 +7,21 @@ decoded sizes is checked first, so that no chunk can fill a worker's memory.
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import google_crc32c
+import numcodecs.blosc
 import numpy as np
 import numpy.typing as npt
 import zarr
 from zarr.abc.store import ByteRequest, Store
-from zarr.core.buffer import Buffer, BufferPrototype
+from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
+from zarr.core.sync import sync
 from zarr.storage import StorePath, WrapperStore
 
 from privpipe.errors import FormatError, PrivpipeError, StoreError
@@ -30,7 +33,9 @@ from privpipe.store.arrays.headers import check_documents
 from privpipe.store.arrays.layout import ROOT_DOCUMENT, ArrayPlan, chunk_key
 from privpipe.store.collections.trust.proof import Proof
 
-__all__ = ["SealedArrays", "read_sealed"]
+__all__ = ["SealedArrays", "read_columns", "read_sealed"]
+
+T = TypeVar("T")
 
 BLOSC_HEADER = 16
 """Bytes; a little-endian word at 4 tells the decoded size."""
@@ -79,15 +84,75 @@ def read_sealed(sealed: SealedArrays, name: str, start: int, stop: int) -> npt.N
     )
 
 
+def read_columns(
+    sealed: SealedArrays, names: Sequence[str], start: int, stop: int
+) -> dict[str, npt.NDArray[Any]]:
+    """Rows of some variables, from the first of a chunk on, all their objects asked for at once.
+
+    What `read_sealed` gives, for objects so small that Zarr's way to them costs five times as much.
+
+    Raises
+    ------
+    StoreError, FormatError
+        As `read_sealed`.
+    """
+    arrays = {name: open_sealed(sealed, name) for name in names}
+    plans = {plan.name: plan for plan in sealed.plans}
+
+    async def collect() -> list[Buffer | None]:
+        prototype = default_buffer_prototype()
+        return list(
+            await asyncio.gather(
+                *(
+                    array.store_path.store.get(chunk_key(plans[name], chunk), prototype)
+                    for name, array in arrays.items()
+                    for chunk in range(start // rows, -(-stop // rows))
+                )
+            )
+        )
+
+    def read() -> dict[str, npt.NDArray[Any]]:
+        found = [_decode(content) for content in sync(collect())]
+        n = len(found) // len(names)
+        columns = (b"".join(found[i * n : (i + 1) * n]) for i in range(len(names)))
+        return {
+            name: np.frombuffer(column, array.dtype)[: stop - start]
+            for (name, array), column in zip(arrays.items(), columns, strict=True)
+        }
+
+    if not names:
+        return {}
+    rows = plans[names[0]].chunk_rows
+    assert start % rows == 0, "a stretch begins with a chunk"
+    return _explain(read, sealed, ", ".join(names), start, stop)
+
+
+def _decode(content: Buffer | None) -> bytes:
+    """The values of a chunk that is proved to be one of ours."""
+    assert content is not None, "a missing chunk was refused"
+    stored = content.to_bytes()
+    if google_crc32c.value(stored[:-TRAILER]) != int.from_bytes(stored[-TRAILER:], "little"):
+        raise ValueError
+    return bytes(numcodecs.blosc.decompress(stored[:-TRAILER]))
+
+
 def _read_rows(sealed: SealedArrays, name: str, start: int, stop: int) -> npt.NDArray[Any]:
+    def read() -> npt.NDArray[Any]:
+        return np.asarray(open_sealed(sealed, name)[start:stop])
+
+    return _explain(read, sealed, repr(name), start, stop)
+
+
+def _explain(read: Callable[[], T], sealed: SealedArrays, what: str, start: int, stop: int) -> T:
+    """What is read, or an error of ours without a byte of it."""
     problem: PrivpipeError
     try:
-        return np.asarray(open_sealed(sealed, name)[start:stop])
+        return read()
     except PrivpipeError as error:
         problem = type(error)(error.message, remedy=error.remedy, code=error.code)
     except Exception as error:  # many kinds, depending on codec and store
         problem = explain_refusal(error) or StoreError(
-            f"Records {start} to {stop} of {name!r} in {shown(sealed.url)} cannot be read "
+            f"Records {start} to {stop} of {what} in {shown(sealed.url)} cannot be read "
             f"({type(error).__name__}).",
             remedy="A chunk is damaged or unreachable: restore it, or ingest the collection again.",
             code="read",

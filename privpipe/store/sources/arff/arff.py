@@ -26,7 +26,12 @@ from privpipe.store.sources.reading.delimited import DelimitedText, Dialect
 from privpipe.store.sources.reading.files import TableFile, TableFiles, open_input
 from privpipe.store.sources.reading.folder_keys import with_key_columns, with_keys
 from privpipe.store.sources.reading.label_list import read_label_file, read_labels
-from privpipe.store.sources.reading.lines import DataLines, read_lines
+from privpipe.store.sources.reading.lines import (
+    DataLines,
+    find_undecodable,
+    not_utf8,
+    read_lines,
+)
 from privpipe.store.sources.reading.roles import TRUTH_VALUES, Form, TableColumn, check_drift
 from privpipe.store.sources.reading.source import SourceLayout
 
@@ -95,15 +100,23 @@ class ArffTable:
         self, file: TableFile, header: ArffHeader, forms: Mapping[str, Form], rows: int
     ) -> Iterator[pa.RecordBatch]:
         where, opener = self._files.describe(file), self._opener(file)
+
+        def data() -> pa.NativeFile:
+            return pa.PythonFile(DataLines(opener(), header.n_bytes), mode="r")
+
         first = self._peek(file, header)
         if not first:
             return
         if first.lstrip().startswith(b"{"):
             lines = read_lines(opener, header.n_bytes, where)
-            yield from read_sparse(lines, header, forms, rows, where)
-            return
+            try:
+                yield from read_sparse(lines, header, forms, rows, where)
+                return
+            except UnicodeDecodeError:  # its text quotes a cell
+                pass
+            raise not_utf8(f"{where}{find_undecodable(data, header.n_lines + 1)}")
         text = DelimitedText(
-            lambda: pa.PythonFile(DataLines(opener(), header.n_bytes), mode="r"),
+            data,
             _find_dialect(first),
             where,
             first_row=header.n_lines,

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from privpipe.errors import FormatError, InputError
+from privpipe.store.sources.reading.lines import not_utf8
 
 __all__ = [
     "ArffAttribute",
@@ -146,15 +147,6 @@ def unquote(text: str) -> str:
     if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
         return re.sub(r"\\(.)", r"\1", text[1:-1])
     return text
-
-
-def not_utf8(where: str) -> FormatError:
-    """The error for text in another encoding."""
-    return FormatError(
-        f"{where} is not text in UTF-8.",
-        remedy="Convert it, as with `iconv -f LATIN1 -t UTF-8`.",
-        code="encoding",
-    )
 
 
 def undeclared(count: int, name: str, where: str) -> InputError:

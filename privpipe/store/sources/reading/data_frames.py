@@ -12,12 +12,14 @@ import pyarrow.compute as pc
 
 from privpipe.errors import InputError, OptionError
 from privpipe.store.sources.reading.roles import (
+    MOST_COLUMNS,
     Form,
     Roles,
     TableColumn,
     assign_roles,
     check_keys,
     check_names,
+    too_wide,
 )
 from privpipe.store.sources.reading.source import Block, Coded, SourceLayout, SourceVariable
 
@@ -78,6 +80,8 @@ class TableSource:
     ------
     OptionError, InputError
         If columns and options do not fit; see `assign_roles`.
+    FormatError
+        If there are more than `MOST_COLUMNS`.
     """
 
     def __init__(self, table: Table, layout: SourceLayout, labels: Sequence[str] = ()) -> None:
@@ -87,6 +91,8 @@ class TableSource:
                 remedy="Name the table's own columns with --labels.",
             )
         columns = table.columns
+        if len(columns) > MOST_COLUMNS:
+            raise too_wide(table.where)
         check_names([c.name for c in columns], table.where, {c.name: c.label for c in columns})
         self._table = table
         self._booleans = {column.name for column in columns if column.is_boolean}

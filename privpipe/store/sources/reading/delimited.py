@@ -13,7 +13,13 @@ import pyarrow as pa
 import pyarrow.csv as pc
 
 from privpipe.errors import FormatError, InputError
-from privpipe.store.sources.reading.lines import MOST_LINE_BYTES, explain_long_line
+from privpipe.store.sources.reading.lines import (
+    MOST_LINE_BYTES,
+    explain_long_line,
+    find_undecodable,
+    not_utf8,
+)
+from privpipe.store.sources.reading.roles import MOST_COLUMNS, too_wide
 
 __all__ = ["BLOCK_BYTES", "DelimitedText", "Dialect"]
 
@@ -21,9 +27,7 @@ BLOCK_BYTES = 2**20
 """Text parsed at once, or four times the first row where that is more. Arrow reads up to 32
 blocks ahead, and no row may be longer than a block."""
 
-MOST_COLUMNS = 2**18
-"""Arrow needs some kilobytes for each column, whatever the column holds."""
-
+_RAGGED = re.compile(r"CSV parse error: (?:Row #(\d+): )?Expected (\d+) columns, got (\d+)")
 _CONVERSION = re.compile(r"In CSV column #(\d+): (?:Row #(\d+): )?CSV conversion error to (\w+)")
 
 
@@ -81,11 +85,10 @@ class DelimitedText:
         InputError, FormatError
             As `read`.
         """
-        ragged: list[pc.InvalidRow] = []
         try:
             size = self._block_bytes()
             with self.open_stream() as stream:
-                schema = self._reader(stream, size, ragged).schema
+                schema = self._reader(stream, size).schema
                 _ = schema.names  # decoded here
         except UnicodeDecodeError:
             message = "UTF8"
@@ -93,9 +96,9 @@ class DelimitedText:
             message = str(error)
         else:
             if pa.binary() in schema.types:
-                raise _not_utf8(self.where)
+                raise self._not_utf8()
             return schema
-        raise self._explain(message, ragged, ())
+        raise self._explain(message, ())
 
     def read(
         self, names: Sequence[str], types: Mapping[str, Any], *, skip: int = 1
@@ -120,29 +123,23 @@ class DelimitedText:
             If it is not text in UTF-8, damaged, its first row is longer than `MOST_LINE_BYTES`, or
             another is longer than a block.
         """
-        ragged: list[pc.InvalidRow] = []
         try:
             size = self._block_bytes()
             with self.open_stream() as stream:
-                yield from self._reader(stream, size, ragged, names, types, skip)
+                yield from self._reader(stream, size, names, types, skip)
                 return
         except (pa.ArrowException, OSError, EOFError) as error:
             message = str(error)
-        raise self._explain(message, ragged, names)
+        raise self._explain(message, names)
 
     def _reader(
         self,
         stream: pa.NativeFile,
         size: int,
-        ragged: list[pc.InvalidRow],
         names: Sequence[str] = (),
         types: Mapping[str, Any] | None = None,
         skip: int = 0,
     ) -> pc.CSVStreamingReader:
-        def note(row: pc.InvalidRow) -> str:
-            ragged.append(row)
-            return "error"
-
         return pc.open_csv(
             stream,
             # One thread: only then rows are numbered in what goes wrong.
@@ -158,7 +155,6 @@ class DelimitedText:
                 quote_char=self.dialect.quote,
                 escape_char=self.dialect.escape or False,
                 newlines_in_values=True,
-                invalid_row_handler=note,
             ),
             convert_options=pc.ConvertOptions(
                 column_types=dict(types or {}),
@@ -181,28 +177,22 @@ class DelimitedText:
         if len(first) > MOST_LINE_BYTES:
             raise explain_long_line(self.where)
         if first.count(self.dialect.delimiter.encode()) >= MOST_COLUMNS:
-            raise FormatError(
-                f"{self.where} has more than {MOST_COLUMNS:,} columns in its first row.",
-                remedy="Check the delimiter; store such wide records as .npz or Zarr.",
-                code="wide",
-            )
+            raise too_wide(self.where)
         if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            raise _not_utf8(self.where)
+            raise self._not_utf8()
         return max(BLOCK_BYTES, 4 * len(first))
 
-    def _explain(
-        self, message: str, ragged: Sequence[pc.InvalidRow], names: Sequence[str]
-    ) -> InputError | FormatError:
+    def _explain(self, message: str, names: Sequence[str]) -> InputError | FormatError:
         """What went wrong, from those parts of a message that hold no cell."""
-        if ragged:
+        if ragged := _RAGGED.match(message):
+            row, expected, found_cells = ragged.groups()
             return InputError(
-                f"{self._place(ragged[0].number)} has {ragged[0].actual_columns} cells instead "
-                f"of {ragged[0].expected_columns}.",
+                f"{self._place(row)} has {found_cells} cells instead of {expected}.",
                 remedy="Fix the row; a cell that holds the delimiter must be quoted.",
                 code="ragged",
             )
         if "UTF8" in message:
-            return _not_utf8(self.where)
+            return self._not_utf8()
         if found := _CONVERSION.search(message):
             name = (self.labels or [repr(name) for name in names])[int(found.group(1))]
             return InputError(
@@ -227,16 +217,11 @@ class DelimitedText:
             remedy="The file is damaged, cut short or something else: write it again.",
         )
 
+    def _not_utf8(self) -> FormatError:
+        return not_utf8(f"{self.where}{find_undecodable(self.open_stream, self.first_row + 1)}")
+
     def _place(self, row: int | str | None) -> str:
         return f"{self.where}: a row" if row is None else f"{self.where}: row {self._count(row)}"
 
     def _count(self, row: int | str) -> int:
         return int(row) + self.first_row
-
-
-def _not_utf8(where: str) -> FormatError:
-    return FormatError(
-        f"{where} is not text in UTF-8.",
-        remedy="Convert it, as with `iconv -f LATIN1 -t UTF-8`.",
-        code="encoding",
-    )

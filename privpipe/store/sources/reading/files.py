@@ -5,6 +5,7 @@ Reached through fsspec, so that a bucket works wherever a folder does.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
@@ -107,9 +108,28 @@ def list_files(url: str, kinds: Mapping[str, str]) -> TableFiles | None:
             raise StoreError(
                 f"There is nothing at {shown(url)}.", remedy="Check the path.", code="not-found"
             )
+        for path in found:
+            _check_readable(path, is_local="file" in _protocols(system))
         relative = {path: path[len(root) :].strip("/") for path in found}
         return _arrange(system, url, relative, kinds)
     raise problem
+
+
+def _check_readable(path: str, *, is_local: bool) -> None:
+    """Refuse a name that is no text, and what would be waited at for ever: a pipe, a device."""
+    problem = "" if _is_text(path) else "has a name that is not UTF-8"
+    if is_local and not os.path.isfile(path):
+        problem = "is no regular file"
+    if problem:
+        raise StoreError(
+            f"{shown(path)} {problem}.",
+            remedy="Rename it, or write the records to a file of their own.",
+            code="refused",
+        )
+
+
+def _is_text(name: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def _arrange(

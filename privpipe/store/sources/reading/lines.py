@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,9 +11,18 @@ import pyarrow as pa
 
 from privpipe.errors import FormatError
 
-__all__ = ["MOST_LINE_BYTES", "DataLines", "explain_long_line", "read_lines"]
+__all__ = [
+    "MOST_LINE_BYTES",
+    "DataLines",
+    "explain_long_line",
+    "find_undecodable",
+    "not_utf8",
+    "read_lines",
+]
 
 BUFFER_BYTES = 2**20
+
+LINE_FEED = b"\n"
 
 MOST_LINE_BYTES = 2**24
 """Longest line that is held in memory: a few kilobytes of gzip can unfold to one of gigabytes."""
@@ -104,6 +114,36 @@ def explain_long_line(where: str) -> FormatError:
         remedy="Check that it is a table of text; store such wide records as Parquet or .npz.",
         code="long-line",
     )
+
+
+def not_utf8(where: str) -> FormatError:
+    """The error for text in another encoding."""
+    return FormatError(
+        f"{where} is not text in UTF-8.",
+        remedy="Convert it, as with `iconv -f LATIN1 -t UTF-8`.",
+        code="encoding",
+    )
+
+
+def find_undecodable(open_stream: Callable[[], pa.NativeFile], first: int = 1) -> str:
+    """ ": line N", the line of the first byte that is no UTF-8, the first line counted as `first`.
+
+    Nothing where every byte is, or the text cannot be read to its end. Lines end with a line feed,
+    as editors count them, also within quotes.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    number = first
+    try:
+        with open_stream() as stream:
+            while piece := stream.read(BUFFER_BYTES):
+                decoder.decode(piece)
+                number += piece.count(LINE_FEED)
+            decoder.decode(b"", final=True)
+    except UnicodeDecodeError as error:
+        return f": line {number + error.object.count(LINE_FEED, 0, error.start)}"
+    except (OSError, EOFError, pa.ArrowException):
+        pass
+    return ""
 
 
 def is_comment(line: bytes) -> bool:

@@ -10,12 +10,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from privpipe.errors import InputError, OptionError
+from privpipe.errors import FormatError, InputError, OptionError
 from privpipe.records.schema import suggest
 from privpipe.store.access.location import MOST_NAME_BYTES
 from privpipe.store.sources.reading.source import SourceLayout, SourceVariable
 
 __all__ = [
+    "MOST_COLUMNS",
     "ColumnKind",
     "Form",
     "Roles",
@@ -25,7 +26,11 @@ __all__ = [
     "check_keys",
     "check_names",
     "check_variable_name",
+    "too_wide",
 ]
+
+MOST_COLUMNS = 2**16
+"""Of a table: Arrow needs some kilobytes for each, whatever the column holds."""
 
 ColumnKind = Literal["number", "integer", "boolean", "text", "other"]
 Form = Literal["number", "text"]
@@ -221,6 +226,15 @@ def check_variable_name(name: str) -> None:
             remedy=f"Rename it: an array has a name of at most {MOST_NAME_BYTES} bytes.",
             code="reserved-name",
         )
+
+
+def too_wide(where: str) -> FormatError:
+    """The error for more columns than are read."""
+    return FormatError(
+        f"{where} has more than {MOST_COLUMNS:,} columns.",
+        remedy="Check the delimiter; store such wide records as one array, in .npz or Zarr.",
+        code="wide",
+    )
 
 
 def check_drift(first: Sequence[TableColumn], here: Sequence[TableColumn], where: str) -> None:

@@ -165,3 +165,14 @@ def test_ingest__text_attributes_are_variables(tmp_path):
     (tmp_path / "again").mkdir()
     with pytest.raises(InputError, match="holds text in name"):
         ingest_text(tmp_path / "again", head + "a,1\n")
+
+
+def test_ingest__a_sparse_byte_that_is_no_text_is_told_by_its_line(tmp_path):
+    """It ended in UnicodeDecodeError, which quotes the byte."""
+    head = b"@relation r\n@attribute a numeric\n@attribute c {u,v}\n@data\n"
+    (tmp_path / "t.arff").write_bytes(head + b"{0 1,1 u}\n{0 2,1 v\xe9}\n")
+    options = IngestOptions(layout=SourceLayout(labels=("c",)))
+    with pytest.raises(FormatError, match=r"line 6 is not text in UTF-8") as caught:
+        ingest(str(tmp_path / "t.arff"), str(tmp_path / "c.zarr"), options)
+    assert caught.value.__context__ is None
+    assert not (tmp_path / "c.zarr").exists()

@@ -6,6 +6,8 @@ splits and masks *training* records; it is no cryptographic hash and draws no pr
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 
 from privpipe.protocols import BoolArray, FloatArray, IntArray, WordArray
@@ -16,6 +18,7 @@ __all__ = [
     "cut_in_parts",
     "digest_records",
     "identify_records",
+    "key_words",
     "rank_records",
 ]
 
@@ -128,6 +131,21 @@ def identify_records(x: FloatArray) -> WordArray:
         bits ^= bits >> np.uint64(16)
         words[some] = bits @ factors
     return _mix(words)
+
+
+def key_words(words: WordArray, key: bytes) -> WordArray:
+    """One word for each, that nobody knows who does not know the key; different for different ones.
+
+    Each half of the key's digest is added before a mix, so that what is between is secret, too.
+
+    >>> some = np.arange(4, dtype=np.uint64)
+    >>> bool((key_words(some, b"one") == key_words(some, b"other")).any())
+    False
+    """
+    halves = np.frombuffer(hashlib.blake2b(key, digest_size=24).digest(), "<u8")
+    for half in halves:
+        words = _mix(words * GOLDEN + half)
+    return words
 
 
 def _mix(words: WordArray) -> WordArray:

@@ -1,0 +1,44 @@
+"""What the process of a run's own Prefect server does: serve on a socket that it was handed.
+
+Run as a file, ``served_prefect.py create_app FD FOLDER``: it imports nothing of privpipe. The
+socket was bound by the run before anything else was started, so no one else can listen there; the
+certificate in FOLDER is one that only the run knows how to check.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+
+
+def main(application: str, number: str, folder: str) -> None:
+    """Serve until a signal ends it.
+
+    Parameters
+    ----------
+    application
+        ``module:factory`` of Prefect's API.
+    number
+        File descriptor of a listening socket.
+    folder
+        Holds the certificate and its key, which are read once.
+    """
+    import uvicorn
+
+    place = Path(folder)
+    config = uvicorn.Config(
+        application,
+        factory=True,
+        log_level="error",
+        lifespan="on",
+        ssl_certfile=place / "scheduler.pem",
+        ssl_keyfile=str(place / "scheduler.key"),
+    )
+    # Of its true family: uvicorn's own --fd calls it a Unix socket, and asyncio then leaves Nagle's
+    # algorithm on, which delays each small answer by 40 ms.
+    uvicorn.Server(config).run(sockets=[socket.socket(fileno=int(number))])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

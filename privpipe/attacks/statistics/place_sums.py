@@ -1,0 +1,270 @@
+"""Sums that show how much each released column reveals in one place: a chunk, a partition, a group.
+
+A contrast is a class of a confidential variable against the others (of a number: what is above a
+quartile of its place), centred within the strata of the desired variables. Its scalar product with
+a bounded function of a released column adds up over places. Columns of codes are counted by
+category. Measured columns have two functions, that see a shift and a change of spread, of the
+column in units of its own place: no scale is shared, and no tail is heavy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
+
+__all__ = ["PlaceSums", "code_column", "count_codes", "list_contrasts", "sum_place"]
+
+MOST_CLASSES = 32
+"""Contrasts of a variable; codes beyond are folded onto these."""
+
+MOST_CODES = 63
+"""Categories of a released column, missing ones apart; codes beyond are folded onto these."""
+
+MOST_BINS = 16
+"""Strata of a desired number, and bins of a released one."""
+
+QUARTERS = (0.25, 0.5, 0.75)
+
+SCALE_RECORDS = 64
+"""Records of a place that tell the middle and the spread of a measured column."""
+
+BLOCK_VALUES = 2**15
+"""Measured values in work at once: they stay in the processor's cache."""
+
+
+@dataclass(frozen=True, eq=False)
+class PlaceSums:
+    """The sums of some places, one after the other; places are merged by adding theirs.
+
+    Parameters
+    ----------
+    chunk, partition : (n_places,)
+        Where; the partition is -1 where a chunk holds too many to be told apart.
+    information : (n_places, 2, n_contrasts)
+        Sum of squares of each contrast, over the records whose measured columns were read and over
+        all.
+    proxy : (n_places, 2, n_contrasts)
+        The same, times how often neighbouring records repeat one another's label: in the place of
+        a variance.
+    measured : (n_places, n_contrasts, 2, n_measured)
+        Contrast times function of a measured column.
+    coded : (n_places, n_contrasts, n_codes)
+        Sum of each contrast over the records of each category of each column of codes.
+    """
+
+    chunk: IntArray
+    partition: IntArray
+    information: FloatArray
+    proxy: FloatArray
+    measured: FloatArray
+    coded: FloatArray
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[PlaceSums]) -> PlaceSums:
+        """The places of all, in order."""
+        names = [one.name for one in fields(cls)]
+        return cls(*(np.concatenate([getattr(one, name) for one in parts]) for name in names))
+
+    def take(self, places: BoolArray) -> PlaceSums:
+        """Some of the places."""
+        return PlaceSums(*(getattr(self, one.name)[places] for one in fields(self)))
+
+    def add_up(self, place: IntArray, n_places: int) -> PlaceSums:
+        """Sums of larger places, `place` being the larger one of each; -1 is of none."""
+        mine = np.flatnonzero(place >= 0)
+
+        def add(sums: FloatArray) -> FloatArray:
+            total = np.zeros((n_places, *sums.shape[1:]))
+            np.add.at(total, place[mine], sums[mine])
+            return total
+
+        numbers = np.arange(n_places)
+        return PlaceSums(
+            numbers,
+            numbers,
+            add(self.information),
+            add(self.proxy),
+            add(self.measured),
+            add(self.coded),
+        )
+
+
+def list_contrasts(columns: Iterable[Column]) -> list[str]:
+    """The variable of each contrast, in order.
+
+    >>> list_contrasts([Column("sex", 2), Column("job", 3), Column("age")])
+    ['sex', 'job', 'job', 'job', 'age', 'age', 'age']
+    """
+    return [column.name for column in columns for _ in range(_count_contrasts(column))]
+
+
+def _count_contrasts(column: Column) -> int:
+    if column.n_categories is None:
+        return len(QUARTERS)
+    return 1 if column.n_categories <= 2 else min(column.n_categories, MOST_CLASSES)
+
+
+def count_codes(n_categories: int | None) -> int:
+    """Codes of a released column that `code_column` makes, missing ones included."""
+    return 1 + (MOST_BINS if n_categories is None else min(n_categories, MOST_CODES))
+
+
+def code_column(values: npt.NDArray[np.generic], n_categories: int | None) -> IntArray:
+    """Codes ``0 .. count_codes - 1`` of a released column of one place, 0 where it is missing."""
+    if n_categories is None:
+        numbers = values.astype(np.float64)
+        return np.where(np.isnan(numbers), 0, 1 + _cut(numbers, MOST_BINS))
+    codes = values.astype(np.int64)
+    return np.where(codes < 0, 0, 1 + codes % MOST_CODES)
+
+
+def sum_place(
+    contrasts: Sequence[tuple[Column, FloatArray]],
+    desired: Sequence[tuple[Column, FloatArray]],
+    measured: npt.NDArray[np.floating],
+    rows: IntArray,
+    codes: Sequence[tuple[IntArray, int]],
+    *,
+    chunk: int = 0,
+    partition: int = 0,
+) -> PlaceSums:
+    """The sums of one place.
+
+    Parameters
+    ----------
+    contrasts, desired
+        Confidential and desired variables, (n_records,) each; codes or numbers, NaN where missing.
+    measured : (len(rows), n_measured)
+        Released measured columns of the records `rows`, finite.
+    rows
+        Numbers of these records, ascending.
+    codes
+        Codes of each other released column, (n_records,), and how many there may be.
+    chunk, partition
+        Where.
+    """
+    if not codes:  # then the records that are read are all that counts
+        contrasts, desired = (
+            [(column, values[rows]) for column, values in some] for some in (contrasts, desired)
+        )
+        rows = np.arange(len(rows))
+    strata = _find_strata(desired)
+    classes = np.hstack([_split_classes(column, values) for column, values in contrasts])
+    if not desired:
+        strata = np.zeros(len(classes), np.int64)
+    some = _centre(classes[rows], strata[rows])
+    whole = _centre(classes, strata) if codes else some
+    sums = [np.bincount(code, weights=one, minlength=n) for one in whole.T for code, n in codes]
+    n_codes = sum(n for _, n in codes)
+    coded = np.concatenate(sums) if sums else np.empty(0)
+    return PlaceSums(
+        np.array([chunk]),
+        np.array([partition]),
+        np.array([[(some**2).sum(axis=0), (whole**2).sum(axis=0)]]),
+        np.array([[_inflate(some), _inflate(whole)]]),
+        _score_measured(measured, some)[None].astype(np.float32),
+        coded.reshape(1, whole.shape[1], n_codes).astype(np.float32),
+    )
+
+
+def _split_classes(column: Column, values: FloatArray) -> FloatArray:
+    """Contrasts of a variable as columns of 0 and 1, NaN where it is missing."""
+    n = _count_contrasts(column)
+    if column.n_categories is None:
+        edges = _find_quantiles(values, QUARTERS)
+        split = (values[:, None] > edges).astype(np.float64)
+    else:
+        first = 1 if n == 1 else 0
+        split = ((values % MOST_CLASSES)[:, None] == np.arange(first, first + n)).astype(np.float64)
+    split[np.isnan(values)] = np.nan
+    return split
+
+
+def _find_strata(desired: Sequence[tuple[Column, FloatArray]]) -> IntArray:
+    """One number per combination of desired values; numbers are cut at their quantiles."""
+    n_bins = max(2, MOST_BINS // max(1, sum(column.n_categories is None for column, _ in desired)))
+    strata: IntArray = np.zeros(len(desired[0][1]) if desired else 0, np.int64)
+    for column, values in desired:
+        missing = np.isnan(values)
+        known = np.where(missing, 0, values)
+        codes = known.astype(np.int64) if column.is_categorical else _cut(values, n_bins)
+        strata = strata * (int(codes.max(initial=0)) + 2) + np.where(missing, 0, codes + 1)
+        if strata.max(initial=0) > 2**16:
+            strata = np.unique(strata, return_inverse=True)[1]
+    return strata
+
+
+def _cut(values: FloatArray, n_bins: int) -> IntArray:
+    """Bins of about equally many values."""
+    shares = np.arange(1, n_bins) / n_bins
+    return np.searchsorted(_find_quantiles(values, shares), values, side="left").clip(0, n_bins - 1)
+
+
+def _find_quantiles(values: FloatArray, shares: npt.ArrayLike) -> FloatArray:
+    """Quantiles by an even choice of the values that are there; none where none is."""
+    some = np.sort(values[:: max(1, len(values) // 1024)])
+    some = some[~np.isnan(some)]
+    if not len(some):
+        return np.zeros(np.size(shares))
+    found: FloatArray = some[(np.asarray(shares) * len(some)).astype(np.int64)]
+    return found
+
+
+def _centre(classes: FloatArray, strata: IntArray) -> FloatArray:
+    """Contrasts less their mean within the stratum; 0 where the class is missing."""
+    centred = np.empty_like(classes)
+    for k, values in enumerate(classes.T):
+        missing = np.isnan(values)
+        known = np.where(missing, 0.0, values)
+        n = np.bincount(strata, weights=~missing, minlength=1)
+        mean = np.bincount(strata, weights=known, minlength=1) / np.maximum(n, 1)
+        centred[:, k] = np.where(missing, 0.0, known - mean[strata])
+    return centred
+
+
+def _inflate(centred: FloatArray) -> FloatArray:
+    """Sum of squares, times (1 + r) / (1 - r) of their correlation with the record before.
+
+    Records that follow one another with the same label may be much alike, and count as few.
+    """
+    squares = (centred**2).sum(axis=0)
+    repeated = (centred[1:] * centred[:-1]).sum(axis=0) / np.maximum(squares, 1e-300)
+    r = np.clip(repeated - 2 / np.sqrt(max(1, len(centred))), 0, 1 - 1 / (len(centred) + 1))
+    inflated: FloatArray = squares * (1 + r) / (1 - r)
+    return inflated
+
+
+def _score_measured(x: npt.NDArray[np.floating], centred: FloatArray) -> FloatArray:
+    """(n_contrasts, 2, n_measured): each contrast by two functions of each column, within -1 to 1.
+
+    With z the column from its middle, in half distances of its quartiles: z within these limits,
+    and ``abs(z) - 1`` within them.
+    """
+    n, d = x.shape
+    scores = np.zeros((2, centred.shape[1], d))
+    if not n or not d:
+        return scores.swapaxes(0, 1)
+    some = np.sort(x[:: -(-n // SCALE_RECORDS)], axis=0)
+    low, high = some[len(some) // 4], some[3 * len(some) // 4]
+    middle = (low + high) / 2
+    # A column with one value in most records is cut into below, at and above it.
+    with np.errstate(over="ignore", divide="ignore"):
+        inverse = np.minimum(2 / (high - low), np.finfo(x.dtype).max)
+    weights = np.ascontiguousarray(centred.T, dtype=x.dtype)
+    rows = max(1, BLOCK_VALUES // d)
+    for start in range(0, n, rows):
+        block = slice(start, start + rows)
+        z = x[block] - middle
+        with np.errstate(over="ignore"):
+            z *= inverse
+        spread = np.abs(z)
+        np.minimum(spread, 2, out=spread)  # less 1, of which a centred contrast sees nothing
+        np.clip(z, -1, 1, out=z)
+        scores[0] += weights[:, block] @ z
+        scores[1] += weights[:, block] @ spread
+    return scores.swapaxes(0, 1)

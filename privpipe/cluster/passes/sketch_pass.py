@@ -1,0 +1,230 @@
+"""One pass over records that have no sketch yet: workers make words, the driver keeps them.
+
+What travels is 32 bytes a record that nobody reads without the account's key. A partition is
+read once: its sketch stays beside the account, under the digest of its content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from privpipe.cluster.executors.executor import Executor
+from privpipe.errors import PrivpipeError
+from privpipe.numerics.identity.record_grids import (
+    N_GRIDS,
+    GridFrame,
+    fit_frame,
+    word_features,
+    word_values,
+)
+from privpipe.protocols import FloatArray, WordArray
+from privpipe.records.partitions import Partition, PartitionRun, cut_by_partition
+from privpipe.store.arrays.layout import FEATURES
+from privpipe.store.collections.collection import Collection
+from privpipe.store.keyring.sketches import Sketches, SketchKey
+
+__all__ = ["sketch_collection"]
+
+SAMPLED_CHUNKS = 8
+SAMPLED_ROWS = 4_096
+SAMPLED_VALUES = 1 << 20
+"""Of each: what the units of records are found from that fit no known ones."""
+MOST_TOGETHER = 4_000_000
+"""Records whose words are kept in memory, 128 MB a frame, to be compared at once."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What records are known by.
+
+    Parameters
+    ----------
+    names
+        Of the features; their places where they have none.
+    variables
+        By which records without features are known.
+    subject
+        Variable of the subjects, where one is named.
+    """
+
+    names: tuple[str, ...]
+    variables: tuple[str, ...]
+    subject: str | None
+
+
+def sketch_collection(
+    executor: Executor,
+    collection: Collection,
+    sketches: Sketches,
+    *,
+    variables: Sequence[str] = (),
+    subject: str | None = None,
+) -> None:
+    """Make the sketches that a collection's partitions do not have.
+
+    Parameters
+    ----------
+    executor
+        Who reads.
+    collection
+        The records.
+    sketches
+        Where sketches are kept.
+    variables
+        What records without features are known by; none: all variables.
+    subject
+        Variable that names the subject of a record.
+
+    Raises
+    ------
+    StoreError, FormatError
+        If the place cannot be reached, or what is there is damaged.
+    """
+    schema = collection.schema_of_records
+    named = schema.feature_names or tuple(f"#{j}" for j in range(schema.n_features))
+    everything = tuple(variable.name for variable in schema.variables)
+    by = Known(tuple(named), () if named else tuple(variables) or everything, subject)
+    parts = {one.digest: one for one in schema.partitions if one.n_records and one.digest}
+    if not parts or not (named or by.variables):
+        return
+    key, known = sketches.key(), sketches.known()
+    whose = [GridFrame(("subject",), kind="subject")] if subject is not None else []
+    if not parts.keys() <= known.keys():
+        whose += _choose_frames(executor, collection, sketches, by, key)
+    made: dict[str, dict[str, WordArray]] = {}
+    for digest, part in parts.items():
+        due = [one for one in whose if one.id not in known.get(digest, ())]
+        if digest in known:  # who came later was cut in its units, but its subjects may be unknown
+            due = [one for one in due if one.kind == "subject"]
+        if due:
+            made[digest] = _sketch_partition(executor, collection, part, by, due, key)
+        if sum(parts[one].n_records for one in made) > MOST_TOGETHER:
+            sketches.write(made)
+            made = {}
+    if made:
+        sketches.write(made)
+
+
+def _choose_frames(
+    executor: Executor, collection: Collection, sketches: Sketches, by: Known, key: SketchKey
+) -> list[GridFrame]:
+    """Units of earlier records, in which these are met again, and their own if they differ."""
+    kind = "features" if by.names else "values"
+    there = by.names or [one.name for one in collection.schema_of_records.variables]
+    earlier = [one for one in sketches.frames() if one.kind == kind and one.reads(there)]
+    if by.names:
+        own = _fit(executor, collection, by, key)
+    else:
+        own = GridFrame(tuple(sorted(by.variables)), kind=kind)
+    if any(one == own or (by.names and one.fits(own)) for one in earlier):
+        return earlier
+    sketches.add_frame(own)
+    return [*earlier, own]
+
+
+def _fit(executor: Executor, collection: Collection, by: Known, key: SketchKey) -> GridFrame:
+    tasks = [("units", (collection, by, key))]
+    [(_, found)] = executor.map_tasks(fit_units, tasks, prefix="sketch")
+    if isinstance(found, PrivpipeError):
+        raise found
+    assert isinstance(found, GridFrame)
+    return found
+
+
+def fit_units(collection: Collection, by: Known, key: SketchKey) -> GridFrame:
+    """Worker side: units of a collection's records, from heads of some chunks."""
+    n_chunks = collection.plan.n_chunks
+    chosen = np.unique(np.linspace(0, n_chunks - 1, SAMPLED_CHUNKS).astype(int))
+    rows = [collection.plan.rows(int(chunk)) for chunk in chosen]
+    most = max(2, min(SAMPLED_ROWS, SAMPLED_VALUES // max(1, len(by.names))))
+    sample = [_read(collection, start, min(stop, start + most)) for start, stop in rows]
+    return fit_frame(np.concatenate(sample), by.names, collection.n_records, key.secret)
+
+
+def _sketch_partition(
+    executor: Executor,
+    collection: Collection,
+    part: Partition,
+    by: Known,
+    frames: Sequence[GridFrame],
+    key: SketchKey,
+) -> dict[str, WordArray]:
+    """Words of a partition's records in each frame, in their order."""
+    words = {frame.id: np.zeros((part.n_records, N_GRIDS), np.uint64) for frame in frames}
+    tasks = [
+        (f"{part.digest[:12]}-{run.first_record:012d}", (run,)) for run in _cut(collection, part)
+    ]
+    shared = (collection, by, tuple(frames), key)
+    for _, found in executor.map_tasks(sketch_rows, tasks, shared=shared, prefix="sketch"):
+        if isinstance(found, PrivpipeError):
+            raise found
+        first, table = found
+        for frame, rows in table.items():
+            words[frame][first : first + len(rows)] = rows
+    return words
+
+
+def _cut(collection: Collection, part: Partition) -> list[PartitionRun]:
+    """A partition in pieces, each within the chunks of a task."""
+    found: list[PartitionRun] = []
+    end = part.first_record + part.n_records
+    for chunks in collection.plan.tasks():
+        start, stop = collection.plan.rows(chunks[0])[0], collection.plan.rows(chunks[-1])[1]
+        start, stop = max(start, part.first_record), min(stop, end)
+        if start < stop:
+            found += cut_by_partition((part,), start, stop)
+    return found
+
+
+def sketch_rows(
+    collection: Collection,
+    by: Known,
+    frames: Sequence[GridFrame],
+    key: SketchKey,
+    run: PartitionRun,
+) -> tuple[int, Mapping[str, WordArray]]:
+    """Worker side: words of some records, chunk by chunk."""
+    begin = run.partition.first_record + run.first_record
+    pieces: dict[str, list[WordArray]] = {frame.id: [] for frame in frames}
+    rows = collection.schema_of_records.chunk_rows
+    at = begin
+    while at < begin + run.n_records:
+        end = min((at // rows + 1) * rows, begin + run.n_records)
+        features = _read(collection, at, end)
+        for frame in frames:
+            pieces[frame.id].append(_word(collection, by, frame, key, features, at, end))
+        at = end
+    return run.first_record, {frame: np.concatenate(some) for frame, some in pieces.items()}
+
+
+def _word(
+    collection: Collection,
+    by: Known,
+    frame: GridFrame,
+    key: SketchKey,
+    features: FloatArray,
+    start: int,
+    stop: int,
+) -> WordArray:
+    if frame.kind == "features":
+        return word_features(features, by.names, frame, key.secret)
+    schema = collection.schema_of_records
+    there = {variable.name for variable in schema.variables}
+    names = {name: name for name in frame.names if name in there}
+    variables = {"subject": str(by.subject)} if frame.kind == "subject" else names
+    columns = {
+        name: (
+            collection.read(stored, start, stop),
+            schema.variable(stored).categories,
+        )
+        for name, stored in variables.items()
+    }
+    return word_values(columns, frame, key.secret)
+
+
+def _read(collection: Collection, start: int, stop: int) -> Any:
+    return replace(collection, indicators=False).read(FEATURES, start, stop)

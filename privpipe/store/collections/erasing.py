@@ -1,0 +1,491 @@
+"""Records taken out of a collection: it is written anew without them, then the old copy removed.
+
+A survey finds them and changes nothing; its answer is all that the rest needs, so that whoever was
+killed goes on with it. Of a growing collection the next generation names the new partitions, and
+what stood before it is removed last; one made in one piece is exchanged whole.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from privpipe.errors import OptionError, PrivpipeError
+from privpipe.protocols import IntArray
+from privpipe.records.partitions import Partition
+from privpipe.records.schema import CollectionSchema, suggest
+from privpipe.store.access.durability import flush_folder
+from privpipe.store.access.generation_log import (
+    blank_older,
+    is_generational,
+    publish_generation,
+    read_newest,
+)
+from privpipe.store.access.holding.workspace import REMOVED, workspace_url
+from privpipe.store.access.location import (
+    delete_place,
+    join,
+    list_keys,
+    local_path,
+    open_store,
+    read_bytes,
+    write_bytes,
+)
+from privpipe.store.arrays.destination import hold_destination
+from privpipe.store.arrays.headers import exists, read_header
+from privpipe.store.arrays.layout import FEATURES, ROOT_DOCUMENT
+from privpipe.store.collections.collection import Collection, open_collection
+from privpipe.store.collections.growing_collection import (
+    StoredPartition,
+    digest_content,
+    drop_unnamed,
+    list_places,
+    read_partitions,
+    read_schema,
+)
+from privpipe.store.collections.grown_collection import open_whole_collection
+from privpipe.store.collections.ingestion.category_tables import POOLED
+from privpipe.store.collections.ingestion.write_statistics import read_statistics
+from privpipe.store.collections.ingestion.writing import Chunk, write_held
+from privpipe.store.collections.source_version import read_source_version
+
+__all__ = ["Held", "Survey", "Wanted", "digest_of", "drop_erased", "survey_records", "take_out"]
+
+NEW = "erased.zarr"
+"""In the workspace of a collection made in one piece: what will stand in its place."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which records are to be erased.
+
+    Parameters
+    ----------
+    name
+        Variable or feature that says so; empty where numbers do.
+    values
+        Those of its values, as text; never shown.
+    numbers
+        Records by their place in the collection as it is, from 0.
+    """
+
+    name: str = ""
+    values: tuple[str, ...] = field(default=(), repr=False)
+    numbers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Held:
+    """Records that one stored collection holds.
+
+    Parameters
+    ----------
+    place
+        Below the growing collection; empty of one made in one piece.
+    named
+        Whether it holds now; others are only there still, and go whole.
+    n_records
+    rows
+        Which of its records, by number.
+    digests
+        What it and its records are called elsewhere.
+    partitions
+        Of each partition of its source that holds some, by digest: which, by number within.
+    """
+
+    place: str
+    named: bool
+    n_records: int
+    rows: tuple[int, ...]
+    digests: tuple[str, ...]
+    partitions: Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Where the records are, and what nobody else's record has.
+
+    Parameters
+    ----------
+    held
+        Empty where there is none of them.
+    codes
+        Of categorical variables: categories that no other record has, whose names go as well.
+    """
+
+    held: tuple[Held, ...]
+    codes: Mapping[str, Sequence[int]]
+
+    @property
+    def n_records(self) -> int:
+        """Records that go from what the collection holds now."""
+        return sum(len(one.rows) for one in self.held if one.named)
+
+    @staticmethod
+    def decode(content: Mapping[str, Any]) -> Survey:
+        """From the JSON form of `asdict`."""
+        held = tuple(
+            Held(**{**one, "rows": tuple(one["rows"]), "digests": tuple(one["digests"])})
+            for one in content["held"]
+        )
+        return Survey(held, content["codes"])
+
+
+def survey_records(url: str, wanted: Wanted) -> Survey:
+    """Find the records in all that a collection stores, replaced partitions included.
+
+    Raises
+    ------
+    OptionError, InputError
+        If the variable is not there, a value cannot be one of its, or a number is no record's.
+    StoreError, FormatError
+        If the collection cannot be read.
+    """
+    opened = _open_all(url)
+    if wanted.numbers:
+        found = _split_numbers(opened, wanted.numbers)
+    else:
+        found = {place: find_rows(one, wanted) for place, (one, _) in opened.items()}
+    codes = _find_lonely(opened, found)
+    whole = bool(codes)  # a name that stands in the tables of all is taken out of all
+    held = tuple(
+        _describe(place, one, named, found[place], whole=whole)
+        for place, (one, named) in opened.items()
+        if len(found[place]) or whole
+    )
+    return Survey(held, codes)
+
+
+def find_rows(collection: Collection, wanted: Wanted) -> IntArray:
+    """Numbers of the records with one of the values."""
+    read, values = _find_column(collection, wanted)
+    found = [np.empty(0, np.int64)]
+    for chunk in range(collection.plan.n_chunks):
+        start, stop = collection.plan.rows(chunk)
+        found.append(start + np.flatnonzero(np.isin(read(start, stop), values)))
+    return np.concatenate(found)
+
+
+def take_out(url: str, survey: Survey) -> None:
+    """Make the collection one without the records, once; whoever opens it sees it whole.
+
+    What stood before is still there; see `drop_erased`. Only who holds the workspace may.
+    """
+    if is_generational(url):
+        _take_out_partitions(url, survey)
+    elif survey.held:
+        _take_out_whole(url, survey.held[0], survey.codes)
+
+
+def drop_erased(url: str) -> None:
+    """Remove what the collection does not hold any more: partitions, former generations."""
+    newest = read_newest(url, "collection") if is_generational(url) else None
+    if newest is not None:
+        drop_unnamed(url)
+        blank_older(url, newest)
+
+
+def digest_of(url: str) -> str:
+    """What a collection holds now, as one digest; empty where there is nothing left of it."""
+    if is_generational(url):
+        return open_whole_collection(url).digest if read_partitions(url) else ""
+    return str(read_header(url, "collection")["digest"]) if exists(url) else ""
+
+
+def _open_all(url: str) -> dict[str, tuple[Collection, bool]]:
+    """All that is stored, by place, those that hold now first and in order."""
+    if not is_generational(url):
+        return {"": (open_collection(url), True)}
+    places = [one.place for one in read_partitions(url)]
+    found = {place: (open_collection(join(url, place)), True) for place in places}
+    for place in sorted(list_places(url) - set(places)):
+        with suppress(PrivpipeError):  # what a killed append left
+            found[place] = open_collection(join(url, place)), False
+    return found
+
+
+def _find_column(
+    collection: Collection, wanted: Wanted
+) -> tuple[Callable[[int, int], npt.NDArray[Any]], npt.NDArray[Any]]:
+    """How the variable or feature is read, and the values in its stored form."""
+    schema, name = collection.schema_of_records, wanted.name
+    names = {one.name: one for one in schema.variables}
+    if name in schema.feature_names:
+        j = schema.feature_names.index(name)
+        stored = _as_stored(wanted, np.dtype(schema.dtype))
+        return (lambda start, stop: collection.read(FEATURES, start, stop)[:, j]), stored
+    if name not in names:
+        known = [*names, *schema.feature_names]
+        raise OptionError(
+            f"The collection has no variable or feature {name!r}{suggest(name, known)}.",
+            remedy="`privpipe inspect` lists its variables.",
+            code="missing-variable",
+        )
+    categories = names[name].categories
+    if categories is None:
+        stored = _as_stored(wanted, np.dtype(names[name].dtype))
+    else:
+        stored = np.array([categories.index(v) for v in wanted.values if v in categories], int)
+    return (lambda start, stop: collection.read(name, start, stop)), stored
+
+
+def _as_stored(wanted: Wanted, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    kind = int if dtype.kind in "iu" else float
+    with suppress(ValueError, OverflowError):
+        return np.array([kind(value) for value in wanted.values]).astype(dtype)
+    raise OptionError(
+        f"{wanted.name!r} holds numbers, and what it is compared with is none.",
+        remedy="Give a number as the source writes it.",
+        code="where",
+    )
+
+
+def _split_numbers(
+    opened: Mapping[str, tuple[Collection, bool]], numbers: Sequence[int]
+) -> dict[str, IntArray]:
+    """Rows per place, of records by their number; in replaced partitions those equal to them."""
+    found, first, records = {}, 0, list[dict[str, npt.NDArray[Any]]]()
+    sought = np.unique(np.array(numbers, np.int64))
+    for place, (one, named) in opened.items():
+        if not named:
+            found[place] = _find_equal(one, records)
+            continue
+        inside = (sought >= first) & (sought < first + one.n_records)
+        found[place] = sought[inside] - first
+        records += [_read_record(one, int(row)) for row in found[place]]
+        first += one.n_records
+    if sought[0] < 0 or sought[-1] >= first:
+        raise OptionError(
+            f"The collection has {first:,} records; numbers go from 0 to {first - 1:,}.",
+            remedy="Give --record such a number.",
+            code="record-number",
+        )
+    return found
+
+
+def _read_record(collection: Collection, row: int) -> dict[str, npt.NDArray[Any]]:
+    names = [FEATURES, *(one.name for one in collection.schema_of_records.variables)]
+    return {name: collection.read(name, row, row + 1) for name in names}
+
+
+def _find_equal(
+    collection: Collection, records: Sequence[Mapping[str, npt.NDArray[Any]]]
+) -> IntArray:
+    found = set[int]()
+    for chunk in range(collection.plan.n_chunks):
+        start, stop = collection.plan.rows(chunk)
+        for record in records:
+            same = np.ones(stop - start, bool)
+            for name, value in record.items():
+                equal = np.isclose(collection.read(name, start, stop), value, 0, 0, equal_nan=True)
+                same &= equal.reshape(stop - start, -1).all(axis=1)
+            found.update((start + np.flatnonzero(same)).tolist())
+    return np.array(sorted(found), np.int64)
+
+
+def _find_lonely(
+    opened: Mapping[str, tuple[Collection, bool]], found: Mapping[str, IntArray]
+) -> dict[str, list[int]]:
+    """Categories of the records that no other record of the collection has, by variable."""
+    lonely: dict[str, list[int]] = {}
+    if not any(map(len, found.values())):
+        return lonely
+    for variable in next(iter(opened.values()))[0].schema_of_records.variables:
+        if variable.categories is None:
+            continue
+        gone, kept = set[int](), set[int]()
+        for place, (one, named) in opened.items():
+            for start, keep in _walk(one, found[place]):
+                codes = one.read(variable.name, start, start + len(keep))
+                gone.update(codes[~keep].tolist())
+                kept.update(codes[keep].tolist() if named else ())
+        alone = sorted(code for code in gone - kept if 0 <= code < len(variable.categories))
+        if alone := [code for code in alone if variable.categories[code] != POOLED]:
+            lonely[variable.name] = alone
+    return lonely
+
+
+def _walk(collection: Collection, rows: IntArray) -> Iterator[tuple[int, npt.NDArray[np.bool_]]]:
+    """First record of each chunk, and which of its records stay."""
+    for chunk in range(collection.plan.n_chunks):
+        start, stop = collection.plan.rows(chunk)
+        keep = np.ones(stop - start, bool)
+        keep[rows[(rows >= start) & (rows < stop)] - start] = False
+        yield start, keep
+
+
+def _describe(
+    place: str, collection: Collection, named: bool, rows: IntArray, *, whole: bool
+) -> Held:
+    schema = collection.schema_of_records
+    inside = {}
+    for part in schema.partitions:
+        own = rows[(rows >= part.first_record) & (rows < part.first_record + part.n_records)]
+        if len(own) or whole:
+            inside[part.digest] = (own - part.first_record).tolist()
+    digests = (
+        collection.digest,
+        digest_content(schema),
+        read_source_version(collection.url),
+        *inside,
+    )
+    return Held(place, named, collection.n_records, tuple(rows.tolist()), digests, inside)
+
+
+def _take_out_partitions(url: str, survey: Survey) -> None:
+    newest = read_newest(url, "collection")
+    assert newest is not None, "its generations were there"
+    there, held = read_partitions(url), {one.place: one for one in survey.held}
+    if not any(one.place in held for one in there):
+        return  # a killed erasure got as far as this
+    following = []
+    for one in there:
+        following += (
+            _make_partition(url, one, held[one.place], survey) if one.place in held else [one]
+        )
+    schema = rename_categories(read_schema(newest), survey.codes)
+    content = {"schema": asdict(schema), "partitions": [asdict(one) for one in following]}
+    publish_generation(url, "collection", content, newest)
+
+
+def _make_partition(
+    url: str, old: StoredPartition, held: Held, survey: Survey
+) -> list[StoredPartition]:
+    """The partition without the records; none where nothing is left of it."""
+    if len(held.rows) == held.n_records:
+        return []
+    place = f"partitions/{secrets.token_hex(8)}"
+    collection = open_collection(old.url(url))
+    _write_without(collection, np.array(held.rows, np.int64), survey.codes, join(url, place))
+    made = open_collection(join(url, place)).schema_of_records
+    return [replace(old, place=place, content=digest_content(made), n_records=made.n_records)]
+
+
+def _take_out_whole(url: str, held: Held, codes: Mapping[str, Sequence[int]]) -> None:
+    """Exchange a collection made in one piece; whoever was killed on the way does the rest."""
+    new = join(workspace_url(url), NEW)
+    if len(held.rows) == held.n_records:
+        if digest_of(url) in ("", *held.digests):
+            _exchange(url, None)
+        return
+    if not exists(new):
+        if digest_of(url) not in held.digests:
+            return
+        rows = np.array(held.rows, np.int64)
+        _write_without(open_collection(url), rows, codes, new)
+    _exchange(url, new)
+
+
+def _exchange(url: str, new: str | None) -> None:
+    """Put a whole collection in the place of another; in a bucket none can be read meanwhile."""
+    path = local_path(url)
+    if path is None:
+        delete_place(url)
+        if new is not None:
+            _copy(new, url)
+            delete_place(new)
+        return
+    if os.path.lexists(path):
+        os.rename(path, f"{local_path(workspace_url(url))}{REMOVED}{secrets.token_hex(8)}")
+    if new is not None:
+        os.rename(str(local_path(new)), path)
+    flush_folder(os.path.dirname(path))
+
+
+def _copy(source: str, target: str) -> None:
+    """All objects of a place, its root last."""
+    there, made = open_store(source, read_only=True), open_store(target)
+    for key in sorted(list_keys(there), key=lambda key: key == ROOT_DOCUMENT):
+        write_bytes(made, key, read_bytes(there, key) or b"")
+
+
+def _write_without(
+    collection: Collection, rows: IntArray, codes: Mapping[str, Sequence[int]], url: str
+) -> None:
+    old, known = collection.schema_of_records, read_statistics(collection.url)
+    n_records = old.n_records - len(rows)
+    schema = replace(
+        rename_categories(old, codes),
+        n_records=n_records,
+        chunk_rows=min(old.chunk_rows, n_records),
+        partitions=_cut_again(old.partitions, rows),
+    )
+    n_pooled = {
+        name: count - _count_pooled(collection, name, rows)
+        for name, count in known.n_pooled.items()
+    }
+    with hold_destination(url) as work:
+        chunks = _kept_chunks(collection, rows, schema.chunk_rows)
+        write_held(url, work, schema, chunks, n_pooled=n_pooled, binning=known.binning)
+
+
+def rename_categories(
+    schema: CollectionSchema, codes: Mapping[str, Sequence[int]]
+) -> CollectionSchema:
+    """The schema with other names for categories that nobody has any more; codes stay.
+
+    Examples
+    --------
+    >>> from privpipe.records.schema import Variable
+    >>> towns = Variable("town", "int8", ("Oslo", "Rome"))
+    >>> schema = CollectionSchema(3, 0, "float32", 3, (towns,))
+    >>> rename_categories(schema, {"town": [1]}).variable("town").categories
+    ('Oslo', '(erased 1)')
+    """
+    return replace(
+        schema,
+        variables=tuple(
+            replace(
+                one,
+                categories=tuple(
+                    f"(erased {code})" if code in codes[one.name] else name
+                    for code, name in enumerate(one.categories or ())
+                ),
+            )
+            if one.name in codes
+            else one
+            for one in schema.variables
+        ),
+    )
+
+
+def _cut_again(partitions: Sequence[Partition], rows: IntArray) -> tuple[Partition, ...]:
+    """Partitions of what is left, the empty ones with their names gone."""
+    found, first = [], 0
+    for part in partitions:
+        end = part.first_record + part.n_records
+        n_left = part.n_records - int(((rows >= part.first_record) & (rows < end)).sum())
+        if n_left:
+            found.append(Partition(part.name, first, n_left))
+        first += n_left
+    return tuple(found)
+
+
+def _count_pooled(collection: Collection, name: str, rows: IntArray) -> int:
+    categories = collection.schema_of_records.variable(name).categories or ()
+    if POOLED not in categories:
+        return 0
+    pooled = categories.index(POOLED)
+    return sum(int(collection.read(name, int(row), int(row) + 1)[0] == pooled) for row in rows)
+
+
+def _kept_chunks(collection: Collection, rows: IntArray, size: int) -> Iterator[Chunk]:
+    """What is left, in whole chunks again."""
+    names = [FEATURES, *(one.name for one in collection.schema_of_records.variables)]
+    held = {name: collection.read(name, 0, 0) for name in names}
+    for start, keep in _walk(collection, rows):
+        stop = start + len(keep)
+        for name in names:
+            held[name] = np.concatenate([held[name], collection.read(name, start, stop)[keep]])
+        while len(held[FEATURES]) >= size:
+            yield {name: values[:size] for name, values in held.items()}
+            held = {name: values[size:] for name, values in held.items()}
+    if len(held[FEATURES]):
+        yield held

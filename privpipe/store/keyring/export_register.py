@@ -1,0 +1,92 @@
+"""What left a release or was erased: notes beside the account, one object each, never changed.
+
+Exports hold released records where no run looks; whoever erases somebody's records has to find
+them. A certificate of an erasure is kept here as well as beside its collection.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from privpipe.errors import FormatError, StoreError
+from privpipe.store.access.location import (
+    explain_unreachable,
+    join,
+    list_keys,
+    local_path,
+    open_store,
+    read_many,
+    shown,
+    write_bytes,
+)
+
+__all__ = ["note_erasure", "note_export", "read_exports"]
+
+EXPORTS, ERASURES = ".exports", ".erasures"
+"""Folders of the account; its partitions have names of digits."""
+
+
+def note_export(account: str, run: str, out: str) -> None:
+    """Note where an export of a run's release goes, before it is written.
+
+    Raises
+    ------
+    StoreError
+        If it cannot be noted.
+    """
+    name = hashlib.sha256(f"{run} {out}".encode()).hexdigest()[:32]
+    _write(join(account, EXPORTS), name, {"run": run, "place": out})
+
+
+def read_exports(account: str) -> list[tuple[str, str]]:
+    """Run and place of every export that was noted.
+
+    Raises
+    ------
+    FormatError
+        If a note is damaged: where released records are is then not known.
+    StoreError
+        If the account cannot be reached.
+    """
+    url = join(account, EXPORTS)
+    try:
+        store = open_store(url, read_only=True)
+        names = [name for name in list_keys(store) if name.endswith(".json")]
+        return [_decode(content, url) for content in read_many(store, names).values()]
+    except StoreError:
+        raise
+    except Exception as error:  # many kinds, depending on the file system
+        raise explain_unreachable(url, error) from None
+
+
+def note_erasure(account: str, name: str, certificate: Mapping[str, Any]) -> None:
+    """Keep the certificate of an erasure; StoreError if it cannot be written."""
+    _write(join(account, ERASURES), name, certificate)
+
+
+def _write(url: str, name: str, content: Mapping[str, Any]) -> None:
+    try:
+        if (path := local_path(url)) is not None:
+            os.makedirs(path, mode=0o700, exist_ok=True)
+        write_bytes(open_store(url), f"{name}.json", json.dumps(content, indent=1).encode())
+    except StoreError:
+        raise
+    except Exception as error:  # many kinds, depending on the file system
+        raise explain_unreachable(url, error) from None
+
+
+def _decode(content: bytes, url: str) -> tuple[str, str]:
+    try:
+        found = json.loads(content)
+        return str(found["run"]), str(found["place"])
+    except (ValueError, TypeError, KeyError):
+        pass
+    raise FormatError(
+        f"A note of an export in {shown(url)} is damaged.",
+        remedy="Restore it: without it nobody knows where released records went.",
+        code="export-note",
+    )

@@ -1,0 +1,345 @@
+"""Sketches of records beside the account: who was released or charged before, whatever the file.
+
+A partition's sketch is 32 bytes a record and frame, in the order of the records: words that
+nobody reads without the key, which is in the same place (`numerics.identity.record_grids`). Each
+partition is compared with all that were there when it came, and what was found is noted; objects
+are only ever added. A sketch that is missing or damaged is an error: what was charged or released
+of these records is then not known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeVar
+
+import google_crc32c
+import numpy as np
+
+from privpipe.errors import FormatError, StoreError
+from privpipe.numerics.identity.record_grids import N_GRIDS, GridFrame, Overlap, measure_overlap
+from privpipe.protocols import IntArray, WordArray
+from privpipe.store.access.location import (
+    explain_unreachable,
+    join,
+    list_keys,
+    local_path,
+    open_store,
+    read_bytes,
+    read_many,
+    shown,
+    write_bytes,
+)
+from privpipe.store.keyring.account_chain import create_object
+
+__all__ = ["SketchKey", "Sketches", "Ties"]
+
+T = TypeVar("T")
+
+FOLDER = ".records"
+"""Of the account; its partitions have names of digits."""
+NEAR = 0.9
+"""Share of both from which on two partitions are versions of one another."""
+
+
+@dataclass(frozen=True)
+class SketchKey:
+    """The secret of all sketches of an account; never shown."""
+
+    secret: bytes = field(repr=False)
+
+    @property
+    def fingerprint(self) -> str:
+        """Names it in every sketch."""
+        return hashlib.sha256(b"privpipe sketch" + self.secret).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Ties:
+    """Which partitions have records in common, by digest.
+
+    Parameters
+    ----------
+    found
+        Of each partition with a sketch: the others, and how much of both is in common.
+    """
+
+    found: Mapping[str, Mapping[str, Overlap]]
+
+    def meet(self, one: str, other: str) -> bool:
+        """Whether two partitions have a record in common."""
+        return max(self.between(one, other).mine, self.between(one, other).other) > 0
+
+    def between(self, one: str, other: str) -> Overlap:
+        """How much two partitions have in common; of what is not known nothing."""
+        if one == other:
+            return Overlap(1.0, 1.0)
+        return self.found.get(one, {}).get(other, Overlap(0.0, 0.0))
+
+    def relatives(self, partition: str) -> dict[str, Overlap]:
+        """Partitions that hold records of this one, also as a version of a version of it."""
+        reached, versions = dict(self.found.get(partition, {})), [partition]
+        seen = {partition}
+        while versions:
+            for other, overlap in self.found.get(versions.pop(), {}).items():
+                if other not in seen:
+                    reached.setdefault(other, overlap)
+                    if min(overlap.mine, overlap.other) >= NEAR:
+                        seen.add(other)
+                        versions.append(other)
+        reached.pop(partition, None)
+        return reached
+
+
+@dataclass(frozen=True)
+class Sketches:
+    """The sketches of an account.
+
+    Parameters
+    ----------
+    account
+        Its place.
+    """
+
+    account: str
+
+    @property
+    def url(self) -> str:
+        return join(self.account, FOLDER)
+
+    def key(self) -> SketchKey:
+        """The key; made for the first sketch.
+
+        Raises
+        ------
+        FormatError
+            If it is lost, and there are sketches that were made with it.
+        StoreError
+            If the account cannot be reached.
+        """
+        for _ in range(2):
+            if (found := self._get("key")) is not None:
+                return SketchKey(found)
+            if self._list("links/"):
+                raise self._damaged("key")
+            self._create("key", secrets.token_bytes(32))
+        raise self._damaged("key")
+
+    def frames(self) -> tuple[GridFrame, ...]:
+        """All units in which records were ever cut."""
+        found = self._get_many(self._list("frames/"))
+        made = []
+        for name, content in found.items():
+            try:
+                given = json.loads(content)
+                frame = GridFrame(
+                    tuple(given["names"]),
+                    tuple(given["exponents"]),
+                    given["shrink"],
+                    given["kind"],
+                )
+                if name != f"frames/{frame.id}.json":
+                    raise ValueError
+            except (ValueError, KeyError, TypeError):
+                raise self._damaged(name) from None
+            made.append(frame)
+        return tuple(made)
+
+    def add_frame(self, frame: GridFrame) -> None:
+        """Keep the units of records that fit no known ones."""
+        self._put(f"frames/{frame.id}.json", json.dumps(asdict(frame)).encode())
+
+    def known(self) -> dict[str, tuple[str, ...]]:
+        """Frames of every partition with a sketch."""
+        return {digest: tuple(note["frames"]) for digest, note in self._notes().items()}
+
+    def write(self, words: Mapping[str, Mapping[str, WordArray]]) -> None:
+        """Keep the words of new partitions by frame, then compare them with all that are there.
+
+        Words are there before the comparison begins: of two writers, one at least sees the other.
+        """
+        for partition, tables in words.items():
+            for frame, table in tables.items():
+                self._put(f"words/{partition}/{frame}", self._seal(table))
+        there, notes = self.known_words(), self._notes()
+        found = {one: dict(notes.get(one, {"found": {}})["found"]) for one in words}
+        for frame in sorted({frame for tables in words.values() for frame in tables}):
+            mine = {one: tables[frame] for one, tables in words.items() if frame in tables}
+            index = [_index(mine, g) for g in range(N_GRIDS)]
+            for other in (one for one, frames in there.items() if frame in frames):
+                table = mine[other] if other in mine else self.read(other, frame)
+                for one in _find_owners(index, table, list(mine)) - {other}:
+                    overlap = measure_overlap(mine[one], table)
+                    if overlap.mine > found[one].get(other, {"mine": 0.0})["mine"]:
+                        found[one][other] = asdict(overlap)
+        for one, tables in words.items():
+            frames = sorted({*notes.get(one, {"frames": ()})["frames"], *tables})
+            note = json.dumps({"frames": frames, "found": found[one]}, sort_keys=True)
+            self._put(f"links/{one}.json", note.encode())
+
+    def known_words(self) -> dict[str, list[str]]:
+        """Frames of all words that are there, those of a sketch under way included."""
+        found: dict[str, list[str]] = {}
+        for name in self._list("words/"):
+            _, partition, frame = name.split("/")
+            found.setdefault(partition, []).append(frame)
+        return found
+
+    def read(self, partition: str, frame: str) -> WordArray:
+        """Words of a partition, (n_records, N_GRIDS).
+
+        Raises
+        ------
+        FormatError
+            If they are missing, damaged, or made with another key.
+        """
+        name = f"words/{partition}/{frame}"
+        content = self._get(name) or b""
+        head, body = content[:20], content[20:]
+        crc = google_crc32c.value(body).to_bytes(4, "little")
+        if head != self.key().fingerprint.encode() + crc or len(body) % (8 * N_GRIDS):
+            raise self._damaged(name)
+        return np.frombuffer(body, "<u8").reshape(-1, N_GRIDS).astype(np.uint64)
+
+    def blank(self, partition: str, rows: Sequence[int]) -> None:
+        """Forget the words of some records of a partition: nobody meets them again.
+
+        Raises
+        ------
+        FormatError
+            As `read`.
+        """
+        for frame in self.known_words().get(partition, ()):
+            table = self.read(partition, frame)
+            if table[list(rows)].any():
+                table[list(rows)] = 0
+                self._put(f"words/{partition}/{frame}", self._seal(table))
+
+    def ties(self) -> Ties:
+        """Which partitions have records in common.
+
+        Raises
+        ------
+        FormatError
+            If a note is damaged.
+        """
+        found: dict[str, dict[str, Overlap]] = {}
+        for partition, note in self._notes().items():
+            found.setdefault(partition, {})
+            for other, said in note["found"].items():
+                overlap = Overlap(**said)
+                if max(overlap.mine, overlap.other) > 0:
+                    found[partition][other] = overlap
+                    turned = Overlap(overlap.other, overlap.mine, overlap.by_profile)
+                    found.setdefault(other, {}).setdefault(partition, turned)
+        return Ties(found)
+
+    def find_missing(self, partitions: Iterable[str]) -> list[str]:
+        """Partitions of which not every word that was noted is there."""
+        known, there = self.known(), self.known_words()
+        return [
+            one
+            for one in dict.fromkeys(partitions)
+            if one not in known or not set(known[one]) <= set(there.get(one, ()))
+        ]
+
+    def check(self, partitions: Collection[str]) -> None:
+        """Refuse to go on where records that were charged or released cannot be known again.
+
+        Raises
+        ------
+        FormatError
+            With the partitions.
+        """
+        if missing := self.find_missing(partitions):
+            raise FormatError(
+                f"The sketch of {len(missing)} partitions ({missing[0][:12]}, ...) is not beside "
+                f"the account at {shown(self.account)}: whether their records are among those of "
+                "this run is not known.",
+                remedy="Restore the account from a backup. Partitions that were charged or "
+                "released before there were sketches, or whose sketch is lost, get one by "
+                "`privpipe account --sketch COLLECTION`.",
+                code="sketch-missing",
+            )
+
+    def _notes(self) -> dict[str, Any]:
+        notes = {}
+        for name, content in self._get_many(self._list("links/")).items():
+            try:
+                note = json.loads(content)
+                for one in note["found"].values():
+                    Overlap(**one)
+                notes[name.removeprefix("links/").removesuffix(".json")] = note | {
+                    "frames": list(note["frames"])
+                }
+            except (ValueError, KeyError, TypeError, AttributeError):
+                raise self._damaged(name) from None
+        return notes
+
+    def _seal(self, table: WordArray) -> bytes:
+        body = np.ascontiguousarray(table, "<u8").tobytes()
+        crc = google_crc32c.value(body).to_bytes(4, "little")
+        return bytes(self.key().fingerprint.encode() + crc + body)
+
+    def _damaged(self, name: str) -> FormatError:
+        return FormatError(
+            f"The sketch of records beside the account at {shown(self.account)} is damaged or "
+            f"incomplete ({name.partition('/')[0]}): who was charged or released is not known.",
+            remedy="Restore the account from a backup; nothing is released without it.",
+            code="sketch-damaged",
+        )
+
+    def _list(self, prefix: str) -> list[str]:
+        return self._reach(lambda: list_keys(open_store(self.url, read_only=True), prefix))
+
+    def _get(self, name: str) -> bytes | None:
+        return self._reach(lambda: read_bytes(open_store(self.url, read_only=True), name))
+
+    def _get_many(self, names: list[str]) -> dict[str, bytes]:
+        return self._reach(lambda: read_many(open_store(self.url, read_only=True), names))
+
+    def _put(self, name: str, content: bytes) -> None:
+        self._make_folder()
+        self._reach(lambda: write_bytes(open_store(self.url), name, content))
+
+    def _create(self, name: str, content: bytes) -> None:
+        self._reach(lambda: create_object(join(self.url, name), content))
+
+    def _make_folder(self) -> None:
+        if (path := local_path(self.url)) is not None:
+            os.makedirs(path, mode=0o700, exist_ok=True)
+
+    def _reach(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except StoreError:
+            raise
+        except Exception as error:  # many kinds, depending on the file system
+            raise explain_unreachable(self.url, error) from None
+
+
+def _index(tables: Mapping[str, WordArray], grid: int) -> tuple[WordArray, IntArray]:
+    """Words of a grid in order, and to which of the partitions each belongs."""
+    words = np.concatenate([table[:, grid] for table in tables.values()])
+    owners = np.repeat(np.arange(len(tables)), [len(table) for table in tables.values()])
+    order = np.argsort(words, kind="stable")
+    return words[order], owners[order]
+
+
+def _find_owners(
+    index: list[tuple[WordArray, IntArray]], table: WordArray, names: list[str]
+) -> set[str]:
+    """Partitions of the index that share a word with a table."""
+    found: set[int] = set()
+    for g, (words, owners) in enumerate(index):
+        queried = np.unique(table[:, g])
+        queried = queried[queried != 0]
+        edges = np.zeros(len(words) + 1, np.int64)
+        np.add.at(edges, np.searchsorted(words, queried, "left"), 1)
+        np.add.at(edges, np.searchsorted(words, queried, "right"), -1)
+        found.update(owners[np.cumsum(edges[:-1]) > 0].tolist())
+    return {names[one] for one in found}

@@ -1,0 +1,111 @@
+"""Codes that adversaries do not stumble on are found, and noise holds none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from privpipe.attacks.adversaries import bit_counts, parities
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.beside import Beside
+from privpipe.attacks.adversaries.bits import fit_bit_reader
+from privpipe.attacks.adversaries.digits import measure_digits
+from privpipe.attacks.adversaries.evidence import prepare_evidence
+from privpipe.attacks.adversaries.hidden_codes import find_codes
+from privpipe.attacks.adversaries.problem import Problem
+from privpipe.attacks.kinds.attack_plan import plan_attacks
+from privpipe.attacks.kinds.inference import run_attack
+from privpipe.protocols import FloatArray, IntArray
+from tests.attacks.adversaries import planted_codes
+from tests.attacks.adversaries.planted_codes import Plant, nothing, shells
+
+N, WIDTH, ADVANTAGE = 6000, 6, 0.4
+
+
+def draw(plant: Plant, seed: int) -> tuple[FloatArray, IntArray]:
+    found = planted_codes.draw(plant, seed, N, WIDTH, ADVANTAGE)
+    return found.x, found.truth
+
+
+def pose(x: FloatArray, truth: IntArray) -> Problem:
+    y = truth.astype(np.float64)
+    return Problem(x[:3600], y[:3600], x[3600:4400], y[3600:4400], n_classes=2)
+
+
+CODES = [name for name in planted_codes.IN_VALUES if name not in ("shells", "product_of_four")]
+
+
+@pytest.mark.parametrize("plant", CODES)
+def test_fit_bit_reader__finds_codes_that_tell_no_value(plant: str) -> None:
+    x, truth = draw(planted_codes.IN_VALUES[plant], 3)
+    decision = fit_bit_reader(pose(x, truth)).decide(x[4400:])
+    hits = float((decision.argmax(axis=1) == truth[4400:]).mean())
+    assert hits > 0.5 + ADVANTAGE / 4  # of .7 by who knows the code; .5 by chance, .013 its error
+
+
+def test_find_codes__of_noise_hardly_one_holds_on_other_records() -> None:
+    problems = [pose(*draw(nothing, seed)) for seed in range(6)]
+    found = [find_codes(one, measure_digits(one.x_train)) for one in problems]
+    # Some forty candidates each, of which .0013 pass by chance: .3 of all on average.
+    assert sum(map(len, found)) <= 3
+
+
+def test_prepare_evidence__shows_shells_to_the_reader_of_bits() -> None:
+    x, truth = draw(shells, 4)
+    assert _attack(x, truth, "bits") > ADVANTAGE / 2
+
+
+def test_fit_surroundings_reader__finds_what_stands_in_the_next_row() -> None:
+    x, truth = draw(nothing, 5)
+    x[1:, 0] = np.abs(x[1:, 0]) * (2 * truth[:-1] - 1)
+    assert _attack(x, truth, "surroundings", position=np.arange(N)) > 0.9
+    mixed = np.random.default_rng(0).permutation(N)
+    assert _attack(x[mixed], truth[mixed], "surroundings", position=mixed) > 0.9
+
+
+def test_fit_surroundings_reader__finds_which_row_of_eight_is_withheld() -> None:
+    x, truth = draw(nothing, 6)
+    first = np.arange(0, N, 8)
+    x[first + 4 * truth[first + 1] + 2 * truth[first + 2] + truth[first + 3]] = np.nan
+    assert _attack(x, truth, "surroundings", position=np.arange(N)) > 0.25  # three rows of eight
+
+
+def test_fit_surroundings_reader__finds_values_that_two_records_share() -> None:
+    x, truth = draw(nothing, 7)
+    twins = np.flatnonzero(truth)[: truth.sum() // 2 * 2]
+    x[twins[::2], 4] = x[twins[1::2], 4]
+    assert _attack(x, truth, "surroundings") > 0.9
+
+
+def test_count_exclusive__is_the_same_without_the_compiler(monkeypatch) -> None:
+    random = np.random.default_rng(1)
+    words = random.integers(0, 2**63, size=(3, 5, 7), dtype=np.uint64)
+    starts, weights = np.array([0, 2, 3, 7]), random.normal(size=(7, 2)).astype(np.float32)
+    counted = bit_counts.count_exclusive(words, words[:, 1], 2, starts)
+    sums = bit_counts.sum_by_digit(words[0, 0], weights)
+    monkeypatch.setattr(bit_counts, "can_compile", lambda: False)
+    assert counted[0, 0, 0] == sum(int(w).bit_count() for w in words[0, 1, :2] ^ words[0, 2, :2])
+    assert np.allclose(sums, bit_counts.sum_by_digit(words[0, 0], weights), atol=1e-5)
+
+
+@pytest.mark.parametrize("factors", [1, 2, 3, 4])
+def test_scan__finds_the_same_products_without_the_compiler(
+    factors: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(2)
+    classes, strata = random.integers(0, 3, 500), random.integers(0, 2, 500)
+    cells = parities._Cells.of(classes, strata)
+    words = np.stack([cells.pack(random.integers(0, 2, (500, 9))) for _ in range(2)])
+    varies = random.random((2, 9)) < 0.8
+    compiled = parities._scan(cells, words, varies, factors)
+    monkeypatch.setattr(parities, "can_compile", lambda: False)
+    assert parities._scan(cells, words, varies, factors) == compiled
+
+
+def _attack(x: FloatArray, truth: IntArray, source: str, **beside: IntArray) -> float:
+    """Lower limit of the advantage of who reads a source."""
+    options = AttackOptions(adversaries=("least_squares",), n_replicates=50)
+    evidence = prepare_evidence(x, truth, beside=Beside(**beside), options=options)
+    [attack] = [one for one in plan_attacks(evidence, options) if one.source == source]
+    scores = run_attack(evidence, attack, options).scores
+    return max(score.advantage_lower for score in scores if score.name == "accuracy")

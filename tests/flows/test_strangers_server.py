@@ -1,0 +1,239 @@
+"""Whoever listens where Prefect's server should: another user who was faster, or a lying server."""
+
+from __future__ import annotations
+
+import base64
+import os
+import pickle
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prefect.results import ResultRecord
+
+from privpipe.cluster.workers import listener_owner
+from privpipe.cluster.workers.connection import ClusterOptions, connect
+from privpipe.errors import OptionError
+from privpipe_flows.runs.scheduling.server_address import check_server
+from privpipe_flows.runs.server_process import serve
+from tests.flows.digits_runs import own_prefect
+
+NOBODY = 65534
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="changes the user: needs root")
+
+LISTEN = """
+import os, socket, sys, time
+os.setgid(65534); os.setuid(65534)
+taken = socket.create_server(("127.0.0.1", 0))
+print(taken.getsockname()[1], flush=True)
+taken.settimeout(60)
+try:
+    print(taken.accept()[0].recv(1000), flush=True)
+except OSError:
+    pass
+"""
+
+RACE = """
+import os, re, socket, sys, time
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+print("ready", flush=True)
+taken, won, seen = [], 0, set()
+end = time.monotonic() + 120
+while time.monotonic() < end and os.getppid() != 1:
+    for line in open("/proc/net/tcp").readlines()[1:]:
+        fields = line.split()
+        port = int(fields[1].rpartition(":")[2], 16)
+        if fields[3] == "0A" and port >= 1024:
+            for reuse in (False, True):  # with and without sharing the port
+                try:
+                    own = socket.socket()
+                    own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    if reuse:
+                        own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                    own.bind(("127.0.0.1", port)); own.listen()
+                    own.settimeout(0); taken.append(own); print("won", port, flush=True)
+                except OSError:
+                    own.close()
+"""
+
+LYING = Path(__file__).with_name("lying_server.py")
+
+
+@pytest.fixture
+def stranger() -> Iterator[tuple[int, subprocess.Popen[str]]]:
+    """A port at which another user listens, and the process."""
+    process = subprocess.Popen([sys.executable, "-c", LISTEN], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    yield int(process.stdout.readline()), process
+    process.kill()
+    process.communicate()
+
+
+@needs_root
+def test_guard_address__refuses_a_port_of_another_user(
+    stranger: tuple[int, subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port, _ = stranger
+    assert listener_owner.find_owners(port) == {NOBODY}
+    settings = {"PREFECT_API_URL": f"http://127.0.0.1:{port}/api"}
+    with pytest.raises(OptionError, match="belongs to another user"):
+        check_server(settings)
+    with (
+        pytest.raises(OptionError, match="belongs to another user"),
+        connect(ClusterOptions(address=f"tcp://127.0.0.1:{port}", wait_seconds=5)),
+    ):
+        pass
+    check_server({"PREFECT_API_URL": f"https://127.0.0.1:{port}/api"})  # the certificate decides
+    monkeypatch.setenv(listener_owner.TRUSTED, str(NOBODY))
+    assert check_server(settings)
+
+
+CONNECT = """
+import socket, sys
+from privpipe.cluster.workers.listener_owner import guard_address
+from privpipe.errors import OptionError
+port = int(sys.argv[1])
+own = socket.create_server(("127.0.0.1", port))
+guard_address(f"http://127.0.0.1:{port}/api")
+socket.create_connection(("127.0.0.1", port)).close()  # ours is up
+own.close()
+input("down\\n")
+try:
+    socket.create_connection(("127.0.0.1", port)).send(b"password")
+except OptionError as error:
+    print(error.code)
+"""
+
+
+@needs_root
+def test_guard_address__looks_again_before_each_connection() -> None:
+    """The server was ours when the run began, went down, and somebody else came."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    run = subprocess.Popen(
+        [sys.executable, "-c", CONNECT, str(port)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert run.stdout is not None
+    assert run.stdout.readline() == "down\n"
+    taking = LISTEN.replace("0))", f"{port}))")
+    other = subprocess.Popen([sys.executable, "-c", taking], stdout=subprocess.PIPE, text=True)
+    try:
+        assert other.stdout is not None
+        assert int(other.stdout.readline()) == port
+        said, _ = run.communicate("go\n", timeout=60)
+        assert said.strip() == "foreign-server"
+    finally:
+        other.kill()
+        assert "password" not in other.communicate()[0]
+
+
+@needs_root
+@pytest.mark.slow
+def test_serve__another_user_wins_no_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefect_home: None
+) -> None:
+    """Tries to bind every port that listens, all the while; the server is reached all the same."""
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
+    race = subprocess.Popen([sys.executable, "-c", RACE], stdout=subprocess.PIPE, text=True)
+    assert race.stdout is not None
+    assert race.stdout.readline() == "ready\n"
+    served = serve(120)
+    try:
+        port = served.listener.getsockname()[1]
+        assert listener_owner.find_owners(port) == {os.geteuid()}
+    finally:
+        race.kill()
+        assert race.communicate()[0] == ""
+        assert not list(Path(served.folder.name).glob("*.key"))
+        served.close()
+
+
+class Gift:
+    """What runs when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (self.path,)
+
+
+def test_refuse_stored_results__nothing_that_a_server_names_is_unpickled(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from privpipe_flows.runs.scheduling.unread_results import refuse_stored_results\n"
+        "from prefect.results import ResultRecord\n"
+        "refuse_stored_results()\n"
+        "ResultRecord.deserialize(open(sys.argv[1], 'rb').read())\n"
+    )
+    gift = tmp_path / "gift"
+    record = ResultRecord(
+        metadata={"serializer": {"type": "pickle"}, "storage_key": "gift"}, result=None
+    )
+    blob = pickle.dumps(Gift(tmp_path / "ran"))
+    text = base64.encodebytes(blob).decode()
+    gift.write_text(
+        record.model_copy(update={"result": text}).model_dump_json(serialize_as_any=True)
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(gift)], capture_output=True, text=True, check=False
+    )
+    assert "foreign-result" in done.stderr or "stored none" in done.stderr
+    assert not (tmp_path / "ran").exists()
+    usual = code.replace("refuse_stored_results()\n", "pass\n", 1)  # what Prefect would do
+    usual = usual.replace("import refuse_stored_results", "import ClusterError", 1)
+    subprocess.run([sys.executable, "-c", usual, str(gift)], capture_output=True, check=False)
+    assert (tmp_path / "ran").exists()
+
+
+RUN = """
+import os, sys
+import dask.delayed  # unpickles operators of its own when it is imported
+unpickled = []
+def hook(event, arguments):
+    if event == "pickle.find_class":
+        unpickled.append(arguments[0])
+sys.addaudithook(hook)
+from privpipe_flows.runs.prefect_home import prepare_prefect
+prepare_prefect()
+from privpipe_flows.runs.prefect_server import own_server
+from privpipe.errors import ClusterError
+with own_server():
+    from prefect import flow
+    @flow(persist_result=False)
+    def work():
+        return 1
+    try:
+        print("returned", work())
+    except ClusterError as error:
+        print("refused", error.code)
+print("unpickled", len(unpickled), sorted(set(unpickled)))
+"""
+
+
+@pytest.mark.slow
+def test_own_server__a_server_that_answers_with_a_stored_result_is_refused(tmp_path: Path) -> None:
+    """A lying server, in front of a real one, calls the run completed and names a pickle."""
+    environment = own_prefect(str(tmp_path / "prefect"))
+    lying = subprocess.Popen(
+        [sys.executable, str(LYING), str(tmp_path)],
+        env=environment, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert lying.stdout is not None
+        url = lying.stdout.readline().strip()
+        done = subprocess.run(
+            [sys.executable, "-c", RUN], env=environment | {"PREFECT_API_URL": url},
+            capture_output=True, text=True, check=False, timeout=200,
+        )  # fmt: skip
+        assert "refused foreign-result" in done.stdout, done.stdout + done.stderr
+        assert "unpickled 0 []" in done.stdout
+        assert not (tmp_path / "ran").exists()
+    finally:
+        lying.terminate()
+        lying.communicate(timeout=30)

@@ -1,0 +1,353 @@
+"""Erasure: a canary is planted wherever records reach, and every byte is read afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import privpipe
+from privpipe.errors import GateError, OptionError, PrivpipeError, StoreError
+from privpipe.store.access.holding.workspace import hold_workspace
+from privpipe.store.collections.collection import open_collection
+from privpipe.store.collections.erasing import Wanted, digest_of
+from privpipe.store.collections.growing_collection import append_partition, read_partitions
+from privpipe.store.collections.grown_collection import open_whole_collection
+from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
+from privpipe.store.collections.ingestion.write_statistics import read_statistics
+from privpipe.store.releases.published import check_release
+from privpipe.store.sources.reading.source import SourceLayout
+from privpipe_flows.command.erase_command import erase_command
+from privpipe_flows.command.export_command import export_command
+from privpipe_flows.pipeline import release_collection
+from privpipe_flows.runs.configuration.configuration_file import read_options
+from privpipe_flows.runs.configuration.run_options import RunOptions
+from privpipe_flows.runs.erasure.erase import ErasureOptions, erase_records, plan_erasure
+from privpipe_flows.runs.watch import Watch
+from tests.flows.canaries import Canaries, search_tree
+from tests.operations.increments import day, release
+from tests.store.collections.test_append_crash_points import dying
+from tests.store.serial_run import read_tree, run_serially, serial_flows
+from tests.store.test_crash_points import CrashingStorage, KilledError
+
+SERIAL, TOWN = 4_815_162_342_108, "SECRETtownHall"
+CELLS = np.array([6151.23456789, 7349.87654321, 8807.19283746])
+WANTED = Wanted("serial", (str(SERIAL),))
+INGEST = IngestOptions(
+    layout=SourceLayout(features=("x",), labels=("sign", "serial", "town")),
+    categorical=("sign", "town"),
+    numeric=("serial",),
+    chunk_bytes=20 * 3 * 8,
+)
+CONFIGURATION = """
+[collection]
+path = "{place}/{collection}.zarr"
+desired = ["sign"]
+{training}
+[method]
+name = "null_space"
+utility_budget = 1e-12
+ridge = 0.01
+[release]
+path = "{place}/{release}.zarr"
+incremental = {incremental}
+include = {include}
+[cluster]
+workers = 0
+[audit]
+holdout = 0.5
+adversaries = []
+[gate]
+enforce = {enforce}
+drift_max = {drift}
+"""
+
+
+def canaries() -> Canaries:
+    return Canaries({"x": CELLS, "serial": np.array([float(SERIAL)])}, {"town": (TOWN,)})
+
+
+def search(folder: Path) -> dict[str, set[str]]:
+    return search_tree(canaries(), folder)
+
+
+def write_records(path: Path, seed: int, *, n: int = 45, with_her: bool = False) -> str:
+    """A source of records, hers as number 7."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, 3)) + 6000.0
+    serial = rng.integers(10**9, 10**10, n)
+    town = rng.choice(["Oslo", "Rome"], n).astype("U16")
+    if with_her:
+        x[7], serial[7], town[7] = CELLS, SERIAL, TOWN
+    np.savez(path, x=x, sign=(x[:, 0] > 6000).astype("int8"), serial=serial, town=town)
+    return str(path)
+
+
+def configure(folder: Path, collection: str, name: str, **more: Any) -> RunOptions:
+    given = {"training": "", "incremental": "false", "enforce": "false", "drift": 1e6}
+    given |= {"include": '["serial", "town"]', "place": folder} | more
+    path = folder / f"{name}.toml"
+    path.write_text(CONFIGURATION.format(collection=collection, release=name, **given))
+    return read_options(str(path))
+
+
+def erase(url: Path | str, wanted: Wanted = WANTED, **more: Any) -> dict[str, Any]:
+    (found,) = erase_records(str(url), wanted, ErasureOptions(**more))
+    return found
+
+
+@pytest.fixture
+def whole(tmp_path: Path, sources: Path) -> Path:
+    """A collection in one piece, its release, its export, and a run that was stopped."""
+    ingest(
+        write_records(sources / "a.npz", 1, n=90, with_her=True), str(tmp_path / "w.zarr"), INGEST
+    )
+    with serial_flows():
+        run_serially(configure(tmp_path, "w", "good"))
+        release_collection(configure(tmp_path, "w", "kept"), Watch(), until="audit")
+    export_command(
+        str(tmp_path / "good.zarr"), str(tmp_path / "out.parquet"), verify=False, as_json=True
+    )
+    return tmp_path
+
+
+@pytest.fixture
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("sources")
+
+
+def test_erase__of_a_whole_collection_nothing_is_found_in_any_byte(whole: Path) -> None:
+    before = search(whole)
+    for place in ("w.zarr", "good.zarr", "good.model.zarr", ".kept.zarr.privpipe"):
+        assert any(place in name for name in before), place
+    assert (whole / "out.parquet").exists()
+    assert (whole / "good.report").exists()
+    old = open_collection(str(whole / "w.zarr"))
+    features = old.read("features", 0, 90)
+    certificate = erase(whole / "w.zarr", name="Ada")
+    assert search(whole) == {}
+    left = open_collection(str(whole / "w.zarr"))
+    assert left.n_records == 89
+    assert np.array_equal(left.read("features", 0, 89), np.delete(features, 7, axis=0))
+    gone = {Path(one["place"]).name: one["why"] for one in certificate["removed"]}
+    assert gone == {
+        "good.zarr": "learned",
+        "good.model.zarr": "learned",
+        "good.report": "belongs",
+        "kept.zarr": "holds",
+        "kept.report": "belongs",
+        "out.parquet": "learned",
+    }
+    assert not any((whole / name).exists() for name in gone)
+    assert certificate["by"] == "Ada"
+    assert certificate["before"] == old.digest
+    assert certificate["after"] == left.digest
+
+
+def add(folder: Path, name: str, source: str, *, replacing: bool = False) -> None:
+    url = str(folder / "g.zarr")
+    append_partition(source, url, name, day(len(name)), INGEST, replacing=replacing)
+
+
+@pytest.fixture
+def growing(tmp_path: Path, sources: Path) -> Path:
+    """A release in parts of a growing collection: one replaced, one refused for its drift."""
+    ingest(write_records(sources / "t.npz", 9, n=200), str(tmp_path / "t.zarr"), INGEST)
+    add(tmp_path, "monday", write_records(sources / "a.npz", 1, with_her=True))
+    add(tmp_path, "sunday", write_records(sources / "s.npz", 5))
+    add(tmp_path, "tuesday", write_records(sources / "b.npz", 2, with_her=True))
+    assert release(configure_growing(tmp_path)) == "published"
+    add(tmp_path, "tuesday", write_records(sources / "c.npz", 3, with_her=True), replacing=True)
+    with pytest.raises(GateError):
+        release(configure_growing(tmp_path, drift=0.0))
+    return tmp_path
+
+
+def configure_growing(folder: Path, **more: Any) -> RunOptions:
+    training = f'[training]\npath = "{folder}/t.zarr"'
+    given = {"training": training, "incremental": "true", "include": '["serial"]'} | more
+    return configure(folder, "g", "parts", **given)
+
+
+def test_erase__of_a_growing_collection_nothing_is_found_in_any_byte(growing: Path) -> None:
+    before = search(growing)
+    for place in ("g.zarr/generations", "g.zarr/partitions", "parts.zarr/parts/"):
+        assert any(place in name for name in before), place
+    assert any(".privpipe/release" in name for name in before), "cleaned, and refused"
+    certificate = erase(growing / "g.zarr")
+    assert search(growing) == {}
+    assert certificate["n_records"] == 2
+    there = read_partitions(str(growing / "g.zarr"))
+    assert [(one.name, one.n_records) for one in there] == [
+        ("monday", 44),
+        ("sunday", 45),
+        ("tuesday", 44),
+    ]
+    with privpipe.open_release(str(growing / "parts.zarr")) as opened:
+        assert opened.sizes["record"] == 0
+    assert release(configure_growing(growing)) == "published"
+    with privpipe.open_release(str(growing / "parts.zarr")) as opened:
+        assert opened.sizes["record"] == 133
+        assert SERIAL not in opened["serial"].values
+
+
+def test_erase__of_training_records_takes_the_model_and_what_it_made(
+    tmp_path: Path, sources: Path
+) -> None:
+    """The parts hold nothing of her; the model that cleaned them learned from her."""
+    ingest(
+        write_records(sources / "t.npz", 9, n=200, with_her=True), str(tmp_path / "t.zarr"), INGEST
+    )
+    add(tmp_path, "monday", write_records(sources / "a.npz", 1))
+    options = configure_growing(tmp_path)
+    assert release(options) == "published"
+    certificate = erase(tmp_path / "t.zarr")
+    why = {one["what"]: one["why"] for one in certificate["removed"]}
+    assert why == {"parts": "learned", "model": "learned", "report": "belongs"}
+    assert search(tmp_path) == {}
+    assert not list(tmp_path.glob("parts.*.model.zarr"))
+    assert release(configure_growing(tmp_path)) == "published"
+    with privpipe.open_release(str(tmp_path / "parts.zarr")) as opened:
+        assert opened.sizes["record"] == 45
+
+
+def test_erase__of_her_alone_takes_partition_and_names(tmp_path: Path, sources: Path) -> None:
+    """A partition that was hers is gone with its name; a collection that was hers as well."""
+    add(tmp_path, "monday", write_records(sources / "a.npz", 1, with_her=True))
+    url = str(tmp_path / "g.zarr")
+    numbers = tuple(range(45))
+    with pytest.raises(OptionError, match="--digest") as refused:
+        erase(url, Wanted(numbers=numbers))
+    assert refused.value.code == "record-digest"
+    digest = digest_of(url)
+    erase(url, Wanted(numbers=numbers), digest=digest)
+    assert read_partitions(url) == ()
+    assert search(tmp_path) == {}
+    assert not any(b"monday" in one.read_bytes() for one in tmp_path.rglob("*.json"))
+    assert erase_records(url, WANTED, ErasureOptions()) == []
+
+
+def test_erase__numbers_hold_for_one_state(tmp_path: Path, sources: Path) -> None:
+    """Given twice, a number would be the next person's."""
+    url = str(tmp_path / "w.zarr")
+    ingest(write_records(sources / "a.npz", 1, with_her=True), url, INGEST)
+    digest = digest_of(url)
+    assert erase(url, Wanted(numbers=(7,)), digest=digest[:12])["n_records"] == 1
+    assert search(tmp_path) == {}
+    with pytest.raises(OptionError, match="one state"):
+        erase(url, Wanted(numbers=(7,)), digest=digest)
+    assert open_collection(url).n_records == 44
+    assert read_statistics(url).n_missing == {"sign": 0, "serial": 0, "town": 0}
+
+
+def test_erase__is_refused_while_a_run_writes_and_changes_nothing(whole: Path) -> None:
+    before = read_tree(whole)
+    with hold_workspace(str(whole / "kept.zarr")), pytest.raises(StoreError) as refused:
+        erase(whole / "w.zarr")
+    assert refused.value.code == "busy"
+    plan = plan_erasure(str(whole / "w.zarr"), WANTED, ErasureOptions())
+    assert {Path(one["place"]).name for one in plan["removed"]} >= {"good.zarr", "kept.zarr"}
+    assert read_tree(whole) == before
+
+
+def test_erase__says_what_it_does_not_reach(tmp_path: Path, sources: Path) -> None:
+    """A second collection with the record, and a workspace and a model of nobody knows what."""
+    source = write_records(sources / "a.npz", 1, with_her=True)
+    for name in ("w", "copy"):
+        ingest(source, str(tmp_path / f"{name}.zarr"), INGEST)
+    (tmp_path / ".x.parquet.privpipe").mkdir()
+    (tmp_path / ".x.parquet.privpipe" / "made").write_bytes(b"half an export")
+    left = " ".join(erase(tmp_path / "w.zarr")["left"])
+    assert "copy.zarr holds 1 of the records" in left
+    assert ".x.parquet.privpipe, a workspace that does not say of what" in left
+    assert "backups" in left
+    assert search(tmp_path).keys() >= {"copy.zarr/zarr.json"}
+
+
+@pytest.mark.parametrize(
+    "where", ["", "serial", "serial == ", "nobody == 3", "serial == notanumber", "serial in /no"]
+)
+def test_erase__a_selection_that_is_none_is_refused_without_its_value(
+    where: str, tmp_path: Path, sources: Path
+) -> None:
+    url = str(tmp_path / "w.zarr")
+    ingest(write_records(sources / "a.npz", 1, n=20), url, INGEST)
+    with pytest.raises(PrivpipeError) as refused:
+        erase_command(url, (where, ()), ErasureOptions(), dry_run=False, as_json=True)
+    assert "notanumber" not in str(refused.value)
+
+
+def test_erase__by_a_file_of_identifiers(tmp_path: Path, sources: Path) -> None:
+    url = str(tmp_path / "w.zarr")
+    ingest(write_records(sources / "a.npz", 1, with_her=True), url, INGEST)
+    (sources / "ids.txt").write_text(f"17\n{SERIAL}\n")
+    where = f"serial in {sources}/ids.txt"
+    found = erase_command(url, (where, ()), ErasureOptions(), dry_run=False, as_json=False)
+    assert [one["n_records"] for one in found["erasures"]] == [1]
+    assert search(tmp_path) == {}
+    assert not search_tree(canaries(), Path(os.environ["PRIVPIPE_ACCOUNT"]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["growing", "whole"])
+def test_erase__killed_anywhere_the_same_command_ends_the_same(
+    kind: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Files and account as they were, a kill at one change of the storage, then the command.
+
+    Three kills of about a hundred; PRIVPIPE_TEST_KILLS=1 makes all of them.
+    """
+    folder: Path = request.getfixturevalue(kind)
+    url = str(folder / ("g.zarr" if kind == "growing" else "w.zarr"))
+    saved, account = tmp_path_factory.mktemp("saved"), Path(os.environ["PRIVPIPE_ACCOUNT"])
+    restore = [(folder, saved / "place"), (account, saved / "account")]
+    for place, copy in restore:
+        shutil.copytree(place, copy)
+    storage = CrashingStorage(folder)
+    with dying(storage):
+        erase(url)
+    expected = outcome(folder, url)
+    assert storage.changes > 20
+    step = int(os.environ.get("PRIVPIPE_TEST_KILLS", storage.changes // 3))
+    for number in range(step // 2, storage.changes, step):
+        for place, copy in restore:
+            shutil.rmtree(place)
+            shutil.copytree(copy, place)
+        with dying(CrashingStorage(folder, dies_at=number)), suppress(KilledError, StoreError):
+            erase(url)
+        read_whole(folder, kind)
+        erase_records(url, WANTED, ErasureOptions())
+        assert search(folder) == {}, number
+        assert outcome(folder, url) == expected, number
+
+
+def read_whole(folder: Path, kind: str) -> None:
+    """What readers of a killed erasure see: one generation or another, whole, or nothing."""
+    if kind == "whole":
+        for name, count in (("w.zarr", (89, 90)), ("good.zarr", (90,))):
+            if (folder / name).exists():
+                opened = open_collection if name == "w.zarr" else check_release
+                found = opened(str(folder / name))
+                n_records = found["n_records"] if isinstance(found, Mapping) else found.n_records
+                assert n_records in count
+        return
+    collection = open_whole_collection(str(folder / "g.zarr"))
+    assert collection.read("features", 0, collection.n_records).shape[0] in (133, 135)
+    with privpipe.open_release(str(folder / "parts.zarr")) as opened:
+        assert opened["features"].values.shape[0] in (0, 45, 90, 135)
+
+
+def outcome(folder: Path, url: str) -> tuple[Any, ...]:
+    """What stands after an erasure, but for times and drawn names."""
+    journals = [json.loads(one.read_bytes()) for one in folder.glob("*.erasures/*.json")]
+    names = {re.sub("[0-9a-f]{16,}", "*", name) for name in read_tree(folder)}
+    done = [(one["state"], one["n_records"], one["after"]) for one in journals]
+    return done, digest_of(url), sorted(names)
