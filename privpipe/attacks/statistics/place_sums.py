@@ -251,16 +251,16 @@ def _score_measured(x: npt.NDArray[np.floating], centred: FloatArray) -> FloatAr
         return scores.swapaxes(0, 1)
     some = np.sort(x[:: -(-n // SCALE_RECORDS)], axis=0)
     low, high = some[len(some) // 4], some[3 * len(some) // 4]
-    middle = (low + high) / 2
+    middle = low / 2 + high / 2
     # A column with one value in most records is cut into below, at and above it.
     with np.errstate(over="ignore", divide="ignore"):
-        inverse = np.minimum(2 / (high - low), np.finfo(x.dtype).max)
+        inverse = np.minimum(1 / (high / 2 - low / 2), np.finfo(x.dtype).max)
     weights = np.ascontiguousarray(centred.T, dtype=x.dtype)
     rows = max(1, BLOCK_VALUES // d)
     for start in range(0, n, rows):
         block = slice(start, start + rows)
-        z = x[block] - middle
         with np.errstate(over="ignore"):
+            z = x[block] - middle
             z *= inverse
         spread = np.abs(z)
         np.minimum(spread, 2, out=spread)  # less 1, of which a centred contrast sees nothing

@@ -113,14 +113,12 @@ class PlaceNotes:
         for partition, first, last in _cut(self._plan.collection, start, stop):
             part = slice(first, last)
             mine = rows[np.searchsorted(rows, first) : np.searchsorted(rows, last)]
-            measured = np.asarray(
-                block[FEATURES][mine] if FEATURES in block else np.empty((len(mine), 0)), np.float64
-            )
+            measured = block[FEATURES][mine] if FEATURES in block else np.empty((len(mine), 0))
             self._sums.append(
                 sum_place(
                     self._find_labels(self._plan.confidential, start, part),
                     self._find_labels(self._plan.desired, start, part),
-                    measured,
+                    measured.astype(np.result_type(measured, np.float32), copy=False),
                     mine - first,
                     [
                         (code_column(block[name][part], n_categories), count_codes(n_categories))

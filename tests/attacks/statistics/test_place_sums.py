@@ -137,3 +137,15 @@ def test_code_column__keeps_missing_values_apart(n_categories: int | None) -> No
     assert np.flatnonzero(codes == 0).tolist() == list(range(10))
     assert codes.max() < count_codes(n_categories)
     assert len(np.unique(codes)) > 2 or n_categories == 2
+
+
+def test_sum_place__of_the_largest_values_of_single_precision_is_finite() -> None:
+    random = np.random.default_rng(0)
+    most = np.finfo(np.float32).max
+    x = random.choice(np.array([-most, 0, most], np.float32), (300, 4))
+    x[:, 1] = 0
+    x[5, 1], x[:, 2] = most, most
+    secret, wanted = draw_labels(random, 300)
+    found = sum_place([(SECRET, secret)], [(WANTED, wanted)], x, np.arange(300), [])
+    assert np.isfinite(found.measured).all()
+    assert abs(found.measured[..., :2]).min() > 0
