@@ -6,8 +6,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # What the processes of a run import. Compiled once: uv does not, and where Python is told to write
 # no bytecode (as in many containers) each of them would compile it again, in every run.
-IMPORTED := import privpipe_flows.command.demo_command, privpipe_flows.demo_pictures, \
-  privpipe_flows.pipeline, matplotlib.backends.backend_agg, prefect.server.api.server, \
+IMPORTED := import privpipe.command.demo_command, privpipe.flows.demo_pictures, \
+  privpipe.flows.release_flow, matplotlib.backends.backend_agg, prefect.server.api.server, \
   privpipe.cluster.workers.preloaded, uvicorn.main
 # Certificates that this machine trusts, a company's own among them: pip asks for them by itself, uv
 # only when told. Without a store of the machine, uv's own are left.

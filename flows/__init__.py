@@ -1,1 +1,1 @@
-"""Prefect flows and the command: the outermost layer."""
+"""What is deployed, a flow per module, and the reproductions of the papers' figures."""

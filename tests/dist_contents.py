@@ -13,7 +13,7 @@ from email.parser import Parser
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-INSTALLED = {"privpipe": ROOT / "privpipe", "privpipe_flows": ROOT / "flows"}
+INSTALLED = {"privpipe": ROOT / "privpipe", "privpipe_flows": ROOT / "privpipe_flows"}
 EXTRAS = {"s3", "docs", "dev"}
 
 

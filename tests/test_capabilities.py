@@ -36,11 +36,11 @@ SHARED = {f"privpipe.sanitizers.{room}" for room in ("names", "options", "utilit
 
 
 def list_sources() -> Iterator[Path]:
-    """Modules of cluster and flows, but for those about named papers."""
-    for path in sorted([*ROOT.glob("privpipe/cluster/**/*.py"), *ROOT.glob("flows/**/*.py")]):
-        inside = path.relative_to(ROOT).parts
-        if "reproduce" not in inside and not path.name.startswith("demo"):
-            yield path
+    """Modules of the floors above the store, but for those of the demo."""
+    for floor in ("cluster", "command", "flows", "pipeline"):
+        for path in sorted(ROOT.glob(f"privpipe/{floor}/**/*.py")):
+            if not path.name.startswith("demo"):
+                yield path
 
 
 def find_imports(tree: ast.AST) -> Iterator[str]:

@@ -30,7 +30,7 @@ def test_import__loads_nothing_heavy() -> None:
 def test_help__loads_nothing_heavy() -> None:
     code = (
         "import sys; sys.argv = ['privpipe', '--help']\n"
-        "from privpipe_flows.command import main\n"
+        "from privpipe.command import main\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
         f"print('HEAVY', [n for n in {HEAVY} if n in sys.modules])"
     )

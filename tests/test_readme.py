@@ -12,14 +12,14 @@ import typer
 from PIL import Image
 
 import privpipe
+from privpipe.command.app import app
+from privpipe.command.explain_command import EXIT_CODES
+from privpipe.flows.demo import CONFIGURATION
+from privpipe.pipeline.configuration.run_options import RunOptions
+from privpipe.pipeline.stages.weaker_limits import list_weaker_limits
 from privpipe.report.audit_text import name_verdict, say_weaker
 from privpipe.sanitizers import METHODS
 from privpipe.store.sources.formats import FORMATS
-from privpipe_flows.command.app import app
-from privpipe_flows.command.explain_command import EXIT_CODES
-from privpipe_flows.demo import CONFIGURATION
-from privpipe_flows.runs.configuration.run_options import RunOptions
-from privpipe_flows.runs.stages.weaker_limits import list_weaker_limits
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"

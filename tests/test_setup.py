@@ -42,7 +42,7 @@ records = privpipe.Records(x, desired=x[:, :1] - x[:, 1:2], confidential=x[:, 2:
 cleaner = privpipe.fit_null_space_cleaner(records, utility_budget=0.01)
 lost = ((cleaner.apply(x) - x) @ cleaner.predictor) ** 2
 assert lost.sum(axis=1).max() <= 0.01
-from privpipe_flows.command import main
+from privpipe.command import main
 sys.argv = ["privpipe", "schema"]
 main()
 """

@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from privpipe_flows.command.app import app
+from privpipe.command.app import app
 
 __all__ = ["list_commands", "write_commands"]
 

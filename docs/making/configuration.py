@@ -6,9 +6,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from privpipe.pipeline.configuration.run_options import RunOptions
+from privpipe.pipeline.configuration.template import known_sections
 from privpipe.sanitizers import METHODS
-from privpipe_flows.runs.configuration.run_options import RunOptions
-from privpipe_flows.runs.configuration.template import known_sections
 
 __all__ = ["list_keys", "tabulate_options", "write_configuration"]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from flows.reproduce.hamm_accuracies import Accuracies, measure_genki, measure_har
+from flows.reproduce.result import Reproduction, compare_cell
 from privpipe.report.style import MARKERS, ThemeName, finish_figure, new_figure
-from privpipe_flows.reproduce.hamm_accuracies import Accuracies, measure_genki, measure_har
-from privpipe_flows.reproduce.result import Reproduction, compare_cell
 
 __all__ = ["plot_accuracies", "present_accuracies", "reproduce_genki", "reproduce_har"]
 

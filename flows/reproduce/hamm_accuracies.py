@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from flows.reproduce.paper_adversaries import measure_accuracy, measure_papers_accuracy
 from privpipe.errors import FormatError, OptionError, StoreError
+from privpipe.pipeline.steps import expect_steps, step
 from privpipe.protocols import BoolArray, FloatArray, IntArray, RecordMap
 from privpipe.records.memory import Records
 from privpipe.sanitizers.minimax.baselines import (
@@ -37,8 +39,6 @@ from privpipe.sanitizers.minimax.neural_minimax import (
 )
 from privpipe.sanitizers.minimax.ppls import PplsOptions, fit_ppls_filter
 from privpipe.sanitizers.minimax.training.adversaries import AdversaryKind
-from privpipe_flows.reproduce.paper_adversaries import measure_accuracy, measure_papers_accuracy
-from privpipe_flows.reproduce.steps import expect_steps, step
 
 __all__ = [
     "Accuracies",

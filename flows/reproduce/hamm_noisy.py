@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from privpipe.report.style import MARKERS, ThemeName, finish_figure, new_figure
-from privpipe_flows.reproduce.hamm_accuracies import Trial, draw_har_trial, read_genki_trial
-from privpipe_flows.reproduce.noisy_trials import (
+from flows.reproduce.hamm_accuracies import Trial, draw_har_trial, read_genki_trial
+from flows.reproduce.noisy_trials import (
     Choice,
     guess_classes,
     judge_noisy,
     list_choices,
     score_choice,
 )
-from privpipe_flows.reproduce.result import Cell, Reproduction, compare_cell
-from privpipe_flows.reproduce.steps import expect_steps, step
+from flows.reproduce.result import Cell, Reproduction, compare_cell
+from privpipe.pipeline.steps import expect_steps, step
+from privpipe.report.style import MARKERS, ThemeName, finish_figure, new_figure
 
 __all__ = ["reproduce_noisy"]
 

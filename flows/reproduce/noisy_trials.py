@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from flows.reproduce.hamm_accuracies import Trial
+from flows.reproduce.paper_adversaries import measure_accuracy, measure_papers_accuracy
 from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
 from privpipe.protocols import FloatArray, RecordMap
 from privpipe.records.memory import Records
@@ -21,8 +23,6 @@ from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.noise.mechanism import plan_mechanism
 from privpipe.sanitizers.noise.noisy_filter import NoisyFilter
 from privpipe.sanitizers.options import make_options
-from privpipe_flows.reproduce.hamm_accuracies import Trial
-from privpipe_flows.reproduce.paper_adversaries import measure_accuracy, measure_papers_accuracy
 
 __all__ = ["Choice", "guess_classes", "judge_noisy", "list_choices", "score_choice"]
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
+from flows.reproduce.result import Reproduction, compare_cell
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.kinds.inference import measure_attacks
+from privpipe.pipeline.steps import expect_steps, step
 from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
-from privpipe_flows.reproduce.result import Reproduction, compare_cell
-from privpipe_flows.reproduce.steps import expect_steps, step
 
 __all__ = ["reproduce_raw"]
 

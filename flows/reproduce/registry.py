@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from flows.reproduce.kept_steps import find_folder
+from flows.reproduce.result import Reproduction
 from privpipe.errors import InputError, OptionError
-from privpipe_flows.reproduce.result import Reproduction
-from privpipe_flows.reproduce.steps import Steps, find_folder, follow_steps
+from privpipe.pipeline.steps import Steps, follow_steps
 
 __all__ = ["FIGURES", "PaperFigure", "run_reproduction"]
 
@@ -65,7 +66,7 @@ FIGURES: dict[str, PaperFigure] = {
     "xu-fig4": PaperFigure(
         title="Null-space cleaning without attack",
         paper="Xu et al. 2017, figure 4",
-        function="privpipe_flows.reproduce.xu:reproduce_xu_fig4",
+        function="flows.reproduce.xu:reproduce_xu_fig4",
         files=("scene.npz", "wq.npz", "oes97.npz"),
         runs=10,
         takes="2 to 5 minutes",
@@ -74,7 +75,7 @@ FIGURES: dict[str, PaperFigure] = {
     "xu-fig6": PaperFigure(
         title="Null-space cleaning, attack retrained",
         paper="Xu et al. 2017, figure 6",
-        function="privpipe_flows.reproduce.xu:reproduce_xu_fig6",
+        function="flows.reproduce.xu:reproduce_xu_fig6",
         files=("scene.npz", "wq.npz", "oes97.npz"),
         runs=10,
         takes="2 to 5 minutes",
@@ -83,7 +84,7 @@ FIGURES: dict[str, PaperFigure] = {
     "xu-fig7": PaperFigure(
         title="Null-space cleaning beside Laplace noise at equal utility",
         paper="Xu et al. 2017, figure 7",
-        function="privpipe_flows.reproduce.xu:reproduce_xu_fig7",
+        function="flows.reproduce.xu:reproduce_xu_fig7",
         files=("scene.npz", "oes97.npz"),
         runs=10,
         takes="10 minutes",
@@ -92,7 +93,7 @@ FIGURES: dict[str, PaperFigure] = {
     "xu-own": PaperFigure(
         title="The figures of Xu et al. for every .arff of a folder of your own",
         paper="Xu et al. 2017, figures 4 and 6, other data",
-        function="privpipe_flows.reproduce.xu_own:measure_own",
+        function="flows.reproduce.xu_own:measure_own",
         files=(),
         runs=10,
         takes="seconds to minutes a table",
@@ -101,7 +102,7 @@ FIGURES: dict[str, PaperFigure] = {
     "hamm2017-raw": PaperFigure(
         title="Accuracy on raw records, before any filter",
         paper="Hamm, JMLR 2017, section 6.3",
-        function="privpipe_flows.reproduce.raw_records:reproduce_raw",
+        function="flows.reproduce.raw_records:reproduce_raw",
         files=("genki.npz", "har.npz"),
         runs=5,
         takes="2 minutes",
@@ -110,7 +111,7 @@ FIGURES: dict[str, PaperFigure] = {
     "hamm-genki": PaperFigure(
         title="Filters on faces: expression kept, gender hidden",
         paper="Hamm, JMLR 2017, figure 4",
-        function="privpipe_flows.reproduce.hamm:reproduce_genki",
+        function="flows.reproduce.hamm:reproduce_genki",
         files=("genki.npz",),
         runs=4,
         takes="an hour or more",
@@ -120,7 +121,7 @@ FIGURES: dict[str, PaperFigure] = {
     "hamm-har": PaperFigure(
         title="Filters on motion: activity kept, subject hidden",
         paper="Hamm, JMLR 2017, figure 6",
-        function="privpipe_flows.reproduce.hamm:reproduce_har",
+        function="flows.reproduce.hamm:reproduce_har",
         files=("har.npz",),
         runs=4,
         takes="hours",
@@ -130,7 +131,7 @@ FIGURES: dict[str, PaperFigure] = {
     "hamm-noisy": PaperFigure(
         title="Noisy filters: accuracy over the privacy loss",
         paper="Hamm 2017, Noisy Minimax Filters, figure 4 (JMLR, figures 7 and 8)",
-        function="privpipe_flows.reproduce.hamm_noisy:reproduce_noisy",
+        function="flows.reproduce.hamm_noisy:reproduce_noisy",
         files=("genki.npz", "har.npz"),
         runs=3,
         takes="an hour or two",
@@ -140,7 +141,7 @@ FIGURES: dict[str, PaperFigure] = {
     "sppm-census": PaperFigure(
         title="Sparse privacy mappings of census records: information, attackers, features",
         paper="Salamatian et al., SPPM, figures 2 (middle) and 3, table 1",
-        function="privpipe_flows.reproduce.sppm_census:reproduce_census",
+        function="flows.reproduce.sppm_census:reproduce_census",
         files=("adult.csv.gz",),
         runs=3,
         takes="a minute",
@@ -149,7 +150,7 @@ FIGURES: dict[str, PaperFigure] = {
     "sppm-synthetic": PaperFigure(
         title="Sparse privacy mappings of synthetic symbols: pictures, steps, times, supports",
         paper="Salamatian et al., SPPM, figures 1, 2 (left), 5, 6 and 7",
-        function="privpipe_flows.reproduce.sppm_synthetic:reproduce_synthetic",
+        function="flows.reproduce.sppm_synthetic:reproduce_synthetic",
         files=(),
         runs=3,
         takes="3 minutes",
@@ -158,7 +159,7 @@ FIGURES: dict[str, PaperFigure] = {
     "sppm-movie": PaperFigure(
         title="Sparse privacy mappings of film ratings: information, attacker, supports",
         paper="Salamatian et al., SPPM, figures 2 (right), 4 and 7",
-        function="privpipe_flows.reproduce.sppm_movie:reproduce_movie",
+        function="flows.reproduce.sppm_movie:reproduce_movie",
         files=("ml-1m/users.dat", "ml-1m/movies.dat", "ml-1m/ratings.dat"),
         runs=1,
         takes="a minute",
@@ -169,7 +170,7 @@ FIGURES: dict[str, PaperFigure] = {
     "yi-school": PaperFigure(
         title="Regression of examination scores from masked records, beside other releases",
         paper="Yi et al. 2014, figures 1 and 2 (School)",
-        function="privpipe_flows.reproduce.yi:reproduce_school",
+        function="flows.reproduce.yi:reproduce_school",
         files=("school.npz",),
         runs=10,
         takes="half an hour",
@@ -179,7 +180,7 @@ FIGURES: dict[str, PaperFigure] = {
     "yi-figures": PaperFigure(
         title="Masked records beside random projection, noise at equal utility, coefficients alone",
         paper="Yi et al. 2014, figures 1 and 2 (School), pooled",
-        function="privpipe_flows.reproduce.yi:reproduce_figures",
+        function="flows.reproduce.yi:reproduce_figures",
         files=("school.npz",),
         runs=10,
         takes="some minutes",
@@ -190,7 +191,7 @@ FIGURES: dict[str, PaperFigure] = {
     "yi-synthetic": PaperFigure(
         title="Masked records lie in the column space of the noiseless ones",
         paper="Yi et al. 2014, tables 1 and 2",
-        function="privpipe_flows.reproduce.yi_synthetic:reproduce_synthetic",
+        function="flows.reproduce.yi_synthetic:reproduce_synthetic",
         files=(),
         runs=10,
         takes="ten minutes",

@@ -10,12 +10,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from privpipe.protocols import FloatArray, IntArray
-from privpipe.report.style import ThemeName, theme_panels
-from privpipe.sanitizers.mapping.exponential import fit_exponential_mechanism, keep_symbols
-from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
-from privpipe_flows.reproduce.result import Cell, Reproduction, compare_cell
-from privpipe_flows.reproduce.sppm_measures import (
+from flows.reproduce.result import Cell, Reproduction, compare_cell
+from flows.reproduce.sppm_measures import (
     attack_drawn_records,
     correct_information,
     logistic_scores,
@@ -24,9 +20,13 @@ from privpipe_flows.reproduce.sppm_measures import (
     release_counts,
     trace_roc,
 )
-from privpipe_flows.reproduce.sppm_problems import CENSUS_FEATURES, Population, load_census
-from privpipe_flows.reproduce.sppm_solves import solve_curve
-from privpipe_flows.reproduce.steps import expect_steps, step
+from flows.reproduce.sppm_problems import CENSUS_FEATURES, Population, load_census
+from flows.reproduce.sppm_solves import solve_curve
+from privpipe.pipeline.steps import expect_steps, step
+from privpipe.protocols import FloatArray, IntArray
+from privpipe.report.style import ThemeName, theme_panels
+from privpipe.sanitizers.mapping.exponential import fit_exponential_mechanism, keep_symbols
+from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 
 __all__ = ["reproduce_census"]
 

@@ -10,6 +10,11 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from flows.reproduce.result import Cell, Reproduction, compare_cell
+from flows.reproduce.sppm_measures import logistic_scores, release_counts, trace_roc
+from flows.reproduce.sppm_problems import count_symbols, load_movies
+from flows.reproduce.sppm_solves import solve_curve
+from privpipe.pipeline.steps import expect_steps, step
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 from privpipe.report.style import ThemeName, theme_panels
 from privpipe.sanitizers.mapping.exponential import (
@@ -18,11 +23,6 @@ from privpipe.sanitizers.mapping.exponential import (
     keep_symbols,
 )
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
-from privpipe_flows.reproduce.result import Cell, Reproduction, compare_cell
-from privpipe_flows.reproduce.sppm_measures import logistic_scores, release_counts, trace_roc
-from privpipe_flows.reproduce.sppm_problems import count_symbols, load_movies
-from privpipe_flows.reproduce.sppm_solves import solve_curve
-from privpipe_flows.reproduce.steps import expect_steps, step
 
 __all__ = ["reproduce_movie"]
 

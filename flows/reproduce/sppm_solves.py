@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from privpipe.pipeline.steps import step
 from privpipe.protocols import FloatArray, Guarantee, IntArray
 from privpipe.sanitizers.mapping.alphabet import Distortion
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
-from privpipe_flows.reproduce.steps import step
 
 __all__ = ["solve_curve", "solve_in_step"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from privpipe_flows.reproduce.result import Cell, compare_cell
+from flows.reproduce.result import Cell, compare_cell
 
 __all__ = [
     "DATASETS",

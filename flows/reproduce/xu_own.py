@@ -6,10 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from privpipe.errors import InputError
-from privpipe_flows.reproduce.result import Cell, Reproduction, compare_cell
-from privpipe_flows.reproduce.steps import expect_steps, step
-from privpipe_flows.reproduce.xu import (
+from flows.reproduce.result import Cell, Reproduction, compare_cell
+from flows.reproduce.xu import (
     LabelTable,
     Reading,
     Trial,
@@ -19,6 +17,8 @@ from privpipe_flows.reproduce.xu import (
     read_direct,
     read_table,
 )
+from privpipe.errors import InputError
+from privpipe.pipeline.steps import expect_steps, step
 
 __all__ = ["measure_own"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from flows.reproduce.result import Cell
 from privpipe.report.figures import BarPair, Estimate, plot_bars
 from privpipe.report.style import ThemeName
-from privpipe_flows.reproduce.result import Cell
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,10 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from privpipe.protocols import FloatArray
-from privpipe_flows.reproduce.result import Cell, Reproduction, compare_cell
-from privpipe_flows.reproduce.steps import expect_steps, step
-from privpipe_flows.reproduce.yi_masks import (
+from flows.reproduce.result import Cell, Reproduction, compare_cell
+from flows.reproduce.yi_masks import (
     add_noise,
     append_ones,
     complete,
@@ -24,7 +22,9 @@ from privpipe_flows.reproduce.yi_masks import (
     measure_rmse,
     project,
 )
-from privpipe_flows.reproduce.yi_tasks import measure_tasks
+from flows.reproduce.yi_tasks import measure_tasks
+from privpipe.pipeline.steps import expect_steps, step
+from privpipe.protocols import FloatArray
 
 __all__ = ["reproduce_figures", "reproduce_school"]
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from flows.reproduce.result import Cell, Reproduction, compare_cell
+from flows.reproduce.yi_masks import Masked, append_ones, complete, mask, mask_completed
+from privpipe.pipeline.steps import expect_steps, step
 from privpipe.protocols import BoolArray, FloatArray
-from privpipe_flows.reproduce.result import Cell, Reproduction, compare_cell
-from privpipe_flows.reproduce.steps import expect_steps, step
-from privpipe_flows.reproduce.yi_masks import Masked, append_ones, complete, mask, mask_completed
 
 __all__ = ["reproduce_synthetic"]
 

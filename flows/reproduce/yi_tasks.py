@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from privpipe.protocols import FloatArray, IntArray
-from privpipe_flows.reproduce.yi_masks import (
+from flows.reproduce.yi_masks import (
     Masked,
     append_ones,
     learn_ridge,
     mask,
 )
+from privpipe.protocols import FloatArray, IntArray
 
 __all__ = ["measure_tasks"]
 

@@ -49,7 +49,7 @@ def smooth_line(n: int, gap: float, seconds: float) -> Problem:
 
 def census(gap: float, seconds: float) -> Problem:
     """Every profile of Adult's seven attributes, age in decades."""
-    from privpipe_flows.reproduce.sppm_problems import load_census
+    from flows.reproduce.sppm_problems import load_census
 
     counts, codes = load_census(Path(os.environ["PRIVPIPE_PAPER_DATA"]), "all")
     return counts / counts.sum(), codes, "hamming", 0.35, gap, seconds

@@ -19,6 +19,8 @@ from statistics import median
 
 import pytest
 
+from privpipe.flows.demo import N_ORIGINALS, write_digits
+from privpipe.pipeline.configuration.run_options import RunOptions
 from privpipe.records.chunks import CHUNKS_PER_TASK
 from privpipe.store.access.location import open_store
 from privpipe.store.arrays import blocks
@@ -31,8 +33,6 @@ from privpipe.store.releases.release import (
     prepare_release,
     record_receipts,
 )
-from privpipe_flows.demo import N_ORIGINALS, write_digits
-from privpipe_flows.runs.configuration.run_options import RunOptions
 from tests.flows.digits_runs import RUN, own_prefect, write_config
 from tests.store.serial_run import run_serially, serial_flows
 
@@ -49,7 +49,7 @@ def run(small: bool) -> list[Row]:
         source = str(Path(folder) / "digits.zarr")
         with pytest.MonkeyPatch.context() as patch:
             if small:
-                patch.setattr("privpipe_flows.demo.plan_chunk_rows", lambda *_: 512)
+                patch.setattr("privpipe.flows.demo.plan_chunk_rows", lambda *_: 512)
             write_digits(source, N_ORIGINALS * (4 if small else 1200))
         return [
             *_measure_receipts(source, folder, 3 if small else 15),

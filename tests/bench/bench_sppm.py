@@ -234,7 +234,7 @@ def run(small: bool) -> list[Row]:
 
 def census(folder: Path) -> list[Row]:
     """The 300 most frequent profiles against the printed algorithm, and all of them."""
-    from privpipe_flows.reproduce.sppm_problems import load_census
+    from flows.reproduce.sppm_problems import load_census
 
     rows: list[Row] = []
     counts, codes = load_census(folder, "frequent")

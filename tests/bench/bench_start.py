@@ -36,7 +36,7 @@ Row = tuple[str, float, str, str, float, float]
 MIB = 2**20
 
 PREFECT = """
-from privpipe_flows.runs.prefect_home import prepare_prefect
+from privpipe.pipeline.prefect_home import prepare_prefect
 prepare_prefect()
 from prefect import flow
 @flow
@@ -52,7 +52,7 @@ if __name__ == "__main__":
 """
 HELP = """
 import sys
-from privpipe_flows.command import main
+from privpipe.command import main
 sys.argv = ["privpipe", "--help"]
 main()
 """

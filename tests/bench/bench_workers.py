@@ -19,18 +19,18 @@ from distributed import Client
 from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.executors.executor import Executor, LocalExecutor
 from privpipe.cluster.workers.connection import ClusterOptions, connect
+from privpipe.pipeline.configuration.run_options import RunOptions
+from privpipe.pipeline.resume import begin_or_resume
+from privpipe.pipeline.run import Run
+from privpipe.pipeline.stages.audit import audit_stage
+from privpipe.pipeline.stages.check import check_stage
+from privpipe.pipeline.stages.clean import clean_stage, plan_release
+from privpipe.pipeline.stages.draw import draw_stage, forget_drawing
+from privpipe.pipeline.stages.publish import merge_utility
+from privpipe.pipeline.stages.train import Trained, train_stage
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.store.access.holding.workspace import hold_workspace
 from privpipe.store.collections.ingestion.writing import write_collection
-from privpipe_flows.runs.configuration.run_options import RunOptions
-from privpipe_flows.runs.resume import begin_or_resume
-from privpipe_flows.runs.run import Run
-from privpipe_flows.runs.stages.audit import audit_stage
-from privpipe_flows.runs.stages.check import check_stage
-from privpipe_flows.runs.stages.clean import clean_stage, plan_release
-from privpipe_flows.runs.stages.draw import draw_stage, forget_drawing
-from privpipe_flows.runs.stages.publish import merge_utility
-from privpipe_flows.runs.stages.train import Trained, train_stage
 
 Row = tuple[str, float, str, str, float, float]
 Spent = dict[str, tuple[float, float]]

@@ -24,11 +24,11 @@ from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.passes.cleaning_pass import clean_collection
 from privpipe.cluster.workers.connection import connect
 from privpipe.cluster.workers.monitoring.progress import Progress
+from privpipe.pipeline.watch import SHOW_EVERY
 from privpipe.store.access.location import local_path
 from privpipe.store.arrays.blocks import Receipt
 from privpipe.store.arrays.layout import chunk_key
 from privpipe.store.releases.release import ReleasePlan, prepare_release, record_receipts
-from privpipe_flows.runs.watch import SHOW_EVERY
 from tests.bench.cluster_jobs import JobBench
 from tests.bench.deployed_cluster import deployed_cluster
 from tests.bench.stores import CHUNK_ROWS

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from flows.reproduce.hamm_accuracies import Trial, draw_har_trial
+from flows.reproduce.paper_adversaries import measure_accuracy
 from privpipe import MinimaxOptions, Records, fit_minimax_filter
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.beside import Beside
@@ -24,8 +26,6 @@ from privpipe.attacks.kinds.attack_plan import plan_attacks
 from privpipe.attacks.kinds.inference import run_attack
 from privpipe.attacks.kinds.verdicts.attack_report import summarise_outcomes
 from privpipe.protocols import Column
-from privpipe_flows.reproduce.hamm_accuracies import Trial, draw_har_trial
-from privpipe_flows.reproduce.paper_adversaries import measure_accuracy
 
 Row = tuple[str, float, str, str, float, float]
 

@@ -23,11 +23,11 @@ Row = tuple[str, float, str, str, float, float]
 PROGRAM = """
 import sys, time
 begun = time.perf_counter()
-from privpipe_flows.runs.prefect_home import prepare_prefect
+from privpipe.pipeline.prefect_home import prepare_prefect
 prepare_prefect()
-from privpipe_flows.pipeline import run_pipeline
-from privpipe_flows.runs.prefect_server import own_server
-from privpipe_flows.runs.watch import Watch
+from privpipe.flows.release_flow import run_pipeline
+from privpipe.pipeline.prefect_server import own_server
+from privpipe.pipeline.watch import Watch
 called = time.perf_counter()
 real = Watch.hear
 def hear(self, event):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privpipe_flows.command import main
+from privpipe.command import main
 
 
 @pytest.fixture(scope="package", autouse=True)

@@ -9,9 +9,9 @@ import pytest
 
 from privpipe.cluster.events import Event
 from privpipe.errors import InputError
+from privpipe.pipeline.watch import Watch
 from privpipe.report.console import PlainConsole, say, say_raw, tabulate
 from privpipe.store.access.location import shown
-from privpipe_flows.runs.watch import Watch
 
 NASTY = "a[final] [/b] :smile: \x1b[31mred\x1b[0m \x07\x9b2J \u202egnp"
 

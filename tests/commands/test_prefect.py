@@ -25,7 +25,7 @@ def test_run__blames_prefect_for_its_server(tmp_path, configure, name, value, ex
         [
             sys.executable,
             "-c",
-            "from privpipe_flows.command import main; main()",
+            "from privpipe.command import main; main()",
             "run",
             str(config),
         ],

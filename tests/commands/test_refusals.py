@@ -8,11 +8,11 @@ from pydantic import ValidationError
 
 from privpipe import AttackOptions, Records, fit_null_space_cleaner, fit_targeted_cleaner
 from privpipe.errors import OptionError
+from privpipe.pipeline.configuration.configuration_file import read_options
 from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.null_space.algorithm_1 import NullSpaceOptions
 from privpipe.sanitizers.options import make_options
 from privpipe.sklearn import RecordSanitizer
-from privpipe_flows.runs.configuration.configuration_file import read_options
 from tests.store.releases.test_export import make_release
 
 X = np.random.default_rng(1).normal(size=(50, 3))

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 import privpipe
-from privpipe_flows.command import main
-from privpipe_flows.command.app import app
-from privpipe_flows.command.error_catalog import read_catalog
-from privpipe_flows.command.open_command import open_command
+from privpipe.command import main
+from privpipe.command.app import app
+from privpipe.command.error_catalog import read_catalog
+from privpipe.command.open_command import open_command
 
-COMMAND = "from privpipe_flows.command import main; main()"
+COMMAND = "from privpipe.command import main; main()"
 
 
 def call(
@@ -74,7 +74,7 @@ def test_open__says_where_the_report_is_when_there_is_no_browser(
     assert "privpipe report RELEASE" in said
     (tmp_path / "a.report").mkdir()
     (tmp_path / "a.report" / "report.html").write_text("<p>x</p>")
-    monkeypatch.setattr("privpipe_flows.command.open_command._has_window", lambda: False)
+    monkeypatch.setattr("privpipe.command.open_command._has_window", lambda: False)
     assert open_command(release, public=False, as_json=False)["opened"] is False
     assert "a.report/report.html" in capsys.readouterr().out
 
@@ -86,7 +86,7 @@ def test_open__opens_the_report_in_the_browser_that_is_named(tmp_path: Path) -> 
     browser.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/opened\n')
     browser.chmod(0o755)
     program = (
-        "from privpipe_flows.command.open_command import open_command;"
+        "from privpipe.command.open_command import open_command;"
         f"open_command({str(tmp_path / 'a.zarr')!r}, public=False, as_json=True)"
     )
     environment = {**os.environ, "BROWSER": f"{browser} %s"}

@@ -14,8 +14,8 @@ from docs.making.figures import DRAWN
 from docs.making.links import find_problems
 from docs.making.method_pages import write_method_pages
 from docs.making.pages import write_errors, write_public_names
+from privpipe.command.error_catalog import read_catalog
 from privpipe.sanitizers import METHODS
-from privpipe_flows.command.error_catalog import read_catalog
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -21,7 +21,7 @@ from urllib.parse import urljoin, urlsplit
 
 import cloudpickle
 
-from privpipe_flows.runs.prefect_home import prepare_prefect
+from privpipe.pipeline.prefect_home import prepare_prefect
 
 CONTROL = "CONTROLcanary5550123"
 """Told on purpose by a task without a boundary, to show that pages and logs are really read."""
@@ -133,9 +133,9 @@ def main(folder: Path) -> None:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     os.umask(0o077)
     prepare_prefect()  # before Prefect is imported, as the command does
-    from privpipe_flows.command.failure import as_ours, describe_failure, show_failure
-    from privpipe_flows.command.inspect_command import inspect_command
-    from privpipe_flows.command.run_command import run_command
+    from privpipe.command.failure import as_ours, describe_failure, show_failure
+    from privpipe.command.inspect_command import inspect_command
+    from privpipe.command.run_command import run_command
 
     codes = {}
     for config in sorted(folder.glob("*.toml")):

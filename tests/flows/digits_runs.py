@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 from privpipe.cluster.executors.executor import LocalExecutor
+from privpipe.flows.demo import write_digits
+from privpipe.pipeline.configuration.run_options import RunOptions
+from privpipe.pipeline.resume import begin_or_resume
+from privpipe.pipeline.stages.audit import audit_stage
+from privpipe.pipeline.stages.check import check_stage
+from privpipe.pipeline.stages.clean import clean_stage, plan_release
+from privpipe.pipeline.stages.gate import gate_stage
+from privpipe.pipeline.stages.publish import merge_utility, publish_stage
+from privpipe.pipeline.stages.train import train_stage
 from privpipe.store.access.holding.workspace import hold_workspace, workspace_url
 from privpipe.store.releases.published import check_release
-from privpipe_flows.demo import write_digits
-from privpipe_flows.runs.configuration.run_options import RunOptions
-from privpipe_flows.runs.resume import begin_or_resume
-from privpipe_flows.runs.stages.audit import audit_stage
-from privpipe_flows.runs.stages.check import check_stage
-from privpipe_flows.runs.stages.clean import clean_stage, plan_release
-from privpipe_flows.runs.stages.gate import gate_stage
-from privpipe_flows.runs.stages.publish import merge_utility, publish_stage
-from privpipe_flows.runs.stages.train import train_stage
 
 N_RECORDS = 1797 * 3
 CHUNK_ROWS = 128
@@ -32,7 +32,7 @@ QUICK = ("least_squares", "logistic", "naive_bayes")
 """Adversaries that are trained in seconds."""
 
 
-RUN = (sys.executable, "-c", "from privpipe_flows.command import main; main()", "run")
+RUN = (sys.executable, "-c", "from privpipe.command import main; main()", "run")
 """The command, to be followed by a configuration."""
 
 CONFIGURATION = """
@@ -89,7 +89,7 @@ def copy_database(path: Path, copy: Path) -> None:
 def write_source(path: Path) -> None:
     """A collection of many small chunks."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("privpipe_flows.demo.plan_chunk_rows", lambda *_: CHUNK_ROWS)
+        patch.setattr("privpipe.flows.demo.plan_chunk_rows", lambda *_: CHUNK_ROWS)
         write_digits(str(path), N_RECORDS)
 
 

@@ -11,13 +11,13 @@ import pytest
 from privpipe.attacks.moments.utility import UtilityLosses
 from privpipe.capabilities import UtilityPromise
 from privpipe.errors import GuaranteeError
+from privpipe.pipeline.configuration.configuration_file import read_options
+from privpipe.pipeline.run import Run
+from privpipe.pipeline.stages.audit import WIDEST_GAP, _check_promise, _count_parts
+from privpipe.pipeline.stages.check import check_stage
 from privpipe.records.holdout import Part, make_split
 from privpipe.sanitizers.utility_summary import UtilitySummary
 from privpipe.store.collections.collection import open_collection
-from privpipe_flows.runs.configuration.configuration_file import read_options
-from privpipe_flows.runs.run import Run
-from privpipe_flows.runs.stages.audit import WIDEST_GAP, _check_promise, _count_parts
-from privpipe_flows.runs.stages.check import check_stage
 from tests.flows.test_pipeline import configure
 from tests.standard import make_standard, write_standard
 

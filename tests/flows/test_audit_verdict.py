@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from privpipe.flows.release_flow import run_pipeline
+from privpipe.pipeline.configuration.run_options import AuditOptions
 from privpipe.records.partitions import Partition
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.store.collections.ingestion.writing import write_collection
-from privpipe_flows.pipeline import run_pipeline
-from privpipe_flows.runs.configuration.run_options import AuditOptions
 
 N_RECORDS, N_FEATURES, CHUNK_ROWS = 3000, 4, 500
 LENGTHS = tuple(np.random.default_rng(5).multinomial(N_RECORDS, [1 / 12] * 12).tolist())

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-import privpipe_flows.pipeline
+import privpipe.flows.release_flow
 from privpipe.errors import PrivpipeError
 from privpipe.store.arrays import blocks
 from privpipe.store.arrays.layout import SEAL, root_document
@@ -182,13 +182,13 @@ def test_run__releases_what_was_ingested_or_nothing(
     if before == "run":
         attack()
     else:
-        stage = getattr(privpipe_flows.pipeline, before)
+        stage = getattr(privpipe.flows.release_flow, before)
 
         def attack_then_work(*args: object) -> object:
             attack()
             return stage(*args)
 
-        monkeypatch.setattr(privpipe_flows.pipeline, before, attack_then_work)
+        monkeypatch.setattr(privpipe.flows.release_flow, before, attack_then_work)
     try:
         found = release(tmp_path)
     except PrivpipeError:

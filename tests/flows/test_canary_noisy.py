@@ -97,7 +97,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config.write_text(CONFIGURATION.format(folder=folder))
     kept = {k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")}
     done = subprocess.run(
-        [sys.executable, "-c", "from privpipe_flows.command import main; main()", "run", config],
+        [sys.executable, "-c", "from privpipe.command import main; main()", "run", config],
         capture_output=True,
         env={
             **kept,

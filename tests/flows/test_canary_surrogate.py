@@ -61,7 +61,7 @@ def write_input(folder: Path) -> np.ndarray:
 
 IN_TURN = """
 import shutil, sys
-from privpipe_flows.command import main
+from privpipe.command import main
 
 config, keys, kept = sys.argv[1:]
 for command in ("clean", "run"):

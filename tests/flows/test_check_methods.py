@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from privpipe.errors import InputError, OptionError
+from privpipe.pipeline.configuration.configuration_file import read_options
+from privpipe.pipeline.stages.check import check_stage
 from privpipe.sanitizers import METHODS
-from privpipe_flows.runs.configuration.configuration_file import read_options
-from privpipe_flows.runs.stages.check import check_stage
 from tests.flows.test_pipeline import configure
 from tests.standard import write_standard
 

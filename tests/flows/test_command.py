@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from privpipe import NullSpaceCleaner, write_model
+from privpipe.command import main
 from privpipe.errors import PrivacyWarning
+from privpipe.pipeline.configuration.configuration_file import read_options
+from privpipe.pipeline.resume import begin_or_resume
+from privpipe.pipeline.stages.check import check_stage
 from privpipe.store.access.holding.workspace import hold_workspace
-from privpipe_flows.command import main
-from privpipe_flows.runs.configuration.configuration_file import read_options
-from privpipe_flows.runs.resume import begin_or_resume
-from privpipe_flows.runs.stages.check import check_stage
 from tests.flows.test_pipeline import configure
 from tests.standard import write_standard
 
@@ -91,7 +91,7 @@ def test_internal_error__is_sealed(
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("a value of a record")
 
-    monkeypatch.setattr("privpipe_flows.command.inspect_command.inspect_command", fail)
+    monkeypatch.setattr("privpipe.command.inspect_command.inspect_command", fail)
     assert call(monkeypatch, "inspect", "x.zarr") == 7
     errors = capsys.readouterr().err
     assert "RuntimeError at test_command.py" in errors

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from privpipe_flows.command import main
+from privpipe.command import main
 from tests.store.releases.test_export import make_release
 from tests.store.tables import make_frame
 

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 from sklearn.datasets import load_digits
 
-from privpipe_flows.demo import load_scans
+from privpipe.flows.demo import load_scans
 
 
 def test_load_scans__are_those_of_scikit_learn() -> None:
@@ -21,8 +21,8 @@ def test_load_scans__are_those_of_scikit_learn() -> None:
 
 def test_command__imports_neither_adversaries_nor_prefect_s_server() -> None:
     """Each costs the driver seconds of processor time; what they are for is done elsewhere."""
-    rooms = ("command.demo_command", "demo_pictures", "pipeline")
-    program = f"import sys, {', '.join(f'privpipe_flows.{room}' for room in rooms)}\n"
+    rooms = ("command.demo_command", "flows.demo_pictures", "flows.release_flow")
+    program = f"import sys, {', '.join(f'privpipe.{room}' for room in rooms)}\n"
     program += "print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.PIPE)
     modules = set(loaded.stdout.decode().split())

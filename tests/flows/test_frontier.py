@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from privpipe.command.frontier_command import frontier_command
 from privpipe.errors import OptionError
-from privpipe_flows.command.frontier_command import frontier_command
-from privpipe_flows.frontier import plan_points
+from privpipe.flows.frontier import plan_points
 from tests.motion import draw_windows, write_windows
 
 CONFIGURATION = """
@@ -44,7 +44,7 @@ def test_frontier__goes_on_and_says_what_every_filter_keeps_and_hides(
     config, out = configure(tmp_path), str(tmp_path / "out")
     given = {"out": out, "widths": "1", "tradeoffs": "10,1", "as_json": True}
     learned: list[str] = []
-    from privpipe_flows import frontier
+    from privpipe.flows import frontier
 
     learn = frontier._learn
 
@@ -99,7 +99,7 @@ def test_frontier__counts_only_steps_that_these_settings_use(
     write_windows(str(tmp_path / "windows.zarr"), draw_windows(10, 20), 100)
     config = Path(configure(tmp_path))
     usual = config.read_text()
-    from privpipe_flows import frontier
+    from privpipe.flows import frontier
 
     learn, learned = frontier._learn, 0
 
@@ -143,7 +143,7 @@ def test_frontier__workers_have_a_place_for_what_they_spill(
         assert scratch.stat().st_mode & 0o77 == 0
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("privpipe_flows.command.frontier_command.measure_frontier", stop)
+    monkeypatch.setattr("privpipe.command.frontier_command.measure_frontier", stop)
     with pytest.raises(KeyboardInterrupt):
         frontier_command(
             str(config), out=str(tmp_path / "out"), tradeoffs="10", widths="1", as_json=True

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from privpipe_flows.pipeline import run_pipeline
+from privpipe.flows.release_flow import run_pipeline
 from tests.gate.leaky_runs import make_records, write_records
 
 
@@ -33,7 +33,9 @@ def test_run__that_leaks_fails_with_its_sentence(
     config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[dict[str, Any]] = []
-    monkeypatch.setattr("privpipe_flows.pipeline.emit_event", lambda **event: told.append(event))
+    monkeypatch.setattr(
+        "privpipe.flows.release_flow.emit_event", lambda **event: told.append(event)
+    )
     state = run_pipeline(config, return_state=True)
     assert state.is_failed()
     assert "'secret' leaks" in str(state.message)

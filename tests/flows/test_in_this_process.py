@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from privpipe.flows.release_flow import run_pipeline
 from privpipe.records.chunks import ChunkPlan
 from privpipe.records.partitions import Partition
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.store.collections.ingestion.writing import write_collection
 from privpipe.store.releases.published import open_release
-from privpipe_flows.pipeline import run_pipeline
 
 SIZES = (4, 3)
 DAYS = {"monday": 240, "tuesday": 170, "wednesday": 100}

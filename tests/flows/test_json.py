@@ -15,15 +15,15 @@ import jsonschema
 import numpy as np
 import pytest
 
+from privpipe.command import main
+from privpipe.command.app import app
+from privpipe.command.output import printing_to_stderr
 from privpipe.errors import GuaranteeError
-from privpipe_flows.command import main
-from privpipe_flows.command.app import app
-from privpipe_flows.command.output import printing_to_stderr
-from privpipe_flows.demo import prepare_demo
-from privpipe_flows.pipeline import release_collection
-from privpipe_flows.runs.configuration.configuration_file import read_options
-from privpipe_flows.runs.stages.check import check_stage
-from privpipe_flows.runs.watch import Watch
+from privpipe.flows.demo import prepare_demo
+from privpipe.flows.release_flow import release_collection
+from privpipe.pipeline.configuration.configuration_file import read_options
+from privpipe.pipeline.stages.check import check_stage
+from privpipe.pipeline.watch import Watch
 from tests.flows.test_pipeline import configure
 from tests.standard import write_standard
 from tests.store.releases.test_export import make_release
@@ -109,7 +109,7 @@ def test_json__of_an_interrupted_command(monkeypatch: pytest.MonkeyPatch, ask: A
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("privpipe_flows.command.inspect_command.inspect_command", stop)
+    monkeypatch.setattr("privpipe.command.inspect_command.inspect_command", stop)
     code, found = ask("inspect", "x.zarr")
     assert (code, found["error"]["code"]) == (130, "interrupted")
 
@@ -118,7 +118,7 @@ def test_printing_to_stderr__also_catches_child_processes() -> None:
     """In a process of its own: here stdout belongs to pytest."""
     script = (
         "import os, subprocess, sys\n"
-        "from privpipe_flows.command.output import printing_to_stderr\n"
+        "from privpipe.command.output import printing_to_stderr\n"
         "with printing_to_stderr():\n"
         "    print('noise'); os.write(1, b'noise'); subprocess.run(['echo', 'noise'])\n"
         "print('answer')"
@@ -131,7 +131,7 @@ def test_printing_to_stderr__also_catches_child_processes() -> None:
 
 def test_print_document__who_stops_reading_gets_no_traceback() -> None:
     script = (
-        "import sys; from privpipe_flows.command.output import print_document\n"
+        "import sys; from privpipe.command.output import print_document\n"
         "sys.stdin.read(); print_document(['x'] * 100_000)"
     )
     command = [sys.executable, "-c", script]
@@ -181,7 +181,7 @@ def test_run_results__of_a_failure_in_any_stage(
         raise how("a value of a record")
 
     with serial_flows(), monkeypatch.context() as patch:
-        patch.setattr(f"privpipe_flows.pipeline.{stage}_task", fail)
+        patch.setattr(f"privpipe.flows.release_flow.{stage}_task", fail)
         with pytest.raises(how):
             release_collection(options, Watch())
     results = read_results(tmp_path)

@@ -19,13 +19,13 @@ from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.errors import IncompleteReleaseError, StoreError
+from privpipe.flows.release_flow import pass_gate, release_collection
+from privpipe.pipeline.configuration.run_options import RunOptions
+from privpipe.pipeline.stages.train import train_stage
+from privpipe.pipeline.watch import Watch
 from privpipe.store.access.holding.workspace import workspace_url
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.releases.published import open_release
-from privpipe_flows.pipeline import pass_gate, release_collection
-from privpipe_flows.runs.configuration.run_options import RunOptions
-from privpipe_flows.runs.stages.train import train_stage
-from privpipe_flows.runs.watch import Watch
 from tests.flows.digits_runs import N_RECORDS, assert_same, make_options
 
 pytestmark = pytest.mark.slow
@@ -38,14 +38,16 @@ Run = Callable[[RunOptions], str]
 def run_here(monkeypatch: pytest.MonkeyPatch) -> Run:
     """The whole pipeline in this process, without Prefect: the bits are those of the cluster."""
     for stage in ("check", "train", "clean", "audit", "publish"):
-        module = __import__(f"privpipe_flows.runs.stages.{stage}", fromlist=["x"])
+        module = __import__(f"privpipe.pipeline.stages.{stage}", fromlist=["x"])
         sealed = partial(run_sealed, getattr(module, f"{stage}_stage"))  # as Prefect's tasks are
-        monkeypatch.setattr(f"privpipe_flows.pipeline.{stage}_task", sealed)
-    monkeypatch.setattr("privpipe_flows.pipeline.gate_task", partial(run_sealed, pass_gate))
+        monkeypatch.setattr(f"privpipe.flows.release_flow.{stage}_task", sealed)
+    monkeypatch.setattr("privpipe.flows.release_flow.gate_task", partial(run_sealed, pass_gate))
     monkeypatch.setattr(
-        "privpipe_flows.pipeline.open_executor", lambda *_: nullcontext(LocalExecutor())
+        "privpipe.flows.release_flow.open_executor", lambda *_: nullcontext(LocalExecutor())
     )
-    monkeypatch.setattr("privpipe_flows.pipeline.create_markdown_artifact", lambda *_, **__: None)
+    monkeypatch.setattr(
+        "privpipe.flows.release_flow.create_markdown_artifact", lambda *_, **__: None
+    )
     return lambda options: release_collection(options, Watch())
 
 
@@ -56,7 +58,7 @@ def run_with(client: Client, run_here: Run, monkeypatch: pytest.MonkeyPatch) -> 
     def open_cluster(_: object, run: str, listener: Any) -> Any:
         return nullcontext(DaskExecutor(client, run, listener))
 
-    monkeypatch.setattr("privpipe_flows.pipeline.open_executor", open_cluster)
+    monkeypatch.setattr("privpipe.flows.release_flow.open_executor", open_cluster)
     return run_here
 
 
@@ -125,7 +127,7 @@ def test_run__a_changed_source_fails_the_release(
         os.utime(source / "digit" / "c" / "3")
         return train_stage(*args, **kwargs)
 
-    monkeypatch.setattr("privpipe_flows.pipeline.train_task", touch)
+    monkeypatch.setattr("privpipe.flows.release_flow.train_task", touch)
     with pytest.raises(StoreError, match="has changed since the run began") as caught:
         run_here(make_options(source, tmp_path))
     assert caught.value.code == "source-changed"
@@ -138,13 +140,13 @@ def test_run__a_changed_source_fails_the_release(
 def test_run__a_source_changed_while_the_audit_runs_fails_the_release(
     source: Path, tmp_path: Path, run_here: Run, monkeypatch: pytest.MonkeyPatch
 ):
-    from privpipe_flows.runs.stages.audit import audit_stage
+    from privpipe.pipeline.stages.audit import audit_stage
 
     def touch(*args: Any, **kwargs: Any) -> Any:
         os.utime(source / "zero" / "c" / "3")
         return audit_stage(*args, **kwargs)
 
-    monkeypatch.setattr("privpipe_flows.pipeline.audit_task", touch)
+    monkeypatch.setattr("privpipe.flows.release_flow.audit_task", touch)
     with pytest.raises(StoreError, match="has changed since the run began"):
         run_here(make_options(source, tmp_path))
     assert not (tmp_path / "release.zarr").exists()
@@ -157,7 +159,7 @@ def test_run__an_audit_that_goes_on_counts_no_record_again(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("privpipe_flows.runs.stages.audit._audit_utility", stop)
+        patch.setattr("privpipe.pipeline.stages.audit._audit_utility", stop)
         with pytest.raises(KeyboardInterrupt):
             run_here(make_options(source, tmp_path))
     monkeypatch.setattr("privpipe.store.collections.collection.Collection.count_parts", stop)
@@ -200,7 +202,7 @@ def test_run__a_chunk_damaged_in_the_workspace_is_noticed_and_written_anew(
     monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip
     data = Path(workspace_url(str(tmp_path / "release.zarr"))) / "release" / "features"
-    prove = __import__("privpipe_flows.runs.stages.clean", fromlist=["x"]).prove_receipts
+    prove = __import__("privpipe.pipeline.stages.clean", fromlist=["x"]).prove_receipts
 
     def damage(*args: Any) -> Any:
         if how == "foreign":
@@ -213,7 +215,7 @@ def test_run__a_chunk_damaged_in_the_workspace_is_noticed_and_written_anew(
         return prove(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr("privpipe_flows.runs.stages.clean.prove_receipts", damage)
+        patch.setattr("privpipe.pipeline.stages.clean.prove_receipts", damage)
         with pytest.raises(IncompleteReleaseError):
             run_here(make_options(source, tmp_path))
     assert not (tmp_path / "release.zarr").exists()
@@ -255,7 +257,7 @@ def test_run__a_full_disk_keeps_the_work_and_goes_on(
     try:
         # The check before the run would refuse it: here the disk fills up later.
         with monkeypatch.context() as patch:
-            patch.setattr("privpipe_flows.runs.stages.check.shutil.disk_usage", lambda _: _Free())
+            patch.setattr("privpipe.pipeline.stages.check.shutil.disk_usage", lambda _: _Free())
             with pytest.raises(StoreError) as caught:
                 run_with(make_options(source, disk))
         assert caught.value.code == "disk-full"

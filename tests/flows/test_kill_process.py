@@ -15,11 +15,11 @@ import pytest
 from distributed import Client
 
 from privpipe.errors import OptionError, StoreError
+from privpipe.pipeline.configuration.run_options import RunOptions
+from privpipe.pipeline.resume import begin_or_resume
+from privpipe.pipeline.stages.check import check_stage
 from privpipe.store.access.checkpoints import read_checkpoint
 from privpipe.store.access.holding.workspace import hold_workspace, workspace_url
-from privpipe_flows.runs.configuration.run_options import RunOptions
-from privpipe_flows.runs.resume import begin_or_resume
-from privpipe_flows.runs.stages.check import check_stage
 from tests.flows.digits_runs import (
     QUICK,
     RUN,

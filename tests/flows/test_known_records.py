@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from privpipe.command.account_command import account_command
 from privpipe.errors import FormatError, GuaranteeError
+from privpipe.pipeline.configuration.configuration_file import read_options
+from privpipe.pipeline.stages.check import check_stage
 from privpipe.records.partitions import Partition
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.store.collections.ingestion.writing import write_collection
-from privpipe_flows.command.account_command import account_command
-from privpipe_flows.runs.configuration.configuration_file import read_options
-from privpipe_flows.runs.stages.check import check_stage
 from tests.flows.test_noisy_run import ALONE, Bench
 from tests.standard import make_standard, write_standard
 

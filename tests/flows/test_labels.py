@@ -10,17 +10,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from privpipe.command.check_command import check_command
+from privpipe.command.frontier_command import frontier_command
+from privpipe.command.ingest_command import ingest_command
+from privpipe.command.run_command import run_command
 from privpipe.errors import GateError, InputError
+from privpipe.pipeline.configuration.configuration_file import read_options
+from privpipe.pipeline.stages import label_check
+from privpipe.pipeline.stages.check import check_stage
+from privpipe.pipeline.stages.label_check import count_labels
 from privpipe.store.collections.ingestion.ingest import IngestOptions
 from privpipe.store.sources.reading.source import SourceLayout
-from privpipe_flows.command.check_command import check_command
-from privpipe_flows.command.frontier_command import frontier_command
-from privpipe_flows.command.ingest_command import ingest_command
-from privpipe_flows.command.run_command import run_command
-from privpipe_flows.runs.configuration.configuration_file import read_options
-from privpipe_flows.runs.stages import label_check
-from privpipe_flows.runs.stages.check import check_stage
-from privpipe_flows.runs.stages.label_check import count_labels
 
 # The fit says it again, of the records that it learns from.
 pytestmark = pytest.mark.filterwarnings("ignore::privpipe.errors.LeftOutWarning")
@@ -297,7 +297,7 @@ def test_run_and_frontier__say_it_before_they_begin(
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("privpipe_flows.command.frontier_command.measure_frontier", stop)
+    monkeypatch.setattr("privpipe.command.frontier_command.measure_frontier", stop)
     with pytest.raises(KeyboardInterrupt):
         frontier_command(
             str(config), out=str(tmp_path / "out"), tradeoffs="10", widths="1", as_json=True

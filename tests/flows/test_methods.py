@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from privpipe import list_keys
+from privpipe.command.keys_command import forget_key_command
+from privpipe.flows.release_flow import run_pipeline
 from privpipe.protocols import IntArray
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.store.collections.ingestion.writing import write_collection
 from privpipe.store.releases.published import open_release
-from privpipe_flows.command.keys_command import forget_key_command
-from privpipe_flows.pipeline import run_pipeline
 from tests.flows.test_pipeline import WORKERS, configure, read_findings
 from tests.standard import write_standard
 

@@ -13,22 +13,22 @@ import numpy as np
 import pytest
 
 from privpipe.cluster.executors.executor import LocalExecutor
+from privpipe.command.account_command import account_command
 from privpipe.errors import GuaranteeError, OptionError, PrivpipeError, StoreError
+from privpipe.pipeline.configuration.configuration_file import read_options
+from privpipe.pipeline.progress_keeper import ProgressKeeper
+from privpipe.pipeline.resume import begin_or_resume, reach_stage
+from privpipe.pipeline.stages.audit_neighbours import audit_neighbours
+from privpipe.pipeline.stages.check import check_stage
+from privpipe.pipeline.stages.clean import clean_stage, plan_release
+from privpipe.pipeline.stages.preview import forecast_run
+from privpipe.pipeline.stages.publish import publish_stage
+from privpipe.pipeline.stages.train import train_stage
 from privpipe.store.access.holding.workspace import hold_workspace, remove_workspace, workspace_url
 from privpipe.store.arrays.headers import read_header
 from privpipe.store.keyring.account import Account
 from privpipe.store.keyring.keys import forget_key, list_keys
 from privpipe.store.releases.published import open_release
-from privpipe_flows.command.account_command import account_command
-from privpipe_flows.runs.configuration.configuration_file import read_options
-from privpipe_flows.runs.progress_keeper import ProgressKeeper
-from privpipe_flows.runs.resume import begin_or_resume, reach_stage
-from privpipe_flows.runs.stages.audit_neighbours import audit_neighbours
-from privpipe_flows.runs.stages.check import check_stage
-from privpipe_flows.runs.stages.clean import clean_stage, plan_release
-from privpipe_flows.runs.stages.preview import forecast_run
-from privpipe_flows.runs.stages.publish import publish_stage
-from privpipe_flows.runs.stages.train import train_stage
 from tests.standard import make_standard, write_standard
 
 N, FILTER = 600, '[method.filter]\nname = "pca"\nn_filtered = 3\n'
@@ -171,7 +171,7 @@ def test_failure__what_wrote_nothing_is_given_back_and_what_wrote_is_not(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from privpipe.cluster.passes import cleaning_pass
-    from privpipe_flows.runs.stages import clean
+    from privpipe.pipeline.stages import clean
 
     def fail(*_: Any, **__: Any) -> None:
         raise StoreError("the disk is full", remedy="")

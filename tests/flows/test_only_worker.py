@@ -19,15 +19,15 @@ import psutil
 import pytest
 from distributed import Client
 
-import privpipe_flows.pipeline
+import privpipe.flows.release_flow
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.cluster.workers.connection import ClusterOptions, connect
+from privpipe.pipeline.configuration.run_options import RunOptions
+from privpipe.pipeline.watch import Watch
 from privpipe.report.console import PlainConsole
 from privpipe.store.releases.published import check_release
-from privpipe_flows.runs.configuration.run_options import RunOptions
-from privpipe_flows.runs.watch import Watch
 from tests.flows.test_believed_source import make_old
 from tests.standard import write_standard
 from tests.store.serial_run import read_tree
@@ -85,13 +85,19 @@ def flows_on(client: Client | None) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         for stage in ("check", "train", "clean", "audit", "publish"):
-            function = getattr(privpipe_flows.pipeline, f"{stage}_stage")
-            patch.setattr(privpipe_flows.pipeline, f"{stage}_task", function)
-        patch.setattr(privpipe_flows.pipeline, "prove_task", privpipe_flows.pipeline.prove_sources)
-        patch.setattr(privpipe_flows.pipeline, "gate_task", privpipe_flows.pipeline.pass_gate)
-        patch.setattr(privpipe_flows.pipeline, "open_executor", open_executor)
-        patch.setattr(privpipe_flows.pipeline, "span", lambda _: nullcontext())
-        patch.setattr(privpipe_flows.pipeline, "create_markdown_artifact", lambda *_, **__: None)
+            function = getattr(privpipe.flows.release_flow, f"{stage}_stage")
+            patch.setattr(privpipe.flows.release_flow, f"{stage}_task", function)
+        patch.setattr(
+            privpipe.flows.release_flow, "prove_task", privpipe.flows.release_flow.prove_sources
+        )
+        patch.setattr(
+            privpipe.flows.release_flow, "gate_task", privpipe.flows.release_flow.pass_gate
+        )
+        patch.setattr(privpipe.flows.release_flow, "open_executor", open_executor)
+        patch.setattr(privpipe.flows.release_flow, "span", lambda _: nullcontext())
+        patch.setattr(
+            privpipe.flows.release_flow, "create_markdown_artifact", lambda *_, **__: None
+        )
         yield
 
 
@@ -109,7 +115,7 @@ def release(name: str, records: Path, folder: Path, client: Client | None, watch
         cluster={"workers": 0 if client is None else 1},
     )
     with flows_on(client):
-        privpipe_flows.pipeline.release_collection(run, watch)
+        privpipe.flows.release_flow.release_collection(run, watch)
 
 
 @pytest.fixture(scope="module")

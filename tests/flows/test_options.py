@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from privpipe.errors import OptionError
-from privpipe_flows.runs.configuration.configuration_file import read_options
-from privpipe_flows.runs.configuration.run_options import RunOptions
-from privpipe_flows.runs.run import digest_options
+from privpipe.pipeline.configuration.configuration_file import read_options
+from privpipe.pipeline.configuration.run_options import RunOptions
+from privpipe.pipeline.run import digest_options
 
 GOOD = """\
 [collection]

@@ -14,20 +14,20 @@ import numpy as np
 import pytest
 
 from privpipe import open_model, open_release
+from privpipe.command.check_command import check_command
+from privpipe.command.compare_command import compare_command
+from privpipe.command.dry_run import dry_run_command
+from privpipe.command.frontier_command import frontier_command
+from privpipe.command.run_command import resume_command, run_command
 from privpipe.errors import InputError, OptionError, StoreError
-from privpipe_flows.command.check_command import check_command
-from privpipe_flows.command.compare_command import compare_command
-from privpipe_flows.command.dry_run import dry_run_command
-from privpipe_flows.command.frontier_command import frontier_command
-from privpipe_flows.command.run_command import resume_command, run_command
-from privpipe_flows.pipeline import run_pipeline
-from privpipe_flows.runs.configuration.configuration_file import read_options
-from privpipe_flows.runs.stages import round_plan
-from privpipe_flows.runs.stages.check import check_stage
-from privpipe_flows.runs.stages.group_check import plan_groups
-from privpipe_flows.runs.stages.label_check import count_labels
-from privpipe_flows.runs.stages.round_plan import plan_rounds
-from privpipe_flows.runs.trusted_code import confirm_code, remember_code
+from privpipe.flows.release_flow import run_pipeline
+from privpipe.pipeline.configuration.configuration_file import read_options
+from privpipe.pipeline.stages import round_plan
+from privpipe.pipeline.stages.check import check_stage
+from privpipe.pipeline.stages.group_check import plan_groups
+from privpipe.pipeline.stages.label_check import count_labels
+from privpipe.pipeline.stages.round_plan import plan_rounds
+from privpipe.pipeline.trusted_code import confirm_code, remember_code
 from tests.motion import draw_windows, write_windows
 
 CONVOLUTION = Path(__file__).parents[1] / "examples" / "convolution.py"

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import scipy.optimize as so
 
+from flows.reproduce.paper_adversaries import descend_bfgs, measure_papers_accuracy
 from privpipe.protocols import FloatArray
-from privpipe_flows.reproduce.paper_adversaries import descend_bfgs, measure_papers_accuracy
 
 
 @pytest.mark.parametrize("n_steps", [1, 7, 50])

@@ -12,14 +12,14 @@ import pytest
 import zarr
 
 from privpipe.errors import InputError, OptionError, StoreError
+from privpipe.flows.demo import N_ORIGINALS, write_digits
+from privpipe.flows.release_flow import run_pipeline
 from privpipe.records.holdout import make_split
 from privpipe.records.memory import Records
 from privpipe.sanitizers.null_space.algorithm_1 import NullSpaceCleaner, fit_null_space_cleaner
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
 from privpipe.store.models.artifacts import open_model
 from privpipe.store.releases.published import open_release
-from privpipe_flows.demo import N_ORIGINALS, write_digits
-from privpipe_flows.pipeline import run_pipeline
 from tests.standard import make_standard, write_standard
 
 LINEAR = 'adversaries = ["least_squares", "logistic"]'
@@ -192,8 +192,8 @@ def test_run_pipeline__audits_repeats_as_the_originals(tmp_path: Path) -> None:
 def test_check__refuses_before_a_cluster_is_touched(
     tmp_path: Path, changes: dict[str, str], kind: type[Exception], expected: str
 ) -> None:
-    from privpipe_flows.runs.configuration.configuration_file import read_options
-    from privpipe_flows.runs.stages.check import check_stage
+    from privpipe.pipeline.configuration.configuration_file import read_options
+    from privpipe.pipeline.stages.check import check_stage
 
     write_standard(str(tmp_path / "records.zarr"), 100)
     with pytest.raises(kind, match=expected):
@@ -201,8 +201,8 @@ def test_check__refuses_before_a_cluster_is_touched(
 
 
 def test_check__refuses_output_inside_input(tmp_path: Path) -> None:
-    from privpipe_flows.runs.configuration.configuration_file import read_options
-    from privpipe_flows.runs.stages.check import check_stage
+    from privpipe.pipeline.configuration.configuration_file import read_options
+    from privpipe.pipeline.stages.check import check_stage
 
     write_standard(str(tmp_path / "records.zarr"), 100)
     (tmp_path / "link").symlink_to(tmp_path / "records.zarr")

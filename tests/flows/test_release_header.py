@@ -18,13 +18,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from privpipe.errors import FormatError, OptionError
+from privpipe.pipeline.configuration.run_options import RunOptions
+from privpipe.pipeline.stages.check import check_stage
 from privpipe.sanitizers import METHODS
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
 from privpipe.store.releases.export import export_release
 from privpipe.store.releases.published import check_release, open_release
 from privpipe.store.sources.reading.source import SourceLayout
-from privpipe_flows.runs.configuration.run_options import RunOptions
-from privpipe_flows.runs.stages.check import check_stage
 from tests.sanitizers.test_contract_rows import ROWS
 from tests.standard import write_standard
 from tests.store.serial_run import make_options, run_serially, serial_flows

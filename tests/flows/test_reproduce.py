@@ -16,12 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from flows.reproduce import registry
+from flows.reproduce.registry import FIGURES, PaperFigure, run_reproduction
+from flows.reproduce.result import CELL_SCHEMA, Reproduction, compare_cell
 from privpipe.errors import InputError, OptionError
+from privpipe.pipeline import steps
+from privpipe.pipeline.steps import Steps, expect_steps, step
 from privpipe.report.style import render_svg
-from privpipe_flows.reproduce import registry, steps
-from privpipe_flows.reproduce.registry import FIGURES, PaperFigure, run_reproduction
-from privpipe_flows.reproduce.result import CELL_SCHEMA, Reproduction, compare_cell
-from privpipe_flows.reproduce.steps import Steps, expect_steps, step
 
 
 @pytest.mark.parametrize(
@@ -200,7 +201,7 @@ def test_run_reproduction__killed_on_real_faces_repeats_nothing(
     paper_data: Path, tmp_path: Path
 ) -> None:
     """Ctrl-C of the command itself, then again."""
-    command = [sys.executable, "-c", "from privpipe_flows.command import main; main()", "reproduce"]
+    command = [sys.executable, "-m", "flows.reproduce"]
     command += ["hamm-genki", "--small", "--data", str(paper_data), "--json"]
     environment = {**os.environ, "PRIVPIPE_CACHE": str(tmp_path), "PYTHONUNBUFFERED": "1"}
     first = subprocess.Popen(

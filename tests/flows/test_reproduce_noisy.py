@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from privpipe_flows.reproduce import hamm_noisy, noisy_trials
-from privpipe_flows.reproduce.hamm_accuracies import Trial
-from privpipe_flows.reproduce.hamm_noisy import reproduce_noisy
-from privpipe_flows.reproduce.noisy_trials import (
+from flows.reproduce import hamm_noisy, noisy_trials
+from flows.reproduce.hamm_accuracies import Trial
+from flows.reproduce.hamm_noisy import reproduce_noisy
+from flows.reproduce.noisy_trials import (
     Choice,
     judge_noisy,
     list_choices,
     score_choice,
 )
-from privpipe_flows.reproduce.paper_adversaries import ADVERSARIES
-from privpipe_flows.reproduce.result import Reproduction
-from privpipe_flows.reproduce.steps import Steps, follow_steps
+from flows.reproduce.paper_adversaries import ADVERSARIES
+from flows.reproduce.result import Reproduction
+from privpipe.pipeline.steps import Steps, follow_steps
 
 
 @pytest.fixture(autouse=True)

@@ -11,18 +11,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flows.reproduce import sppm_synthetic
+from flows.reproduce.registry import run_reproduction
+from flows.reproduce.result import Reproduction
+from flows.reproduce.sppm_census import reproduce_census
+from flows.reproduce.sppm_measures import attack_drawn_records
+from flows.reproduce.sppm_movie import reproduce_movie
+from flows.reproduce.sppm_synthetic import reproduce_synthetic
 from privpipe.errors import InputError
+from privpipe.pipeline.steps import Steps, follow_steps
 from privpipe.report.style import render_svg
 from privpipe.sanitizers.mapping.exponential import keep_symbols
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
-from privpipe_flows.reproduce import sppm_synthetic
-from privpipe_flows.reproduce.registry import run_reproduction
-from privpipe_flows.reproduce.result import Reproduction
-from privpipe_flows.reproduce.sppm_census import reproduce_census
-from privpipe_flows.reproduce.sppm_measures import attack_drawn_records
-from privpipe_flows.reproduce.sppm_movie import reproduce_movie
-from privpipe_flows.reproduce.sppm_synthetic import reproduce_synthetic
-from privpipe_flows.reproduce.steps import Steps, follow_steps
 
 GENRES = ("Action", "Comedy", "Drama", "Horror", "Musical", "Romance", "Sci-Fi", "War")
 

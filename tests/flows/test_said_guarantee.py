@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from privpipe.pipeline.stages.publish import _name_promise, _say_guarantee
 from privpipe.protocols import Guarantee
 from privpipe.sanitizers.minimax.linear_filter import promise_nothing
-from privpipe_flows.runs.stages.publish import _name_promise, _say_guarantee
 
 
 @pytest.mark.parametrize("method", ["minimax", "pca", "unknown"])

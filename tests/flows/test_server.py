@@ -74,7 +74,7 @@ def test_run__records_its_stages_on_a_server(server: str, tmp_path: Path) -> Non
     config = configure(tmp_path)
     environment |= {"PREFECT_API_URL": server, "PREFECT_HOME": str(tmp_path / "home")}
     done = subprocess.run(
-        [sys.executable, "-c", "from privpipe_flows.command import main; main()", "run", config],
+        [sys.executable, "-c", "from privpipe.command import main; main()", "run", config],
         env=environment,
         capture_output=True,
         text=True,

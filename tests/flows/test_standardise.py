@@ -7,19 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from privpipe.command.configuration import init_command
 from privpipe.errors import OptionError
+from privpipe.flows.comparison import plan_entries
+from privpipe.flows.frontier import Point, _learn
+from privpipe.flows.release_flow import run_pipeline
+from privpipe.pipeline.configuration.configuration_file import read_options
+from privpipe.pipeline.run import digest_options
+from privpipe.pipeline.stages.check import check_stage
 from privpipe.records.memory import Records
 from privpipe.sanitizers.composed.chain import Chain
 from privpipe.sanitizers.composed.standardiser import Standardiser
 from privpipe.store.models.artifacts import open_model
 from privpipe.store.releases.published import open_release
-from privpipe_flows.command.configuration import init_command
-from privpipe_flows.comparison import plan_entries
-from privpipe_flows.frontier import Point, _learn
-from privpipe_flows.pipeline import run_pipeline
-from privpipe_flows.runs.configuration.configuration_file import read_options
-from privpipe_flows.runs.run import digest_options
-from privpipe_flows.runs.stages.check import check_stage
 from tests.flows.test_pipeline import configure
 from tests.standard import make_standard, write_standard
 
@@ -65,7 +65,7 @@ def test_digest_options__of_a_run_without_it_knows_no_such_key(tmp_path: Path) -
     asked: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "privpipe_flows.runs.run.json.dumps", lambda x, **_: asked.append(repr(x)) or "{}"
+            "privpipe.pipeline.run.json.dumps", lambda x, **_: asked.append(repr(x)) or "{}"
         )
         digest_options(plain)
         digest_options(given)

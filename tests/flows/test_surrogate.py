@@ -77,9 +77,9 @@ METHODS["toy"] = Method(
 )
 RECORD_MAPS["toy"] = Toy
 
-from privpipe_flows.runs.configuration.configuration_file import read_options
-from privpipe_flows.pipeline import run_pipeline
-from privpipe_flows.runs.stages.check import check_stage
+from privpipe.pipeline.configuration.configuration_file import read_options
+from privpipe.flows.release_flow import run_pipeline
+from privpipe.pipeline.stages.check import check_stage
 
 for config in sys.argv[2:]:
     run_pipeline(config) if sys.argv[1] == "run" else check_stage(read_options(config))

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from privpipe.errors import GuaranteeError
+from privpipe.flows.release_flow import run_pipeline
 from privpipe.sanitizers.null_space.maps import linear_cleaner
-from privpipe_flows.pipeline import run_pipeline
 from tests.flows.test_pipeline import configure
 from tests.standard import write_standard
 

@@ -124,7 +124,7 @@ METHOD = Method(
 
 IN_TURN = """
 import contextlib, io, json, sys
-from privpipe_flows.command import main
+from privpipe.command import main
 answers = []
 for arguments in json.loads(sys.argv[1]):
     sys.argv = ["privpipe", *arguments]
@@ -151,15 +151,14 @@ class House:
 
     def __init__(self, folder: Path, prefect_url: str) -> None:
         self.folder = folder
-        for package in ("privpipe", "privpipe_flows"):
-            # With what was compiled: each of the processes would compile the whole house again.
-            shutil.copytree(ROOT / package, folder / "house" / package)
+        # With what was compiled: each of the processes would compile the whole house again.
+        shutil.copytree(ROOT / "privpipe", folder / "house" / "privpipe")
         (folder / "house" / WING / "toy.py").write_text(TOY.lstrip())
         rows = folder / "house" / WING / "__init__.py"
         row = "\nfrom privpipe.sanitizers.null_space import toy\nMETHODS += (toy.METHOD,)\n"
         rows.write_text(rows.read_text() + row)
         command = folder / "privpipe"
-        command.write_text("from privpipe_flows.command import main\n\nmain()\n")
+        command.write_text("from privpipe.command import main\n\nmain()\n")
         self.command = (sys.executable, str(command))
         (folder / "in_turn").write_text(IN_TURN)
         self.in_turn = (sys.executable, str(folder / "in_turn"))

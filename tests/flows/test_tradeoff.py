@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from privpipe.command.tradeoff_command import tradeoff_command
 from privpipe.errors import OptionError
-from privpipe_flows.command.tradeoff_command import tradeoff_command
 from tests.flows.test_methods import configure, configure_mapping, write_profiles
 from tests.standard import write_standard
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from privpipe.pipeline.configuration.run_options import RunOptions
 from privpipe.records.partitions import Partition
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.store.collections.ingestion.writing import write_collection
-from privpipe_flows.runs.configuration.run_options import RunOptions
 
 N_RECORDS, N_FEATURES, CHUNK_ROWS = 6000, 4, 1000
 

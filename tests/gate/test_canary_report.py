@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-import privpipe_flows.pipeline
+import privpipe.flows.release_flow
 from privpipe.errors import GateError
+from privpipe.flows.comparison import compare_collection
+from privpipe.pipeline.watch import Watch
 from privpipe.report.console import PlainConsole
-from privpipe_flows.comparison import compare_collection
-from privpipe_flows.runs.watch import Watch
 from tests.flows.canaries import Canaries
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 from tests.store.serial_run import run_serially, serial_flows
@@ -33,12 +33,14 @@ def test_canary__nothing_that_is_written_or_told_holds_a_value(
     records = make_records(2400)
     write_records(str(tmp_path / "records.zarr"), records | {"copy": records["secret"]})
     told: list[Any] = []
-    monkeypatch.setattr(privpipe_flows.pipeline, "emit_event", lambda **given: told.append(given))
     monkeypatch.setattr(
-        privpipe_flows.pipeline, "FlowRunContext", SimpleNamespace(get=lambda: True)
+        privpipe.flows.release_flow, "emit_event", lambda **given: told.append(given)
     )
     monkeypatch.setattr(
-        privpipe_flows.pipeline, "create_markdown_artifact", lambda text, **_: told.append(text)
+        privpipe.flows.release_flow, "FlowRunContext", SimpleNamespace(get=lambda: True)
+    )
+    monkeypatch.setattr(
+        privpipe.flows.release_flow, "create_markdown_artifact", lambda text, **_: told.append(text)
     )
     given: dict[str, Any] = {
         "release": {"include": ["copy"]},

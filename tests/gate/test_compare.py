@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-import privpipe_flows.comparison
+import privpipe.flows.comparison
 from privpipe.attacks.kinds import inference
 from privpipe.errors import OptionError, RankError
+from privpipe.flows.comparison import compare_collection
+from privpipe.pipeline.configuration.run_options import RunOptions
+from privpipe.pipeline.watch import Watch
 from privpipe.report.console import PlainConsole
-from privpipe_flows.comparison import compare_collection
-from privpipe_flows.runs.configuration.run_options import RunOptions
-from privpipe_flows.runs.watch import Watch
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 
 LEACE = {"label": "eraser <b>", "method": {"name": "leace"}}
@@ -45,17 +45,17 @@ def test_compare__ranks_methods_and_goes_on_where_it_was_stopped(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = make(folder, LEACE, WIDE)
-    measure, attacked = privpipe_flows.comparison._measure, []
+    measure, attacked = privpipe.flows.comparison._measure, []
 
     def stop_at_the_second(entry: Any, *rest: Any) -> Any:
         if entry.label != "eraser <b>":
             raise KeyboardInterrupt
         return measure(entry, *rest)
 
-    monkeypatch.setattr(privpipe_flows.comparison, "_measure", stop_at_the_second)
+    monkeypatch.setattr(privpipe.flows.comparison, "_measure", stop_at_the_second)
     with pytest.raises(KeyboardInterrupt):
         compare(options)
-    monkeypatch.setattr(privpipe_flows.comparison, "_measure", measure)
+    monkeypatch.setattr(privpipe.flows.comparison, "_measure", measure)
     run = inference._attack
     monkeypatch.setattr(
         inference, "_attack", lambda e, p, o, *r: attacked.append(o.attack) or run(e, p, o, *r)
@@ -79,14 +79,14 @@ def test_compare__ranks_methods_and_goes_on_where_it_was_stopped(
 def test_compare__one_entry_that_cannot_be_fitted_does_not_stop_the_others(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train = privpipe_flows.comparison.train_stage
+    train = privpipe.flows.comparison.train_stage
 
     def fail(run: Any, executor: Any) -> Any:
         if run.method.name == "null_space":
             raise RankError("The design is singular.", remedy="Add a ridge.")
         return train(run, executor)
 
-    monkeypatch.setattr(privpipe_flows.comparison, "train_stage", fail)
+    monkeypatch.setattr(privpipe.flows.comparison, "train_stage", fail)
     erased, failed = compare(make(folder, LEACE, NARROW))["entries"]
     assert "verdict" in erased
     assert failed["error"].startswith("The design is singular")

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from privpipe.errors import FormatError, GateError, GuaranteeError
+from privpipe.pipeline.stages.check import check_stage
+from privpipe.pipeline.stages.earlier import find_earlier
+from privpipe.pipeline.stages.weaker_limits import list_weaker_limits
 from privpipe.store.keyring.account import find_account
 from privpipe.store.keyring.release_register import read_releases, register_release
 from privpipe.store.releases.published import open_release
-from privpipe_flows.runs.stages.check import check_stage
-from privpipe_flows.runs.stages.earlier import find_earlier
-from privpipe_flows.runs.stages.weaker_limits import list_weaker_limits
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 from tests.store.serial_run import run_serially, serial_flows, write_small_collection
 from tests.store.test_noisy_crash_points import make_noisy

@@ -10,23 +10,23 @@ from typing import Any
 
 import pytest
 
-import privpipe_flows.pipeline
+import privpipe.flows.release_flow
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.kinds import inference
 from privpipe.errors import GateError, OptionError, PrivpipeError, StoreError
+from privpipe.pipeline.approval import approve_release
+from privpipe.pipeline.configuration.run_options import AuditOptions, GateSection, RunOptions
+from privpipe.pipeline.resume import is_published
+from privpipe.pipeline.run import find_attack_options
+from privpipe.pipeline.stages import audit_attacks
+from privpipe.pipeline.stages.gate import check_gated, judge_findings
+from privpipe.pipeline.stages.gate_check import GateNeeds
+from privpipe.pipeline.stages.label_check import LabelFindings
+from privpipe.pipeline.stages.sample_check import SampleFindings
+from privpipe.pipeline.stages.weaker_limits import list_weaker_limits
 from privpipe.store.access.holding.workspace import has_workspace, read_state
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.releases.published import open_release
-from privpipe_flows.runs.approval import approve_release
-from privpipe_flows.runs.configuration.run_options import AuditOptions, GateSection, RunOptions
-from privpipe_flows.runs.resume import is_published
-from privpipe_flows.runs.run import find_attack_options
-from privpipe_flows.runs.stages import audit_attacks
-from privpipe_flows.runs.stages.gate import check_gated, judge_findings
-from privpipe_flows.runs.stages.gate_check import GateNeeds
-from privpipe_flows.runs.stages.label_check import LabelFindings
-from privpipe_flows.runs.stages.sample_check import SampleFindings
-from privpipe_flows.runs.stages.weaker_limits import list_weaker_limits
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 from tests.store.serial_run import run_serially, serial_flows
 
@@ -217,9 +217,9 @@ def test_check__refuses_a_gate_that_cannot_be_passed(
     folder: Path, changes: dict[str, Any], kind: type[PrivpipeError], expected: str
 ) -> None:
     with pytest.raises(kind, match=expected):
-        privpipe_flows.pipeline.check_stage(make_leaky_options(folder, **changes))
+        privpipe.flows.release_flow.check_stage(make_leaky_options(folder, **changes))
     ungated = {**changes, "gate": {"enforce": False}}
-    privpipe_flows.pipeline.check_stage(make_leaky_options(folder, **ungated))
+    privpipe.flows.release_flow.check_stage(make_leaky_options(folder, **ungated))
 
 
 def findings(**changes: Any) -> dict[str, Any]:

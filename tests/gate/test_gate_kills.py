@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from privpipe.errors import GateError
+from privpipe.pipeline.approval import approve_release
+from privpipe.pipeline.configuration.run_options import RunOptions
 from privpipe.store.access.location import open_store, read_bytes
 from privpipe.store.releases.published import open_release
-from privpipe_flows.runs.approval import approve_release
-from privpipe_flows.runs.configuration.run_options import RunOptions
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 from tests.store.serial_run import run_serially, serial_flows
 
@@ -63,25 +63,25 @@ def run_killed(options: RunOptions, target: str, *, after: bool = False) -> None
 
 
 BEFORE_THE_GATE = [
-    ("privpipe_flows.pipeline.audit_task", False),
-    ("privpipe_flows.runs.stages.audit_attacks.distribute_attacks", True),
-    ("privpipe_flows.pipeline.audit_task", True),
-    ("privpipe_flows.runs.stages.gate.write_case", False),
-    ("privpipe_flows.runs.stages.gate.write_case", True),
-    ("privpipe_flows.pipeline.write_report", False),
-    ("privpipe_flows.pipeline.write_report", True),
-    ("privpipe_flows.pipeline.tell_gate", True),
-    ("privpipe_flows.pipeline.check_gated", False),
+    ("privpipe.flows.release_flow.audit_task", False),
+    ("privpipe.pipeline.stages.audit_attacks.distribute_attacks", True),
+    ("privpipe.flows.release_flow.audit_task", True),
+    ("privpipe.pipeline.stages.gate.write_case", False),
+    ("privpipe.pipeline.stages.gate.write_case", True),
+    ("privpipe.flows.release_flow.write_report", False),
+    ("privpipe.flows.release_flow.write_report", True),
+    ("privpipe.flows.release_flow.tell_gate", True),
+    ("privpipe.flows.release_flow.check_gated", False),
 ]
 BEHIND_THE_GATE = [
-    ("privpipe_flows.runs.stages.gate.read_approval", True),
-    ("privpipe_flows.pipeline.publish_task", False),
-    ("privpipe_flows.runs.stages.publish.check_unchanged", False),
-    ("privpipe_flows.runs.stages.publish.note_release", False),
-    ("privpipe_flows.runs.stages.publish.note_release", True),
-    ("privpipe_flows.runs.stages.publish.publish_model", False),
-    ("privpipe_flows.runs.stages.publish.publish_model", True),
-    ("privpipe_flows.runs.stages.publish.publish_release", False),
+    ("privpipe.pipeline.stages.gate.read_approval", True),
+    ("privpipe.flows.release_flow.publish_task", False),
+    ("privpipe.pipeline.stages.publish.check_unchanged", False),
+    ("privpipe.pipeline.stages.publish.note_release", False),
+    ("privpipe.pipeline.stages.publish.note_release", True),
+    ("privpipe.pipeline.stages.publish.publish_model", False),
+    ("privpipe.pipeline.stages.publish.publish_model", True),
+    ("privpipe.pipeline.stages.publish.publish_release", False),
 ]
 
 
@@ -96,7 +96,7 @@ def test_kill__at_every_boundary_shows_nothing_ungated(place: str) -> None:
         run_serially(options)
     assert not is_visible(options)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("privpipe_flows.runs.approval._write", _die)
+        patch.setattr("privpipe.pipeline.approval._write", _die)
         with pytest.raises(KilledError):
             approve_release(options.release.path, "A", "B")
     with pytest.raises(GateError, match="'secret' leaks"):  # an approval that was not finished
@@ -105,7 +105,7 @@ def test_kill__at_every_boundary_shows_nothing_ungated(place: str) -> None:
     for target, after in BEHIND_THE_GATE:
         run_killed(options, target, after=after)
         assert not is_visible(options), target
-    run_killed(options, "privpipe_flows.runs.stages.publish.publish_release", after=True)
+    run_killed(options, "privpipe.pipeline.stages.publish.publish_release", after=True)
     run_serially(options)
     gate = open_release(options.release.path).attrs["privpipe"]["audit"]["gate"]
     assert gate["state"] == "approved"

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from privpipe.errors import FormatError, GateError, OptionError, StoreError
+from privpipe.pipeline.stages import audit_attacks
+from privpipe.pipeline.stages.check import check_stage
+from privpipe.pipeline.stages.earlier import find_earlier
+from privpipe.pipeline.stages.weaker_limits import list_weaker_limits
 from privpipe.store.access.holding.workspace import read_state
 from privpipe.store.keyring.keyformat import KeyBinding, KeyEntry
 from privpipe.store.releases.published import open_release
-from privpipe_flows.runs.stages import audit_attacks
-from privpipe_flows.runs.stages.check import check_stage
-from privpipe_flows.runs.stages.earlier import find_earlier
-from privpipe_flows.runs.stages.weaker_limits import list_weaker_limits
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 from tests.gate.test_broken_releases import break_map
 from tests.store.serial_run import run_serially, serial_flows

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from privpipe.errors import GateError, InputError, OptionError, PrivpipeError, StoreError
+from privpipe.pipeline.approval import approve_release, read_approval, write_case
+from privpipe.pipeline.configuration.configuration_file import read_options
+from privpipe.pipeline.configuration.run_options import RunOptions
+from privpipe.pipeline.stages.check import check_stage
 from privpipe.store.access.holding.workspace import RunState, write_state
-from privpipe_flows.runs.approval import approve_release, read_approval, write_case
-from privpipe_flows.runs.configuration.configuration_file import read_options
-from privpipe_flows.runs.configuration.run_options import RunOptions
-from privpipe_flows.runs.stages.check import check_stage
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 from tests.store.serial_run import run_serially, serial_flows
 

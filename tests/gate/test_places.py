@@ -13,14 +13,14 @@ import pytest
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.cluster.passes.cleaning_pass import CleaningJob, clean_chunks
 from privpipe.errors import GateError
+from privpipe.pipeline.configuration.run_options import RunOptions
+from privpipe.pipeline.resume import begin_or_resume
+from privpipe.pipeline.stages.audit_places import audit_places
+from privpipe.pipeline.stages.check import check_stage
+from privpipe.pipeline.stages.clean import clean_stage, plan_release
+from privpipe.pipeline.stages.gate import judge_findings
+from privpipe.pipeline.stages.train import train_stage
 from privpipe.store.access.holding.workspace import hold_workspace, workspace_url
-from privpipe_flows.runs.configuration.run_options import RunOptions
-from privpipe_flows.runs.resume import begin_or_resume
-from privpipe_flows.runs.stages.audit_places import audit_places
-from privpipe_flows.runs.stages.check import check_stage
-from privpipe_flows.runs.stages.clean import clean_stage, plan_release
-from privpipe_flows.runs.stages.gate import judge_findings
-from privpipe_flows.runs.stages.train import train_stage
 from tests.gate.leaky_runs import CHUNK_ROWS, make_leaky_options, make_records, write_records
 from tests.store.serial_run import run_serially, serial_flows
 

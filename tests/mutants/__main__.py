@@ -30,7 +30,7 @@ PATIENCE = 900
 LOADED = ("numba", "pandas", "pydantic", "pytest", "scipy.optimize", "sklearn.ensemble", "xarray")
 """Imported once: each mutant's tests run in a fork. Nothing of the copy is among them."""
 
-OWN = {"conftest", "flows", "privpipe", "privpipe_flows", "tests"}
+OWN = {"conftest", "flows", "privpipe", "tests"}
 
 
 def main() -> int:
@@ -75,7 +75,6 @@ def _copy(folder: Path) -> Path:
             shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "_build"))
         else:
             shutil.copy2(source, target)
-    (folder / "privpipe_flows").symlink_to("flows")
     # Compiled once, and anew where the source is not what was compiled, whatever the time says.
     compileall.compile_dir(folder, quiet=1, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
     return folder

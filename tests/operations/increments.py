@@ -11,17 +11,17 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.cluster.executors.executor import Executor, LocalExecutor
+from privpipe.pipeline.configuration.configuration_file import read_options
+from privpipe.pipeline.configuration.run_options import RunOptions
+from privpipe.pipeline.increments.increment import Stages, release_increment
+from privpipe.pipeline.increments.scope import Scope
+from privpipe.pipeline.stages.audit import audit_stage
+from privpipe.pipeline.stages.clean import clean_stage
+from privpipe.pipeline.stages.train import train_stage
+from privpipe.pipeline.watch import Watch
 from privpipe.store.collections.growing_collection import append_partition
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
 from privpipe.store.sources.reading.source import SourceLayout
-from privpipe_flows.runs.configuration.configuration_file import read_options
-from privpipe_flows.runs.configuration.run_options import RunOptions
-from privpipe_flows.runs.increments.increment import Stages, release_increment
-from privpipe_flows.runs.increments.scope import Scope
-from privpipe_flows.runs.stages.audit import audit_stage
-from privpipe_flows.runs.stages.clean import clean_stage
-from privpipe_flows.runs.stages.train import train_stage
-from privpipe_flows.runs.watch import Watch
 
 CONFIGURATION = """
 [collection]

@@ -16,7 +16,7 @@ from privpipe.cluster.workers.deployed import describe_configuration
 from privpipe.cluster.workers.monitoring.metrics import GAUGES
 from privpipe.cluster.workers.monitoring.progress import GATES, STAGES
 from privpipe.errors import OptionError
-from privpipe_flows.runs.scheduling.deployment_file import read_automations, read_deployments
+from privpipe.pipeline.scheduling.deployment_file import read_automations, read_deployments
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
@@ -37,8 +37,8 @@ def test_deployments__of_the_repository_are_taken() -> None:
         ("config_path: run.toml }", "config_paht: run.toml }", "did you mean 'config_path'"),
         ("strategy: CANCEL_NEW", "strategy: ENQUEUE", "finds another at work"),
         (
-            "privpipe_flows.deployments.release",
-            "privpipe_flows.deployments.releases",
+            "privpipe.flows.deployments.release",
+            "privpipe.flows.deployments.releases",
             "not installed",
         ),
         ("enforce_parameter_schema: true", "enforce_parameter_schema: false", "check parameters"),

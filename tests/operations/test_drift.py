@@ -7,7 +7,7 @@ import pytest
 
 from privpipe.errors import GateError
 from privpipe.numerics.regression.moments import CoMoments
-from privpipe_flows.runs.increments.drift import Reference, check_drift, measure_drift
+from privpipe.pipeline.increments.drift import Reference, check_drift, measure_drift
 
 
 def measure(rng: np.random.Generator, shift: float, n: int) -> float:

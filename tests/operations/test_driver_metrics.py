@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from privpipe.cluster.events import Event
+from privpipe.pipeline.watch import Watch
 from privpipe.report.console import PlainConsole
-from privpipe_flows.runs.watch import Watch
 from tests.cluster.workers.test_monitoring import read_gauges
 
 

@@ -15,7 +15,14 @@ import numpy as np
 import pytest
 
 import privpipe
+from privpipe.command.erase_command import erase_command
+from privpipe.command.export_command import export_command
 from privpipe.errors import GateError, OptionError, PrivpipeError, StoreError
+from privpipe.flows.release_flow import release_collection
+from privpipe.pipeline.configuration.configuration_file import read_options
+from privpipe.pipeline.configuration.run_options import RunOptions
+from privpipe.pipeline.erasure.erase import ErasureOptions, erase_records, plan_erasure
+from privpipe.pipeline.watch import Watch
 from privpipe.store.access.holding.workspace import hold_workspace
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.erasing import Wanted, digest_of
@@ -25,13 +32,6 @@ from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
 from privpipe.store.collections.ingestion.write_statistics import read_statistics
 from privpipe.store.releases.published import check_release
 from privpipe.store.sources.reading.source import SourceLayout
-from privpipe_flows.command.erase_command import erase_command
-from privpipe_flows.command.export_command import export_command
-from privpipe_flows.pipeline import release_collection
-from privpipe_flows.runs.configuration.configuration_file import read_options
-from privpipe_flows.runs.configuration.run_options import RunOptions
-from privpipe_flows.runs.erasure.erase import ErasureOptions, erase_records, plan_erasure
-from privpipe_flows.runs.watch import Watch
 from tests.flows.canaries import Canaries, search_tree
 from tests.operations.increments import day, release
 from tests.store.collections.test_append_crash_points import dying

@@ -22,10 +22,10 @@ from hypothesis.stateful import (
 
 import privpipe
 from privpipe.errors import OptionError, StoreError
+from privpipe.pipeline.increments import increment
+from privpipe.pipeline.increments.withdraw import withdraw_partition
 from privpipe.store.access.holding.workspace import hold_workspace
 from privpipe.store.models.artifacts import open_model
-from privpipe_flows.runs.increments import increment
-from privpipe_flows.runs.increments.withdraw import withdraw_partition
 from tests.operations.increments import append, configure, release
 
 SMALL = "PRIVPIPE_TEST_LONG" not in os.environ

@@ -9,8 +9,8 @@ import pytest
 
 import privpipe
 from privpipe.errors import OptionError, StoreError
+from privpipe.pipeline.increments import increment
 from privpipe.store.collections.growing_collection import read_partitions
-from privpipe_flows.runs.increments import increment
 from tests.operations.increments import append, configure, release
 
 RECORDS = [np.random.default_rng(n).normal(size=(45, 3)).round(4) for n in range(3)]

@@ -9,10 +9,10 @@ import pytest
 
 import privpipe
 from privpipe.errors import InputError
+from privpipe.pipeline.configuration.configuration_file import read_options
 from privpipe.store.collections.growing_collection import append_partition
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
 from privpipe.store.sources.reading.source import SourceLayout
-from privpipe_flows.runs.configuration.configuration_file import read_options
 from tests.operations.increments import CONFIGURATION, day, release
 
 COLUMNS = SourceLayout(labels=("sign", "club"))

@@ -10,18 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from privpipe import Records
-from privpipe.errors import StoreError
-from privpipe.report.style import render_png
-from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions, fit_minimax_filter
-from privpipe_flows.reproduce.hamm import present_accuracies
-from privpipe_flows.reproduce.hamm_accuracies import (
+from flows.reproduce.hamm import present_accuracies
+from flows.reproduce.hamm_accuracies import (
     Accuracies,
     draw_har_trial,
     measure_genki,
     measure_har,
     read_genki_trial,
 )
+from privpipe import Records
+from privpipe.errors import StoreError
+from privpipe.report.style import render_png
+from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions, fit_minimax_filter
 
 pytestmark = [pytest.mark.paper, pytest.mark.slow]
 

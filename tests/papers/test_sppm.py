@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flows.reproduce.sppm_census import reproduce_census
+from flows.reproduce.sppm_problems import load_census, make_toy
 from privpipe import SparseMapping, certify_mapping, solve_privacy_mapping
 from privpipe.protocols import FloatArray, IntArray
-from privpipe_flows.reproduce.sppm_census import reproduce_census
-from privpipe_flows.reproduce.sppm_problems import load_census, make_toy
 
 pytestmark = pytest.mark.paper
 

@@ -11,13 +11,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from privpipe.attacks.moments.null_space_privacy import measure_null_space_privacy
-from privpipe.errors import InputError, OptionError
-from privpipe.sanitizers.null_space.algorithm_1 import fit_null_space_cleaner
-from privpipe.sanitizers.null_space.algorithm_2 import fit_targeted_cleaner
-from privpipe.sanitizers.null_space.maps.null_space_cleaner import NullSpaceCleaner
-from privpipe_flows.reproduce.registry import run_reproduction
-from privpipe_flows.reproduce.xu import (
+from flows.reproduce.registry import run_reproduction
+from flows.reproduce.xu import (
     LabelTable,
     Reading,
     draw_trial,
@@ -28,8 +23,13 @@ from privpipe_flows.reproduce.xu import (
     reproduce_xu_fig6,
     reproduce_xu_fig7,
 )
-from privpipe_flows.reproduce.xu_figures import FIGURE_4, FIGURE_6
-from privpipe_flows.reproduce.xu_own import measure_own
+from flows.reproduce.xu_figures import FIGURE_4, FIGURE_6
+from flows.reproduce.xu_own import measure_own
+from privpipe.attacks.moments.null_space_privacy import measure_null_space_privacy
+from privpipe.errors import InputError, OptionError
+from privpipe.sanitizers.null_space.algorithm_1 import fit_null_space_cleaner
+from privpipe.sanitizers.null_space.algorithm_2 import fit_targeted_cleaner
+from privpipe.sanitizers.null_space.maps.null_space_cleaner import NullSpaceCleaner
 from tests.oracles import exact_loss
 
 FIRST = Reading("first", "zero_one")
@@ -149,7 +149,7 @@ def cells(paper_data):
         return known[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("privpipe_flows.reproduce.xu.measure_trial", measure_once)
+        patch.setattr("flows.reproduce.xu.measure_trial", measure_once)
         found = [
             *reproduce_xu_fig4(paper_data, 10).cells,
             *reproduce_xu_fig6(paper_data, 10).cells,

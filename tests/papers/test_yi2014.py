@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flows.reproduce import yi_synthetic
+from flows.reproduce.registry import run_reproduction
+from flows.reproduce.result import Reproduction
 from privpipe.numerics.masking.noise_level import measure_noise
-from privpipe_flows.reproduce import yi_synthetic
-from privpipe_flows.reproduce.registry import run_reproduction
-from privpipe_flows.reproduce.result import Reproduction
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +54,7 @@ def test_measure_noise__takes_nothing_from_real_features_however_far_signal_must
 def test_yi_synthetic__error_is_near_that_of_known_scores_and_the_relative_residual_stands_beside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Less than the paper's size; the whole of it is `privpipe reproduce yi-synthetic`."""
+    """Less than the paper's size; the whole of it is `python -m flows.reproduce yi-synthetic`."""
     for name, small in {"N_FEATURES": 100, "N_RECORDS": 300, "RANK": 12, "N_RESPONSES": 3}.items():
         monkeypatch.setattr(yi_synthetic, name, small)
     found = yi_synthetic.reproduce_synthetic(tmp_path, 1, (0.5,), (100, 300))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from privpipe.pipeline.stages.publish import _say_guarantee
 from privpipe.protocols import Guarantee
 from privpipe.report.audit_text import say_gate, write_audit_markdown
 from privpipe.report.pages.published_findings import (
@@ -16,7 +17,6 @@ from privpipe.report.pages.published_findings import (
     publish_guarantee,
 )
 from privpipe.report.pages.release_page import render_public_page
-from privpipe_flows.runs.stages.publish import _say_guarantee
 
 LEAKS = "'secret' leaks: boosted trees claim 2/4501 records rightly."
 

@@ -15,19 +15,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-import privpipe_flows.pipeline
-import privpipe_flows.runs.stages.audit
-import privpipe_flows.runs.stages.clean
-import privpipe_flows.runs.stages.prove
-import privpipe_flows.runs.stages.train
+import privpipe.flows.release_flow
+import privpipe.pipeline.stages.audit
+import privpipe.pipeline.stages.clean
+import privpipe.pipeline.stages.prove
+import privpipe.pipeline.stages.train
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.cluster.passes import cleaning_pass as apply
+from privpipe.pipeline.configuration.run_options import RunOptions
+from privpipe.pipeline.watch import Watch
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.report.console import PlainConsole
 from privpipe.store.arrays import blocks
 from privpipe.store.collections.ingestion.writing import write_collection
-from privpipe_flows.runs.configuration.run_options import RunOptions
-from privpipe_flows.runs.watch import Watch
 
 N_RECORDS, N_FEATURES, CHUNK_ROWS = 460, 5, 50
 """10 chunks, the last one not full: two tasks of the cleaning."""
@@ -39,17 +39,23 @@ def serial_flows() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for stage in ("check", "train", "clean", "draw", "audit", "publish"):
             patch.setattr(
-                privpipe_flows.pipeline,
+                privpipe.flows.release_flow,
                 f"{stage}_task",
-                getattr(privpipe_flows.pipeline, f"{stage}_stage"),
+                getattr(privpipe.flows.release_flow, f"{stage}_stage"),
             )
-        patch.setattr(privpipe_flows.pipeline, "gate_task", privpipe_flows.pipeline.pass_gate)
-        patch.setattr(privpipe_flows.pipeline, "prove_task", privpipe_flows.pipeline.prove_sources)
         patch.setattr(
-            privpipe_flows.pipeline, "open_executor", lambda *_: nullcontext(LocalExecutor())
+            privpipe.flows.release_flow, "gate_task", privpipe.flows.release_flow.pass_gate
         )
-        patch.setattr(privpipe_flows.pipeline, "span", lambda _: nullcontext())
-        patch.setattr(privpipe_flows.pipeline, "create_markdown_artifact", lambda *_, **__: None)
+        patch.setattr(
+            privpipe.flows.release_flow, "prove_task", privpipe.flows.release_flow.prove_sources
+        )
+        patch.setattr(
+            privpipe.flows.release_flow, "open_executor", lambda *_: nullcontext(LocalExecutor())
+        )
+        patch.setattr(privpipe.flows.release_flow, "span", lambda _: nullcontext())
+        patch.setattr(
+            privpipe.flows.release_flow, "create_markdown_artifact", lambda *_, **__: None
+        )
         yield
 
 
@@ -57,7 +63,7 @@ def run_serially(options: RunOptions) -> str:
     """One process that runs the job once; what a process remembers is forgotten first."""
     blocks.open_array.cache_clear()
     apply.load_map.cache_clear()
-    return privpipe_flows.pipeline.release_collection(
+    return privpipe.flows.release_flow.release_collection(
         options, Watch(PlainConsole(file=io.StringIO()))
     )
 

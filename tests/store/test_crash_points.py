@@ -21,9 +21,9 @@ import pytest
 import zarr.storage._local
 
 from privpipe.errors import OptionError, StoreError
+from privpipe.pipeline.configuration.run_options import RunOptions
+from privpipe.pipeline.stages import publish
 from privpipe.store.releases.published import check_release, open_release
-from privpipe_flows.runs.configuration.run_options import RunOptions
-from privpipe_flows.runs.stages import publish
 from tests.store.serial_run import (
     make_options,
     read_tree,

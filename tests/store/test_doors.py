@@ -15,6 +15,7 @@ from typing import ClassVar
 
 import pytest
 
+from privpipe.command.status_command import purge_command
 from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.store.access.holding import workspace
 from privpipe.store.access.holding.lease import hold_lease
@@ -29,7 +30,6 @@ from privpipe.store.releases.release import (
     prepare_release,
     publish_release,
 )
-from privpipe_flows.command.status_command import purge_command
 from tests.store.release_keys import BINDING
 from tests.store.releases.test_release import ARRAYS, RUN, write
 from tests.store.serial_run import (

@@ -8,6 +8,9 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from privpipe.command.export_command import export_command
+from privpipe.flows.release_flow import release_collection
+from privpipe.pipeline.watch import Watch
 from privpipe.store.access.holding.workspace import purge_workspace
 from privpipe.store.access.location import (
     create_bytes,
@@ -20,9 +23,6 @@ from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.growing_collection import append_partition, read_partitions
 from privpipe.store.collections.grown_collection import open_whole_collection
 from privpipe.store.collections.ingestion.ingest import ingest
-from privpipe_flows.command.export_command import export_command
-from privpipe_flows.pipeline import release_collection
-from privpipe_flows.runs.watch import Watch
 from tests.operations.increments import day, release
 from tests.operations.test_erase import INGEST, configure, erase, search, write_records
 from tests.store.serial_run import (

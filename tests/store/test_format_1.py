@@ -15,13 +15,13 @@ import pyarrow as pa
 import pytest
 
 from privpipe import list_keys, open_model, open_release
+from privpipe.command.inspect_command import inspect_command
 from privpipe.errors import PrivacyWarning
 from privpipe.numerics.random.streams import KeyedStream
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.keyring.keys import KeyBinding, read_key
 from privpipe.store.models.artifacts import digest_map
 from privpipe.store.releases.export import export_release
-from privpipe_flows.command.inspect_command import inspect_command
 
 DATA = Path(__file__).parents[1] / "data" / "format_1"
 EXPECTED: dict[str, Any] = json.loads((DATA / "expected.json").read_text())

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from privpipe.errors import GateError, InputError, OptionError
+from privpipe.pipeline.configuration.run_options import RunOptions
 from privpipe.store.collections.growing_collection import append_partition
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
 from privpipe.store.releases.published import open_release
 from privpipe.store.sources.reading.source import SourceLayout
-from privpipe_flows.runs.configuration.run_options import RunOptions
 from tests.store.serial_run import run_serially, serial_flows
 
 N, D = 300, 6

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from privpipe.errors import StoreError
+from privpipe.pipeline.configuration.run_options import RunOptions
 from privpipe.store.keyring.account import Account, Loss
 from privpipe.store.releases.published import check_release
-from privpipe_flows.runs.configuration.run_options import RunOptions
 from tests.store.serial_run import (
     read_tree,
     run_serially,

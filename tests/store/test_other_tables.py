@@ -11,16 +11,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from privpipe.command.check_command import check_command
 from privpipe.errors import InputError, PrivpipeError
 from privpipe.fitted_schema import NamedCodes
+from privpipe.pipeline.configuration.configuration_file import read_options
+from privpipe.pipeline.stages.check import check_stage
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.store.collections.ingestion.writing import write_collection
 from privpipe.store.models.artifacts import open_model
 from privpipe.store.releases.export import export_release
 from privpipe.store.releases.published import open_release
-from privpipe_flows.command.check_command import check_command
-from privpipe_flows.runs.configuration.configuration_file import read_options
-from privpipe_flows.runs.stages.check import check_stage
 from tests.store.serial_run import run_serially, serial_flows
 
 KINDS = ("aloof", "blue", "brave", "bright", "dark", "deep", "dim")

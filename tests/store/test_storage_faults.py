@@ -20,12 +20,12 @@ import pytest
 
 from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.errors import PrivpipeError, StoreError
+from privpipe.pipeline.health.place_health import tries_conditions
+from privpipe.pipeline.scheduling.retrying import is_passing
 from privpipe.store.access.generation_log import publish_generation, read_newest
 from privpipe.store.access.holding.lease import LEASES, hold_lease
 from privpipe.store.access.location import create_bytes, list_keys, open_store, read_bytes
 from privpipe.store.releases.published import check_release
-from privpipe_flows.runs.health.place_health import tries_conditions
-from privpipe_flows.runs.scheduling.retrying import is_passing
 from tests.store.conftest import _make_bucket, _use, serve_other
 from tests.store.fault_proxy import Ask, Fault, FaultProxy
 from tests.store.serial_run import (

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-import privpipe_flows.runs.stages.clean
+import privpipe.pipeline.stages.clean
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.store.arrays import blocks
@@ -127,11 +127,11 @@ class WriterMachine(RuleBasedStateMachine):
         The same bit flipped again mends it, and they count as recorded again.
         """
         places = sorted((Path(self.plan.work_url) / "ledger").glob("*.json"))
-        kept = {r.chunk for r in privpipe_flows.runs.stages.clean.read_ledger(self.plan)}
+        kept = {r.chunk for r in privpipe.pipeline.stages.clean.read_ledger(self.plan)}
         assert kept == self.recorded
         self.once_recorded |= kept
         flip_bit(places[number % len(places)], position)
-        self.recorded = {r.chunk for r in privpipe_flows.runs.stages.clean.read_ledger(self.plan)}
+        self.recorded = {r.chunk for r in privpipe.pipeline.stages.clean.read_ledger(self.plan)}
         assert self.recorded <= self.once_recorded
 
     @precondition(lambda self: not self.foreign and not self.published)
@@ -154,7 +154,7 @@ class WriterMachine(RuleBasedStateMachine):
         """What the clean stage finds is done; then what is missing is written, or not."""
         prepare_release(self.plan)
         with serial_flows():
-            done = privpipe_flows.runs.stages.clean.find_done(self.plan, LocalExecutor())
+            done = privpipe.pipeline.stages.clean.find_done(self.plan, LocalExecutor())
         assert set(done) == self.recorded & self.sound
         self.recorded = set(done)
         if do:
@@ -172,9 +172,7 @@ class WriterMachine(RuleBasedStateMachine):
         complete = whole == self.recorded == self.sound & self.recorded and not self.foreign
         with serial_flows():
             try:
-                receipts = privpipe_flows.runs.stages.clean.prove_receipts(
-                    self.plan, LocalExecutor()
-                )
+                receipts = privpipe.pipeline.stages.clean.prove_receipts(self.plan, LocalExecutor())
             except IncompleteReleaseError:
                 assert not complete
                 return

@@ -13,7 +13,7 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.problem import Fitted, Problem
 from privpipe.attacks.adversaries.table import ADVERSARIES, Adversary
 from privpipe.attacks.kinds.inference import measure_attacks
-from privpipe_flows.runs.configuration.run_options import AuditOptions, RunOptions
+from privpipe.pipeline.configuration.run_options import AuditOptions, RunOptions
 
 
 def fit_first_column(problem: Problem) -> Fitted:
@@ -56,9 +56,10 @@ def test_registry__a_name_outside_the_table_is_refused_by_the_configuration() ->
 
 def test_registry__no_list_of_names_stands_elsewhere() -> None:
     rooms = [
-        Path(import_module(name).__path__[0]) for name in ("privpipe.attacks", "privpipe_flows")
+        Path(import_module(f"privpipe.{name}").__path__[0])
+        for name in ("attacks", "command", "flows", "pipeline")
     ]
     modules = [path for room in rooms for path in room.rglob("*.py")]
-    for path in [path for path in modules if "reproduce" not in path.parts]:
+    for path in modules:
         if path.name not in ("table.py", "readers.py"):
             assert '"nearest_neighbours"' not in path.read_text().split("__all__")[-1], path

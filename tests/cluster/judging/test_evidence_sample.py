@@ -9,10 +9,10 @@ import numpy as np
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.cluster.passes.judging.evidence_sample import Published, sample_evidence
 from privpipe.cluster.passes.sample_drawing import make_sample_key
+from privpipe.flows.demo import N_ORIGINALS, write_digits
 from privpipe.sanitizers.null_space.maps.null_space_cleaner import NullSpaceCleaner
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.models.artifacts import digest_map, write_model
-from privpipe_flows.demo import N_ORIGINALS, write_digits
 
 
 def draw(folder: Path, repeats: int, most: int) -> np.ndarray:

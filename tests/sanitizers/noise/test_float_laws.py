@@ -212,7 +212,9 @@ def test_methods__a_planted_row_is_caught() -> None:
     )
 
     def fit(shards: Any, options: Any) -> RecordMap:
-        return Chain((laplace,), promise)
+        planted = Chain((laplace,), laplace.guarantee)
+        object.__setattr__(planted, "guarantee", promise)  # to be made with it is refused
+        return planted
 
     row = replace(METHODS["noisy"], name="planted", fit=fit)
     assert find_float_laws(row.fit(None, None)) == {"draw_laplace", "LaplaceMechanism"}

@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
+from privpipe.command.status_command import purge_command
 from privpipe.errors import StoreError
 from privpipe.store.access.generation_log import read_newest
 from privpipe.store.collections.growing_collection import (
@@ -24,7 +25,6 @@ from privpipe.store.collections.growing_collection import (
 )
 from privpipe.store.collections.ingestion.ingest import IngestOptions
 from privpipe.store.sources.reading.source import SourceLayout
-from privpipe_flows.command.status_command import purge_command
 from tests.store.test_crash_points import CrashingStorage, KilledError
 
 OPTIONS = IngestOptions(

@@ -78,7 +78,7 @@ def test_help__lists_every_format_and_loads_none_of_them() -> None:
     code = (
         "import sys\n"
         "from typer.main import get_command\n"
-        "from privpipe_flows.command.app import app\n"
+        "from privpipe.command.app import app\n"
         "found = get_command(app).commands['ingest'].params\n"
         "(source,) = [item for item in found if item.name == 'source']\n"
         "print(source.help)\n"

@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from privpipe.command.inspect_command import inspect_command
 from privpipe.errors import StoreError
+from privpipe.pipeline.stages.prove import has_receipts
 from privpipe.store.arrays.layout import SEAL, root_document
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.collections.proving import (
@@ -22,8 +24,6 @@ from privpipe.store.collections.proving import (
 )
 from privpipe.store.collections.trust import proof as proofs
 from privpipe.store.collections.trust.proof import Proof, ReceiptBook, digest_collection
-from privpipe_flows.command.inspect_command import inspect_command
-from privpipe_flows.runs.stages.prove import has_receipts
 from tests.standard import write_standard
 
 

@@ -1,0 +1,10 @@
+"""Releases a collection: ``prefect deploy flows/release.py:release``, from a checkout.
+
+``deploy/prefect.yaml`` names the same flow where it is installed, `privpipe.flows.deployments`.
+"""
+
+from __future__ import annotations
+
+from privpipe.flows.deployments import release
+
+__all__ = ["release"]

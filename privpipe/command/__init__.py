@@ -1,0 +1,90 @@
+"""The command `privpipe`: a module per subcommand, loaded only when it is called."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from typing import Any
+
+import typer
+
+from privpipe.command.app import app
+
+__all__ = ["main"]
+
+INTERRUPTED = 130
+"""As shells say of what was stopped by Ctrl-C."""
+
+_UsageError: Any = typer.BadParameter.__base__
+"""Wrong command lines, of the click that this typer brings along or depends on."""
+
+
+def main(program: typer.Typer = app) -> None:
+    """Run a command; errors become one message on stderr and an exit code by class.
+
+    With ``--json`` stdout holds exactly one document, also when the command failed.
+    """
+    os.umask(0o077)  # whatever a run writes is private until its owner says otherwise
+    debug = "--debug" in sys.argv
+    if debug:
+        sys.argv.remove("--debug")
+    if "--plain" in sys.argv:
+        sys.argv.remove("--plain")
+        os.environ["PRIVPIPE_PLAIN"] = "1"  # `console` reads it; importing that takes a while
+    if "--json" in sys.argv and "--help" not in sys.argv:
+        from privpipe.command.output import print_document, printing_to_stderr
+
+        with printing_to_stderr():
+            code, answer = _run(program, debug)
+        print_document(answer)
+    else:
+        code, _ = _run(program, debug)
+    sys.exit(code)
+
+
+def _run(program: typer.Typer, debug: bool) -> tuple[int, Any]:
+    """Exit code, and what the command answers to a machine."""
+    if not debug:
+        from privpipe.command.failure import report_warnings
+
+        report_warnings()
+    try:
+        answer = program(standalone_mode=False)
+    except _UsageError as error:
+        message = error.format_message()
+        _show_usage(error)
+        return 2, _refuse("usage", 2, message, "See `privpipe COMMAND --help`.")
+    except (typer.Abort, KeyboardInterrupt):
+        answer = INTERRUPTED
+    except Exception as error:
+        if debug:
+            raise
+        from privpipe.command.failure import as_ours, describe_failure, show_failure
+
+        ours = as_ours(error)
+        show_failure(ours)
+        return ours.exit_code, {"error": describe_failure(ours)}
+    if answer == INTERRUPTED:
+        message = "The command was interrupted."
+        from privpipe.report.console import say
+
+        say(message, stderr=True)
+        remedy = "Run it again: an interrupted run goes on where it stopped."
+        return INTERRUPTED, _refuse("interrupted", INTERRUPTED, message, remedy)
+    # Only --help and its like end with a number of their own.
+    return (answer, None) if isinstance(answer, int) else (0, answer)
+
+
+def _show_usage(error: Any) -> None:
+    """What click says of a wrong command line, which quotes it."""
+    from privpipe.report.console import say
+
+    said = io.StringIO()
+    error.show(said)
+    say(said.getvalue().rstrip("\n"), stderr=True)
+
+
+def _refuse(code: str, exit_code: int, message: str, remedy: str) -> dict[str, Any]:
+    about = {"code": code, "exit_code": exit_code, "message": message, "remedy": remedy}
+    return {"error": about}

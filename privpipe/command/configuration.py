@@ -1,0 +1,239 @@
+"""``privpipe schema`` and ``privpipe init``: what a configuration may hold, and a first one."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+
+from privpipe.command.output import print_document
+from privpipe.errors import PrivpipeError, RankError, StoreError
+from privpipe.pipeline.configuration.run_options import RunOptions
+from privpipe.pipeline.configuration.template import FILL_IN, write_template
+from privpipe.pipeline.run import Run
+from privpipe.pipeline.stages.budget import explain_budget, read_sample
+from privpipe.pipeline.stages.check import check_stage
+from privpipe.pipeline.stages.gate_check import suggest_gate, write_keys
+from privpipe.pipeline.stages.preview import measure_rarest, suggest_method
+from privpipe.protocols import Method
+from privpipe.report.console import say, say_raw
+from privpipe.sanitizers import METHODS
+from privpipe.store.arrays.headers import companion_url
+from privpipe.store.collections.collection import Collection
+from privpipe.store.collections.grown_collection import open_whole_collection
+from privpipe.store.collections.ingestion.write_statistics import read_statistics
+
+__all__ = ["init_command", "schema_command"]
+
+RIDGE = 1e-6
+"""Added where features depend on one another; see `NullSpaceOptions`."""
+
+SCALES = 30.0
+"""Ratio of deviations from which features are surely not in one unit."""
+
+SHARE = 0.01
+"""Share of the variance of the desired prediction that a first configuration gives away."""
+
+
+def schema_command(*, as_json: bool) -> dict[str, Any]:
+    """Print the JSON schema of the configuration."""
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **RunOptions.model_json_schema(),
+    }
+    if not as_json:
+        print_document(schema)
+    return schema
+
+
+def init_command(
+    collection: str,
+    out: str,
+    *,
+    method: str,
+    desired: Sequence[str],
+    confidential: Sequence[str],
+    release: str,
+    as_json: bool,
+) -> dict[str, Any]:
+    """Write a commented configuration; an existing file is never overwritten.
+
+    Without a method, the first that suits is written where only variables to hide are named, and
+    the first of all otherwise.
+    """
+    opened = open_whole_collection(collection)
+    schema = opened.schema_of_records
+    for name in (*desired, *confidential):
+        schema.variable(name)
+    suited, values = suggest_method(opened, () if desired else confidential)
+    method = method or suited
+    release = release or companion_url(collection, "release.zarr")
+    n_gaps = _count_gaps(collection, method)
+    budget, first = _suggest_budget(collection, release, method, desired, confidential, n_gaps)
+    gate = _suggest_gate(collection, method, desired, confidential)
+    standardise = method in METHODS and METHODS[method].scales and _differ_in_scale(opened)
+    text = write_template(
+        collection,
+        schema,
+        release=release,
+        method=method,
+        desired=desired,
+        confidential=confidential,
+        budget=budget,
+        values=values if method == suited and values else first,
+        gate=gate,
+        n_gaps=n_gaps,
+        standardise=standardise,
+    )
+    answer = {"path": out, "complete": FILL_IN not in _uncommented(text), "text": text}
+    if out != "-":
+        _write_new(out, text)
+    elif not as_json:
+        say_raw(text, end="")
+    if out != "-" and not as_json:
+        if n_gaps:
+            say(
+                f"{n_gaps:,} of {schema.n_records:,} records have cells that are missing: "
+                '[release] nonfinite = "impute" is written, which fills in means.'
+            )
+        if standardise:
+            say("Features differ in scale: [collection] standardise = true is written.")
+        if gate:
+            say(_explain_gate(schema.n_records, gate))
+        todo = "" if answer["complete"] else f"fill in what is marked {FILL_IN}, then: "
+        say(f"{out}: method {method}; {todo}privpipe check {out}, privpipe run {out}")
+    return answer
+
+
+def _uncommented(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+
+
+def _suggest_budget(
+    collection: str,
+    release: str,
+    method: str,
+    desired: Sequence[str],
+    confidential: Sequence[str],
+    n_gaps: int,
+) -> tuple[float | None, dict[str, Any]]:
+    """1 % of the variance of the desired prediction, to two digits, and what else the fit needs.
+
+    A small ridge where the features of a few chunks depend on one another, as columns of 0 and 1
+    made of one column do, or do not vary. Nothing where that is unknown.
+    """
+    if method not in METHODS or "utility_budget" not in _options_of(method) or not desired:
+        return None, {}
+    try:
+        options = RunOptions(
+            collection={"path": collection, "desired": desired, "confidential": confidential},
+            method={"name": method, "utility_budget": 1.0},
+            release={"path": release, "nonfinite": "impute" if n_gaps else "fail"},
+            gate={"enforce": False},  # nothing is released
+        )
+        run = check_stage(options)
+        meaning = explain_budget(run)
+    except (PrivpipeError, ValidationError):  # `check` will say what is wrong
+        return None, {}
+    first = {"ridge": RIDGE} if _depend(run) else {}
+    if meaning is None or not meaning.variance > 0:
+        return None, first
+    return float(f"{SHARE * meaning.variance:.2g}"), first
+
+
+def _suggest_gate(
+    collection: str, method: str, desired: Sequence[str], confidential: Sequence[str]
+) -> dict[tuple[str, str], Any]:
+    """Limits that can be shown, where those of the gate cannot; none where that is unknown.
+
+    They depend on how many records there are and how rare the classes, on no option of a method;
+    where surrogates are sums of records, on what is attacked beside.
+    """
+    if method not in METHODS:
+        return {}
+    try:
+        chosen: dict[str, Any] = {"name": method}
+        if "n_surrogates" in _options_of(method):  # the fewest: how many does not matter here
+            found = open_whole_collection(collection)
+            chosen["n_surrogates"] = found.schema_of_records.n_features + 1
+        elif METHODS[method].releases == "rows":  # any of rows: options are not asked
+            chosen["name"] = next(one.name for one in METHODS.values() if _needs_nothing(one))
+        options = RunOptions(
+            collection={"path": collection, "desired": desired, "confidential": confidential},
+            method=chosen,
+            release={"path": companion_url(collection, "release.zarr")},
+        )
+        training = open_whole_collection(collection, desired=desired, confidential=confidential)
+        least = options.audit.min_class_records / (options.audit.holdout or 1.0)
+        return suggest_gate(options, training, measure_rarest(training, least))
+    except (PrivpipeError, ValidationError):  # `check` will say what is wrong
+        return {}
+
+
+def _needs_nothing(method: Method[Any]) -> bool:
+    """Whether a method of rows can do without any option."""
+    options = TypeAdapter(method.options).json_schema()
+    return method.releases == "rows" and not set(options.get("required", ())) - {"name"}
+
+
+def _count_gaps(collection: str, method: str) -> int:
+    """Records whose features are not all there, where the method would stumble over them."""
+    if method not in METHODS or METHODS[method].releases == "surrogate":
+        return 0  # surrogates are made of records with gaps
+    reads_codes = "attributes" in _options_of(method)
+    return 0 if reads_codes else read_statistics(collection).records_not_finite
+
+
+def _explain_gate(n_records: int, gate: Mapping[tuple[str, str], Any]) -> str:
+    """Why keys of the gate are not their defaults."""
+    if all(section == "audit" for section, _ in gate):
+        return (
+            "The limits of the gate can only be shown with more held-out records than usual: "
+            f"{write_keys(gate)} is written."
+        )
+    return (
+        f"{n_records:,} records are too few, for classes as rare as these, to show the usual "
+        "limits of the gate. Weaker ones are written, and will stand in the release: "
+        f"{write_keys(gate)}. For stricter limits, take more records."
+    )
+
+
+def _differ_in_scale(collection: Collection) -> bool:
+    """Whether features of a few chunks have deviations that differ by more than `SCALES`."""
+    x = np.asarray(read_sample(collection).features, np.float64)
+    x[~np.isfinite(x)] = np.nan
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a feature without any value
+        deviations = np.nanstd(x, axis=0) if x.size else np.zeros(0)
+    varying = deviations[deviations > 0]
+    return bool(varying.size) and bool(varying.max() > SCALES * varying.min())
+
+
+def _depend(run: Run) -> bool:
+    """Whether the fit refuses the features of a few chunks; columns of 0 and 1 do so in all."""
+    try:
+        meaning = explain_budget(run, strict=True)
+    except RankError:
+        return True
+    return meaning is not None and bool(meaning.dependence)
+
+
+def _options_of(method: str) -> set[str]:
+    return {item.name for item in fields(METHODS[method].options)}
+
+
+def _write_new(out: str, text: str) -> None:
+    problem = ""
+    try:
+        with open(out, "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        problem = "exists"
+    except OSError as error:
+        problem = f"cannot be written ({error.strerror})"
+    if problem:
+        raise StoreError(f"{out} {problem}.", remedy="Choose another place.", code="exists")

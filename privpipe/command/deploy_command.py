@@ -1,0 +1,107 @@
+"""``privpipe deploy``: check a file of deployments, and give it to Prefect's server."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from privpipe.errors import ClusterError
+from privpipe.pipeline.prefect_home import blaming_prefect, prepare_prefect
+from privpipe.report.console import say
+
+__all__ = ["deploy_command"]
+
+
+def deploy_command(path: str) -> dict[str, Any]:
+    """Deploy: pool, deployments with their schedules, automations that end dead runs.
+
+    The automations stand in ``automations.yaml`` beside the file; those of the same name are
+    replaced.
+
+    Raises
+    ------
+    OptionError
+        If a deployment, or the server's address, is refused.
+    ClusterError
+        If the server does not take them.
+    """
+    prepare_prefect()
+    from privpipe.pipeline.scheduling.deployment_file import read_automations, read_deployments
+    from privpipe.pipeline.scheduling.server_address import check_server
+
+    deployments = read_deployments(path)
+    beside = Path(path).with_name("automations.yaml")
+    automations = read_automations(str(beside)) if beside.exists() else []
+    url = check_server()  # last: a file can be checked where no server is
+    with blaming_prefect():
+        for pool in sorted({deployment.pool for deployment in deployments}):
+            _make_pool(pool)
+        _deploy(path)
+        for automation in automations:
+            _replace_automation(automation)
+    for one in deployments:
+        when = ", ".join(f"{cron} {zone}" for cron, zone, active in one.schedules if active)
+        say(f"deployed {one.flow}/{one.name}  {when or 'when asked'}")
+    for automation in automations:
+        say(f"watches  {automation['name']}")
+    return {
+        "server": url,
+        "deployments": [f"{one.flow}/{one.name}" for one in deployments],
+        "automations": [automation["name"] for automation in automations],
+    }
+
+
+def _make_pool(name: str) -> None:
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import WorkPoolCreate
+    from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
+    from prefect.workers.process import ProcessWorker
+
+    template = ProcessWorker.get_default_base_job_template()
+    with get_client(sync_client=True) as client:
+        try:
+            client.read_work_pool(name)
+        except ObjectNotFound:
+            try:
+                client.create_work_pool(
+                    WorkPoolCreate(name=name, type="process", base_job_template=template)
+                )
+            except ObjectAlreadyExists:  # somebody else was faster
+                pass
+
+
+def _deploy(path: str) -> None:
+    command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
+    environment = {**os.environ, "PWD": os.getcwd()}
+    done = subprocess.run(
+        [*command, "--prefect-file", path],
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise ClusterError(
+            f"Prefect did not take {path}: {said[-1] if said else 'no reason given'}.",
+            remedy="Check that the server answers: `privpipe doctor`.",
+            code="not-deployed",
+        )
+
+
+def _replace_automation(automation: dict[str, Any]) -> None:
+    import asyncio
+
+    from prefect.client.orchestration import get_client
+    from prefect.events.schemas.automations import AutomationCore
+
+    async def replace() -> None:
+        async with get_client() as client:
+            for old in await client.read_automations_by_name(automation["name"]):
+                await client.delete_automation(old.id)
+            await client.create_automation(AutomationCore.model_validate(automation))
+
+    asyncio.run(replace())

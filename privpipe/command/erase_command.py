@@ -1,0 +1,101 @@
+"""``privpipe erase``: records leave a collection and all that was made of them and can be found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import fsspec
+
+from privpipe.errors import OptionError
+from privpipe.pipeline.erasure.erase import ErasureOptions, erase_records, plan_erasure
+from privpipe.report.console import say
+from privpipe.store.access.location import local_path, shown
+from privpipe.store.collections.erasing import Wanted
+
+__all__ = ["erase_command"]
+
+
+def erase_command(
+    collection: str,
+    chosen: tuple[str, tuple[int, ...]],
+    options: ErasureOptions,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> dict[str, Any]:
+    """Erase, or say what would be; see `erase_records`.
+
+    Raises
+    ------
+    OptionError
+        If it is not said which records, or in two ways.
+    """
+    wanted = read_wanted(*chosen)
+    plan = plan_erasure if dry_run else erase_records
+    found = plan(collection, wanted, options)
+    certificates = [found] if isinstance(found, dict) else found
+    if not as_json:
+        for one in certificates:
+            _show(one, dry_run=dry_run)
+        if not certificates:
+            say(f"{shown(collection)} holds no such record: nothing was changed")
+    return {"erasures": certificates, "dry_run": dry_run}
+
+
+def read_wanted(where: str, numbers: tuple[int, ...]) -> Wanted:
+    """Which records are meant; no message says a value."""
+    if bool(where) == bool(numbers):
+        raise OptionError(
+            "It has to be said in one way which records are erased.",
+            remedy='Give --where "name == value", --where "name in FILE", or --record NUMBER.',
+            code="where",
+        )
+    if numbers:
+        return Wanted(numbers=numbers)
+    for sign, read in (("==", lambda text: (text,)), (" in ", _read_values)):
+        name, found, value = where.partition(sign)
+        if found and name.strip() and value.strip():
+            return Wanted(name.strip(), tuple(read(value.strip().strip("\"'"))))
+    raise OptionError(
+        '--where is neither "name == value" nor "name in FILE".',
+        remedy="Name a variable or a feature of the collection, and one value or a file of them.",
+        code="where",
+    )
+
+
+def _read_values(place: str) -> list[str]:
+    problem = ""
+    try:
+        with fsspec.open(local_path(place) or place, "r", encoding="utf-8") as file:
+            return [line.strip() for line in file if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        problem = getattr(error, "strerror", "") or type(error).__name__
+    raise OptionError(
+        f"The values in {shown(place)} cannot be read ({problem}).",
+        remedy="Give a text file with one value a line.",
+        code="where",
+    )
+
+
+def _show(certificate: Mapping[str, Any], *, dry_run: bool) -> None:
+    verb = "would be erased" if dry_run else "erased"
+    say(f"{certificate['n_records']:,} records {verb} from {shown(certificate['collection'])}")
+    why = {"holds": "made of them", "learned": "learned from them", "belongs": "belongs to it"}
+    for one in certificate["removed"]:
+        many = f" ({len(one['parts'])} parts)" if one["what"] == "parts" else ""
+        say(
+            f"{'would go' if dry_run else 'removed '} {one['what']}{many} {shown(one['place'])}: "
+            f"{why[one['why']]}"
+        )
+    for sentence in certificate["left"]:
+        say(f"left     {sentence}")
+    if not dry_run:
+        say(
+            f"certificate {certificate['id']}: digest {certificate['before'][:16]} before, "
+            f"{certificate['after'][:16] or 'nothing'} after"
+        )
+        say(
+            "To release the rest run again. An earlier release that is gone is asked for: name "
+            "those that nobody has a copy of in [audit] disowned."
+        )

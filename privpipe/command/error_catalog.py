@@ -1,0 +1,186 @@
+"""Every error that privpipe raises on purpose, by its code, read from the code that raises it.
+
+Nobody keeps a list: a module that raises a new code has documented it. Names of what a message
+fills in stand in angle brackets.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import privpipe
+from privpipe import errors
+
+__all__ = ["Situation", "read_catalog"]
+
+RAISED = {
+    name: kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, errors.PrivpipeError)
+}
+
+
+@dataclass(frozen=True, order=True)
+class Situation:
+    """One place where a code is raised.
+
+    Parameters
+    ----------
+    code
+        The stable name, as in ``error[CODE]``.
+    exit_code
+        Of the command that fails with it.
+    kind
+        The class that Python sees.
+    message, remedy
+        What is said, with names in angle brackets for what is filled in.
+    """
+
+    code: str
+    exit_code: int
+    kind: str
+    message: str
+    remedy: str
+
+
+COMPLAINT = "Complaint"
+"""What the gate says against a release; the first one's code is the error's."""
+
+GATE_REMEDY = (
+    "Sanitise more strongly, allow more in [gate], audit more records, or approve this release "
+    "once with `privpipe approve`."
+)
+
+ELSEWHERE = (
+    Situation("leaks", 6, "GateError", "An adversary surely gains more than allowed.", GATE_REMEDY),
+    Situation(
+        "unproven", 6, "GateError", "The audit saw too few records to show safety.", GATE_REMEDY
+    ),
+    Situation(
+        "not-protected",
+        6,
+        "GateError",
+        "Single records are given away by what the release is.",
+        'Accept that by name, with [gate] single_records = "unprotected", or choose a method '
+        "whose promise is about single records.",
+    ),
+    Situation("unknown", 6, "GateError", "Something that must be known was not.", GATE_REMEDY),
+    Situation("usage", 2, "none", "The command line is wrong.", "See `privpipe COMMAND --help`."),
+    Situation(
+        "interrupted",
+        130,
+        "none",
+        "The command was interrupted.",
+        "Run it again: an interrupted run goes on where it stopped.",
+    ),
+    Situation(
+        "internal",
+        7,
+        "PrivpipeError",
+        "Something that nobody foresaw; its text is withheld, for it may hold values of records.",
+        "Run it again with --debug, on a machine whose log is private, and report what it shows.",
+    ),
+    Situation(
+        "privacy",
+        0,
+        "PrivacyWarning",
+        "A warning: what was asked is done, but protects less than it seems to.",
+        "Read what the warning names.",
+    ),
+    Situation(
+        "guess",
+        0,
+        "GuessWarning",
+        "A warning: something was not said, and has been guessed.",
+        "Say it with the option that the warning names.",
+    ),
+    Situation(
+        "left-out",
+        0,
+        "LeftOutWarning",
+        "A warning: something of a source has no place in what is made of it.",
+        "Nothing to do where it is not needed.",
+    ),
+)
+"""What is not raised by its code: verdicts, warnings, and what the command itself says."""
+
+
+def read_catalog() -> dict[str, list[Situation]]:
+    """All codes in alphabetical order, each with what is said where it is raised."""
+    found: dict[str, set[Situation]] = {}
+    for path in Path(str(privpipe.__file__)).parent.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        if "Error(" in text or f"{COMPLAINT}(" in text:
+            for situation in _find_situations(ast.parse(text)):
+                found.setdefault(situation.code, set()).add(situation)
+    for situation in ELSEWHERE:
+        found.setdefault(situation.code, set()).add(situation)
+    return {code: sorted(found[code]) for code in sorted(found)}
+
+
+def _find_situations(tree: ast.AST) -> Iterator[Situation]:
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or not node.args:
+            continue
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        if name == COMPLAINT and isinstance(node.args[0], ast.Constant):
+            yield Situation(
+                str(node.args[0].value), 6, "GateError", _write(node.args[1]), GATE_REMEDY
+            )
+        # A class, or a choice between two.
+        kinds = [node.func.body, node.func.orelse] if isinstance(node.func, ast.IfExp) else []
+        for kind in (name, *(one.id for one in kinds if isinstance(one, ast.Name))):
+            if kind in RAISED:
+                yield from _describe(node, RAISED[kind])
+
+
+def _describe(node: ast.Call, kind: type[errors.PrivpipeError]) -> Iterator[Situation]:
+    said = {item.arg: item.value for item in node.keywords}
+    message, remedy = _write(node.args[0]), _write(said.get("remedy"))
+    for code in _list_codes(said.get("code"), kind):
+        yield Situation(code, kind.exit_code, kind.__name__, message, remedy)
+
+
+def _list_codes(node: ast.expr | None, kind: type[errors.PrivpipeError]) -> list[str]:
+    """A code as it is written; the class's own where there is none, or where it is computed."""
+    written = [
+        item.value
+        for item in ast.walk(node or ast.Constant(None))
+        if isinstance(item, ast.Constant) and isinstance(item.value, str)
+    ]
+    return written or [kind.default_code]
+
+
+def _write(node: ast.expr | None) -> str:
+    """A message as people read it."""
+    return " ".join(_fill(node).split())
+
+
+def _fill(node: ast.expr | None) -> str:
+    match node:
+        case None:
+            return ""
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=parts):
+            return "".join(map(_fill, parts))
+        case ast.FormattedValue(value=value):
+            return _fill(value)
+        case ast.BinOp(left=left, right=right):
+            return _fill(left) + _fill(right)
+        case ast.IfExp(body=body):
+            return _fill(body)
+    names = [
+        name.id if isinstance(name, ast.Name) else name.attr
+        for name in ast.walk(node)
+        if isinstance(name, ast.Name | ast.Attribute)
+    ]
+    plain = [name.strip("_") for name in names if name not in HELPERS]
+    return f"<{plain[0].replace('_', ' ')}>" if plain else "…"
+
+
+HELPERS = ("shown", "join", "sorted", "map", "str", "len", "repr", "type", "max", "min", "suggest")
+"""Functions that write what is filled in."""

@@ -1,0 +1,92 @@
+"""``privpipe status``, ``approve`` and ``purge``: the interrupted or running work of a release."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from privpipe.pipeline.approval import approve_release
+from privpipe.pipeline.configuration.configuration_file import read_options
+from privpipe.pipeline.stages.clean import read_progress
+from privpipe.report.console import say
+from privpipe.store.access.holding.workspace import is_held, purge_workspace, read_state
+from privpipe.store.access.location import shown
+from privpipe.store.arrays.headers import exists, read_header
+from privpipe.store.collections.growing_collection import purge_collection
+
+__all__ = ["approve_command", "purge_command", "status_command"]
+
+
+def status_command(release: str, *, as_json: bool) -> dict[str, Any]:
+    """Say how far the run of a release is.
+
+    Raises
+    ------
+    StoreError, FormatError
+        If something else stands at the place.
+    """
+    release = find_release(release)
+    state = read_state(release)
+    # Whatever else is there is no release, and reported as an error.
+    published = exists(release) and bool(read_header(release, "release"))
+    content = {
+        "release": shown(release),
+        "published": published,
+        "running": is_held(release),
+        "run": state.run_id if state else None,
+        "stage": state.stage if state else None,
+        "started": state.started if state else None,
+        "chunks": state.n_chunks if state else None,
+        "chunks_done": read_progress(release, state.run_id) if state else None,
+    }
+    if as_json:
+        return content
+    if state is None:
+        say(f"{shown(release)}: {'published' if published else 'nothing here'}")
+        return content
+    how = "running" if content["running"] else "interrupted; `privpipe run` goes on with it"
+    say(
+        f"{shown(release)}: {how}. Run {state.run_id}, started {state.started}, stage "
+        f"{state.stage}, {content['chunks_done']} of {state.n_chunks or '?'} chunks."
+    )
+    return content
+
+
+def approve_command(release: str, name: str, reason: str, *, as_json: bool) -> dict[str, Any]:
+    """Approve what the gate of a release refused.
+
+    Raises
+    ------
+    OptionError, StoreError
+        If there is nothing to approve, or a run is writing.
+    """
+    release = find_release(release)
+    approval = approve_release(release, name, reason)
+    if not as_json:
+        say(f"approved by {approval['name']}: {approval['reason']}\n{approval['sentence']}")
+        say("`privpipe run` publishes it; the approval stands in the release.")
+    return {"release": shown(release), **approval}
+
+
+def purge_command(release: str, *, as_json: bool) -> dict[str, Any]:
+    """Remove what an interrupted run left; a running one and a published release stay.
+
+    Raises
+    ------
+    StoreError
+        If a run is writing.
+    """
+    release = find_release(release)
+    if purge_collection(release):
+        if not as_json:
+            say(f"{shown(release)}: partitions that no generation names removed")
+        return {"release": shown(release), "removed": True}
+    found = purge_workspace(release)
+    if not as_json:
+        what = "workspace removed" if found else "there was no workspace; nothing removed"
+        say(f"{shown(release)}: {what}")
+    return {"release": shown(release), "removed": found}
+
+
+def find_release(place: str) -> str:
+    """Where the release is; of a configuration, the one that it writes."""
+    return read_options(place).release.path if place.endswith(".toml") else place

@@ -1,0 +1,1 @@
+"""The Prefect flows: one file each, the order of stages on one screen."""

@@ -1,0 +1,330 @@
+"""`privpipe compare`: methods and budgets side by side on one collection; nothing is published.
+
+Every entry is trained on the same records and judged by the same adversaries on the same sample of
+held-out records, which its map releases where they are read: no release is written. The raw records
+are attacked once, and leaks are planted once. What was measured is checkpointed in a workspace per
+entry, so that a comparison that was stopped goes on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+
+from privpipe.attacks.kinds.verdicts.attack_report import AttackReport
+from privpipe.attacks.kinds.verdicts.judgement import is_of_release
+from privpipe.attacks.kinds.verdicts.outcomes import AttackOutcome
+from privpipe.cluster.executors.executor import Executor
+from privpipe.cluster.executors.open_executor import open_executor
+from privpipe.cluster.passes.judging.attack_tasks import distribute_attacks
+from privpipe.cluster.passes.judging.evidence_sample import sample_evidence
+from privpipe.cluster.passes.judging.kind_sample import KindSources, measure_kept_utility
+from privpipe.errors import OptionError, PrivpipeError
+from privpipe.pipeline.configuration.run_options import RunOptions
+from privpipe.pipeline.resume import begin_or_resume
+from privpipe.pipeline.run import Run, cluster_options, digest_options, find_attack_options, now
+from privpipe.pipeline.stages.audit_attacks import describe_published
+from privpipe.pipeline.stages.check import check_stage
+from privpipe.pipeline.stages.earlier import find_earlier
+from privpipe.pipeline.stages.gate import judge_findings
+from privpipe.pipeline.stages.judged_records import find_labelled
+from privpipe.pipeline.stages.train import Trained, train_stage
+from privpipe.pipeline.watch import Watch
+from privpipe.records.holdout import Part
+from privpipe.sanitizers import METHODS
+from privpipe.store.access.holding.workspace import hold_workspace, remove_workspace
+from privpipe.store.access.location import join, shown
+from privpipe.store.access.text import write_file
+from privpipe.store.arrays.headers import companion_url
+
+__all__ = ["compare_collection", "find_front", "plan_entries"]
+
+FORMAT = 1
+"""Version of ``compare.json``."""
+
+WEIGHED = ("accuracy", "auc", "r2")
+"""Scores whose gains are drawn; true-positive rates decide beside them."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One thing to compare.
+
+    Parameters
+    ----------
+    label
+        What the table calls it.
+    options
+        The configuration with its method, and a release that is never written.
+    """
+
+    label: str
+    options: RunOptions
+
+
+def plan_entries(options: RunOptions) -> tuple[Entry, ...]:
+    """The entries of a configuration, each with a place of its own to work in.
+
+    Raises
+    ------
+    OptionError
+        If there are fewer than two, or two are the same.
+    """
+    if len(options.compare) < 2:
+        raise OptionError(
+            f"There are {len(options.compare)} [[compare]] entries.",
+            remedy='Add two or more, as: [[compare]] and method = { name = "leace" } below it.',
+            code="nothing-to-compare",
+        )
+    base = companion_url(options.release.path, "compare")
+    entries: list[Entry] = []
+    for one in options.compare:
+        about = options.model_copy(update={"method": one.method, "compare": ()})
+        if not METHODS[one.method.name].scales:  # standardised are those that depend on it
+            plain = options.collection.model_copy(update={"standardise": False})
+            about = about.model_copy(update={"collection": plain})
+        place = join(base, f"{one.method.name}-{digest_options(about)[:8]}.zarr")
+        release = options.release.model_copy(update={"path": place})
+        about = about.model_copy(update={"release": release})
+        entries.append(Entry(one.label or _name(one.method), about))
+    labels = [entry.label for entry in entries]
+    if len(set(labels)) < len(labels):
+        raise OptionError(
+            "Two [[compare]] entries have the same label, or the same method and options.",
+            remedy="Give each entry a label of its own.",
+            code="same-entries",
+        )
+    return tuple(entries)
+
+
+def _name(method: Any) -> str:
+    budget = getattr(method, "utility_budget", None)
+    return str(method.name) if budget is None else f"{method.name} {budget:g}"
+
+
+def compare_collection(options: RunOptions, watch: Watch) -> dict[str, Any]:
+    """Train, attack and measure every entry; write the table, the figure and the JSON.
+
+    Returns
+    -------
+    comparison
+        What ``compare.json`` holds.
+
+    Raises
+    ------
+    OptionError, InputError, StoreError
+        If the configuration cannot be compared; what an entry alone raises is told in its row.
+    """
+    entries = plan_entries(options)
+    checked = [_check(entry) for entry in entries]
+    url = companion_url(options.release.path, "compare")
+    work = options.release.model_copy(update={"path": join(url, "cluster.zarr")})
+    at_work = options.model_copy(update={"release": work})
+    rows: list[dict[str, Any]] = []
+    with (
+        hold_workspace(at_work.release.path),
+        open_executor(cluster_options(at_work), "compare", watch.hear) as executor,
+    ):
+        watch.say(f"cluster  {executor.describe()}")
+        shared: AttackReport | None = None
+        for entry, run in zip(entries, checked, strict=True):
+            with watch.stage("compare", entry.label):
+                row, shared = _measure(entry, run, executor, shared)
+                rows.append(row)
+    front = find_front(rows)
+    document = {
+        "format_version": FORMAT,
+        "made": now(),
+        "source": checked[0].collection.digest,
+        "limits": options.gate.model_dump(mode="json", exclude={"previous"}),
+        "entries": [row | {"on_front": row["label"] in front} for row in rows],
+    }
+    comparison = _write(url, document)
+    for entry in entries:
+        remove_workspace(entry.options.release.path)
+    remove_workspace(at_work.release.path)
+    watch.say(f"compared {shown(url)}/compare.html")
+    return comparison
+
+
+def _check(entry: Entry) -> Run:
+    run = check_stage(entry.options)
+    if run.method.releases == "surrogate":
+        raise OptionError(
+            f"[[compare]] names {run.method.name!r}, whose records are nobody's: they cannot be "
+            "compared record by record.",
+            remedy="Leave it out.",
+            code="surrogate",
+        )
+    return run
+
+
+def _measure(
+    entry: Entry, run: Run, executor: Executor, shared: AttackReport | None
+) -> tuple[dict[str, Any], AttackReport | None]:
+    """One row, and what the first one measured for all."""
+    about: dict[str, Any] = {
+        "label": entry.label,
+        "method": run.method.name,
+        "options": run.method_options(),
+    }
+    try:
+        with hold_workspace(run.release_url):
+            run, _ = begin_or_resume(run)
+            trained = train_stage(run, executor)
+            sources = _find_sources(run, trained)
+            report, shared = _attack(run, executor, sources, shared)
+            utility = _measure_utility(executor, sources, run)
+    except PrivpipeError as error:
+        return about | {"error": error.message, "code": error.code}, shared
+    found: dict[str, Any] = json.loads(report.to_json())
+    findings = {"adversaries": found, "utility": utility, "desired": _as_views(utility)}
+    section = entry.options.gate.model_copy(update={"require": (), "linkage_max": None})
+    complaints = judge_findings(findings, section)
+    return about | {
+        "guarantee": asdict(trained.guarantee),
+        "verdict": found["verdict"],
+        "reason": found["reason"],
+        "would_pass": not complaints,
+        "complaints": [one.reason for one in complaints],
+        "decisions": found["decisions"],
+        "utility": utility,
+        "gain": _find_gain(report),
+        "loss": _find_loss(utility),
+    }, shared
+
+
+def _find_sources(run: Run, trained: Trained) -> KindSources:
+    """Held-out records, released by the map where they are read."""
+    published, _ = describe_published(run, find_earlier(run))
+    judged = find_labelled(run)
+    if judged is None:
+        part: Part = "held_out" if run.options.audit.holdout else "all"
+        judged = run.training.keeping(run.split, part)
+    judged = replace(judged, indicators=trained.reads == "attributes")
+    if published.order or published.withholds:
+        judged = replace(judged, only_finite=False)
+    return KindSources(
+        judged=judged,
+        learned=None,
+        release=None,
+        model_url=run.stored_model_url,
+        model_digest=trained.model_digest,
+        published=replace(published, compares_noise=False),
+        cleans=True,
+    )
+
+
+def _attack(
+    run: Run, executor: Executor, sources: KindSources, shared: AttackReport | None
+) -> tuple[AttackReport, AttackReport | None]:
+    """Every adversary; the raw records and the planted leaks are those of the first entry.
+
+    Entries that release codes attack other raw columns, and have both of their own.
+    """
+    options = find_attack_options(run.options)
+    first = shared is None or sources.judged.indicators
+    report = distribute_attacks(
+        executor,
+        partial(
+            sample_evidence,
+            sources.judged,
+            options.without_limits(),
+            model_url=sources.model_url,
+            model_digest=sources.model_digest,
+            published=sources.published,
+            controls=first,
+        ),
+        options=options,
+        checkpoints=run.checkpoints,
+        power=first,
+    )
+    if sources.judged.indicators:
+        return report, shared
+    if shared is None:
+        return report, report
+    raw: tuple[AttackOutcome, ...] = tuple(
+        one for one in shared.outcomes if one.attack.source == "raw"
+    )
+    return replace(report, outcomes=(*report.outcomes, *raw), power=shared.power), shared
+
+
+def _measure_utility(executor: Executor, sources: KindSources, run: Run) -> dict[str, Any]:
+    if not run.training.desired:
+        return {}
+    options = find_attack_options(run.options).without_limits()
+    tasks = [("utility", (sources, options))]
+    [(_, found)] = executor.map_tasks(measure_kept_utility, tasks, prefix="attack")
+    if isinstance(found, PrivpipeError):
+        raise found
+    return {one["target"]: one for one in found}
+
+
+def _as_views(utility: Mapping[str, Any]) -> dict[str, Any]:
+    """Wanted predictions as the gate reads them of an audit."""
+    return {
+        name: {view: {one["score"]: one[view]["estimate"]} for view in ("raw", "released")}
+        for name, one in utility.items()
+        if "score" in one
+    }
+
+
+def _find_gain(report: AttackReport) -> dict[str, float] | None:
+    """What the strongest adversary gains beyond the wanted answer, of the worst variable."""
+    found = [
+        score
+        for outcome in report.outcomes
+        if is_of_release(outcome.attack.source)
+        for score in outcome.scores
+        if score.name in WEIGHED
+    ]
+    if not found:
+        return None
+    worst = max(found, key=lambda score: score.gain_upper)
+    return {"estimate": worst.gain, "lower": worst.gain_lower, "upper": worst.gain_upper}
+
+
+def _find_loss(utility: Mapping[str, Any]) -> dict[str, float] | None:
+    """What the wanted variable that loses most loses."""
+    found = [one["loss"] for one in utility.values() if "loss" in one]
+    if not found:
+        return None
+    worst = max(found, key=lambda one: one["estimate"])
+    return {key: float(worst[key]) for key in ("estimate", "lower", "upper")}
+
+
+def find_front(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Labels of the entries that no other beats in both what is lost and what is told.
+
+    >>> row = lambda label, loss, gain: {
+    ...     "label": label, "loss": {"estimate": loss}, "gain": {"estimate": gain}}
+    >>> find_front([row("a", 0.1, 0.1), row("b", 0.2, 0.2), row("c", 0.0, 0.3)])
+    ('a', 'c')
+    """
+    known = [row for row in rows if row.get("loss") and row.get("gain")]
+    places = {row["label"]: (row["loss"]["estimate"], row["gain"]["estimate"]) for row in known}
+
+    def is_beaten(mine: tuple[float, float]) -> bool:
+        return any(
+            other != mine and other[0] <= mine[0] and other[1] <= mine[1]
+            for other in places.values()
+        )
+
+    return tuple(label for label, place in places.items() if not is_beaten(place))
+
+
+def _write(url: str, document: Mapping[str, Any]) -> dict[str, Any]:
+    """Write JSON and page; what readers of the JSON find."""
+    from privpipe.report.pages.comparison_page import render_comparison  # Matplotlib is slow
+
+    content = json.dumps(document, indent=1)
+    comparison: dict[str, Any] = json.loads(content)
+    write_file(join(url, "compare.json"), content)
+    write_file(
+        join(url, "compare.html"), render_comparison(comparison, version=version("privpipe"))
+    )
+    return comparison

@@ -1,0 +1,103 @@
+"""The flows that are deployed: a whole run and its parts, each for a logical time.
+
+``deploy/prefect.yaml`` names them. Parameters are paths, names and times; the server refuses others
+by their types. Runs of one deployment never overlap (CANCEL_NEW): one that finds another at
+work is cancelled, and what it would have released the next one does, since the place of a release
+comes from its logical time and what is published is never made again.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from prefect import flow
+from prefect.runtime import flow_run
+
+from privpipe.cluster.workers.boundary import run_sealed
+from privpipe.flows.release_flow import release_collection
+from privpipe.pipeline.configuration.configuration_file import read_options
+from privpipe.pipeline.increments.scope import Scope
+from privpipe.pipeline.scheduling.logical_time import read_time
+from privpipe.pipeline.scheduling.retrying import retry_passing
+from privpipe.pipeline.scheduling.server_address import check_server
+from privpipe.pipeline.scheduling.silenced_output import outlive_reader
+from privpipe.pipeline.watch import Watch
+
+__all__ = ["backfill", "find_logical_time", "increment", "release"]
+
+Stage = Literal["train", "clean", "audit", "publish"]
+
+
+def find_logical_time(given: datetime | None) -> datetime:
+    """The time given, or that for which the run was scheduled."""
+    if given is not None:
+        return read_time(given)
+    scheduled = flow_run.scheduled_start_time
+    return read_time(scheduled)
+
+
+@flow(name="privpipe-release", log_prints=False, persist_result=False)
+def release(
+    config_path: str, until: Stage = "publish", logical_time: datetime | None = None
+) -> str:
+    """Sanitise the collection of a configuration file; returns the path of the release.
+
+    Parameters
+    ----------
+    config_path
+        The configuration, in the folder that the worker works in.
+    until
+        Last stage to do; the work so far is kept, and the next run goes on with it.
+    logical_time
+        What ``{logical_time}`` in ``[release] path`` stands for; that of the schedule by default.
+    """
+    outlive_reader()
+    watch = Watch()
+
+    def work() -> str:
+        options = read_options(config_path, find_logical_time(logical_time))
+        return run_sealed(release_collection, options, watch, until)
+
+    run_sealed(check_server)
+    return retry_passing(work, watch.say)
+
+
+@flow(name="privpipe-increment", log_prints=False, persist_result=False)
+def increment(config_path: str, logical_time: datetime | None = None) -> str:
+    """Release the partitions that came until a logical time, as the next generation.
+
+    Parameters
+    ----------
+    config_path
+        A configuration with ``[release] incremental = true``.
+    logical_time
+        That of the schedule by default. The same time twice: nothing to do.
+    """
+    return _release_span(config_path, None, find_logical_time(logical_time))
+
+
+@flow(name="privpipe-backfill", log_prints=False, persist_result=False)
+def backfill(config_path: str, since: datetime, until: datetime) -> str:
+    """Release the partitions of a span of logical times that are not released yet.
+
+    Parameters
+    ----------
+    config_path
+        A configuration with ``[release] incremental = true``.
+    since, until
+        Both included. Another run of the same release at work refuses this one.
+    """
+    return _release_span(config_path, read_time(since), read_time(until))
+
+
+def _release_span(config_path: str, since: datetime | None, until: datetime) -> str:
+    outlive_reader()
+    watch = Watch()
+
+    def work() -> str:
+        options, scope = read_options(config_path, until), Scope(since, until)
+        return run_sealed(release_collection, options, watch, "publish", scope)
+
+    run_sealed(check_server)
+    return retry_passing(work, watch.say)

@@ -1,0 +1,315 @@
+"""The main job as a Prefect flow: check, train, clean, audit, gate, publish.
+
+Stages are plain functions wrapped as tasks and called directly; inside them chunks are Dask
+futures, never Prefect tasks. Parameters are paths, results are receipts, exceptions are ours.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
+from datetime import datetime
+from typing import Any, ParamSpec, TypeVar
+
+from distributed import span
+from prefect import flow, task
+from prefect.artifacts import create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.context import FlowRunContext, TaskRunContext
+from prefect.events import emit_event
+
+from privpipe.cluster.executors.executor import Executor
+from privpipe.cluster.executors.open_executor import open_executor
+from privpipe.cluster.workers.boundary import run_sealed
+from privpipe.errors import PrivpipeError
+from privpipe.pipeline.configuration.configuration_file import read_options
+from privpipe.pipeline.configuration.run_options import RunOptions
+from privpipe.pipeline.ending import say_end
+from privpipe.pipeline.increments.increment import Stages, release_increment
+from privpipe.pipeline.increments.scope import Scope
+from privpipe.pipeline.results import write_failure, write_results
+from privpipe.pipeline.resume import begin_or_resume, is_published, reach_stage
+from privpipe.pipeline.run import Run, cluster_options
+from privpipe.pipeline.scheduling.prefect_calls import tell_prefect
+from privpipe.pipeline.scheduling.silenced_output import outlive_reader
+from privpipe.pipeline.stages.audit import audit_stage
+from privpipe.pipeline.stages.audit_constant import is_constant
+from privpipe.pipeline.stages.check import check_stage
+from privpipe.pipeline.stages.clean import clean_stage, plan_release
+from privpipe.pipeline.stages.draw import draw_stage, forget_drawing
+from privpipe.pipeline.stages.earlier import find_differences
+from privpipe.pipeline.stages.gate import check_gated, gate_stage
+from privpipe.pipeline.stages.gate_check import read_previous
+from privpipe.pipeline.stages.prove import has_receipts, prove_sources
+from privpipe.pipeline.stages.publish import (
+    count_unseen,
+    describe_run,
+    merge_utility,
+    publish_stage,
+    write_report,
+)
+from privpipe.pipeline.stages.spend import confirm_published
+from privpipe.pipeline.stages.train import train_stage
+from privpipe.pipeline.trusted_code import confirm_code
+from privpipe.pipeline.watch import Watch
+from privpipe.report.audit_text import (
+    say_gate,
+    say_judged,
+    say_unseen,
+    say_verdict,
+    write_audit_markdown,
+)
+from privpipe.store.access.holding.workspace import (
+    has_workspace,
+    hold_workspace,
+    read_state,
+    remove_workspace,
+)
+from privpipe.store.access.location import shown
+from privpipe.store.arrays.blocks import Receipt
+from privpipe.store.releases.release import ReleasePlan
+
+__all__ = ["release_collection", "run_pipeline"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Held:
+    """Keeps a value out of sight: Prefect neither walks through nor stores what it holds."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return "Held(...)"
+
+
+def _as_task(function: Callable[..., R], name: str) -> Callable[..., R]:
+    """A stage as a Prefect task: no cache, no stored result, sealed errors."""
+
+    def stage(*held: Held) -> Held:
+        return Held(run_sealed(function, *(item.value for item in held)))
+
+    wrapped = task(name=name, cache_policy=NO_CACHE, persist_result=False)(stage)
+
+    def call(*args: Any) -> R:
+        result: R = wrapped(*map(Held, args)).value
+        return result
+
+    return call
+
+
+check_task = _as_task(check_stage, "check")
+prove_task = _as_task(prove_sources, "prove")
+train_task = _as_task(train_stage, "train")
+clean_task = _as_task(clean_stage, "clean")
+draw_task = _as_task(draw_stage, "draw")
+audit_task = _as_task(audit_stage, "audit")
+publish_task = _as_task(publish_stage, "publish")
+
+
+def pass_gate(
+    run: Run, plan: ReleasePlan, findings: Mapping[str, Any], enforced: bool, watch: Watch
+) -> dict[str, Any]:
+    """Judge the findings, report them, and stop a run whose gate stays closed.
+
+    Raises
+    ------
+    GateError
+        With the sentence of the gate, where it is `enforced`.
+    """
+    judged = gate_stage(run, plan, findings, read_previous(run.options, run.training))
+    write_report(run, judged)
+    tell_gate(run.run_id, judged["gate"])
+    watch.judge(str(judged["gate"]["state"]))
+    if enforced:
+        check_gated(judged)
+    return judged
+
+
+def tell_gate(run_id: str, gate: Mapping[str, Any]) -> None:
+    """The event that automations wait for; nothing outside a flow."""
+    if FlowRunContext.get() is not None or TaskRunContext.get() is not None:
+        tell_prefect(
+            emit_event,
+            event="privpipe.gate",
+            resource={"prefect.resource.id": f"privpipe.run.{run_id}"},
+            payload={"state": gate["state"], "sentence": gate["sentence"]},
+        )
+
+
+gate_task = _as_task(pass_gate, "gate")
+
+
+EVERYTHING = Scope()
+
+STAGES = ("train", "clean", "audit", "publish")
+"""What a run does after its check, in order."""
+
+
+@flow(name="privpipe", log_prints=False, persist_result=False, validate_parameters=False)
+def run_pipeline(
+    config_path: str,
+    until: str = "publish",
+    logical_time: datetime | None = None,
+    since: datetime | None = None,
+) -> str:
+    """Sanitise the collection of a configuration file; returns the path of the release.
+
+    Parameters
+    ----------
+    config_path
+        The configuration.
+    until
+        Last stage to do; the work so far is kept, and the next run goes on with it.
+    logical_time
+        What ``{logical_time}`` in ``[release] path`` stands for; an incremental release takes
+        partitions up to it.
+    since
+        First logical time of a backfill.
+    """
+    if "PREFECT__FLOW_RUN_ID" in os.environ:  # started by a worker, which may die
+        outlive_reader()
+    options, scope = read_options(config_path, logical_time), Scope(since, logical_time)
+    return run_sealed(release_collection, options, Watch(), until, scope)
+
+
+def release_collection(
+    options: RunOptions, watch: Watch, until: str = "publish", scope: Scope = EVERYTHING
+) -> str:
+    """Run, and record how it ended beside the release.
+
+    Parameters
+    ----------
+    options, watch
+    until
+        Last stage to do.
+    scope
+        Partitions that an incremental release is made of; a whole one is made of all.
+    """
+    try:
+        confirm_code(options)
+        if options.release.incremental:
+            outcome = release_increment(options, watch, scope, _find_stages(options, watch))
+        else:
+            outcome = _release(options, watch, until)
+    except Exception as error:
+        write_failure(options.release.path, watch, error)
+        raise
+    except BaseException:  # Ctrl-C, or Prefect cancels the run
+        with suppress(OSError, PrivpipeError):
+            write_results(options.release.path, watch, "interrupted")
+        raise
+    write_results(options.release.path, watch, outcome)
+    return options.release.path
+
+
+def _find_stages(options: RunOptions, watch: Watch) -> Stages:
+    """The stages of an incremental run, as tasks."""
+
+    def open_for(run_id: str) -> AbstractContextManager[Executor]:
+        return open_executor(cluster_options(options), run_id, watch.hear)
+
+    return Stages(train_task, clean_task, audit_task, open_for)
+
+
+def _release(options: RunOptions, watch: Watch, until: str) -> str:
+    """The stages in order. What a stopped run leaves is kept in its workspace, for the next."""
+    url = options.release.path
+    with watch.stage("check", f"{shown(options.collection.path)}, method {options.method.name}"):
+        checked = check_task(options)
+    if is_published(options, checked.collection) and not has_workspace(url):
+        watch.say(f"done     {shown(url)} is already published; nothing to do")
+        return "nothing to do"
+    with hold_workspace(url):
+        if is_published(options, checked.collection):  # a run that died while it tidied up
+            _end_published(options, checked)
+            return "nothing to do"
+        run, resumed = begin_or_resume(checked)
+        watch.run_id = run.run_id
+        if resumed:
+            watch.say(f"resume   run {run.run_id} of {run.state.started}, stage {run.state.stage}")
+        with open_executor(cluster_options(options), run.run_id, watch.hear) as executor:
+            watch.executor = executor
+            watch.say(f"cluster  {executor.describe()}")
+            findings = _work(run, executor, watch, until)
+        if until != "publish" or findings is None:
+            watch.say(f"stopped  after {until}; `privpipe run` goes on")
+            if findings is not None:
+                watch.say(f"judged   {say_judged(findings)}")
+                watch.say(f"verdict  {say_verdict(findings)}")
+                watch.say(f"gate     {say_gate(findings)}")
+            return "stopped"
+        remove_workspace(url)
+    link = f"Report: {shown(run.report_url)}/report.html\n\n"
+    summary = link + write_audit_markdown(findings)
+    tell_prefect(create_markdown_artifact, summary, key="privpipe-summary")
+    for line in say_end(run, findings):
+        watch.say(line)
+    return "published"
+
+
+def _end_published(options: RunOptions, checked: Run) -> None:
+    """Do what a run that died after its release was visible had still to do."""
+    known = read_state(options.release.path)
+    if known is not None:
+        confirm_published(checked, known.run_id)
+        if checked.method.forgets_keys:
+            forget_drawing(known.run_id)
+    remove_workspace(options.release.path)
+
+
+def _work(run: Run, executor: Executor, watch: Watch, until: str) -> dict[str, Any] | None:
+    """Train, clean, audit, gate and publish; None when stopped before the audit."""
+    last = STAGES.index(until)
+    if not has_receipts(run):
+        with watch.stage("prove", "collections without receipts: every byte, once"), span("prove"):
+            run = prove_task(run, executor)
+    with watch.stage("train", f"{run.training.n_records:,} records"), span("train"):
+        trained = train_task(run, executor)
+    plan = plan_release(run, trained)
+    n_chunks = plan.chunks.n_chunks
+    run = reach_stage(run, "clean", model_digest=trained.model_digest, n_chunks=n_chunks)
+    if trained.guarantee.statement:
+        watch.say(f"promise  {trained.guarantee.statement}")
+    if last == 0:
+        return None
+    what = f"{plan.chunks.n_records:,} records in {n_chunks} chunks"
+    with watch.stage("clean", what), span("clean"):
+        make = clean_task if trained.tile_rows is None else draw_task
+        receipts = make(run, trained, plan, executor)
+    run = reach_stage(run, "audit")
+    if (unseen := _describe_unseen(run, plan, receipts)) is not None:
+        watch.say(f"         {say_unseen(unseen)}")
+    if last == 1:
+        return None
+    with watch.stage("audit", "held-out records, attack retrained"), span("audit"):
+        findings = audit_task(run, trained, plan, merge_utility(receipts), executor)
+    about = {"format_version": 1, "about": describe_run(run, trained)}
+    findings = {**about, **findings, "unseen": _describe_unseen(run, plan, receipts)}
+    findings["constant"] = is_constant(run, plan)
+    findings["differences"] = find_differences(run, trained.model_digest)
+    if last > 2:
+        run = reach_stage(run, "gate")
+    with watch.stage("gate", "limits of [gate]"):
+        findings = gate_task(run, plan, findings, last > 2, watch)
+    if last == 2:
+        return findings
+    run = reach_stage(run, "publish")
+    with watch.stage("publish", shown(run.release_url)):
+        publish_task(run, trained, plan, receipts, findings, watch.hear)
+    return findings
+
+
+def _describe_unseen(
+    run: Run, plan: ReleasePlan, receipts: Mapping[int, Receipt]
+) -> dict[str, Any] | None:
+    """Records of a profile that the mapping does not know, of all that were released."""
+    unseen = count_unseen(receipts)
+    if unseen is None:
+        return None
+    found: dict[str, Any] = {"n_records": unseen, "n_released": plan.chunks.n_records}
+    unknown = run.collection.unknown_categories
+    return found | ({"unknown_categories": dict(unknown)} if unknown else {})

@@ -1,0 +1,68 @@
+"""Places of this machine and the bucket: disk, modes, key folder, put-if-absent."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import fsspec
+
+from privpipe.pipeline.health.finding import Finding
+from privpipe.store.access.location import create_bytes, join, local_path, shown
+from privpipe.store.keyring.keyfiles import KeyFolder, key_folder
+
+__all__ = ["check_keys", "check_places", "tries_conditions"]
+
+LEAST_FREE = 2**30
+"""Bytes where releases go."""
+
+
+def check_places(options: Any) -> Iterator[Finding]:
+    """Where the release goes: space on a disk, conditional writes of a bucket."""
+    release = options.release.path
+    path = local_path(release)
+    if path is None:
+        parent = release.rstrip("/").rpartition("/")[0]
+        enforced = tries_conditions(parent)
+        yield Finding(
+            "ok" if enforced else "fails",
+            "put-if-absent",
+            f"{shown(parent)} {'refuses' if enforced else 'takes'} a second write of one object",
+            ""
+            if enforced
+            else "Use a store that enforces If-None-Match: without it two runs may publish.",
+        )
+        return
+    folder = os.path.dirname(path)
+    while not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    free = shutil.disk_usage(folder).free
+    yield Finding(
+        "ok" if free >= LEAST_FREE else "fails",
+        "disk",
+        f"{free / 2**30:.1f} GiB free at {folder}",
+        "" if free >= LEAST_FREE else "Free space; `privpipe purge RELEASE` drops stopped runs.",
+    )
+
+
+def tries_conditions(parent: str) -> bool:
+    """Whether a bucket refuses to replace an object that must not exist; tried, then removed."""
+    probe = join(parent, f".privpipe-doctor-{secrets.token_hex(8)}")
+    try:
+        return create_bytes(probe, b"first") and not create_bytes(probe, b"second")
+    finally:
+        file_system, path = fsspec.core.url_to_fs(probe)
+        file_system.rm(path)
+
+
+def check_keys() -> Iterator[Finding]:
+    """The folder of keys is private, or not there yet."""
+    folder = key_folder()
+    if not folder.exists():
+        yield Finding("ok", "key folder", f"{folder} is made when a method first draws")
+        return
+    with KeyFolder(folder, "").opened():
+        yield Finding("ok", "key folder", f"{folder} is its owner's alone")

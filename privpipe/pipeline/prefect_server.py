@@ -1,0 +1,174 @@
+"""The Prefect server that a run starts for itself: closed to others, ended with the run, small.
+
+Prefect would start it as a process on loopback, without a password, and end it only when Python
+ends in an orderly way. Here a signal is an orderly end, requests need a password that only this run
+knows, and of its database no more is kept than the newest runs.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import secrets
+import signal
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+import psutil
+
+from privpipe.cluster.workers.listener_owner import guard_address
+from privpipe.pipeline.prefect_home import is_server, own_home, servers_in
+from privpipe.pipeline.scheduling.unread_results import refuse_stored_results
+from privpipe.pipeline.server_process import Served, serve
+
+__all__ = ["KEPT_RUNS", "Terminated", "own_server", "prune_database"]
+
+KEPT_RUNS = 50
+"""Newest flow runs that stay in the database, about 80 kB each."""
+
+LARGEST_BYTES = 64 * 2**20
+"""Of the database; beyond, what pruning leaves is removed as well. Receipts tell of progress."""
+
+_PATIENCE = 5.0
+_FINAL = "('COMPLETED', 'FAILED', 'CANCELLED', 'CRASHED')"
+
+
+_SERVED: list[Served] = []
+"""Held until Python ends: what Prefect still has to tell its server is told at the end."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM or SIGHUP: handled as Ctrl-C is, so that everything is tidied up."""
+
+
+@contextmanager
+def own_server() -> Iterator[None]:
+    """Run flows: with the server that ``PREFECT_API_URL`` or a profile names, or one's own.
+
+    SIGTERM and SIGHUP interrupt the run as SIGINT does. A server that the run started is gone
+    when the process is; after SIGKILL, when the next run starts.
+    """
+    with _ending_in_order():
+        home = os.environ.get("PREFECT_HOME", "")
+        if home == str(own_home()):
+            prune_database(Path(home))
+        from prefect.context import refresh_global_settings_context
+        from prefect.settings import get_current_settings
+
+        if not get_current_settings().api.url:
+            # Both are read when the server starts, and by each of this process's requests.
+            fresh = f"privpipe:{secrets.token_urlsafe(32)}"
+            password = os.environ.setdefault("PREFECT_SERVER_API_AUTH_STRING", fresh)
+            os.environ["PREFECT_API_AUTH_STRING"] = password
+            # The server outlives the flow: what Prefect still has to tell it is told at the end.
+            atexit.register(_end_children)
+            refresh_global_settings_context()
+            own = get_current_settings().server.ephemeral
+            if own.enabled:  # else Prefect says that it has no server
+                served = serve(own.startup_timeout_seconds)
+                _SERVED.append(served)
+                os.environ |= {
+                    "PREFECT_API_URL": served.url,
+                    "PREFECT_API_SSL_CERT_FILE": served.authority,
+                    "PREFECT_API_TLS_INSECURE_SKIP_VERIFY": "0",
+                }
+                refresh_global_settings_context()
+        else:
+            guard_address(get_current_settings().api.url or "")
+        refuse_stored_results()
+        yield
+
+
+@contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """Turn the signals that end a process at once into an exception, the first time."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ending: list[int] = []
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if not ending:
+            ending.append(number)
+            raise Terminated(signal.Signals(number).name)
+
+    usual = {}
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        usual[number] = signal.getsignal(number)
+        if usual[number] is not signal.SIG_IGN:  # as nohup wants it
+            signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in usual.items():
+            # Once the process ends, the rest of its end is not to be disturbed either.
+            signal.signal(number, signal.SIG_IGN if ending else handler)
+
+
+def _end_children() -> None:
+    """End the servers of this process, one that is just starting included."""
+    with suppress(psutil.Error):
+        servers = [child for child in psutil.Process().children() if is_server(child)]
+        for server in servers:
+            with suppress(psutil.Error):
+                server.terminate()
+        for server in psutil.wait_procs(servers, timeout=_PATIENCE)[1]:
+            with suppress(psutil.Error):
+                server.kill()
+    while _SERVED:
+        _SERVED.pop().close()
+
+
+def prune_database(home: Path, kept_runs: int = KEPT_RUNS, largest: int = LARGEST_BYTES) -> None:
+    """Keep the newest runs only, and what belongs to them; nothing while a server uses it.
+
+    Runs that have not ended stay for a day. What cannot be pruned now is pruned by a later run.
+
+    Parameters
+    ----------
+    home
+        Prefect's home.
+    kept_runs
+    largest
+        Bytes of the database; a larger one is removed, Prefect makes a new one.
+    """
+    path = home / "prefect.db"
+    if not path.exists() or any(True for _ in servers_in(str(home))):
+        return
+    with suppress(sqlite3.Error):
+        _keep_newest(path, kept_runs)
+    files = [path.with_name(path.name + end) for end in ("-wal", "-shm", "")]
+    if sum(file.stat().st_size for file in files if file.exists()) > largest:
+        for file in files:
+            file.unlink(missing_ok=True)
+
+
+def _keep_newest(path: Path, kept_runs: int) -> None:
+    with closing(sqlite3.connect(path, timeout=1.0, isolation_level=None)) as database:
+        [count] = database.execute("SELECT count(*) FROM flow_run").fetchone()
+        if count <= kept_runs:
+            return
+        database.execute("PRAGMA foreign_keys = ON")  # task runs and states go with their run
+        database.execute("BEGIN IMMEDIATE")
+        database.execute(
+            "DELETE FROM flow_run WHERE id NOT IN "
+            "(SELECT id FROM flow_run ORDER BY created DESC LIMIT ?) "
+            f"AND (state_type IN {_FINAL} OR created < datetime('now', '-1 day'))",
+            [kept_runs],
+        )
+        for table in ("log", "artifact", "artifact_collection", "task_run"):
+            database.execute(
+                f"DELETE FROM {table} WHERE flow_run_id IS NOT NULL "
+                "AND flow_run_id NOT IN (SELECT id FROM flow_run)"
+            )
+        for table in ("event_resources", "events"):
+            database.execute(
+                f"DELETE FROM {table} WHERE occurred < (SELECT min(created) FROM flow_run)"
+            )
+        database.execute("COMMIT")
+        database.execute("VACUUM")
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")

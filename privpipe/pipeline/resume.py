@@ -1,0 +1,131 @@
+"""Begin a run, or go on with the one that its workspace belongs to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from privpipe.errors import OptionError, StoreError
+from privpipe.pipeline.configuration.run_options import RunOptions
+from privpipe.pipeline.run import Run, digest_options, find_code, say_changed_code
+from privpipe.store.access.holding.workspace import RunState, read_state, write_state
+from privpipe.store.access.location import shown
+from privpipe.store.arrays.headers import exists, read_header, read_kind
+from privpipe.store.collections.collection import Collection
+from privpipe.store.collections.source_version import read_source_version
+
+__all__ = ["begin_or_resume", "check_unchanged", "is_published", "reach_stage"]
+
+
+def is_published(options: RunOptions, collection: Collection) -> bool:
+    """Whether the release exists already, made of this source by this configuration.
+
+    Raises
+    ------
+    StoreError
+        If something else stands there.
+    """
+    url = options.release.path
+    if not exists(url):
+        return False
+    if read_kind(url) == "release":
+        header = read_header(url, "release")
+        asked = digest_options(options), collection.digest
+        if (header["options_sha256"], header["source_digest"]) == asked:
+            return True
+        now = find_code(options.model_dump(mode="json")["method"])
+        if changed := say_changed_code(find_code(header["options"]), now):
+            raise StoreError(
+                f"Since {shown(url)} was made, {changed}; a release is never overwritten.",
+                remedy="Nothing was made or published. Choose another place for what this code "
+                "makes, or restore the file.",
+                code="code-changed",
+            )
+    raise StoreError(
+        f"{shown(url)} exists and was not made by this configuration of this collection; a release "
+        "is never overwritten.",
+        remedy="Choose another place, or remove it.",
+        code="exists",
+    )
+
+
+def begin_or_resume(run: Run) -> tuple[Run, bool]:
+    """Take up the interrupted run of this configuration, or record a new one.
+
+    Returns
+    -------
+    run
+        With the identifier and state to work under.
+    resumed
+        Whether there was something to go on with.
+
+    Raises
+    ------
+    OptionError
+        If the workspace belongs to another configuration.
+    StoreError
+        If the source has changed since.
+    """
+    known = read_state(run.release_url)
+    if known is None or _has_made_nothing(run, known):
+        write_state(run.release_url, run.state)
+        return run, False
+    if known.options_sha256 != run.state.options_sha256:
+        changed = say_changed_code(known.code, run.state.code)
+        why = "had another configuration"
+        if changed:
+            why += f": {changed}"
+        elif run.state.code and not known.code:  # begun by a version that did not keep hashes
+            why += " (or the module of its filter has changed)"
+        raise OptionError(
+            f"The interrupted run of {shown(run.release_url)} {why}.",
+            remedy="Nothing of it was published. To begin anew with this one: `privpipe purge "
+            f"{shown(run.release_url)}`, then run again. To go on with that one, give it the "
+            f"configuration it had{', with the file as it was' if changed else ''}.",
+            code="other-configuration",
+        )
+    resumed = replace(run, state=known)
+    check_unchanged(resumed)
+    return resumed, True
+
+
+def _has_made_nothing(run: Run, known: RunState) -> bool:
+    """Whether another configuration was refused before it learned anything that would be lost.
+
+    So that what the refusal advised can be followed. Fits of many rounds keep their steps.
+    """
+    return (
+        known.options_sha256 != run.state.options_sha256
+        and known.stage == "check"
+        and not (run.method.in_rounds or run.method.resumes)
+        and not exists(run.stored_model_url)
+    )
+
+
+def check_unchanged(run: Run) -> None:
+    """Raise StoreError if source or training records changed since the run began."""
+    state = run.state
+    for collection, known in (
+        (run.collection, state.source_fingerprint),
+        (run.training, state.training_fingerprint),
+    ):
+        if read_source_version(collection.url) != known:
+            raise StoreError(
+                f"{shown(collection.url)} has changed since the run began.",
+                remedy=f"Nothing was published. `privpipe purge {shown(run.release_url)}`, then "
+                "run again.",
+                code="source-changed",
+            )
+
+
+def reach_stage(
+    run: Run, stage: str, *, model_digest: str | None = None, n_chunks: int | None = None
+) -> Run:
+    """Record that a stage begins, with what is known by then."""
+    state: RunState = replace(
+        run.state,
+        stage=stage,
+        model_digest=model_digest or run.state.model_digest,
+        n_chunks=n_chunks or run.state.n_chunks,
+    )
+    write_state(run.release_url, state)
+    return replace(run, state=state)

@@ -1,0 +1,277 @@
+"""A run as a value: what was asked, what was found out before any work, and who it is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import version
+from typing import Any
+
+from platformdirs import user_cache_path
+from pydantic import TypeAdapter
+
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.cluster.passes.pass_checkpoints import Checkpoints
+from privpipe.cluster.workers.connection import ClusterOptions
+from privpipe.fitted_schema import FittedSchema
+from privpipe.pipeline.configuration.run_options import RunOptions
+from privpipe.protocols import Method
+from privpipe.records.holdout import Split
+from privpipe.store.access.holding.workspace import RunState, workspace_url
+from privpipe.store.access.location import join, local_path, shown
+from privpipe.store.arrays.headers import companion_url, exists
+from privpipe.store.collections.collection import Collection
+from privpipe.store.keyring.attempt_register import Attempt, share_level
+
+__all__ = [
+    "Run",
+    "cluster_options",
+    "digest_options",
+    "find_attack_options",
+    "find_fitted",
+    "list_versions",
+    "make_run_id",
+    "now",
+]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the check stage hands to all others.
+
+    Parameters
+    ----------
+    options
+        The configuration.
+    method
+        The method's row of the table.
+    collection, training
+        Opened, with the variables they are read for; often the same.
+    split
+        Which training records are held out.
+    state
+        Identifier of the run and how far it has come; stored in the workspace.
+    shared_model, shared_report
+        Of a part of an incremental release: where the model and the report of its line are.
+    attempt
+        Which attempt at the gate this is; None before the audit.
+    """
+
+    options: RunOptions
+    method: Method[Any]
+    collection: Collection
+    training: Collection
+    split: Split
+    state: RunState
+    shared_model: str | None = None
+    shared_report: str | None = None
+    attempt: Attempt | None = None
+
+    @property
+    def run_id(self) -> str:
+        """8 hexadecimal digits; in every Dask key and receipt."""
+        return self.state.run_id
+
+    @property
+    def may_withhold(self) -> bool:
+        """Whether some records may keep their row but not be released."""
+        method = self.options.method
+        return (
+            self.options.release.nonfinite == "withhold"
+            or self.options.privacy.records_per_subject is not None
+            or getattr(method, "on_unrepresentable", "fail") == "withhold"
+        )
+
+    @property
+    def release_url(self) -> str:
+        return self.options.release.path
+
+    @property
+    def work_model_url(self) -> str:
+        """Where the model is kept until the release is published."""
+        return self.shared_model or join(workspace_url(self.release_url), "model.zarr")
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """Where sums and outcomes of attacks are kept until the release is published."""
+        return Checkpoints(join(workspace_url(self.release_url), "kept"))
+
+    @property
+    def sample_url(self) -> str:
+        """Where the audit's samples and their key are kept until the release is published."""
+        return join(workspace_url(self.release_url), "sample")
+
+    @property
+    def stored_model_url(self) -> str:
+        """Where the model is now: in the workspace, or at its place if a run died publishing."""
+        moved = self.state.model_digest is not None and not exists(self.work_model_url)
+        return self.model_url if moved else self.work_model_url
+
+    @property
+    def model_url(self) -> str:
+        """Where the model will be."""
+        return self.shared_model or companion_url(self.release_url, "model.zarr")
+
+    @property
+    def report_url(self) -> str:
+        """Folder of the report."""
+        return self.shared_report or companion_url(self.release_url, "report")
+
+    @property
+    def trains_on_itself(self) -> bool:
+        """Whether the released records are the training records."""
+        return self.training.url == self.collection.url
+
+    @property
+    def fitted_schema(self) -> FittedSchema:
+        """What the model knows by name of the records that it is trained on."""
+        return find_fitted(self.options, self.training)
+
+    def method_options(self) -> dict[str, Any]:
+        """The method's options as the header shows them."""
+        method = self.options.method
+        dumped: dict[str, Any] = TypeAdapter(type(method)).dump_python(method, mode="json")
+        return dumped
+
+
+def find_fitted(options: RunOptions, training: Collection) -> FittedSchema:
+    """What a model knows by name that is trained on these records."""
+    named = {one.name: one.column for one in training.schema_of_records.variables}
+    included = [named[name] for name in options.release.include if name in named]
+    return FittedSchema.of(training.schema, included)
+
+
+def make_run_id() -> str:
+    """A new identifier."""
+    return secrets.token_hex(4)
+
+
+def now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def digest_options(options: RunOptions) -> str:
+    """SHA-256 of everything in the configuration that can change the released records.
+
+    How they are judged is no part of it: a corrected limit goes on with the run that failed.
+    Which records the fit does not see is.
+    """
+    excluded = {"cluster", "gate", "audit", "privacy", "compare"}
+    content = options.model_dump(mode="json", exclude=excluded)
+    counted = {"subject", "records_per_subject"}
+    if not options.collection.standardise:  # as before there was such a key
+        del content["collection"]["standardise"]
+    if not options.release.anew:
+        del content["release"]["anew"]
+    content["privacy"] = options.privacy.model_dump(mode="json", include=counted)
+    content["audit"] = options.audit.model_dump(mode="json", include={"holdout", "group"})
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def find_code(options: Mapping[str, Any]) -> dict[str, str]:
+    """SHA-256 of each file of code that a method's options name, from their JSON form.
+
+    >>> find_code({"epsilon": 1.0, "filter": {"code_sha256": "ab", "loss_code_sha256": None}})
+    {'filter.code_sha256': 'ab'}
+    """
+    found: dict[str, str] = {}
+    for key, value in options.items():
+        if isinstance(value, dict):
+            found |= {f"{key}.{inner}": sha256 for inner, sha256 in find_code(value).items()}
+        elif key.endswith("code_sha256") and value:
+            found[key] = str(value)
+    return found
+
+
+def say_changed_code(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Which files of code have changed, with both hashes; nothing where none has.
+
+    >>> say_changed_code({"method.code_sha256": "ab"}, {"method.code_sha256": "cd"})
+    'the module of the filter has changed: its SHA-256 was ab and is cd'
+    """
+    words = {
+        "loss_code_sha256": "the module of the loss",
+        "code_sha256": "the module of the filter",
+    }
+    return ", and ".join(
+        f"{words[name.rpartition('.')[2]]} has changed: its SHA-256 was {sha256} and is {now[name]}"
+        for name, sha256 in before.items()
+        if name in now and now[name] != sha256
+    )
+
+
+SHARED = (
+    "max_records",
+    "max_bytes",
+    "max_test",
+    "tune_share",
+    "test_share",
+    "min_class_records",
+    "rare_classes",
+    "decides",
+    "level",
+    "n_replicates",
+    "uninformative",
+    "max_seconds",
+)
+"""Options of attacks that ``[audit]`` has by the same name."""
+
+
+def find_attack_options(options: RunOptions, attempt: Attempt | None = None) -> AttackOptions:
+    """How a release is attacked, and the limits it is held against.
+
+    An attempt at the gate has its own seed and its share of the level; without one both are as
+    they would be of the only one.
+    """
+    audit, gate = options.audit, options.gate
+    # Where none is named no adversary is trained, and other attacks are as they are.
+    named: dict[str, Any] = {"adversaries": audit.adversaries} if audit.adversaries else {}
+    shared = {name: getattr(audit, name) for name in SHARED}
+    if attempt is not None:
+        shared |= {"seed": attempt.seed, "level": share_level(audit.level, attempt.number)}
+    return AttackOptions(
+        **named,
+        **shared,
+        max_advantage=gate.confidential_advantage_max,
+        max_exposed=gate.exposed_max,
+        must_find=gate.must_find,
+    )
+
+
+def cluster_options(options: RunOptions) -> ClusterOptions:
+    """The ``[cluster]`` section as `privpipe.cluster` takes it.
+
+    Scratch files are in the workspace, or in a folder of this machine named after a remote
+    release, so that the next run finds and removes what a killed one left.
+    """
+    section = options.cluster
+    url = options.release.path
+    workspace = local_path(workspace_url(url))
+    if workspace is None:
+        name = hashlib.sha256(shown(url).encode()).hexdigest()[:16]
+        workspace = str(user_cache_path("privpipe", ensure_exists=True) / name)
+        os.makedirs(workspace, mode=0o700, exist_ok=True)
+    return ClusterOptions(
+        address=section.address,
+        workers=section.workers,
+        memory_limit=section.memory_limit,
+        dashboard=section.dashboard,
+        wait_seconds=section.wait_seconds,
+        scratch=f"{workspace}/dask",
+        performance_report=section.performance_report,
+    )
+
+
+def list_versions() -> dict[str, str]:
+    """Versions of what shapes a release."""
+    return {name: _version(name) for name in ("privpipe", "numpy", "scipy", "zarr", "dask")}
+
+
+_version = cache(version)  # each time the whole of a package's metadata is parsed

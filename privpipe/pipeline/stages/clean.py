@@ -1,0 +1,162 @@
+"""The clean stage: every chunk from store to worker to workspace, then proof of completeness."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from privpipe.cluster.events import Event
+from privpipe.cluster.executors.executor import Executor
+from privpipe.cluster.passes.cleaning_pass import CleaningJob, clean_collection, count_receipts
+from privpipe.cluster.passes.place_pass import find_noted
+from privpipe.cluster.passes.verification import find_damaged_chunks
+from privpipe.errors import IncompleteReleaseError
+from privpipe.pipeline.resume import check_unchanged
+from privpipe.pipeline.run import Run
+from privpipe.pipeline.stages.audit_attacks import plan_samples
+from privpipe.pipeline.stages.audit_places import plan_places
+from privpipe.pipeline.stages.spend import make_keys, reserve_loss
+from privpipe.pipeline.stages.subject_limit import write_withheld
+from privpipe.pipeline.stages.train import Trained
+from privpipe.records.chunks import check_memory, predict_chunk_memory
+from privpipe.store.arrays.blocks import Receipt, check_receipts
+from privpipe.store.arrays.factored_basis import Basis
+from privpipe.store.arrays.layout import FEATURES, RELEASED, ArrayPlan
+from privpipe.store.models.artifacts import read_arrays
+from privpipe.store.releases.release import (
+    ReleasePlan,
+    check_foreign,
+    drop_receipts,
+    prepare_release,
+    read_ledger,
+    record_receipts,
+)
+
+__all__ = ["clean_stage", "find_done", "plan_release", "prove_receipts", "read_progress"]
+
+
+def plan_release(run: Run, trained: Trained) -> ReleasePlan:
+    """What the release consists of: released features, and variables named by the user."""
+    if trained.tile_rows is not None:
+        return plan_surrogates(run, trained)
+    schema = run.collection.schema_of_records
+    n, rows = trained.n_records or schema.n_records, schema.chunk_rows
+    basis = _read_basis(run) if run.options.release.layout == "factored" else None
+    dtype = schema.dtype if basis is None else "float64"
+    released = (
+        [ArrayPlan(FEATURES, (n, trained.n_features_out), rows, dtype)]
+        if trained.reads == "features"
+        else [_plan_variable(run, name) for name in run.collection.attributes]
+    )
+    included = [_plan_variable(run, name) for name in run.options.release.include]
+    flag = [ArrayPlan(RELEASED, (n,), rows, "int8")] if run.may_withhold else []
+    return ReleasePlan(run.run_id, run.release_url, (*released, *included, *flag), basis)
+
+
+def plan_surrogates(run: Run, trained: Trained) -> ReleasePlan:
+    """Features with the bias feature, and an array per response; a chunk is a tile."""
+    n, rows = trained.n_records or 0, trained.tile_rows or 1
+    features = ArrayPlan(FEATURES, (n, len(trained.feature_names)), rows, "float64")
+    responses = [ArrayPlan(name, (n,), rows, "float64") for name in trained.response_names]
+    return ReleasePlan(run.run_id, run.release_url, (features, *responses))
+
+
+def _plan_variable(run: Run, name: str) -> ArrayPlan:
+    """A variable of the release, with its category table."""
+    schema = run.collection.schema_of_records
+    variable = schema.variable(name)
+    table = (("categories", list(variable.categories)),) if variable.categories else ()
+    return ArrayPlan(name, (schema.n_records,), schema.chunk_rows, variable.dtype, table)
+
+
+def _read_basis(run: Run) -> Basis:
+    """The basis of a factored release, from the stored model."""
+    arrays = read_arrays(run.stored_model_url, ["lift", "centre"])
+    return Basis(arrays["lift"], arrays["centre"], run.collection.schema_of_records.dtype)
+
+
+def clean_stage(
+    run: Run, trained: Trained, plan: ReleasePlan, executor: Executor
+) -> dict[int, Receipt]:
+    """Clean what is not clean yet and return the proven receipts."""
+    _check_memory(trained, plan, executor)
+    prepare_release(plan)
+    places, done = plan_places(run, trained, plan), find_done(plan, executor)
+    if places is not None and done:  # what was not summed up is cleaned again, to the same bytes
+        noted = find_noted(places)
+        done = {chunk: receipt for chunk, receipt in done.items() if chunk in noted}
+    keys = make_keys(run, trained) if trained.draws else None
+    job = CleaningJob(
+        collection=run.collection,
+        plan=plan,
+        model_url=run.stored_model_url,
+        model_digest=trained.model_digest,
+        include=run.options.release.include,
+        nonfinite=run.options.release.nonfinite,
+        fill=trained.mean_record,
+        keys=keys,
+        withheld=write_withheld(run),
+        samples=plan_samples(run, trained, plan),
+        places=places,
+    )
+    n_done = sum(receipt.rows for receipt in done.values())
+    total = (("chunks", float(plan.chunks.n_chunks)),)
+    found = (("chunks", float(len(done))), ("found", 1.0), *count_receipts(done.values()))
+    executor.listener(Event("clean_chunk", "begins", plan.chunks.n_records, numbers=total))
+    executor.listener(Event("clean_chunk", "advances", n_done, numbers=found))
+    try:
+        with reserve_loss(run, trained, plan, keys) as loss:
+            lost = (("privacy_loss", loss),)
+            executor.listener(Event("clean_chunk", "advances", numbers=lost))
+            clean_collection(executor, job, partial(record_receipts, plan), done=frozenset(done))
+    finally:
+        executor.listener(Event("clean_chunk", "ends"))
+    check_unchanged(run)
+    return prove_receipts(plan, executor, frozenset(done))
+
+
+def find_done(plan: ReleasePlan, executor: Executor) -> dict[int, Receipt]:
+    """Chunks of an interrupted run whose bytes still match their receipts."""
+    known = {receipt.chunk: receipt for receipt in read_ledger(plan) if receipt.run == plan.run}
+    damaged = find_damaged_chunks(executor, plan, list(known.values()), "before")
+    if damaged:
+        drop_receipts(plan, damaged)
+    return {chunk: receipt for chunk, receipt in known.items() if chunk not in damaged}
+
+
+def prove_receipts(
+    plan: ReleasePlan, executor: Executor, found: frozenset[int] = frozenset()
+) -> dict[int, Receipt]:
+    """Every chunk has one receipt, and every stored byte is what its receipt says.
+
+    The bytes of chunks that were `found` done have been read when this run began.
+    """
+    receipts = check_receipts(read_ledger(plan), plan.arrays, plan.run)
+    check_foreign(plan)
+    written = [receipt for chunk, receipt in receipts.items() if chunk not in found]
+    damaged = find_damaged_chunks(executor, plan, written, "after")
+    if damaged:
+        raise IncompleteReleaseError(
+            f"{len(damaged)} chunks changed after they were written.",
+            remedy="Nothing was published. Check the disk, then run again: they are written anew.",
+            code="damaged",
+        )
+    return receipts
+
+
+def _check_memory(trained: Trained, plan: ReleasePlan, executor: Executor) -> None:
+    memory = executor.measure()
+    needed = predict_chunk_memory(
+        plan.chunks.chunk_rows,
+        trained.n_features_in,
+        trained.n_features_out,
+        np.dtype(plan.arrays[0].dtype).itemsize,
+    )
+    check_memory(needed, memory.smallest, memory.threads)
+
+
+def read_progress(release_url: str, run_id: str) -> int:
+    """Chunks of a run that have a receipt so far."""
+    plan = ReleasePlan(run_id, release_url, ())
+    return len({receipt.chunk for receipt in read_ledger(plan) if receipt.run == run_id})

@@ -1,0 +1,417 @@
+"""The gate between audit and publish: what the audit must show, or nothing is published.
+
+Unknown never passes. A failed gate keeps the workspace: a corrected limit goes on with the attacks
+already measured, and `privpipe approve` overrides it once, for exactly what was found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import fsspec
+
+from privpipe.attacks.kinds.verdicts.judgement import SCORE_WORDS, is_of_release
+from privpipe.errors import GateError
+from privpipe.numerics.limits import Figure, say_lower, say_upper
+from privpipe.pipeline.approval import read_approval, write_case
+from privpipe.pipeline.configuration.run_options import GateSection
+from privpipe.pipeline.run import Run, find_attack_options
+from privpipe.pipeline.stages.audit_places import say_place
+from privpipe.pipeline.stages.weaker_limits import list_weaker_limits
+from privpipe.store.access.location import join
+from privpipe.store.arrays.headers import companion_url
+from privpipe.store.releases.release import ReleasePlan, digest_receipts, read_ledger
+
+__all__ = ["check_gated", "gate_stage", "judge_findings"]
+
+OPEN = ("passed", "approved", "not gated")
+"""States of a gate through which a release may go."""
+
+
+@dataclass(frozen=True)
+class Complaint:
+    """One thing that keeps the gate closed.
+
+    Parameters
+    ----------
+    code
+        "leaks", "unproven", "unknown", "not-protected", "membership", "utility", "linkage",
+        "required", "constant", "place", "difference" or "regression".
+    reason
+        In a sentence: what, both numbers.
+    """
+
+    code: str
+    reason: str
+
+
+def gate_stage(
+    run: Run, plan: ReleasePlan, findings: Mapping[str, Any], previous: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Judge the findings, and look for an approval of exactly these.
+
+    Parameters
+    ----------
+    run, plan
+        The run and its release, finished and audited.
+    findings
+        Of the audit.
+    previous
+        Findings of the release named by ``[gate] previous``; None where none is named.
+
+    Returns
+    -------
+    findings
+        With ``gate``: its state ("passed", "failed", "approved" or "not gated"), sentence,
+        complaints, limits, those that ask less than usual, and approval. Where it failed, what
+        may be approved is recorded.
+    """
+    section = run.options.gate
+    complaints = judge_findings(findings, section, previous)
+    ways_out = find_ways_out(findings, run) if complaints else ""
+    gate: dict[str, Any] = {
+        "state": "passed",
+        "sentence": _say(complaints, weaker := list_weaker_limits(run.options)),
+        "ways_out": ways_out,
+        "complaints": [{"code": one.code, "reason": one.reason} for one in complaints],
+        "limits": section.model_dump(mode="json", exclude={"previous"}),
+        "weaker": weaker,
+        "approval": None,
+    }
+    if not section.enforce:
+        gate["state"] = "not gated"
+    elif complaints:
+        digest = digest_case(run, plan, findings, complaints)
+        write_case(run.release_url, digest, gate["sentence"])
+        approval = read_approval(run.release_url, digest)
+        gate |= {"state": "approved" if approval else "failed", "approval": approval}
+    return {**findings, "gate": gate}
+
+
+def check_gated(findings: Mapping[str, Any]) -> None:
+    """Let findings pass whose gate is open.
+
+    Raises
+    ------
+    GateError
+        If the gate failed, with its sentence, or if there was none.
+    """
+    gate = findings.get("gate") or {"state": "none", "complaints": []}
+    if gate["state"] in OPEN:
+        return
+    if gate["state"] == "none":
+        raise GateError("The release did not go through its gate.", code="ungated")
+    codes = [one["code"] for one in gate["complaints"]]
+    raise GateError(
+        gate["sentence"],
+        remedy=f"Nothing was published; the workspace is kept, and the next run goes on with the "
+        f"attacks already measured. {gate['ways_out']}",
+        code=codes[0],
+    )
+
+
+def judge_findings(
+    findings: Mapping[str, Any], section: GateSection, previous: Mapping[str, Any] | None = None
+) -> list[Complaint]:
+    """All that keeps a release from being published; none where the gate is open.
+
+    Parameters
+    ----------
+    findings
+        Of the audit.
+    section
+        Limits.
+    previous
+        Findings of the release to compare with.
+    """
+    found = [
+        *_judge_adversaries(findings["adversaries"], section),
+        *_judge_constant(findings),
+        *_judge_places(findings, section.confidential_advantage_max),
+        *_judge_utility(findings, section.utility_loss_max),
+        *_judge_kinds(_list_kinds(findings), section),
+        *(Complaint("difference", said) for said in findings.get("differences", ())),
+    ]
+    if previous is not None:
+        found += _judge_regression(findings, previous, section.regression_max)
+    return found
+
+
+def _judge_adversaries(found: Mapping[str, Any], section: GateSection) -> Iterator[Complaint]:
+    """Every variable that is not safe, the worst verdicts first; what is accepted is not judged."""
+    order = ("leaks", "unknown", "unproven", "not protected")
+    passes = ("safe", *["not protected"] * (section.single_records == "unprotected"))
+    bad = [one for one in found["decisions"] if one["verdict"] not in passes]
+    for one in sorted(bad, key=lambda one: order.index(one["verdict"])):
+        yield Complaint(one["verdict"].replace(" ", "-"), one["reason"])
+    if not bad and found["verdict"] not in passes:
+        yield Complaint(found["verdict"], f"The audit is {found['verdict']}: {found['reason']}.")
+
+
+def _judge_constant(findings: Mapping[str, Any]) -> Iterator[Complaint]:
+    """Features that do not vary hide everything, and no verdict should praise them."""
+    if findings.get("constant"):
+        yield Complaint(
+            "constant", "The released features do not vary: all records are released alike."
+        )
+
+
+def _judge_places(findings: Mapping[str, Any], limit: float) -> Iterator[Complaint]:
+    """Chunks and partitions that surely reveal more than the rest, by more than is allowed."""
+    found = findings.get("places") or {}
+    if found.get("status") == "unknown":
+        yield Complaint("place", f"Which places reveal more is unknown: {found['reason']}.")
+    for one in found.get("places", ()):
+        if not one["excess_lower"] <= limit:
+            yield Complaint("place", say_place(one, limit))
+
+
+def _judge_utility(findings: Mapping[str, Any], limit: float | None) -> Iterator[Complaint]:
+    """Wanted predictions that lose more than is allowed, by their best use of the release."""
+    if limit is None:
+        return
+    if not findings["desired"]:
+        yield Complaint("utility", "No wanted prediction was measured, and its loss is limited.")
+    for name, views in findings["desired"].items():
+        loss = _measure_loss(views)
+        # The sample's limits count beside the figure of all judged records, where there are some.
+        measured = [loss]
+        if (sampled := (findings.get("utility") or {}).get(name)) is not None:
+            measured.append(Figure.read(sampled.get("loss")))
+        worst = max(measured, key=lambda one: one.over(limit))
+        if not worst.within(limit):
+            yield Complaint(
+                "utility",
+                f"The wanted prediction of {name!r} loses {worst.say(limit)}; allowed {limit:g}.",
+            )
+
+
+def _measure_loss(views: Mapping[str, Any]) -> Figure:
+    """What the best use of the release loses; unknown where either side is."""
+    kept = [_read_score(views.get(view)) for view in ("released", "released, attack retrained")]
+    best = max((value for value in kept if math.isfinite(value)), default=math.nan)
+    loss = _read_score(views.get("raw")) - best
+    return Figure(loss, loss, loss, "it was not measured on raw and released records")
+
+
+def _read_score(view: Mapping[str, float] | None) -> float:
+    """Accuracy of classes, R squared of numbers; NaN where it is not there."""
+    view = view or {}
+    return float(view.get("accuracy", view.get("r2", math.nan)))
+
+
+def _list_kinds(findings: Mapping[str, Any]) -> dict[str, Any]:
+    """Kinds of attack that were measured; of a surrogate release membership stands by itself."""
+    attacks = dict(findings.get("attacks") or {})
+    if (members := findings.get("membership")) is not None:
+        attacks["membership"] = {"status": "measured", "report": members}
+    return attacks
+
+
+def _judge_kinds(attacks: Mapping[str, Any], section: GateSection) -> Iterator[Complaint]:
+    """Kinds of attack that must have been measured, and what linkage may find."""
+    needed = dict.fromkeys(section.require)
+    if section.linkage_max is not None:
+        needed |= {"linkage": None}
+    for kind in needed:
+        found = attacks.get(kind) or {"status": "unknown", "reason": "it was not run"}
+        if found["status"] != "measured":
+            yield Complaint(
+                "required", f"The attack by {kind} is required and unknown: {found['reason']}."
+            )
+        elif kind == "linkage" and section.linkage_max is not None:
+            yield from _judge_linkage(found["report"], section.linkage_max)
+    members = attacks.get("training_membership")
+    if members is not None:
+        yield from _judge_membership(members, section)
+
+
+def _judge_membership(found: Mapping[str, Any], section: GateSection) -> Iterator[Complaint]:
+    """Whether a published model may tell whom it learned from; the score farthest beyond."""
+    if found["status"] != "measured":
+        reason = found.get("reason", "it was not measured")
+        yield Complaint("membership", f"Whom the model learned from is unknown: {reason}.")
+        return
+    report = found["report"]
+    if report.get("n_unknown"):
+        yield Complaint(
+            "membership",
+            f"Whom the model learned from is unknown: {report['n_unknown']} adversaries failed.",
+        )
+
+    def allow(one: Mapping[str, Any]) -> float:
+        exposed = str(one["score"]).startswith("tpr")
+        return section.exposed_max if exposed else section.confidential_advantage_max
+
+    def reach(one: Mapping[str, Any]) -> float:
+        return Figure.read(one, "advantage").over(allow(one)) / max(allow(one), 1e-6)
+
+    worst = max(report["differences"], key=reach, default=None)
+    if worst is None:
+        yield Complaint("membership", "Whom the model learned from is unknown: nothing was scored.")
+    elif not (figure := Figure.read(worst, "advantage")).within(limit := allow(worst)):
+        tells = "tells" if figure.exceeds(limit) else "may tell"
+        yield Complaint(
+            "membership",
+            f"The model {tells} whom it learned from: {worst['adversary'].replace('_', ' ')} has "
+            f"by {SCORE_WORDS[worst['score']]} an advantage of {figure.say(limit)}; allowed "
+            f"{limit:g}.",
+        )
+
+
+def _judge_linkage(report: Mapping[str, Any], limit: float) -> Iterator[Complaint]:
+    chance = Figure.read({"estimate": report["chance_1"]}).estimate
+
+    def measure(one: Mapping[str, Any]) -> Figure:
+        return Figure.read(one["top_1"]).minus_share(chance)
+
+    best = max(report["attacks"], key=lambda one: measure(one).over(limit))
+    if not (figure := measure(best)).within(limit):
+        yield Complaint(
+            "linkage",
+            f"The release of a known record is found at once ({best['method']} linkage) for "
+            f"{figure.say(limit)} of the records beyond chance ({chance:.3g}); allowed {limit:g}.",
+        )
+
+
+def _judge_regression(
+    findings: Mapping[str, Any], previous: Mapping[str, Any], limit: float
+) -> Iterator[Complaint]:
+    """Variables of which an adversary may gain more than of the previous release, by any score."""
+    found, before = findings["adversaries"], previous["adversaries"]
+    by_score = bool(found.get("table")) and bool(before.get("table"))
+    for target in [one["target"] for one in found["decisions"]]:
+        new, old = (_read_gains(one, target, by_score=by_score) for one in (found, before))
+        more = {
+            score: Figure(gain, gain, gain).minus_share(old.get(score, math.nan))
+            for score, gain in new.items()
+        }
+        score = max(more, key=lambda one: more[one].over(limit), default="")
+        if not more.get(score, Figure.unknown("")).within(limit):
+            by = f" by {SCORE_WORDS[score]}" if score in SCORE_WORDS else ""
+            yield Complaint(
+                "regression",
+                f"Of {target!r} an adversary may gain {say_upper(new.get(score, math.nan))}{by}, "
+                f"of the previous release {say_lower(old.get(score, math.nan))}; allowed "
+                f"{limit:g} more.",
+            )
+
+
+def _read_gains(found: Mapping[str, Any], target: str, *, by_score: bool) -> dict[str, float]:
+    """The largest upper limit of a gain, by score that decides; NaN where one is unknown."""
+    if not by_score:
+        mine = next((one for one in found["decisions"] if one["target"] == target), None)
+        return {"": Figure.read(mine, "gain").upper}
+    decides = {"r2", *found["options"]["decides"]}
+    gains: dict[str, float] = {}
+    for row in found["table"]:
+        if row["target"] == target and is_of_release(row["source"]) and row["score"] in decides:
+            upper = Figure.read(row, "gain").upper
+            known = gains.get(row["score"], -math.inf)
+            gains[row["score"]] = math.nan if math.isnan(known + upper) else max(known, upper)
+    return gains
+
+
+def find_ways_out(findings: Mapping[str, Any], run: Run) -> str:
+    """What would let this very release pass, as far as it was measured."""
+    ways = ["Sanitise more strongly (another [method] or budget)"]
+    if passing := _find_compared(run):
+        ways[0] = f"Take what `privpipe compare` found to pass: {passing}"
+    if telling := _find_telling(findings["adversaries"]):
+        ways.insert(0, f"Release without {telling}, which leaks by itself")
+        ways[1] = f"or {ways[1][0].lower()}{ways[1][1:]}"
+    listed = (findings.get("places") or {}).get("places", ())
+    in_places = max((one["excess_lower"] for one in listed), default=0.0)
+    if measured := _find_limits(findings["adversaries"], run, in_places):
+        ways.append(f"or allow what was measured: [gate] {measured}")
+    ways.append(
+        "or override this once: privpipe approve RELEASE --name NAME --reason REASON; "
+        "[gate] enforce = false publishes as not gated"
+    )
+    return ", ".join(ways) + "."
+
+
+def _find_compared(run: Run) -> str:
+    """Methods that a comparison of this very collection found to pass these limits."""
+    url = join(companion_url(run.release_url, "compare"), "compare.json")
+    try:
+        with fsspec.open(url, encoding="utf-8", mode="rt") as file:
+            comparison = json.load(file)
+        asked = run.options.gate.model_dump(mode="json", exclude={"previous"})
+        if comparison["source"] != run.collection.digest or comparison["limits"] != asked:
+            return ""
+        passing = [one["label"] for one in comparison["entries"] if one.get("would_pass")]
+    except (OSError, ValueError, KeyError, TypeError):  # none was made, or it is damaged
+        return ""
+    return ", ".join(map(str, passing))
+
+
+def _find_telling(found: Mapping[str, Any]) -> str:
+    """Included variables that by themselves tell more than is allowed."""
+    told = [one["included"] for one in found.get("included", ()) if _is_beyond(one)]
+    return ", ".join(repr(name) for name in dict.fromkeys(told))
+
+
+def _is_beyond(one: Mapping[str, Any]) -> bool:
+    return one["gain_lower"] is not None and one["gain_lower"] > one["allowed"]
+
+
+def _find_limits(found: Mapping[str, Any], run: Run, in_places: float) -> str:
+    """The least limits, in hundredths, with which every variable would be safe.
+
+    Nothing where there are none: of an audit that misses a planted leak whatever its size.
+    """
+    options = find_attack_options(run.options)
+    rows = [row for row in found.get("table", ()) if is_of_release(row["source"])]
+    if not rows or any(row["status"] != "measured" for row in rows):
+        return ""
+    judged = {row["target"] for row in rows}
+    if any(one["target"] not in judged for one in found["decisions"]):
+        return ""  # a variable that could not be attacked passes no limit
+    limits = {"confidential_advantage_max": 0.0, "exposed_max": 0.0}
+    for row in rows:
+        if row["score"] not in options.deciding(row["kind"]):
+            continue
+        if row["gain_upper"] is None:
+            return ""
+        name = "exposed_max" if row["score"].startswith("tpr") else "confidential_advantage_max"
+        limits[name] = max(limits[name], row["gain_upper"])
+    limits["confidential_advantage_max"] = max(limits["confidential_advantage_max"], in_places)
+    shown = {name: min(1.0, math.ceil(100 * x) / 100) for name, x in limits.items()}
+    missed = [one["size"] for one in found.get("power", ()) if not one["finds"]]
+    if None in missed:
+        return ""
+    if missed:
+        shown["must_find"] = max(missed)
+    return ", ".join(f"{name} = {limit:g}" for name, limit in shown.items())
+
+
+def _say(complaints: list[Complaint], weaker: list[str]) -> str:
+    if not complaints:
+        less = f" Weaker than usual: {'; '.join(weaker)}." if weaker else ""
+        return f"The gate is open: every limit holds.{less}"
+    shown = " ".join(one.reason for one in complaints[:3])
+    more = f" {len(complaints) - 3} further complaints are in the report." * (len(complaints) > 3)
+    return f"The gate stays closed. {shown}{more}"
+
+
+def digest_case(
+    run: Run, plan: ReleasePlan, findings: Mapping[str, Any], complaints: list[Complaint]
+) -> str:
+    """SHA-256 of what somebody approves: this run, these records, these findings and limits."""
+    receipts = [one for one in read_ledger(plan) if one.run == plan.run]
+    case = {
+        "run": run.run_id,
+        "options": run.state.options_sha256,
+        "source": run.collection.digest,
+        "model": run.state.model_digest,
+        "records": digest_receipts(receipts),
+        "complaints": [[one.code, one.reason] for one in complaints],
+        "desired": findings["desired"],
+    }
+    return hashlib.sha256(json.dumps(case, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,111 @@
+"""Several records of one subject: counted, the rest withheld, the promise multiplied."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from privpipe.errors import OptionError
+from privpipe.pipeline.run import Run
+from privpipe.protocols import Guarantee, IntArray
+from privpipe.records.subjects import SubjectCounts, identify_subjects
+from privpipe.store.access.holding.workspace import workspace_url
+from privpipe.store.access.location import join, open_store, write_bytes
+
+__all__ = [
+    "SubjectFindings",
+    "check_subjects",
+    "count_subjects",
+    "protect_subjects",
+    "write_withheld",
+]
+
+
+@dataclass(frozen=True)
+class SubjectFindings:
+    """What was counted of the subjects; no name of one.
+
+    Parameters
+    ----------
+    subject
+        Their variable.
+    n_subjects
+        Different ones.
+    largest
+        Most records of one of them in the collection.
+    n_released
+        Most records of one of them that are released: by this epsilon is multiplied.
+    n_withheld
+        Records beyond that.
+    """
+
+    subject: str
+    n_subjects: int
+    largest: int
+    n_released: int
+    n_withheld: int
+
+    def describe(self) -> str:
+        """In a sentence."""
+        rest = f"; {self.n_withheld:,} further records are withheld" if self.n_withheld else ""
+        return (
+            f"{self.n_subjects:,} subjects in {self.subject!r}, at most {self.largest:,} records "
+            f"of one: the promise for a subject is epsilon times {self.n_released}{rest}."
+        )
+
+
+def check_subjects(run: Run) -> None:
+    """Raise OptionError or InputError if the variable of the subjects cannot be used."""
+    privacy = run.options.privacy
+    if privacy.subject is not None:
+        run.collection.schema_of_records.variable(privacy.subject)
+    elif privacy.records_per_subject is not None:
+        raise OptionError(
+            "[privacy] records_per_subject is given, but no subject.",
+            remedy="Name the variable of the subjects as [privacy] subject.",
+        )
+
+
+def count_subjects(run: Run) -> SubjectFindings | None:
+    """Read the variable of the subjects, chunk by chunk; None where none is named."""
+    name, most = run.options.privacy.subject, run.options.privacy.records_per_subject
+    if name is None:
+        return None
+    counts, n_withheld = SubjectCounts.of_none(), 0
+    for chunk in range(run.collection.plan.n_chunks):
+        counts, rest = counts.take(_read(run, name, chunk), most)
+        n_withheld += int(rest.sum())
+    released = counts.largest if most is None else min(most, counts.largest)
+    return SubjectFindings(name, len(counts.subjects), counts.largest, released, n_withheld)
+
+
+def write_withheld(run: Run) -> str | None:
+    """Which records of each chunk are withheld, as bits in the workspace; None if none may be."""
+    name, most = run.options.privacy.subject, run.options.privacy.records_per_subject
+    if name is None or most is None:
+        return None
+    place = join(workspace_url(run.release_url), "withheld")
+    counts, store = SubjectCounts.of_none(), open_store(place)
+    for chunk in range(run.collection.plan.n_chunks):
+        counts, rest = counts.take(_read(run, name, chunk), most)
+        write_bytes(store, f"{chunk:08d}", np.packbits(rest).tobytes())
+    return place
+
+
+def _read(run: Run, name: str, chunk: int) -> IntArray:
+    return identify_subjects(run.collection.read(name, *run.collection.plan.rows(chunk)))
+
+
+def protect_subjects(guarantee: Guarantee, found: SubjectFindings | None) -> Guarantee:
+    """The promise for all records of a subject together, by basic composition."""
+    if found is None or guarantee.kind != "local_dp" or guarantee.number is None:
+        return guarantee
+    n = found.n_released
+    return replace(
+        guarantee,
+        number=guarantee.number * n,
+        delta=guarantee.delta * n,
+        protects=found.subject,
+        parameters=(*guarantee.parameters, ("records of one subject, at most", float(n))),
+    )

@@ -1,0 +1,210 @@
+"""The train stage: learn the map from shards on the workers, store it in the workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from privpipe.capabilities import MakesRecords, MixesRecords
+from privpipe.cluster.executors.executor import Executor
+from privpipe.cluster.passes.pass_checkpoints import KnownSteps
+from privpipe.cluster.passes.pricing_rounds import ClusterPricing
+from privpipe.cluster.passes.reduce import ShardedCollection
+from privpipe.errors import InputError, StoreError
+from privpipe.numerics.regression.moments import CoMoments
+from privpipe.pipeline.run import Run, list_versions, now
+from privpipe.pipeline.stages.earlier import find_earlier, find_model
+from privpipe.pipeline.stages.known_records import sketch_records
+from privpipe.pipeline.stages.subject_limit import count_subjects, protect_subjects
+from privpipe.protocols import FloatArray, Guarantee, RecordMap, Shard
+from privpipe.sanitizers.composed.standardiser import fit_standardised
+from privpipe.sanitizers.names import schema_of, with_schema
+from privpipe.store.arrays.headers import check_output_free, exists
+from privpipe.store.models.artifacts import digest_map, open_model, read_model_header, write_model
+from privpipe.store.models.predictor_files import read_predictor
+
+__all__ = ["Trained", "find_training", "read_files", "train_stage"]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Receipt of the train stage: where the model is and what it promises.
+
+    Parameters
+    ----------
+    model_digest
+        SHA-256 of the fitted map.
+    n_features_in, n_features_out
+        Its shape.
+    guarantee
+        Its promise.
+    reads
+        What the map reads: "features", or "attributes", whose released codes are the release.
+    draws
+        Whether it draws at random and needs a release key.
+    keeps_features
+        Whether predictors of raw records apply to released ones.
+    mean_record : (n_features,), optional
+        Mean training record, when values that are not finite are imputed.
+    n_records
+        Of a surrogate release, which has its own; None where each record has its release.
+    tile_rows
+        Of a surrogate release that sums up all records: surrogates of one pass; None elsewhere.
+    feature_names, response_names
+        Columns of such a release.
+    """
+
+    model_digest: str
+    n_features_in: int
+    n_features_out: int
+    guarantee: Guarantee
+    reads: str
+    draws: bool
+    keeps_features: bool
+    mean_record: FloatArray | None = None
+    n_records: int | None = None
+    tile_rows: int | None = None
+    feature_names: tuple[str, ...] = ()
+    response_names: tuple[str, ...] = ()
+
+
+def train_stage(run: Run, executor: Executor) -> Trained:
+    """Fit on the training records that are not held out; a stored model is never fitted again."""
+    sketch_records(run, executor)
+    if run.options.audit.earlier:
+        find_earlier(run)  # of other records they are refused now that records are known
+    if exists(run.stored_model_url):
+        fitted = open_model(run.stored_model_url)
+        _check_trained_alike(fitted, run)
+        return _describe(fitted, run, executor)
+    check_output_free(run.model_url)
+    known = find_model(run)  # two models of nearly the same records tell of one
+    if known is not None and _is_alike(open_model(known), known, run):
+        write_model(open_model(known), run.work_model_url, _head_again(known))
+        return _describe(open_model(run.stored_model_url), run, executor)
+    shards = _shards(run, executor)
+    extra: dict[str, Any] = dict(read_files(run))
+    if run.method.prices:
+        extra["price"] = ClusterPricing(executor, place=run.options.method.pricing)
+    if run.method.resumes:
+        about = run.checkpoints and run.checkpoints.about(
+            "fit", shards.collection, run.options.method
+        )
+        extra["known"] = KnownSteps(about, shards.n_records)
+    standardises = run.options.collection.standardise
+    fit = partial(fit_standardised, run.method) if standardises else run.method.fit
+    fitted = _lay_out(run, fit(shards, run.options.method, **extra))
+    fitted = with_schema(fitted, run.fitted_schema)
+    write_model(
+        fitted,
+        run.work_model_url,
+        {
+            "method": run.method.name,
+            "options": run.method_options(),
+            "source": run.method.source,
+            "training_digest": run.training.digest,
+            "holdout": run.options.audit.holdout,
+            "versions": list_versions(),
+            "trained": now(),
+        },
+    )
+    return _describe(fitted, run, executor)
+
+
+def _check_trained_alike(fitted: RecordMap, run: Run) -> None:
+    """A stored model is of records with these names; of an older one, of these very records."""
+    if not _is_alike(fitted, run.stored_model_url, run):
+        raise InputError(
+            "The stored model was trained on records whose columns or categories have other names.",
+            remedy="`privpipe purge`, then run again: the model is learned anew.",
+            code="schema-drift",
+        )
+
+
+def _is_alike(fitted: RecordMap, url: str, run: Run) -> bool:
+    known = schema_of(fitted)
+    if known is not None:
+        return known.encode() == run.fitted_schema.encode()
+    digest = read_model_header(url).get("training_digest")
+    return not run.fitted_schema.knows_names or digest == run.training.digest
+
+
+KEPT = ("method", "options", "source", "feature_names", "training_digest", "holdout", "versions")
+"""Of a model's header, where the model is used again."""
+
+
+def _head_again(url: str) -> dict[str, Any]:
+    header = read_model_header(url)
+    return {key: header[key] for key in (*KEPT, "trained") if key in header}
+
+
+def find_training(run: Run) -> str:
+    """Digest of the records that the stored model was learned from: these, or earlier ones."""
+    if not exists(run.stored_model_url):
+        return run.training.digest
+    header = read_model_header(run.stored_model_url)
+    return str(header.get("training_digest") or run.training.digest)
+
+
+def _lay_out(run: Run, fitted: RecordMap) -> RecordMap:
+    """The map in the layout of the release."""
+    if run.options.release.layout == "dense":
+        return fitted
+    assert run.method.factored is not None, "the check stage refused other methods"
+    return run.method.factored(fitted, run.collection.schema_of_records.dtype)
+
+
+def _shards(run: Run, executor: Executor) -> ShardedCollection:
+    training = run.training
+    subject = run.options.privacy.subject or run.split.group
+    if run.method.releases == "surrogate" and subject is not None:  # one person, one leverage
+        training = replace(training, groups=(subject,))
+    return ShardedCollection(
+        training.keeping(run.split, "fit"), executor, checkpoints=run.checkpoints
+    )
+
+
+def _describe(fitted: RecordMap, run: Run, executor: Executor) -> Trained:
+    digest = digest_map(fitted)
+    if run.state.model_digest not in (None, digest):
+        raise StoreError(
+            "The stored model is not the one of the interrupted run.",
+            remedy="`privpipe purge`, then run again.",
+            code="other-model",
+        )
+    imputes = run.options.release.nonfinite == "impute"
+    trained = Trained(
+        digest,
+        fitted.n_features_in,
+        fitted.n_features_out,
+        protect_subjects(fitted.guarantee, count_subjects(run)),
+        fitted.reads,
+        fitted.draws,
+        fitted.keeps_features,
+        _shards(run, executor).reduce(summarise_features).mean if imputes else None,
+        fitted.n_records if isinstance(fitted, MakesRecords | MixesRecords) else None,
+    )
+    if isinstance(fitted, MixesRecords):
+        return replace(
+            trained,
+            tile_rows=fitted.tile_rows,
+            feature_names=fitted.feature_names,
+            response_names=fitted.response_names,
+        )
+    return trained
+
+
+def summarise_features(shard: Shard) -> CoMoments:
+    """Co-moments of the features alone."""
+    return CoMoments.of(shard.features)
+
+
+def read_files(run: Run) -> Mapping[str, Mapping[str, npt.NDArray[np.floating[Any]]]]:
+    """The arrays of every file that the method's options name."""
+    files = run.method.files(run.options.method)
+    return {name: read_predictor(url) for name, url in files.items()}

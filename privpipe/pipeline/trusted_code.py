@@ -1,0 +1,83 @@
+"""Code that a configuration names is run once its hash was confirmed, and that is remembered.
+
+A configuration may be somebody else's, and so may the file beside it. ``privpipe run`` alone runs
+such code, after ``--trust SHA256``; every other command reads the file and says that it did not.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from platformdirs import user_data_path
+
+from privpipe.code_trust import is_trusted, trust
+from privpipe.errors import OptionError
+from privpipe.pipeline.configuration.run_options import RunOptions
+from privpipe.pipeline.run import find_code
+
+__all__ = ["confirm_code", "list_unrun", "remember_code"]
+
+FOLDER, NAMED = "PRIVPIPE_TRUSTED_CODE", "PRIVPIPE_TRUST"
+N_DIGITS = 64
+
+
+def remember_code(given: Iterable[str]) -> None:
+    """Remember hashes as confirmed by whoever started this command, for all later runs of theirs.
+
+    Raises
+    ------
+    OptionError
+        If one is no SHA-256.
+    """
+    for sha256 in given:
+        if len(sha256) != N_DIGITS or set(sha256) - set("0123456789abcdef"):
+            raise OptionError(
+                "--trust takes the SHA-256 of a file, 64 hexadecimal digits.",
+                remedy="The refusal of the run says it; compare: sha256sum FILE.",
+            )
+        folder = _folder()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (folder / sha256).touch(mode=0o600)
+
+
+def confirm_code(options: RunOptions) -> None:
+    """Let the code of a configuration run in this process, if it was confirmed.
+
+    Raises
+    ------
+    OptionError
+        If a file is not remembered, nor named by ``PRIVPIPE_TRUST``.
+    """
+    named = os.environ.get(NAMED, "").replace(",", " ").split()
+    for what, sha256 in _find(options).items():
+        if not (is_trusted(sha256) or sha256 in named or (_folder() / sha256).is_file()):
+            raise OptionError(
+                f"The configuration names a file of code ({what}, SHA-256 {sha256}), which was "
+                "not confirmed yet: nothing of it was run.",
+                remedy=f"Read the file, then: privpipe run CONFIG --trust {sha256}. It is "
+                f"remembered; for machines that forget, set {NAMED}.",
+                code="filter-untrusted",
+            )
+        trust(sha256)
+
+
+def list_unrun(options: RunOptions) -> list[str]:
+    """A sentence for each file of code that this process reads only."""
+    return [
+        f"{what}: the file (SHA-256 {sha256}) was not run; `privpipe run` checks its class"
+        for what, sha256 in _find(options).items()
+        if not is_trusted(sha256)
+    ]
+
+
+def _find(options: RunOptions) -> dict[str, str]:
+    """Hashes of the files, by what they hold."""
+    named = find_code(options.model_dump(mode="json")["method"])
+    return {"a loss" if "loss_code" in key else "a filter": named[key] for key in named}
+
+
+def _folder() -> Path:
+    own = os.environ.get(FOLDER)
+    return Path(own) if own else user_data_path("privpipe") / "trusted_code"

@@ -1,0 +1,1 @@
+"""The old name of the flows, for one version: servers have stored it as an entry point."""
