@@ -1,6 +1,7 @@
-"""Releases the partitions of a span of time: ``prefect deploy flows/backfill.py:backfill``, from a checkout.
+"""Releases the partitions of a span of time.
 
-``deploy/prefect.yaml`` names the same flow where it is installed, `privpipe.flows.deployments`.
+From a checkout: ``prefect deploy flows/backfill.py:backfill``. ``deploy/prefect.yaml``
+names the same flow where it is installed, `privpipe.flows.deployments`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Releases the partitions that came since: ``prefect deploy flows/increment.py:increment``, from a checkout.
+"""Releases the partitions that came since.
 
-``deploy/prefect.yaml`` names the same flow where it is installed, `privpipe.flows.deployments`.
+From a checkout: ``prefect deploy flows/increment.py:increment``. ``deploy/prefect.yaml``
+names the same flow where it is installed, `privpipe.flows.deployments`.
 """
 
 from __future__ import annotations

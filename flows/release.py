@@ -1,6 +1,7 @@
-"""Releases a collection: ``prefect deploy flows/release.py:release``, from a checkout.
+"""Releases a collection.
 
-``deploy/prefect.yaml`` names the same flow where it is installed, `privpipe.flows.deployments`.
+From a checkout: ``prefect deploy flows/release.py:release``. ``deploy/prefect.yaml``
+names the same flow where it is installed, `privpipe.flows.deployments`.
 """
 
 from __future__ import annotations

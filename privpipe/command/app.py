@@ -100,7 +100,7 @@ def run(
         from privpipe.command.dry_run import dry_run_command
 
         return dry_run_command(config, as_json=as_json)
-    from privpipe.pipeline.trusted_code import remember_code
+    from privpipe.pipeline.runs.trusted_code import remember_code
 
     remember_code(trust or ())
     return _run_until(config, "publish", time)

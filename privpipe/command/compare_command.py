@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from privpipe.pipeline.prefect_home import prepare_prefect
+from privpipe.pipeline.serving.prefect_home import prepare_prefect
 from privpipe.report.console import say, tabulate
 from privpipe.store.access.location import shown
 from privpipe.store.arrays.headers import companion_url
@@ -16,9 +16,9 @@ def compare_command(config: str, *, as_json: bool) -> dict[str, Any]:
     """Compare the entries of a configuration and show one table."""
     prepare_prefect()
     from privpipe.flows.comparison import compare_collection
-    from privpipe.pipeline.configuration.configuration_file import read_options
-    from privpipe.pipeline.trusted_code import confirm_code
-    from privpipe.pipeline.watch import Watch
+    from privpipe.pipeline.runs.configuration.configuration_file import read_options
+    from privpipe.pipeline.runs.trusted_code import confirm_code
+    from privpipe.pipeline.serving.watch import Watch
     from privpipe.report.pages.comparison_page import tabulate_comparison
 
     options = read_options(config)

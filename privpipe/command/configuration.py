@@ -12,9 +12,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from privpipe.command.output import print_document
 from privpipe.errors import PrivpipeError, RankError, StoreError
-from privpipe.pipeline.configuration.run_options import RunOptions
-from privpipe.pipeline.configuration.template import FILL_IN, write_template
-from privpipe.pipeline.run import Run
+from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.configuration.template import FILL_IN, write_template
+from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.stages.budget import explain_budget, read_sample
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.gate_check import suggest_gate, write_keys

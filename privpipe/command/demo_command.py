@@ -15,7 +15,7 @@ from rich.table import Table
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.flows.demo import N_ORIGINALS, prepare_demo
 from privpipe.numerics.limits import fix_limits
-from privpipe.pipeline.prefect_home import blaming_prefect, prepare_prefect
+from privpipe.pipeline.serving.prefect_home import blaming_prefect, prepare_prefect
 from privpipe.report.audit_text import say_gate, say_verdict
 from privpipe.report.console import say, tabulate
 
@@ -43,7 +43,7 @@ def demo_command(folder: str, n_records: int, workers: int, *, as_json: bool) ->
     prepare_prefect()
     from privpipe.flows.demo_pictures import draw_portrait
     from privpipe.flows.release_flow import run_pipeline
-    from privpipe.pipeline.prefect_server import own_server
+    from privpipe.pipeline.serving.prefect_server import own_server
 
     with blaming_prefect(), own_server():
         run_pipeline(config)

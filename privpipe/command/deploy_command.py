@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from privpipe.errors import ClusterError
-from privpipe.pipeline.prefect_home import blaming_prefect, prepare_prefect
+from privpipe.pipeline.serving.prefect_home import blaming_prefect, prepare_prefect
 from privpipe.report.console import say
 
 __all__ = ["deploy_command"]
@@ -29,8 +29,11 @@ def deploy_command(path: str) -> dict[str, Any]:
         If the server does not take them.
     """
     prepare_prefect()
-    from privpipe.pipeline.scheduling.deployment_file import read_automations, read_deployments
-    from privpipe.pipeline.scheduling.server_address import check_server
+    from privpipe.pipeline.serving.scheduling.deployment_file import (
+        read_automations,
+        read_deployments,
+    )
+    from privpipe.pipeline.serving.scheduling.server_address import check_server
 
     deployments = read_deployments(path)
     beside = Path(path).with_name("automations.yaml")

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from privpipe.errors import ClusterError
-from privpipe.pipeline.prefect_home import prepare_prefect
+from privpipe.pipeline.serving.prefect_home import prepare_prefect
 from privpipe.report.console import say
 
 __all__ = ["doctor_command"]
@@ -26,13 +26,13 @@ def doctor_command(config: str, deployments: str) -> dict[str, Any]:
         If a check fails; the message names all that did.
     """
     prepare_prefect()
-    from privpipe.pipeline.configuration.configuration_file import read_options
-    from privpipe.pipeline.health.cluster_health import check_certificates, check_cluster
-    from privpipe.pipeline.health.finding import Finding, run_checks
-    from privpipe.pipeline.health.place_health import check_keys, check_places
-    from privpipe.pipeline.health.server_health import check_deployed, check_server_health
+    from privpipe.pipeline.runs.configuration.configuration_file import read_options
+    from privpipe.pipeline.runs.health.cluster_health import check_certificates, check_cluster
+    from privpipe.pipeline.runs.health.finding import Finding, run_checks
+    from privpipe.pipeline.runs.health.place_health import check_keys, check_places
+    from privpipe.pipeline.runs.health.server_health import check_deployed, check_server_health
+    from privpipe.pipeline.runs.trusted_code import list_unrun
     from privpipe.pipeline.stages.check import check_stage
-    from privpipe.pipeline.trusted_code import list_unrun
 
     options = read_options(config, datetime.now(UTC))
 

@@ -18,12 +18,12 @@ from privpipe.flows.frontier import (
     plot_frontier,
 )
 from privpipe.numerics.limits import fix_limits
-from privpipe.pipeline.configuration.configuration_file import read_options
-from privpipe.pipeline.run import cluster_options
+from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.run import cluster_options
+from privpipe.pipeline.runs.trusted_code import confirm_code
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.label_check import count_labels
 from privpipe.pipeline.steps import Steps, follow_steps
-from privpipe.pipeline.trusted_code import confirm_code
 from privpipe.report.console import say, say_raw
 from privpipe.store.access.text import write_file
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from privpipe.errors import GateError
-from privpipe.pipeline.prefect_home import blaming_prefect, prepare_prefect
+from privpipe.pipeline.serving.prefect_home import blaming_prefect, prepare_prefect
 from privpipe.report.console import say
 from privpipe.store.access.location import shown
 from privpipe.store.arrays.headers import companion_url, exists
@@ -34,14 +34,14 @@ def run_command(
     """
     prepare_prefect()
     # Whatever the metadata says is reported in a moment, before Prefect and a cluster start.
-    from privpipe.pipeline.configuration.configuration_file import read_options
-    from privpipe.pipeline.increments.line import check_growing
-    from privpipe.pipeline.increments.scope import Scope
-    from privpipe.pipeline.results import read_results, write_failure
-    from privpipe.pipeline.scheduling.logical_time import read_time
+    from privpipe.flows.increments.line import check_growing
+    from privpipe.flows.increments.scope import Scope
+    from privpipe.pipeline.runs.configuration.configuration_file import read_options
+    from privpipe.pipeline.runs.results import read_results, write_failure
+    from privpipe.pipeline.runs.trusted_code import confirm_code
+    from privpipe.pipeline.serving.scheduling.logical_time import read_time
     from privpipe.pipeline.stages.check import check_stage
     from privpipe.pipeline.stages.sample_check import check_sample
-    from privpipe.pipeline.trusted_code import confirm_code
     from privpipe.store.access.holding.workspace import read_state
 
     logical_time = read_time(time) if time else None
@@ -71,7 +71,7 @@ def run_command(
         write_failure(options.release.path, None, error)
         raise
     from privpipe.flows.release_flow import run_pipeline
-    from privpipe.pipeline.prefect_server import own_server
+    from privpipe.pipeline.serving.prefect_server import own_server
 
     try:
         with blaming_prefect(), own_server():
@@ -92,7 +92,7 @@ def resume_command(config: str) -> dict[str, Any]:
         If there is none.
     """
     from privpipe.errors import OptionError
-    from privpipe.pipeline.configuration.configuration_file import read_options
+    from privpipe.pipeline.runs.configuration.configuration_file import read_options
     from privpipe.store.access.holding.workspace import read_state
     from privpipe.store.access.location import shown
 

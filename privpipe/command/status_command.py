@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from privpipe.pipeline.approval import approve_release
-from privpipe.pipeline.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.approval import approve_release
+from privpipe.pipeline.runs.configuration.configuration_file import read_options
 from privpipe.pipeline.stages.clean import read_progress
 from privpipe.report.console import say
 from privpipe.store.access.holding.workspace import is_held, purge_workspace, read_state

@@ -15,14 +15,14 @@ from prefect import flow
 from prefect.runtime import flow_run
 
 from privpipe.cluster.workers.boundary import run_sealed
+from privpipe.flows.increments.scope import Scope
 from privpipe.flows.release_flow import release_collection
-from privpipe.pipeline.configuration.configuration_file import read_options
-from privpipe.pipeline.increments.scope import Scope
-from privpipe.pipeline.scheduling.logical_time import read_time
-from privpipe.pipeline.scheduling.retrying import retry_passing
-from privpipe.pipeline.scheduling.server_address import check_server
-from privpipe.pipeline.scheduling.silenced_output import outlive_reader
-from privpipe.pipeline.watch import Watch
+from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.serving.scheduling.logical_time import read_time
+from privpipe.pipeline.serving.scheduling.retrying import retry_passing
+from privpipe.pipeline.serving.scheduling.server_address import check_server
+from privpipe.pipeline.serving.scheduling.silenced_output import outlive_reader
+from privpipe.pipeline.serving.watch import Watch
 
 __all__ = ["backfill", "find_logical_time", "increment", "release"]
 

@@ -29,8 +29,8 @@ from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.judging.evidence_sample import Published, sample_evidence
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.errors import InputError, OptionError, PrivpipeError
-from privpipe.pipeline.configuration.run_options import RunOptions
-from privpipe.pipeline.run import digest_options, find_attack_options
+from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.run import digest_options, find_attack_options
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.steps import expect_steps, step
 from privpipe.protocols import RecordMap

@@ -23,16 +23,18 @@ from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.executors.open_executor import open_executor
 from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.errors import PrivpipeError
-from privpipe.pipeline.configuration.configuration_file import read_options
-from privpipe.pipeline.configuration.run_options import RunOptions
-from privpipe.pipeline.ending import say_end
-from privpipe.pipeline.increments.increment import Stages, release_increment
-from privpipe.pipeline.increments.scope import Scope
-from privpipe.pipeline.results import write_failure, write_results
-from privpipe.pipeline.resume import begin_or_resume, is_published, reach_stage
-from privpipe.pipeline.run import Run, cluster_options
-from privpipe.pipeline.scheduling.prefect_calls import tell_prefect
-from privpipe.pipeline.scheduling.silenced_output import outlive_reader
+from privpipe.flows.increments.increment import Stages, release_increment
+from privpipe.flows.increments.scope import Scope
+from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.ending import say_end
+from privpipe.pipeline.runs.results import write_failure, write_results
+from privpipe.pipeline.runs.resume import begin_or_resume, is_published, reach_stage
+from privpipe.pipeline.runs.run import Run, cluster_options
+from privpipe.pipeline.runs.trusted_code import confirm_code
+from privpipe.pipeline.serving.scheduling.prefect_calls import tell_prefect
+from privpipe.pipeline.serving.scheduling.silenced_output import outlive_reader
+from privpipe.pipeline.serving.watch import Watch
 from privpipe.pipeline.stages.audit import audit_stage
 from privpipe.pipeline.stages.audit_constant import is_constant
 from privpipe.pipeline.stages.check import check_stage
@@ -51,8 +53,6 @@ from privpipe.pipeline.stages.publish import (
 )
 from privpipe.pipeline.stages.spend import confirm_published
 from privpipe.pipeline.stages.train import train_stage
-from privpipe.pipeline.trusted_code import confirm_code
-from privpipe.pipeline.watch import Watch
 from privpipe.report.audit_text import (
     say_gate,
     say_judged,

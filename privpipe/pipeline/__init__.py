@@ -1,1 +1,1 @@
-"""A run as a value: its state, its results, who watches it, and the Prefect it runs in."""
+"""A run from its configuration to its release: what flows call, a stage at a time."""

@@ -28,16 +28,16 @@ from privpipe.attacks.kinds.power import LEAKS
 from privpipe.attacks.kinds.trained_adversary import train_adversary
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.flows.comparison import compare_collection
-from privpipe.pipeline.configuration.run_options import RunOptions
-from privpipe.pipeline.resume import begin_or_resume
-from privpipe.pipeline.run import find_attack_options
+from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.resume import begin_or_resume
+from privpipe.pipeline.runs.run import find_attack_options
+from privpipe.pipeline.serving.watch import Watch
 from privpipe.pipeline.stages.audit import audit_stage
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.clean import clean_stage, plan_release
 from privpipe.pipeline.stages.gate import gate_stage
 from privpipe.pipeline.stages.publish import merge_utility
 from privpipe.pipeline.stages.train import train_stage
-from privpipe.pipeline.watch import Watch
 from privpipe.protocols import Column
 from privpipe.report.console import PlainConsole
 from privpipe.report.pages.release_page import render_release_page

@@ -30,7 +30,7 @@ from privpipe.cluster.events import Event
 from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.cluster.workers.monitoring.scheduler_side import ShowProgress
-from privpipe.pipeline.watch import Watch
+from privpipe.pipeline.serving.watch import Watch
 from privpipe.report.console import PlainConsole
 from privpipe.store.access.generation_log import publish_generation, read_newest
 from privpipe.store.access.location import open_store, write_bytes

@@ -19,9 +19,9 @@ from distributed import Client
 from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.executors.executor import Executor, LocalExecutor
 from privpipe.cluster.workers.connection import ClusterOptions, connect
-from privpipe.pipeline.configuration.run_options import RunOptions
-from privpipe.pipeline.resume import begin_or_resume
-from privpipe.pipeline.run import Run
+from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.resume import begin_or_resume
+from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.stages.audit import audit_stage
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.clean import clean_stage, plan_release

@@ -23,11 +23,11 @@ Row = tuple[str, float, str, str, float, float]
 PROGRAM = """
 import sys, time
 begun = time.perf_counter()
-from privpipe.pipeline.prefect_home import prepare_prefect
+from privpipe.pipeline.serving.prefect_home import prepare_prefect
 prepare_prefect()
 from privpipe.flows.release_flow import run_pipeline
-from privpipe.pipeline.prefect_server import own_server
-from privpipe.pipeline.watch import Watch
+from privpipe.pipeline.serving.prefect_server import own_server
+from privpipe.pipeline.serving.watch import Watch
 called = time.perf_counter()
 real = Watch.hear
 def hear(self, event):

@@ -72,7 +72,7 @@ def test_methods__each_has_a_page_with_its_promise_and_a_figure() -> None:
 
 def list_written_codes() -> set[str]:
     """What stands after ``code=``, read without the catalog's own parser."""
-    files = [p for top in ("privpipe", "flows") for p in (ROOT / top).rglob("*.py")]
+    files = (ROOT / "privpipe").rglob("*.py")
     pattern = re.compile(r"\bcode=\"([\w-]+)\"")
     return {code for path in files for code in pattern.findall(path.read_text())}
 

@@ -21,9 +21,9 @@ from privpipe.command.output import printing_to_stderr
 from privpipe.errors import GuaranteeError
 from privpipe.flows.demo import prepare_demo
 from privpipe.flows.release_flow import release_collection
-from privpipe.pipeline.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.serving.watch import Watch
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.pipeline.watch import Watch
 from tests.flows.test_pipeline import configure
 from tests.standard import write_standard
 from tests.store.releases.test_export import make_release

@@ -20,9 +20,9 @@ from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.flows.release_flow import pass_gate, release_collection
-from privpipe.pipeline.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.serving.watch import Watch
 from privpipe.pipeline.stages.train import train_stage
-from privpipe.pipeline.watch import Watch
 from privpipe.store.access.holding.workspace import workspace_url
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.releases.published import open_release

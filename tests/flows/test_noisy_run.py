@@ -15,9 +15,9 @@ import pytest
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.command.account_command import account_command
 from privpipe.errors import GuaranteeError, OptionError, PrivpipeError, StoreError
-from privpipe.pipeline.configuration.configuration_file import read_options
-from privpipe.pipeline.progress_keeper import ProgressKeeper
-from privpipe.pipeline.resume import begin_or_resume, reach_stage
+from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.resume import begin_or_resume, reach_stage
+from privpipe.pipeline.serving.progress_keeper import ProgressKeeper
 from privpipe.pipeline.stages.audit_neighbours import audit_neighbours
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.clean import clean_stage, plan_release

@@ -24,8 +24,8 @@ from privpipe.cluster.events import Event
 from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.cluster.workers.connection import ClusterOptions, connect
-from privpipe.pipeline.configuration.run_options import RunOptions
-from privpipe.pipeline.watch import Watch
+from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.serving.watch import Watch
 from privpipe.report.console import PlainConsole
 from privpipe.store.releases.published import check_release
 from tests.flows.test_believed_source import make_old

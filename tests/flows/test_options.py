@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from privpipe.errors import OptionError
-from privpipe.pipeline.configuration.configuration_file import read_options
-from privpipe.pipeline.configuration.run_options import RunOptions
-from privpipe.pipeline.run import digest_options
+from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.run import digest_options
 
 GOOD = """\
 [collection]

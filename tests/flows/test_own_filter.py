@@ -21,13 +21,13 @@ from privpipe.command.frontier_command import frontier_command
 from privpipe.command.run_command import resume_command, run_command
 from privpipe.errors import InputError, OptionError, StoreError
 from privpipe.flows.release_flow import run_pipeline
-from privpipe.pipeline.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.trusted_code import confirm_code, remember_code
 from privpipe.pipeline.stages import round_plan
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.group_check import plan_groups
 from privpipe.pipeline.stages.label_check import count_labels
 from privpipe.pipeline.stages.round_plan import plan_rounds
-from privpipe.pipeline.trusted_code import confirm_code, remember_code
 from tests.motion import draw_windows, write_windows
 
 CONVOLUTION = Path(__file__).parents[1] / "examples" / "convolution.py"

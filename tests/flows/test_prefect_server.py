@@ -19,8 +19,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from privpipe.pipeline.prefect_home import is_server
-from privpipe.pipeline.prefect_server import prune_database
+from privpipe.pipeline.serving.prefect_home import is_server
+from privpipe.pipeline.serving.prefect_server import prune_database
 from privpipe.store.access.holding.workspace import workspace_url
 from tests.flows.digits_runs import RUN, own_prefect, write_config
 
@@ -75,9 +75,9 @@ class Running:
 
 FILL = """
 import sys
-from privpipe.pipeline.prefect_home import prepare_prefect
+from privpipe.pipeline.serving.prefect_home import prepare_prefect
 prepare_prefect()
-from privpipe.pipeline.prefect_server import own_server
+from privpipe.pipeline.serving.prefect_server import own_server
 with own_server():
     from prefect import flow, task
     from prefect.artifacts import create_markdown_artifact

@@ -12,8 +12,8 @@ from privpipe.errors import OptionError
 from privpipe.flows.comparison import plan_entries
 from privpipe.flows.frontier import Point, _learn
 from privpipe.flows.release_flow import run_pipeline
-from privpipe.pipeline.configuration.configuration_file import read_options
-from privpipe.pipeline.run import digest_options
+from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.run import digest_options
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.records.memory import Records
 from privpipe.sanitizers.composed.chain import Chain
@@ -65,7 +65,7 @@ def test_digest_options__of_a_run_without_it_knows_no_such_key(tmp_path: Path) -
     asked: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "privpipe.pipeline.run.json.dumps", lambda x, **_: asked.append(repr(x)) or "{}"
+            "privpipe.pipeline.runs.run.json.dumps", lambda x, **_: asked.append(repr(x)) or "{}"
         )
         digest_options(plain)
         digest_options(given)

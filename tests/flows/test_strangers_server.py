@@ -17,8 +17,8 @@ from prefect.results import ResultRecord
 from privpipe.cluster.workers import listener_owner
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.errors import OptionError
-from privpipe.pipeline.scheduling.server_address import check_server
-from privpipe.pipeline.server_process import serve
+from privpipe.pipeline.serving.scheduling.server_address import check_server
+from privpipe.pipeline.serving.server_process import serve
 from tests.flows.digits_runs import own_prefect
 
 NOBODY = 65534
@@ -169,7 +169,7 @@ class Gift:
 def test_refuse_stored_results__nothing_that_a_server_names_is_unpickled(tmp_path: Path) -> None:
     code = (
         "import sys\n"
-        "from privpipe.pipeline.scheduling.unread_results import refuse_stored_results\n"
+        "from privpipe.pipeline.serving.scheduling.unread_results import refuse_stored_results\n"
         "from prefect.results import ResultRecord\n"
         "refuse_stored_results()\n"
         "ResultRecord.deserialize(open(sys.argv[1], 'rb').read())\n"
@@ -202,9 +202,9 @@ def hook(event, arguments):
     if event == "pickle.find_class":
         unpickled.append(arguments[0])
 sys.addaudithook(hook)
-from privpipe.pipeline.prefect_home import prepare_prefect
+from privpipe.pipeline.serving.prefect_home import prepare_prefect
 prepare_prefect()
-from privpipe.pipeline.prefect_server import own_server
+from privpipe.pipeline.serving.prefect_server import own_server
 from privpipe.errors import ClusterError
 with own_server():
     from prefect import flow

@@ -14,7 +14,7 @@ import pytest
 import privpipe.flows.release_flow
 from privpipe.errors import GateError
 from privpipe.flows.comparison import compare_collection
-from privpipe.pipeline.watch import Watch
+from privpipe.pipeline.serving.watch import Watch
 from privpipe.report.console import PlainConsole
 from tests.flows.canaries import Canaries
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records

@@ -14,10 +14,10 @@ import privpipe.flows.release_flow
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.kinds import inference
 from privpipe.errors import GateError, OptionError, PrivpipeError, StoreError
-from privpipe.pipeline.approval import approve_release
-from privpipe.pipeline.configuration.run_options import AuditOptions, GateSection, RunOptions
-from privpipe.pipeline.resume import is_published
-from privpipe.pipeline.run import find_attack_options
+from privpipe.pipeline.runs.approval import approve_release
+from privpipe.pipeline.runs.configuration.run_options import AuditOptions, GateSection, RunOptions
+from privpipe.pipeline.runs.resume import is_published
+from privpipe.pipeline.runs.run import find_attack_options
 from privpipe.pipeline.stages import audit_attacks
 from privpipe.pipeline.stages.gate import check_gated, judge_findings
 from privpipe.pipeline.stages.gate_check import GateNeeds

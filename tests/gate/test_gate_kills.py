@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from privpipe.errors import GateError
-from privpipe.pipeline.approval import approve_release
-from privpipe.pipeline.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.approval import approve_release
+from privpipe.pipeline.runs.configuration.run_options import RunOptions
 from privpipe.store.access.location import open_store, read_bytes
 from privpipe.store.releases.published import open_release
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
@@ -96,7 +96,7 @@ def test_kill__at_every_boundary_shows_nothing_ungated(place: str) -> None:
         run_serially(options)
     assert not is_visible(options)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("privpipe.pipeline.approval._write", _die)
+        patch.setattr("privpipe.pipeline.runs.approval._write", _die)
         with pytest.raises(KilledError):
             approve_release(options.release.path, "A", "B")
     with pytest.raises(GateError, match="'secret' leaks"):  # an approval that was not finished

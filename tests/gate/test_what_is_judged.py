@@ -16,13 +16,13 @@ from privpipe.cluster.passes.judging.kind_sample import draw_missing
 from privpipe.cluster.passes.sample_drawing import gather_sample
 from privpipe.errors import GateError
 from privpipe.flows.release_flow import release_collection
-from privpipe.pipeline.resume import begin_or_resume
+from privpipe.pipeline.runs.resume import begin_or_resume
+from privpipe.pipeline.serving.watch import Watch
 from privpipe.pipeline.stages.audit_attacks import plan_samples
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.clean import plan_release
 from privpipe.pipeline.stages.train import train_stage
 from privpipe.pipeline.stages.weaker_limits import list_weaker_limits
-from privpipe.pipeline.watch import Watch
 from privpipe.report.console import PlainConsole
 from tests.gate.leaky_runs import CHUNK_ROWS, make_leaky_options, make_records, write_records
 from tests.store.serial_run import run_serially, serial_flows

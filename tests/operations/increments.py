@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.cluster.executors.executor import Executor, LocalExecutor
-from privpipe.pipeline.configuration.configuration_file import read_options
-from privpipe.pipeline.configuration.run_options import RunOptions
-from privpipe.pipeline.increments.increment import Stages, release_increment
-from privpipe.pipeline.increments.scope import Scope
+from privpipe.flows.increments.increment import Stages, release_increment
+from privpipe.flows.increments.scope import Scope
+from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.serving.watch import Watch
 from privpipe.pipeline.stages.audit import audit_stage
 from privpipe.pipeline.stages.clean import clean_stage
 from privpipe.pipeline.stages.train import train_stage
-from privpipe.pipeline.watch import Watch
 from privpipe.store.collections.growing_collection import append_partition
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
 from privpipe.store.sources.reading.source import SourceLayout

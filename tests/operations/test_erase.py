@@ -19,10 +19,10 @@ from privpipe.command.erase_command import erase_command
 from privpipe.command.export_command import export_command
 from privpipe.errors import GateError, OptionError, PrivpipeError, StoreError
 from privpipe.flows.release_flow import release_collection
-from privpipe.pipeline.configuration.configuration_file import read_options
-from privpipe.pipeline.configuration.run_options import RunOptions
 from privpipe.pipeline.erasure.erase import ErasureOptions, erase_records, plan_erasure
-from privpipe.pipeline.watch import Watch
+from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.serving.watch import Watch
 from privpipe.store.access.holding.workspace import hold_workspace
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.erasing import Wanted, digest_of

@@ -22,8 +22,8 @@ from hypothesis.stateful import (
 
 import privpipe
 from privpipe.errors import OptionError, StoreError
-from privpipe.pipeline.increments import increment
-from privpipe.pipeline.increments.withdraw import withdraw_partition
+from privpipe.flows.increments import increment
+from privpipe.flows.increments.withdraw import withdraw_partition
 from privpipe.store.access.holding.workspace import hold_workspace
 from privpipe.store.models.artifacts import open_model
 from tests.operations.increments import append, configure, release

@@ -9,7 +9,7 @@ import pytest
 
 import privpipe
 from privpipe.errors import OptionError, StoreError
-from privpipe.pipeline.increments import increment
+from privpipe.flows.increments import increment
 from privpipe.store.collections.growing_collection import read_partitions
 from tests.operations.increments import append, configure, release
 

@@ -22,8 +22,8 @@ import privpipe.pipeline.stages.prove
 import privpipe.pipeline.stages.train
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.cluster.passes import cleaning_pass as apply
-from privpipe.pipeline.configuration.run_options import RunOptions
-from privpipe.pipeline.watch import Watch
+from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.serving.watch import Watch
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.report.console import PlainConsole
 from privpipe.store.arrays import blocks

@@ -21,7 +21,7 @@ import pytest
 import zarr.storage._local
 
 from privpipe.errors import OptionError, StoreError
-from privpipe.pipeline.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.configuration.run_options import RunOptions
 from privpipe.pipeline.stages import publish
 from privpipe.store.releases.published import check_release, open_release
 from tests.store.serial_run import (

@@ -10,7 +10,7 @@ import pytest
 
 from privpipe.command.export_command import export_command
 from privpipe.flows.release_flow import release_collection
-from privpipe.pipeline.watch import Watch
+from privpipe.pipeline.serving.watch import Watch
 from privpipe.store.access.holding.workspace import purge_workspace
 from privpipe.store.access.location import (
     create_bytes,

@@ -19,8 +19,8 @@ from privpipe.attacks.kinds.verdicts.reach import plan_reach
 from privpipe.command.configuration import init_command
 from privpipe.errors import GateError, OptionError, PrivpipeError, StoreError
 from privpipe.numerics.random.streams import KEY_BYTES
-from privpipe.pipeline.configuration.configuration_file import read_options
-from privpipe.pipeline.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.configuration.run_options import RunOptions
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.gate_check import GateNeeds, plan_limits
 from privpipe.store.access.holding.workspace import has_workspace
@@ -337,7 +337,7 @@ def test_draw__of_one_model_gives_the_same_bytes_in_any_chunks(
     from dataclasses import replace
 
     from privpipe.cluster.executors.executor import LocalExecutor
-    from privpipe.pipeline.resume import begin_or_resume
+    from privpipe.pipeline.runs.resume import begin_or_resume
     from privpipe.pipeline.stages.clean import plan_release
     from privpipe.pipeline.stages.train import train_stage
     from privpipe.store.models.artifacts import digest_map, open_model, write_model

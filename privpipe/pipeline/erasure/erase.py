@@ -19,7 +19,7 @@ from typing import Any
 
 from privpipe.errors import OptionError, PrivpipeError, StoreError, printable
 from privpipe.pipeline.erasure.traces import Trace, Traces, find_traces
-from privpipe.pipeline.run import now
+from privpipe.pipeline.runs.run import now
 from privpipe.store.access.generation_log import blank_older, publish_generation
 from privpipe.store.access.holding.workspace import (
     hold_workspace,

@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict, replace
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.pipeline.run import Run, find_attack_options
+from privpipe.pipeline.runs.run import Run, find_attack_options
 from privpipe.store.keyring.account import find_account
 from privpipe.store.keyring.attempt_register import note_attempt
 from privpipe.store.releases.release import ReleasePlan, digest_receipts, read_ledger

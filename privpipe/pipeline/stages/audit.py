@@ -17,7 +17,7 @@ from privpipe.cluster.passes.judging.together import Question, ask_together
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.errors import GuaranteeError, InputError
 from privpipe.numerics.regression.labels import Coding
-from privpipe.pipeline.run import Run, find_attack_options
+from privpipe.pipeline.runs.run import Run, find_attack_options
 from privpipe.pipeline.stages.attempt import begin_attempt
 from privpipe.pipeline.stages.audit_attacks import attack_release
 from privpipe.pipeline.stages.audit_masking import audit_masking

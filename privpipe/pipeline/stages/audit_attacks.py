@@ -31,7 +31,7 @@ from privpipe.cluster.passes.pass_checkpoints import Checkpoints
 from privpipe.cluster.passes.sample_drawing import Drawing, make_sample_key
 from privpipe.errors import InputError, MemoryBudgetError, PrivpipeError, StoreError
 from privpipe.numerics.limits import say_limits
-from privpipe.pipeline.run import Run, find_attack_options
+from privpipe.pipeline.runs.run import Run, find_attack_options
 from privpipe.pipeline.stages.earlier import Earlier, find_earlier
 from privpipe.pipeline.stages.judged_records import find_labelled, list_unjudged
 from privpipe.pipeline.stages.train import Trained, find_training

@@ -49,7 +49,7 @@ from privpipe.cluster.passes.sample_drawing import Drawing, make_sample_key
 from privpipe.errors import InputError, MemoryBudgetError, PrivpipeError
 from privpipe.numerics.regression.labels import name_targets
 from privpipe.numerics.regression.moments import CoMoments
-from privpipe.pipeline.run import Run, find_attack_options
+from privpipe.pipeline.runs.run import Run, find_attack_options
 from privpipe.pipeline.stages.audit_surrogate import draw_sides, gather_shard
 from privpipe.pipeline.stages.named_surrogates import find_named_surrogates
 from privpipe.pipeline.stages.train import Trained

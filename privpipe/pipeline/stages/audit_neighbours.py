@@ -12,7 +12,7 @@ import numpy as np
 from privpipe.attacks.kinds.attack_table import Sample, run_kind
 from privpipe.errors import GuaranteeError
 from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
-from privpipe.pipeline.run import Run, find_attack_options
+from privpipe.pipeline.runs.run import Run, find_attack_options
 from privpipe.pipeline.stages.train import Trained
 from privpipe.protocols import FloatArray, RecordMap
 from privpipe.store.models.artifacts import open_model

@@ -14,7 +14,7 @@ from privpipe.attacks.statistics.place_judgement import PlaceTest, add_total
 from privpipe.attacks.statistics.place_sums import PlaceSums, list_contrasts
 from privpipe.cluster.passes.place_pass import PlacePlan, read_places
 from privpipe.errors import GateError
-from privpipe.pipeline.run import Run
+from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.stages.train import Trained
 from privpipe.store.access.holding.workspace import workspace_url
 from privpipe.store.access.location import join

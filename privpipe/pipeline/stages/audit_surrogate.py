@@ -25,7 +25,7 @@ from privpipe.cluster.passes.sample_drawing import (
     make_sample_key,
 )
 from privpipe.errors import InputError, PrivpipeError
-from privpipe.pipeline.run import Run
+from privpipe.pipeline.runs.run import Run
 from privpipe.protocols import FloatArray, Shard
 from privpipe.records.holdout import Part
 from privpipe.store.arrays.blocks import read_block

@@ -9,7 +9,7 @@ import numpy as np
 
 from privpipe.errors import LeftOutWarning, RankError
 from privpipe.numerics.regression.moments import CoMoments
-from privpipe.pipeline.run import Run
+from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.stages.train import read_files
 from privpipe.protocols import FloatArray, Shard
 from privpipe.records.memory import Records

@@ -11,9 +11,9 @@ from typing import Any
 from privpipe.cluster.passes.sample_drawing import GROUP_SLACK
 from privpipe.cluster.workers.connection import check_address, check_dashboard
 from privpipe.errors import GuaranteeError, InputError, OptionError, StoreError
-from privpipe.pipeline.configuration.run_options import RunOptions
-from privpipe.pipeline.resume import is_published
-from privpipe.pipeline.run import (
+from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.resume import is_published
+from privpipe.pipeline.runs.run import (
     Run,
     digest_options,
     find_attack_options,

@@ -12,8 +12,8 @@ from privpipe.cluster.passes.cleaning_pass import CleaningJob, clean_collection,
 from privpipe.cluster.passes.place_pass import find_noted
 from privpipe.cluster.passes.verification import find_damaged_chunks
 from privpipe.errors import IncompleteReleaseError
-from privpipe.pipeline.resume import check_unchanged
-from privpipe.pipeline.run import Run
+from privpipe.pipeline.runs.resume import check_unchanged
+from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.stages.audit_attacks import plan_samples
 from privpipe.pipeline.stages.audit_places import plan_places
 from privpipe.pipeline.stages.spend import make_keys, reserve_loss

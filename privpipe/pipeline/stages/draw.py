@@ -11,8 +11,8 @@ from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.drawing_pass import DrawingJob, draw_surrogates
 from privpipe.errors import MemoryBudgetError, StoreError
 from privpipe.numerics.masking.sign_sums import BLOCK_RECORDS
-from privpipe.pipeline.resume import check_unchanged
-from privpipe.pipeline.run import Run
+from privpipe.pipeline.runs.resume import check_unchanged
+from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.stages.clean import find_done, prove_receipts
 from privpipe.pipeline.stages.train import Trained
 from privpipe.store.access.location import local_path

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from privpipe.attacks.adversaries.evidence import LeftOut
 from privpipe.errors import PrivpipeError, StoreError
-from privpipe.pipeline.run import Run, now
+from privpipe.pipeline.runs.run import Run, now
 from privpipe.pipeline.stages.known_records import find_sketches, tell_charged
 from privpipe.pipeline.stages.named_surrogates import find_named_surrogates
 from privpipe.store.access.location import local_path, shown

@@ -18,9 +18,9 @@ import fsspec
 from privpipe.attacks.kinds.verdicts.judgement import SCORE_WORDS, is_of_release
 from privpipe.errors import GateError
 from privpipe.numerics.limits import Figure, say_lower, say_upper
-from privpipe.pipeline.approval import read_approval, write_case
-from privpipe.pipeline.configuration.run_options import GateSection
-from privpipe.pipeline.run import Run, find_attack_options
+from privpipe.pipeline.runs.approval import read_approval, write_case
+from privpipe.pipeline.runs.configuration.run_options import GateSection
+from privpipe.pipeline.runs.run import Run, find_attack_options
 from privpipe.pipeline.stages.audit_places import say_place
 from privpipe.pipeline.stages.weaker_limits import list_weaker_limits
 from privpipe.store.access.location import join

@@ -29,8 +29,8 @@ from privpipe.attacks.kinds.verdicts.record_decisions import (
 from privpipe.attacks.statistics.measures import EXPOSURES
 from privpipe.errors import OptionError, StoreError
 from privpipe.numerics.limits import say_upper
-from privpipe.pipeline.configuration.run_options import RunOptions
-from privpipe.pipeline.run import Run, find_attack_options
+from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.run import Run, find_attack_options
 from privpipe.pipeline.stages.audit_surrogate import MOST_RECORDS
 from privpipe.pipeline.stages.earlier import count_earlier
 from privpipe.protocols import Column, Method

@@ -10,7 +10,7 @@ from typing import Any
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.kinds.group_inference import list_known_sizes
 from privpipe.attacks.kinds.verdicts.reach import plan_needed_groups, plan_reach
-from privpipe.pipeline.run import Run, find_attack_options
+from privpipe.pipeline.runs.run import Run, find_attack_options
 from privpipe.pipeline.stages.earlier import count_earlier
 from privpipe.pipeline.stages.gate_check import GateNeeds, count_attacks
 from privpipe.pipeline.stages.label_check import GroupTally

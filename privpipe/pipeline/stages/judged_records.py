@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from privpipe.attacks.adversaries.evidence import LeftOut
-from privpipe.pipeline.run import Run
+from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.stages.train import find_training
 from privpipe.records.holdout import Split, make_split
 from privpipe.store.collections.collection import Collection

@@ -10,7 +10,7 @@ from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.sketch_pass import sketch_collection
 from privpipe.errors import GuaranteeError
 from privpipe.numerics.identity.record_grids import Overlap
-from privpipe.pipeline.run import Run
+from privpipe.pipeline.runs.run import Run
 from privpipe.store.keyring.account import Account, find_account
 from privpipe.store.keyring.sketches import Sketches, Ties
 

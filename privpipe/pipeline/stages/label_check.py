@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from privpipe.errors import InputError
-from privpipe.pipeline.run import Run
+from privpipe.pipeline.runs.run import Run
 from privpipe.protocols import FloatArray, IntArray
 from privpipe.records.label_counts import LabelCounts, Partners
 from privpipe.records.schema import MISSING

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privpipe.numerics.regression.labels import name_targets
-from privpipe.pipeline.run import Run
+from privpipe.pipeline.runs.run import Run
 from privpipe.store.releases.earlier_surrogates import EarlierSurrogates, open_earlier_surrogates
 
 __all__ = ["find_named_surrogates"]

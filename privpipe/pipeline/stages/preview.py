@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from privpipe.capabilities import Forecast
-from privpipe.pipeline.run import Run
+from privpipe.pipeline.runs.run import Run
 from privpipe.protocols import Column, IntArray, Shard, ShardSchema
 from privpipe.sanitizers import METHODS
 from privpipe.store.collections.collection import Collection

@@ -10,8 +10,8 @@ from typing import Any
 
 from privpipe.cluster.events import Event, Listener, ignore
 from privpipe.odds import MEANINGLESS, say_odds
-from privpipe.pipeline.resume import check_unchanged
-from privpipe.pipeline.run import Run, digest_options, list_versions, now
+from privpipe.pipeline.runs.resume import check_unchanged
+from privpipe.pipeline.runs.run import Run, digest_options, list_versions, now
 from privpipe.pipeline.stages.draw import forget_drawing
 from privpipe.pipeline.stages.earlier import note_release
 from privpipe.pipeline.stages.gate import check_gated

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import fsspec
 
 from privpipe.errors import GuaranteeError
-from privpipe.pipeline.run import Run
+from privpipe.pipeline.runs.run import Run
 from privpipe.store.access.location import join, local_path, open_store, read_bytes, shown
 from privpipe.store.keyring.account_chain import Chain, reaching
 

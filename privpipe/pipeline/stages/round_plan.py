@@ -9,7 +9,7 @@ from dask.utils import parse_bytes
 
 from privpipe.cluster.executors.executor import RESIDENT_SHARE, LocalExecutor
 from privpipe.cluster.workers.worker_memory import KEPT_SHARE, find_room
-from privpipe.pipeline.run import Run
+from privpipe.pipeline.runs.run import Run
 
 __all__ = ["RoundPlan", "plan_rounds"]
 

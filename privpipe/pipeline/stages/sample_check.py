@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from privpipe.capabilities import Forecast
-from privpipe.pipeline.run import Run
+from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.stages.budget import MOST_CHUNKS, BudgetMeaning, explain_budget
 from privpipe.pipeline.stages.check import check_variation
 from privpipe.pipeline.stages.earlier import count_earlier

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from privpipe.errors import GuaranteeError
-from privpipe.pipeline.run import Run
+from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.stages.known_records import find_sketches, open_account
 from privpipe.pipeline.stages.remembered import check_remembered
 from privpipe.pipeline.stages.train import Trained

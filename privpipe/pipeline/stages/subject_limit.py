@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from privpipe.errors import OptionError
-from privpipe.pipeline.run import Run
+from privpipe.pipeline.runs.run import Run
 from privpipe.protocols import Guarantee, IntArray
 from privpipe.records.subjects import SubjectCounts, identify_subjects
 from privpipe.store.access.holding.workspace import workspace_url

@@ -17,7 +17,7 @@ from privpipe.cluster.passes.pricing_rounds import ClusterPricing
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.errors import InputError, StoreError
 from privpipe.numerics.regression.moments import CoMoments
-from privpipe.pipeline.run import Run, list_versions, now
+from privpipe.pipeline.runs.run import Run, list_versions, now
 from privpipe.pipeline.stages.earlier import find_earlier, find_model
 from privpipe.pipeline.stages.known_records import sketch_records
 from privpipe.pipeline.stages.subject_limit import count_subjects, protect_subjects

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from privpipe.capabilities import Descends
-from privpipe.pipeline.run import Run
+from privpipe.pipeline.runs.run import Run
 from privpipe.store.models.artifacts import open_model
 
 __all__ = ["describe_training"]

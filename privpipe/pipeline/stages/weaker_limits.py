@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from privpipe.pipeline.configuration.run_options import GateSection, RunOptions
+from privpipe.pipeline.runs.configuration.run_options import GateSection, RunOptions
 
 __all__ = ["list_weaker_limits"]
 

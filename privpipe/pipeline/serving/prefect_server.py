@@ -21,9 +21,9 @@ from types import FrameType
 import psutil
 
 from privpipe.cluster.workers.listener_owner import guard_address
-from privpipe.pipeline.prefect_home import is_server, own_home, servers_in
-from privpipe.pipeline.scheduling.unread_results import refuse_stored_results
-from privpipe.pipeline.server_process import Served, serve
+from privpipe.pipeline.serving.prefect_home import is_server, own_home, servers_in
+from privpipe.pipeline.serving.scheduling.unread_results import refuse_stored_results
+from privpipe.pipeline.serving.server_process import Served, serve
 
 __all__ = ["KEPT_RUNS", "Terminated", "own_server", "prune_database"]
 

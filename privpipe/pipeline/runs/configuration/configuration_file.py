@@ -20,10 +20,10 @@ from pydantic import ValidationError
 
 from privpipe.code_trust import reading_only
 from privpipe.errors import OptionError
-from privpipe.pipeline.configuration.environment import name_variable, read_environment
-from privpipe.pipeline.configuration.run_options import RunOptions
-from privpipe.pipeline.configuration.toml_places import find_place
-from privpipe.pipeline.scheduling.logical_time import fill_time
+from privpipe.pipeline.runs.configuration.environment import name_variable, read_environment
+from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.configuration.toml_places import find_place
+from privpipe.pipeline.serving.scheduling.logical_time import fill_time
 from privpipe.records.schema import suggest
 from privpipe.sanitizers import METHODS
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import fsspec
 
-from privpipe.pipeline.health.finding import Finding
+from privpipe.pipeline.runs.health.finding import Finding
 from privpipe.store.access.location import create_bytes, join, local_path, shown
 from privpipe.store.keyring.keyfiles import KeyFolder, key_folder
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from shlex import quote
 
 from privpipe.errors import FormatError, GateError, OptionError, printable
-from privpipe.pipeline.run import now
+from privpipe.pipeline.runs.run import now
 from privpipe.store.access.holding.workspace import hold_workspace, read_state, workspace_url
 from privpipe.store.access.location import open_store, read_bytes, shown, write_bytes
 

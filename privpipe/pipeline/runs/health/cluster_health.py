@@ -16,8 +16,8 @@ import dask
 from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.cluster.workers.certificates import PARTS, read_certificate
 from privpipe.cluster.workers.connection import connect
-from privpipe.pipeline.health.finding import Finding
-from privpipe.pipeline.run import cluster_options
+from privpipe.pipeline.runs.health.finding import Finding
+from privpipe.pipeline.runs.run import cluster_options
 from privpipe.store.access.holding.lease import MOST_SKEW
 from privpipe.store.access.location import join, open_store, read_bytes, write_bytes
 from privpipe.store.arrays.layout import ROOT_DOCUMENT

@@ -16,9 +16,9 @@ from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.workers.monitoring.progress import find_stage
 from privpipe.errors import printable
-from privpipe.pipeline.progress_keeper import ProgressKeeper
-from privpipe.pipeline.scheduling.prefect_calls import tell_prefect
-from privpipe.pipeline.scheduling.structured_log import Telling
+from privpipe.pipeline.serving.progress_keeper import ProgressKeeper
+from privpipe.pipeline.serving.scheduling.prefect_calls import tell_prefect
+from privpipe.pipeline.serving.scheduling.structured_log import Telling
 from privpipe.report.console import PlainConsole
 from privpipe.report.work_bar import WorkBar
 

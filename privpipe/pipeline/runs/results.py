@@ -10,13 +10,13 @@ import fsspec
 
 from privpipe.cluster.workers.boundary import seal
 from privpipe.errors import PrivpipeError
-from privpipe.pipeline.run import now
+from privpipe.pipeline.runs.run import now
 from privpipe.store.access.location import join
 from privpipe.store.access.text import write_file
 from privpipe.store.arrays.headers import companion_url
 
 if TYPE_CHECKING:  # it imports Prefect, and a failed check should not have to wait for that
-    from privpipe.pipeline.watch import Watch
+    from privpipe.pipeline.serving.watch import Watch
 
 __all__ = ["read_results", "write_failure", "write_results"]
 

@@ -11,13 +11,13 @@ from urllib.parse import urlsplit
 import httpx
 
 from privpipe.cluster.workers.listener_owner import is_loopback
-from privpipe.pipeline.health.finding import Finding
-from privpipe.pipeline.scheduling.deployment_file import (
+from privpipe.pipeline.runs.health.finding import Finding
+from privpipe.pipeline.serving.scheduling.deployment_file import (
     Deployment,
     read_automations,
     read_deployments,
 )
-from privpipe.pipeline.scheduling.server_address import check_server
+from privpipe.pipeline.serving.scheduling.server_address import check_server
 
 __all__ = ["check_deployed", "check_server_health"]
 

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from privpipe.errors import OptionError
-from privpipe.pipeline.configuration.run_options import RunOptions
-from privpipe.pipeline.run import Run, make_run_id, now
+from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.run import Run, make_run_id, now
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.report.pages.published_findings import publish_findings
 from privpipe.sanitizers import METHODS

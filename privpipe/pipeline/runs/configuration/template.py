@@ -16,7 +16,7 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticUndefined
 
 from privpipe.errors import OptionError
-from privpipe.pipeline.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.configuration.run_options import RunOptions
 from privpipe.records.schema import CollectionSchema, suggest
 from privpipe.sanitizers import METHODS
 

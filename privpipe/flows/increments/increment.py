@@ -16,9 +16,8 @@ from typing import Any
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.errors import GateError, InputError, StoreError
-from privpipe.pipeline.configuration.run_options import RunOptions
-from privpipe.pipeline.increments.drift import Reference, check_drift, measure_drift
-from privpipe.pipeline.increments.line import (
+from privpipe.flows.increments.drift import Reference, check_drift, measure_drift
+from privpipe.flows.increments.line import (
     Line,
     check_incremental,
     check_part_of,
@@ -26,9 +25,11 @@ from privpipe.pipeline.increments.line import (
     find_line,
     fresh_state,
 )
-from privpipe.pipeline.increments.scope import Scope
-from privpipe.pipeline.resume import begin_or_resume, reach_stage
-from privpipe.pipeline.run import Run, digest_options, list_versions, now
+from privpipe.flows.increments.scope import Scope
+from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.resume import begin_or_resume, reach_stage
+from privpipe.pipeline.runs.run import Run, digest_options, list_versions, now
+from privpipe.pipeline.serving.watch import Watch
 from privpipe.pipeline.stages.audit import audit_losses
 from privpipe.pipeline.stages.audit_constant import is_constant
 from privpipe.pipeline.stages.audit_places import check_places
@@ -39,7 +40,6 @@ from privpipe.pipeline.stages.gate_check import read_previous
 from privpipe.pipeline.stages.judged_records import find_labelled
 from privpipe.pipeline.stages.publish import count_withheld, merge_utility, write_report
 from privpipe.pipeline.stages.train import Trained, summarise_features
-from privpipe.pipeline.watch import Watch
 from privpipe.sanitizers.utility_summary import UtilitySummary
 from privpipe.store.access.generation_log import Generation, publish_generation, write_root
 from privpipe.store.access.holding.workspace import (

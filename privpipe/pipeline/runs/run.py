@@ -20,7 +20,7 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.cluster.passes.pass_checkpoints import Checkpoints
 from privpipe.cluster.workers.connection import ClusterOptions
 from privpipe.fitted_schema import FittedSchema
-from privpipe.pipeline.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.configuration.run_options import RunOptions
 from privpipe.protocols import Method
 from privpipe.records.holdout import Split
 from privpipe.store.access.holding.workspace import RunState, workspace_url

@@ -1,0 +1,1 @@
+"""A run as a value: its configuration, state, results, approval and health."""

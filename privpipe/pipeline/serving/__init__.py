@@ -1,0 +1,1 @@
+"""What a run is served by: Prefect, schedules, and who watches."""
