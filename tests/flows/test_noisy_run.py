@@ -276,11 +276,14 @@ def test_resume__without_its_key_stops(bench: Bench, monkeypatch: pytest.MonkeyP
     assert not (bench.folder / "two.zarr").exists()
 
 
-def test_run__a_damaged_account_stops_before_anything(bench: Bench) -> None:
+@pytest.mark.parametrize("what", ["a link", "a charge"])
+def test_run__a_damaged_account_stops_before_anything(bench: Bench, what: str) -> None:
     bench.release("one")
-    entry = next((bench.folder / "account").rglob("00000000.json"))
+    found = (bench.folder / "account").glob("*/00000000.json")
+    entry = next(path for path in found if (path.parent.name == ".chain") == (what == "a link"))
     entry.write_bytes(b"{}")
-    with pytest.raises(StoreError, match="damaged at entry 0"):
+    said = f"{entry.parent.name}/00000000.json is missing or was changed"
+    with pytest.raises(StoreError, match=said):
         check_stage(read_options(bench.configure("two")))
 
 

@@ -22,7 +22,7 @@ from privpipe.pipeline.stages.known_records import find_sketches, tell_charged
 from privpipe.pipeline.stages.named_surrogates import find_named_surrogates
 from privpipe.store.access.location import local_path, shown
 from privpipe.store.arrays.headers import companion_url, exists, read_header
-from privpipe.store.keyring.account_chain import Chain, reaching
+from privpipe.store.keyring.account_chain import AccountChain, reaching
 from privpipe.store.keyring.release_register import (
     Registered,
     align_rows,
@@ -249,7 +249,7 @@ def count_earlier(run: Run) -> int:
     return len({*run.options.audit.earlier, *(one.url for one in _list_registered(run))})
 
 
-def note_release(run: Run, model_digest: str, *, incremental: bool = False) -> Chain:
+def note_release(run: Run, model_digest: str, *, incremental: bool = False) -> AccountChain:
     """Enter the release of a run into the register, before anybody can see it; the chain then.
 
     Raises

@@ -10,12 +10,12 @@ import fsspec
 from privpipe.errors import GuaranteeError
 from privpipe.pipeline.runs.run import Run
 from privpipe.store.access.location import join, local_path, open_store, read_bytes, shown
-from privpipe.store.keyring.account_chain import Chain, reaching
+from privpipe.store.keyring.account_chain import AccountChain, reaching
 
 __all__ = ["check_remembered"]
 
 
-def check_remembered(run: Run, chain: Chain) -> None:
+def check_remembered(run: Run, chain: AccountChain) -> None:
     """Refuse draws on an account that has forgotten some.
 
     Looked at are the releases named by ``[audit] earlier`` and those beside this one.

@@ -41,7 +41,7 @@ from privpipe.store.access.location import (
 )
 
 __all__ = [
-    "Chain",
+    "AccountChain",
     "Kind",
     "Link",
     "append_link",
@@ -85,7 +85,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Chain:
+class AccountChain:
     """The links of an account, the first one first.
 
     Parameters
@@ -127,7 +127,7 @@ class Chain:
         return {"chain": self.id, "head": self.head}
 
 
-def read_chain(account: str) -> Chain:
+def read_chain(account: str) -> AccountChain:
     """The chain of an account; without links where nothing was noted since there are chains.
 
     Raises
@@ -147,10 +147,10 @@ def read_chain(account: str) -> Chain:
         links.append(_decode(content, before, f"{FOLDER}/{_name(number)}", account))
         if name != _name(number):
             raise _damaged(account, f"{FOLDER}/{_name(number)}")
-    return Chain(account, tuple(links))
+    return AccountChain(account, tuple(links))
 
 
-def check_chain(account: str) -> Chain:
+def check_chain(account: str) -> AccountChain:
     """The chain, once every object that it holds is there and unchanged.
 
     Raises
@@ -165,14 +165,14 @@ def check_chain(account: str) -> Chain:
     return chain
 
 
-def check_entries(chain: Chain, found: Mapping[str, bytes], folder: str = "") -> None:
+def check_entries(chain: AccountChain, found: Mapping[str, bytes], folder: str = "") -> None:
     """Raise FormatError unless the objects of a folder of the account are those of the chain."""
     for name, digest in chain.entries.items():
         if name.startswith(folder) and _digest(found.get(name, b"")) != digest:
             raise _damaged(chain.url, name)
 
 
-def append_link(account: str, kind: Kind, note: Mapping[str, Any] | None = None) -> Chain:
+def append_link(account: str, kind: Kind, note: Mapping[str, Any] | None = None) -> AccountChain:
     """Note what is new in an account, and what has no object; the chain with it.
 
     Nothing is written where nothing is new and nothing noted: the same again is harmless.
@@ -202,7 +202,7 @@ def append_link(account: str, kind: Kind, note: Mapping[str, Any] | None = None)
             made = create_object(url, encoded)
         if made:
             link = Link(_digest(encoded), kind, entries, said)
-            return Chain(account, (*chain.links, link))
+            return AccountChain(account, (*chain.links, link))
     raise StoreError(
         f"The account at {shown(account)} is being written by too many others.",
         remedy="Try again.",
@@ -265,7 +265,7 @@ def create_object(url: str, content: bytes) -> bool:
     return True
 
 
-def _find_new(chain: Chain) -> dict[str, str]:
+def _find_new(chain: AccountChain) -> dict[str, str]:
     """Digests of the objects that no link holds yet."""
     with reaching(chain.url):
         store = open_fresh(chain.url)

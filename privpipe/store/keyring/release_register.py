@@ -24,7 +24,7 @@ from privpipe.protocols import IntArray
 from privpipe.records.partitions import Partition
 from privpipe.store.access.location import join, list_keys, read_many, shown
 from privpipe.store.keyring.account_chain import (
-    Chain,
+    AccountChain,
     append_link,
     check_entries,
     create_object,
@@ -122,7 +122,7 @@ class Shared:
 
 def register_release(
     account: str, entry: Registered, note: Mapping[str, Any] | None = None
-) -> Chain:
+) -> AccountChain:
     """Note a release before it can be seen; the chain, whose head the release records.
 
     Nothing is ever written over: a run that goes on finds its entry, and one that says something
