@@ -53,6 +53,7 @@ def withdraw_command(partition: str, config: str, grace: float) -> dict[str, Any
     """Withdraw, and say what is left to do."""
     from privpipe.flows.increments.withdraw import withdraw_partition
     from privpipe.pipeline.runs.configuration.configuration_file import read_options
+    from privpipe.store.keyring.account import find_account
 
     options = read_options(config)
     if not options.release.incremental:
@@ -62,7 +63,10 @@ def withdraw_command(partition: str, config: str, grace: float) -> dict[str, Any
         )
     if not 0 <= grace < float("inf"):
         raise OptionError(f"--grace is {grace:g}.", remedy="Give hours, 0 or more.")
-    number, n_records = withdraw_partition(options.release.path, partition, timedelta(hours=grace))
+    account = find_account(options.privacy.account)
+    number, n_records = withdraw_partition(
+        options.release.path, partition, timedelta(hours=grace), account
+    )
     say(f"withdrawn {partition}: generation {number} has {n_records:,} records less")
     say("The raw records are still in the collection: `privpipe erase` takes them out.")
     return {"generation": number, "n_records": n_records, "grace_hours": grace}

@@ -26,6 +26,8 @@ from privpipe.pipeline.stages.sample_check import SampleFindings
 from privpipe.pipeline.stages.weaker_limits import list_weaker_limits
 from privpipe.store.access.holding.workspace import has_workspace, read_state
 from privpipe.store.collections.collection import open_collection
+from privpipe.store.keyring.account import find_account
+from privpipe.store.keyring.account_chain import check_chain
 from privpipe.store.releases.published import open_release
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 from tests.store.serial_run import run_serially, serial_flows
@@ -142,6 +144,18 @@ def test_approve__overrides_once_and_is_recorded(folder: Path) -> None:
     assert "'secret' leaks" in gate["sentence"]
     with pytest.raises(OptionError, match="nothing to approve"):
         approve_release(release, "A. Engineer", "Again.")
+    # Who takes the approval out of the chain breaks it: it is noted, as the refusal is.
+    notes = dict(check_chain(find_account()).notes)
+    assert notes["refusal"]["case"] == notes["approval"]["case"]
+    assert notes["approval"]["name"] == "A. Engineer"
+
+
+def test_gate__the_same_refusal_again_is_noted_once(folder: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(GateError):
+            run_serially(leaking(folder))
+    kinds = [kind for kind, _ in check_chain(find_account()).notes]
+    assert kinds.count("refusal") == 1
 
 
 def test_approve__holds_for_what_was_found_and_for_nothing_else(folder: Path) -> None:

@@ -25,6 +25,7 @@ from privpipe.errors import OptionError, StoreError
 from privpipe.flows.increments import increment
 from privpipe.flows.increments.withdraw import withdraw_partition
 from privpipe.store.access.holding.workspace import hold_workspace
+from privpipe.store.keyring.account import find_account
 from privpipe.store.models.artifacts import open_model
 from tests.operations.increments import append, configure, release
 
@@ -134,7 +135,7 @@ class Machine(RuleBasedStateMachine):
     def withdraw(self, name: str) -> None:
         gone = {c for c in self.released if self.names[c] == name}
         try:
-            withdraw_partition(self.url, name, timedelta(0))
+            withdraw_partition(self.url, name, timedelta(0), find_account())
         except OptionError:
             assert not gone
             return

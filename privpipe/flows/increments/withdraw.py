@@ -9,6 +9,7 @@ from privpipe.errors import OptionError
 from privpipe.store.access.generation_log import publish_generation
 from privpipe.store.access.holding.workspace import hold_workspace, remove_workspace
 from privpipe.store.access.location import shown
+from privpipe.store.keyring.account_chain import append_link
 from privpipe.store.releases.incremental_release import (
     PrivateLedger,
     Retired,
@@ -19,8 +20,8 @@ from privpipe.store.releases.incremental_release import (
 __all__ = ["withdraw_partition"]
 
 
-def withdraw_partition(url: str, name: str, grace: timedelta) -> tuple[int, int]:
-    """Take a partition out of a release.
+def withdraw_partition(url: str, name: str, grace: timedelta, account: str) -> tuple[int, int]:
+    """Take a partition out of a release, once that is noted.
 
     Parameters
     ----------
@@ -32,6 +33,8 @@ def withdraw_partition(url: str, name: str, grace: timedelta) -> tuple[int, int]
         After which the records of the part are deleted, by this call where it is zero, else by
         the first run that finds them due. Keys of draws and their entries are kept: they say that
         these records must not be drawn for again.
+    account
+        In whose chain it is noted.
 
     Returns
     -------
@@ -42,6 +45,8 @@ def withdraw_partition(url: str, name: str, grace: timedelta) -> tuple[int, int]
     ------
     OptionError
         If the release has no part of that partition.
+    StoreError
+        If another process writes, or it cannot be noted.
     """
     with hold_workspace(url):
         found = read_incremental(url)
@@ -63,6 +68,8 @@ def withdraw_partition(url: str, name: str, grace: timedelta) -> tuple[int, int]
             withdrawn=tuple(dict.fromkeys((*state.withdrawn, *(part.content for part in parts)))),
             retired=(*state.retired, *now_due),
         )
+        note = {"release": shown(url), "partition": name, "generation": before.number + 1}
+        append_link(account, "withdrawal", note)
         generation = publish_generation(url, "release", following.encode(), before)
         if not grace:
             for part in sorted(gone):

@@ -259,6 +259,7 @@ def note_release(run: Run, model_digest: str, *, incremental: bool = False) -> A
     """
     partitions = run.collection.schema_of_records.partitions
     learned = run.training.schema_of_records.partitions
+    disowned = run.options.audit.disowned
     return register_release(
         find_sketches(run).account,
         Registered(
@@ -275,6 +276,7 @@ def note_release(run: Run, model_digest: str, *, incremental: bool = False) -> A
             bound=_describe_bound(run),
             rows=run.method.releases != "surrogate",
         ),
+        {"run": run.run_id, "disowned": list(disowned)} if disowned else None,
     )
 
 

@@ -22,9 +22,11 @@ from privpipe.pipeline.runs.approval import read_approval, write_case
 from privpipe.pipeline.runs.configuration.run_options import GateSection
 from privpipe.pipeline.runs.run import Run, find_attack_options
 from privpipe.pipeline.stages.audit_places import say_place
+from privpipe.pipeline.stages.known_records import find_sketches
 from privpipe.pipeline.stages.weaker_limits import list_weaker_limits
 from privpipe.store.access.location import join
 from privpipe.store.arrays.headers import companion_url
+from privpipe.store.keyring.account_chain import Kind, append_link
 from privpipe.store.releases.release import ReleasePlan, digest_receipts, read_ledger
 
 __all__ = ["check_gated", "gate_stage", "judge_findings"]
@@ -89,8 +91,18 @@ def gate_stage(
         digest = digest_case(run, plan, findings, complaints)
         write_case(run.release_url, digest, gate["sentence"])
         approval = read_approval(run.release_url, digest)
+        _note_decision(run, digest, approval)
         gate |= {"state": "approved" if approval else "failed", "approval": approval}
     return {**findings, "gate": gate}
+
+
+def _note_decision(run: Run, case: str, approval: Mapping[str, str] | None) -> None:
+    """Note what was refused, and who approved it, in the chain of the account, once."""
+    note = {"run": run.run_id, "case": case}
+    if approval is not None:
+        note |= {"name": approval["name"], "approved": approval["approved"]}
+    kind: Kind = "refusal" if approval is None else "approval"
+    append_link(find_sketches(run).account, kind, note)
 
 
 def check_gated(findings: Mapping[str, Any]) -> None:

@@ -53,7 +53,7 @@ __all__ = [
     "read_chain",
 ]
 
-Kind = Literal["charge", "release", "attempt", "refusal", "approval", "withdrawal", "accepted"]
+Kind = Literal["charge", "release", "attempt", "refusal", "approval", "withdrawal", "erasure"]
 
 FOLDER = ".chain"
 ENTRY = re.compile(r"(\.releases|\.attempts)/[^./][^/]*\.json|[^./][^/]*/\d{8}\.json")
@@ -113,14 +113,19 @@ class AccountChain:
         """SHA-256 of each object, by name."""
         return {name: one for link in self.links for name, one in link.entries.items()}
 
+    @property
+    def notes(self) -> list[tuple[Kind, dict[str, Any]]]:
+        """What was noted, in order."""
+        return [(link.kind, dict(link.note)) for link in self.links]
+
     @cached_property
     def places(self) -> dict[str, int]:
         """Number of the link that holds each object, by name."""
         return {name: n for n, link in enumerate(self.links) for name in link.entries}
 
     def knows(self, head: str) -> bool:
-        """Whether this was its head once, or was accepted as lost."""
-        return any(head in (one.digest, one.note.get("head")) for one in self.links)
+        """Whether this was its head once."""
+        return any(head == one.digest for one in self.links)
 
     def describe(self) -> dict[str, str]:
         """What a release records of it."""
@@ -175,7 +180,8 @@ def check_entries(chain: AccountChain, found: Mapping[str, bytes], folder: str =
 def append_link(account: str, kind: Kind, note: Mapping[str, Any] | None = None) -> AccountChain:
     """Note what is new in an account, and what has no object; the chain with it.
 
-    Nothing is written where nothing is new and nothing noted: the same again is harmless.
+    Nothing is written where nothing is new and the note was taken before: the same again is
+    harmless.
 
     Raises
     ------
@@ -184,10 +190,9 @@ def append_link(account: str, kind: Kind, note: Mapping[str, Any] | None = None)
     """
     for _ in range(MOST_TRIES):
         chain = read_chain(account)
-        entries = _find_new(chain)
-        if not entries and note is None:
+        entries, said = _find_new(chain), dict(note or {})
+        if not entries and (note is None or (kind, said) in chain.notes):
             return chain
-        said = dict(note or {})
         content = {
             "previous": chain.head,
             "kind": kind,

@@ -23,6 +23,7 @@ from privpipe.store.access.location import (
     shown,
     write_bytes,
 )
+from privpipe.store.keyring.account_chain import append_link
 
 __all__ = ["note_erasure", "note_export", "read_exports"]
 
@@ -64,19 +65,28 @@ def read_exports(account: str) -> list[tuple[str, str]]:
 
 
 def note_erasure(account: str, name: str, certificate: Mapping[str, Any]) -> None:
-    """Keep the certificate of an erasure; StoreError if it cannot be written."""
-    _write(join(account, ERASURES), name, certificate)
+    """Keep the certificate of an erasure, and note it in the chain.
+
+    Raises
+    ------
+    StoreError
+        If it cannot be written; FormatError if the chain is damaged.
+    """
+    digest = hashlib.sha256(_write(join(account, ERASURES), name, certificate)).hexdigest()
+    append_link(account, "erasure", {"erasure": name, "certificate": digest})
 
 
-def _write(url: str, name: str, content: Mapping[str, Any]) -> None:
+def _write(url: str, name: str, content: Mapping[str, Any]) -> bytes:
+    encoded = json.dumps(content, indent=1).encode()
     try:
         if (path := local_path(url)) is not None:
             os.makedirs(path, mode=0o700, exist_ok=True)
-        write_bytes(open_store(url), f"{name}.json", json.dumps(content, indent=1).encode())
+        write_bytes(open_store(url), f"{name}.json", encoded)
     except StoreError:
         raise
     except Exception as error:  # many kinds, depending on the file system
         raise explain_unreachable(url, error) from None
+    return encoded
 
 
 def _decode(content: bytes, url: str) -> tuple[str, str]:

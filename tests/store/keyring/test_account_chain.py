@@ -128,8 +128,14 @@ def test_chain__yesterdays_backup_does_not_know_todays_head(tmp_path: Path) -> N
     assert (chain.knows(today), chain.knows(yesterday)) == (True, True)
     assert (restored.knows(today), restored.knows(yesterday)) == (False, True)
     assert restored.id == chain.id
-    accepted = append_link(str(backup), "accepted", {"head": today})
-    assert accepted.knows(today)
+
+
+def test_append_link__the_same_note_again_is_harmless(account: Path) -> None:
+    note = {"run": "r", "case": "c"}
+    once = append_link(str(account), "refusal", note)
+    assert append_link(str(account), "refusal", note).head == once.head
+    assert append_link(str(account), "approval", note).head != once.head
+    assert [kind for kind, _ in read_chain(str(account)).notes][-2:] == ["refusal", "approval"]
 
 
 def test_chain__an_old_account_is_its_start_said_once(account: Path) -> None:
