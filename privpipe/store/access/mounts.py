@@ -1,0 +1,124 @@
+"""Whether a place outlives a restart, as far as the kernel's table of mounts tells.
+
+The table is ``/proc/self/mountinfo``, see proc_pid_mountinfo(5). Memory and the layer that is a
+container's own are seen; a folder that somebody empties on a disk, a virtual machine's disk that is
+thrown away and a container's root that is no overlay are not, nor is anything where there is no
+such table.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from privpipe.store.access.location import local_path
+
+__all__ = ["Mount", "find_loss", "find_mount", "name_loss", "read_mounts"]
+
+TABLE = "/proc/self/mountinfo"
+MEMORY = ("tmpfs", "ramfs", "devtmpfs")
+LAYERS = ("overlay", "aufs", "fuse.fuse-overlayfs", "fuse-overlayfs")
+MEMORY_DEVICE = re.compile(r"/dev/z?ram\d+")
+OF_A_POD = "/kubernetes.io~empty-dir/"
+
+
+@dataclass(frozen=True)
+class Mount:
+    """One line of the table.
+
+    Parameters
+    ----------
+    id, parent
+        Its number, and that of the mount on which it stands.
+    root
+        The folder of the file system that is mounted.
+    point
+        Where.
+    kind, source
+        Of file system, and what it is made of.
+    """
+
+    id: str
+    parent: str
+    root: str
+    point: str
+    kind: str
+    source: str
+
+
+def read_mounts(table: str) -> tuple[Mount, ...]:
+    """The lines of a table that can be read.
+
+    >>> [mount.point for mount in read_mounts("43 27 8:17 / /a\\\\040b rw - xfs /dev/sdb1 rw")]
+    ['/a b']
+    """
+    found: list[Mount] = []
+    for line in table.splitlines():
+        place, _, file_system = line.partition(" - ")
+        fields, kinds = place.split(" "), file_system.split(" ")
+        if len(fields) >= 6 and len(kinds) >= 2:
+            root, point, source = map(_unescape, (fields[3], fields[4], kinds[1]))
+            found.append(Mount(fields[0], fields[1], root, point, kinds[0], source))
+    return tuple(found)
+
+
+def find_mount(place: str, mounts: Iterable[Mount]) -> Mount | None:
+    """The mount that holds a place, an absolute path without links; None where none is known.
+
+    It is walked as the kernel does, from mount to mount: one that came later over a folder hides
+    those below that folder, though their lines are still in the table.
+    """
+    left = list(mounts)
+    ids = {mount.id for mount in left}
+    here: Mount | None = None
+    while True:
+        over = [
+            mount
+            for mount in left
+            if _holds(mount.point, place)
+            and (mount.parent not in ids if here is None else mount.parent == here.id)
+        ]
+        if not over:
+            return here
+        here = min(over, key=lambda mount: len(mount.point))
+        left.remove(here)
+
+
+def name_loss(mount: Mount) -> str:
+    """What a file system is whose files are lost some day, in words; empty where it lasts."""
+    if mount.kind in MEMORY or MEMORY_DEVICE.fullmatch(mount.source):
+        return f"memory ({mount.kind})"
+    if mount.kind in LAYERS:
+        return f"a layer that goes with its container ({mount.kind})"
+    if OF_A_POD in f"{mount.root}/":
+        return "a folder that goes with its pod (emptyDir)"
+    return ""
+
+
+def find_loss(url: str) -> str:
+    """`name_loss` of a place, which need not exist yet; empty in a bucket and where nobody knows."""
+    path = local_path(url)
+    if path is None:
+        return ""
+    try:
+        with open(TABLE, encoding="utf-8", errors="surrogateescape") as file:
+            table = file.read()
+    except OSError:
+        return ""
+    mount = find_mount(os.path.realpath(path), read_mounts(table))
+    return "" if mount is None else name_loss(mount)
+
+
+def _holds(point: str, place: str) -> bool:
+    return place == point or place.startswith(f"{point.rstrip('/')}/")
+
+
+def _unescape(field: str) -> str:
+    r"""A field as it is: space, tabulator, newline and backslash are written in octal.
+
+    >>> _unescape(r"a\040b\134040")
+    'a b\\040'
+    """
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field)
