@@ -66,6 +66,16 @@ def _one_sample() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _lasting_folders() -> Iterator[None]:
+    """Accounts of tests are thrown away: whether a container keeps its folders is not asked."""
+    from privpipe.store.access import mounts
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mounts, "TABLE", os.devnull)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _numpy_in_doctests(doctest_namespace: dict[str, Any]) -> None:
     import numpy as np

@@ -8,6 +8,7 @@ from typing import Any
 from privpipe.capabilities import Forecast
 from privpipe.command.ingest_command import describe
 from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.lasting import list_fleeting
 from privpipe.pipeline.runs.run import Run, say_changed_code
 from privpipe.pipeline.runs.trusted_code import list_unrun
 from privpipe.pipeline.stages.check import check_stage
@@ -133,6 +134,8 @@ def _show(run: Run, found: SampleFindings) -> None:
         say("gate       nothing is attacked.")
     else:
         say("gate       not enforced: the release will say that it is not gated.")
+    for sentence in list_fleeting(run.options):
+        say(f"account    {sentence}: later runs do not know of what is released.")
     left_out = list_left_out(run)
     if left_out:
         say(f"left out   {', '.join(left_out)}: variables are released where include names them.")

@@ -29,7 +29,11 @@ def doctor_command(config: str, deployments: str) -> dict[str, Any]:
     from privpipe.pipeline.runs.configuration.configuration_file import read_options
     from privpipe.pipeline.runs.health.cluster_health import check_certificates, check_cluster
     from privpipe.pipeline.runs.health.finding import Finding, run_checks
-    from privpipe.pipeline.runs.health.place_health import check_keys, check_places
+    from privpipe.pipeline.runs.health.place_health import (
+        check_account,
+        check_keys,
+        check_places,
+    )
     from privpipe.pipeline.runs.health.server_health import check_deployed, check_server_health
     from privpipe.pipeline.runs.trusted_code import list_unrun
     from privpipe.pipeline.stages.check import check_stage
@@ -53,6 +57,7 @@ def doctor_command(config: str, deployments: str) -> dict[str, Any]:
     checks += [
         ("cluster", partial(check_cluster, options)),
         ("places", partial(check_places, options)),
+        ("account", partial(check_account, options)),
         ("keys", check_keys),
     ]
     found = []

@@ -48,6 +48,7 @@ path = "{folder}/release.zarr"
 
 [privacy]
 account = "{folder}/account"  # of the demo alone: no business of your own releases
+ephemeral = "accept"          # wherever that is: a demo is thrown away
 
 [audit]
 holdout = 0.5

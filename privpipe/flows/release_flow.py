@@ -28,6 +28,7 @@ from privpipe.flows.increments.scope import Scope
 from privpipe.pipeline.runs.configuration.configuration_file import read_options
 from privpipe.pipeline.runs.configuration.run_options import RunOptions
 from privpipe.pipeline.runs.ending import say_end
+from privpipe.pipeline.runs.lasting import list_fleeting
 from privpipe.pipeline.runs.results import write_failure, write_results
 from privpipe.pipeline.runs.resume import begin_or_resume, is_published, reach_stage
 from privpipe.pipeline.runs.run import Run, cluster_options
@@ -191,6 +192,9 @@ def release_collection(
     """
     try:
         confirm_code(options)
+        if options.privacy.ephemeral == "refuse":
+            for sentence in list_fleeting(options):
+                watch.say(f"account  {sentence}: later runs do not know of this one")
         if options.release.incremental:
             outcome = release_increment(options, watch, scope, _find_stages(options, watch))
         else:

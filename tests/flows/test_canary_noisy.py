@@ -54,6 +54,7 @@ path = "{folder}/release.zarr"
 
 [privacy]
 account = "{folder}/account"
+ephemeral = "accept"
 limit = 5.0
 
 [audit]

@@ -202,3 +202,25 @@ def test_units__are_verified_and_a_mistake_is_told(tmp_path: Path) -> None:
         assert "Restart=always" in text
     wrong = UNITS[0].read_text().replace("Restart=always", "Restart=evermore")
     assert "evermore" in verify("wrong.service", wrong)
+
+
+def test_environments__keep_account_and_keys_where_they_last() -> None:
+    """Each names both, below a volume or a state folder; in an emptyDir a restart forgot them."""
+    kept: list[tuple[dict[str, str], set[str]]] = []
+    [runs] = documents("runs.yaml")
+    pod = runs["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    lasting = {one["name"] for one in pod["volumes"] if "persistentVolumeClaim" in one}
+    points = {one["mountPath"] for one in container["volumeMounts"] if one["name"] in lasting}
+    kept.append(({one["name"]: one["value"] for one in container["env"]}, points))
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    service = compose["services"]["runs"]
+    volumes = dict(one.split(":")[:2] for one in service["volumes"])
+    points = {volumes[name] for name in compose["volumes"] if name in volumes}
+    kept.append((service["environment"], points))
+    unit = (DEPLOY / "systemd" / "privpipe-runs.service").read_text()
+    named = dict(re.findall(r"(PRIVPIPE_\w+)=(\S+)", unit))
+    kept.append((named, {f"/var/lib/{one}" for one in re.findall(r"StateDirectory=(\w+)", unit)}))
+    for environment, points in kept:
+        for name in ("PRIVPIPE_ACCOUNT", "PRIVPIPE_KEYS"):
+            assert any(environment[name].startswith(f"{point}/") for point in points), name

@@ -27,6 +27,7 @@ from privpipe.flows.increments.line import (
 )
 from privpipe.flows.increments.scope import Scope
 from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.lasting import check_lasting
 from privpipe.pipeline.runs.resume import begin_or_resume, reach_stage
 from privpipe.pipeline.runs.run import Run, digest_options, list_versions, now
 from privpipe.pipeline.serving.watch import Watch
@@ -94,6 +95,7 @@ def release_increment(options: RunOptions, watch: Watch, scope: Scope, stages: S
         If the audit of a new line, or the drift of a partition, does not pass.
     """
     check_incremental(options)
+    check_lasting(options)
     url = options.release.path
     partitions = read_partitions(options.collection.path)
     line = find_line(options)

@@ -98,6 +98,7 @@ def find_line(options: RunOptions) -> Line:
         del content["release"]["anew"]
     content["audit"] = options.audit.model_dump(mode="json", include={"holdout", "group"})
     content["training"] = training.digest
+    del content["privacy"]["ephemeral"]  # says nothing of what is released
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     url = options.release.path
     return Line(

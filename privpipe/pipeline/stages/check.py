@@ -12,6 +12,7 @@ from privpipe.cluster.passes.sample_drawing import GROUP_SLACK
 from privpipe.cluster.workers.connection import check_address, check_dashboard
 from privpipe.errors import GuaranteeError, InputError, OptionError, StoreError
 from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.lasting import check_lasting
 from privpipe.pipeline.runs.resume import is_published
 from privpipe.pipeline.runs.run import (
     Run,
@@ -62,6 +63,7 @@ def check_stage(options: RunOptions) -> Run:
         With what is wrong and the way out.
     """
     method, roles = METHODS[options.method.name], _roles(options)
+    check_lasting(options)
     if options.cluster.address is not None:
         check_address(options.cluster.address)
     else:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from privpipe.pipeline.runs.configuration.run_options import GateSection, RunOptions
+from privpipe.pipeline.runs.lasting import is_promised_across_runs
 
 __all__ = ["list_weaker_limits"]
 
@@ -59,7 +60,9 @@ def list_weaker_limits(options: RunOptions) -> list[str]:
 
 
 def _find_forgotten(options: RunOptions) -> Iterator[str]:
-    """What of earlier releases is left out of account."""
+    """What of earlier releases is left out of account, or will be of this one."""
+    if options.privacy.ephemeral == "accept" and is_promised_across_runs(options):
+        yield "ephemeral accept (usually refuse)"
     if options.release.anew:
         yield "a model learned anew beside earlier ones (usually the same)"
     if options.audit.unreachable == "report":

@@ -98,7 +98,7 @@ def name_loss(mount: Mount) -> str:
 
 
 def find_loss(url: str) -> str:
-    """`name_loss` of a place, which need not exist yet; empty in a bucket and where nobody knows."""
+    """`name_loss` of a place that need not exist yet; empty in a bucket and where nobody knows."""
     path = local_path(url)
     if path is None:
         return ""

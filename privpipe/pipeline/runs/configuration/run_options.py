@@ -388,6 +388,14 @@ class PrivacySection(Section):
             description="Largest sum of epsilons that any partition may lose. Not set: no limit.",
         ),
     ] = None
+    ephemeral: Annotated[
+        Literal["refuse", "accept"],
+        Field(
+            description="Where a method with differential privacy finds its account or the keys of "
+            "its draws in memory or in a container's own layer: refuse ends the run before "
+            "anything is written; accept lets it be forgotten, and counts as weaker."
+        ),
+    ] = "refuse"
 
 
 Limit = Annotated[float, Field(ge=0, le=1)]

@@ -10,11 +10,14 @@ from typing import Any
 
 import fsspec
 
+from privpipe.pipeline.runs.configuration.run_options import RunOptions
 from privpipe.pipeline.runs.health.finding import Finding
+from privpipe.pipeline.runs.lasting import is_promised_across_runs, list_fleeting
 from privpipe.store.access.location import create_bytes, join, local_path, shown
+from privpipe.store.keyring.account import find_account
 from privpipe.store.keyring.keyfiles import KeyFolder, key_folder
 
-__all__ = ["check_keys", "check_places", "tries_conditions"]
+__all__ = ["check_account", "check_keys", "check_places", "tries_conditions"]
 
 LEAST_FREE = 2**30
 """Bytes where releases go."""
@@ -56,6 +59,22 @@ def tries_conditions(parent: str) -> bool:
     finally:
         file_system, path = fsspec.core.url_to_fs(probe)
         file_system.rm(path)
+
+
+def check_account(options: RunOptions) -> Iterator[Finding]:
+    """Account and keys lie where they last; what is refused fails the configuration as well."""
+    fleeting = list_fleeting(options)
+    refused = is_promised_across_runs(options) and options.privacy.ephemeral == "refuse"
+    for sentence in fleeting:
+        yield Finding(
+            "fails" if refused else "warns",
+            "account",
+            f"{sentence}: what later runs have to know is forgotten",
+            "Name folders that last in [privacy] account or PRIVPIPE_ACCOUNT, and PRIVPIPE_KEYS.",
+        )
+    if not fleeting:
+        place = shown(find_account(options.privacy.account))
+        yield Finding("ok", "account", f"{place} is not in memory or a container's layer")
 
 
 def check_keys() -> Iterator[Finding]:

@@ -42,7 +42,7 @@ POD = """\
 1200 1100 0:200 / / ro,relatime - overlay overlay ro,lowerdir=/x,upperdir=/y,workdir=/z
 1210 1200 259:1 /var/lib/kubelet/pods/0c1/volumes/kubernetes.io~empty-dir/home \
 /var/lib/privpipe rw,noatime - xfs /dev/nvme0n1p1 rw
-1211 1200 259:9 / /var/lib/privpipe/account rw,relatime - ext4 /dev/nvme1n1 rw
+1211 1210 259:9 / /var/lib/privpipe/account rw,relatime - ext4 /dev/nvme1n1 rw
 """
 
 
@@ -100,7 +100,7 @@ def test_find_mount__over_another_hides_what_was_there() -> None:
         }
 
 
-@pytest.mark.parametrize("table", ["", "nothing of the kind\n", "1 0 8:1 / / rw\n", "a b c d e f\n"])
+@pytest.mark.parametrize("table", ["", "nothing of the kind", "1 0 8:1 / / rw", "a b c d e f"])
 def test_find_mount__of_no_such_table_knows_nothing(table: str) -> None:
     assert find_mount("/account", read_mounts(table)) is None
 
@@ -112,6 +112,7 @@ def test_read_mounts__one_torn_line_hides_no_other() -> None:
 
 
 def test_find_mount__of_this_machine_has_the_device_of_the_folder(tmp_path: Path) -> None:
-    mount = find_mount(os.path.realpath(tmp_path), read_mounts(Path("/proc/self/mountinfo").read_text()))
+    table = Path("/proc/self/mountinfo").read_text()
+    mount = find_mount(os.path.realpath(tmp_path), read_mounts(table))
     assert mount is not None
     assert os.stat(mount.point).st_dev == os.stat(tmp_path).st_dev
