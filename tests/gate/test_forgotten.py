@@ -56,6 +56,9 @@ def test_noisy_run__on_yesterdays_account_draws_nothing(
         run("wednesday.zarr")
     assert (caught.value.code, caught.value.exit_code) == ("account-behind", 6)
     assert not (tmp_path / "out" / "wednesday.zarr").exists()
+    shutil.rmtree(account)  # not even yesterday's: begun anew, the limit would be there again
+    with pytest.raises(GuaranteeError, match="does not know the release"):
+        run("thursday.zarr")
 
 
 def test_gate__names_an_earlier_release_in_a_dead_bucket(tmp_path: Path) -> None:
