@@ -42,7 +42,7 @@ from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.clean import clean_stage, plan_release
 from privpipe.pipeline.stages.draw import draw_stage, forget_drawing
 from privpipe.pipeline.stages.earlier import find_differences
-from privpipe.pipeline.stages.gate import check_gated, gate_stage
+from privpipe.pipeline.stages.gate import check_gated, dropping_refused, gate_stage
 from privpipe.pipeline.stages.gate_check import read_previous
 from privpipe.pipeline.stages.prove import has_receipts, prove_sources
 from privpipe.pipeline.stages.publish import (
@@ -238,7 +238,8 @@ def _release(options: RunOptions, watch: Watch, until: str) -> str:
         with open_executor(cluster_options(options), run.run_id, watch.hear) as executor:
             watch.executor = executor
             watch.say(f"cluster  {executor.describe()}")
-            findings = _work(run, executor, watch, until)
+            with dropping_refused(url):
+                findings = _work(run, executor, watch, until)
         if until != "publish" or findings is None:
             watch.say(f"stopped  after {until}; `privpipe run` goes on")
             if findings is not None:

@@ -17,6 +17,7 @@ from privpipe.errors import OptionError, StoreError
 from privpipe.store.access.holding import lease
 from privpipe.store.access.holding.workspace import has_workspace, hold_workspace
 from privpipe.store.access.location import (
+    copy_objects,
     create_bytes,
     delete_tree,
     list_keys,
@@ -96,6 +97,16 @@ def test_run__crashed_at_any_write_resumes_and_nothing_is_visible_before(
     for name in ("set", "delete"):
         change = getattr(zarr.storage.FsspecStore, name)
         monkeypatch.setattr(zarr.storage.FsspecStore, name, guard(change))
+
+    def guarded_copy(source: str, target: str, keys: list[str]) -> None:
+        for key in keys:  # each of them may be the last
+            nonlocal counted
+            counted += 1
+            if counted > dies_at:
+                raise OSError(5, "killed by the test")
+            copy_objects(source, target, [key])
+
+    monkeypatch.setattr("privpipe.store.releases.release.copy_objects", guarded_copy)
     monkeypatch.setattr("privpipe.store.releases.release.create_bytes", guarded_create)
     monkeypatch.setattr("privpipe.store.models.artifacts.create_bytes", guarded_create)
     source, reference = f"{place}/records.zarr", f"{place}/reference.zarr"

@@ -36,7 +36,7 @@ from privpipe.pipeline.stages.audit_constant import is_constant
 from privpipe.pipeline.stages.audit_places import check_places
 from privpipe.pipeline.stages.clean import plan_release
 from privpipe.pipeline.stages.earlier import find_differences, note_release
-from privpipe.pipeline.stages.gate import check_gated, gate_stage, judge_findings
+from privpipe.pipeline.stages.gate import check_gated, dropping_refused, gate_stage, judge_findings
 from privpipe.pipeline.stages.gate_check import read_previous
 from privpipe.pipeline.stages.judged_records import find_labelled
 from privpipe.pipeline.stages.publish import count_withheld, merge_utility, write_report
@@ -52,6 +52,7 @@ from privpipe.store.access.location import shown
 from privpipe.store.arrays.blocks import Receipt
 from privpipe.store.arrays.headers import exists, read_header
 from privpipe.store.collections.growing_collection import StoredPartition, read_partitions
+from privpipe.store.models.artifacts import publish_model
 from privpipe.store.releases.incremental_release import (
     IncrementalState,
     Part,
@@ -242,7 +243,7 @@ def _make_part(
     if state is None and exists(url):  # of a line whose first run died: its audit is not known
         delete_part(options.release.path, part)
     run = check_part_of(options, before.line, partition, part)
-    with hold_workspace(url):
+    with hold_workspace(url), dropping_refused(url):
         run, _ = begin_or_resume(run)
         watch.run_id = run.run_id
         with stages.open_executor(run.run_id) as executor:
@@ -274,6 +275,8 @@ def _make_part(
             else:
                 _audit_part(options, watch, stages, run, trained, plan, cost, executor)
         chain = note_release(run, trained.model_digest, incremental=True)
+        if exists(run.work_model_url):  # of a line that begins
+            publish_model(run.work_model_url, run.model_url)
         head = _head_part(run, trained, before.line, receipts) | {"account": chain.describe()}
         publish_release(plan, receipts, head)
         before.ledger.note(

@@ -95,7 +95,7 @@ class Run:
     @property
     def work_model_url(self) -> str:
         """Where the model is kept until the release is published."""
-        return self.shared_model or join(workspace_url(self.release_url), "model.zarr")
+        return join(workspace_url(self.release_url), "model.zarr")
 
     @property
     def checkpoints(self) -> Checkpoints:
@@ -109,7 +109,10 @@ class Run:
 
     @property
     def stored_model_url(self) -> str:
-        """Where the model is now: in the workspace, or at its place if a run died publishing."""
+        """Where the model is now: in the workspace, or at its place if a run died publishing, or
+        where the line of a part has one."""
+        if self.shared_model is not None:
+            return self.shared_model if exists(self.shared_model) else self.work_model_url
         moved = self.state.model_digest is not None and not exists(self.work_model_url)
         return self.model_url if moved else self.work_model_url
 

@@ -10,13 +10,14 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import fsspec
 
 from privpipe.attacks.kinds.verdicts.judgement import SCORE_WORDS, is_of_release
-from privpipe.errors import GateError
+from privpipe.errors import GateError, GuaranteeError
 from privpipe.numerics.limits import Figure, say_lower, say_upper
 from privpipe.pipeline.runs.approval import read_approval, write_case
 from privpipe.pipeline.runs.configuration.run_options import GateSection
@@ -27,9 +28,14 @@ from privpipe.pipeline.stages.weaker_limits import list_weaker_limits
 from privpipe.store.access.location import join
 from privpipe.store.arrays.headers import companion_url
 from privpipe.store.keyring.account_chain import Kind, append_link
-from privpipe.store.releases.release import ReleasePlan, digest_receipts, read_ledger
+from privpipe.store.releases.release import (
+    ReleasePlan,
+    digest_receipts,
+    drop_refused,
+    read_ledger,
+)
 
-__all__ = ["check_gated", "gate_stage", "judge_findings"]
+__all__ = ["check_gated", "dropping_refused", "gate_stage", "judge_findings"]
 
 OPEN = ("passed", "approved", "not gated")
 """States of a gate through which a release may go."""
@@ -125,6 +131,25 @@ def check_gated(findings: Mapping[str, Any]) -> None:
         f"attacks already measured. {gate['ways_out']}",
         code=codes[0],
     )
+
+
+@contextmanager
+def dropping_refused(release_url: str) -> Iterator[None]:
+    """Remove the arrays of a release that is refused, where others may list them; see DESIGN.md.
+
+    Raises
+    ------
+    GateError, GuaranteeError
+        The refusal, with what could not be removed.
+    """
+    try:
+        yield
+        return
+    except (GateError, GuaranteeError) as error:
+        if not (left := drop_refused(release_url)):
+            raise
+        refused = type(error)(error.message, remedy=f"{left} {error.remedy}", code=error.code)
+    raise refused
 
 
 def judge_findings(

@@ -146,8 +146,9 @@ def reserve_loss(
 
 
 def _has_written(plan: ReleasePlan) -> bool:
-    """Whether any chunk is there, with or without a receipt."""
-    return any("/c/" in key for key in list_keys(open_store(plan.data_url)))
+    """Whether any chunk is there, with or without a receipt, or had one before it was removed."""
+    noted = list_keys(open_store(plan.work_url), "ledger/")
+    return bool(noted) or any("/c/" in key for key in list_keys(open_store(plan.data_url)))
 
 
 def confirm_loss(run: Run, trained: Trained) -> None:

@@ -39,6 +39,7 @@ __all__ = [
     "Place",
     "as_url",
     "check_no_links",
+    "copy_objects",
     "create_bytes",
     "delete_place",
     "delete_tree",
@@ -50,6 +51,7 @@ __all__ = [
     "local_path",
     "measure_bytes",
     "measure_files",
+    "measure_objects",
     "open_store",
     "read_bytes",
     "read_many",
@@ -341,6 +343,22 @@ def create_bytes(url: str, value: bytes) -> bool:
     return _holds(file_system, path, value)
 
 
+def copy_objects(source: str, target: str, keys: Sequence[str]) -> None:
+    """Have a remote store copy objects from one of its places to another; no byte travels here."""
+    file_system, path = fsspec.core.url_to_fs(source)
+    _, there = fsspec.core.url_to_fs(target)
+    file_system.copy([join(path, key) for key in keys], [join(there, key) for key in keys])
+
+
+def measure_objects(url: str) -> dict[str, int]:
+    """Bytes of each object below a remote place, by key; empty where there is nothing."""
+    file_system, path = fsspec.core.url_to_fs(url)
+    file_system.invalidate_cache()
+    found = file_system.find(path, detail=True)
+    sizes = {name.removeprefix(f"{path}/"): int(about["size"]) for name, about in found.items()}
+    return {key: n_bytes for key, n_bytes in sizes.items() if key not in ("", path)}
+
+
 def _holds(file_system: Any, path: str, value: bytes) -> bool:
     """Whether an object is there and holds this value; asked of the store, not of a cache."""
     file_system.invalidate_cache()
@@ -448,9 +466,17 @@ def drop_unfinished(url: str) -> None:
 
 def delete_tree(store: Store, *, keep: str | None = None) -> None:
     """Delete everything in a store, but for keys that begin with `keep`."""
-    for key in list_keys(store):
-        if keep is None or not key.startswith(keep):
-            sync(store.delete(key))
+    keys = [key for key in list_keys(store) if keep is None or not key.startswith(keep)]
+    limit = asyncio.Semaphore(MOST_AT_ONCE)
+
+    async def delete(key: str) -> None:
+        async with limit:
+            await store.delete(key)
+
+    async def delete_all() -> None:
+        await asyncio.gather(*map(delete, keys))
+
+    sync(delete_all())
 
 
 def delete_place(url: str) -> None:

@@ -28,13 +28,18 @@ from privpipe.sanitizers.utility_summary import UtilitySummary
 from privpipe.store.access.durability import flush_folder, flush_tree
 from privpipe.store.access.holding.workspace import workspace_url
 from privpipe.store.access.location import (
+    MOST_AT_ONCE,
     check_no_links,
+    copy_objects,
     create_bytes,
+    delete_tree,
     drop_unfinished,
+    explain_unreachable,
     join,
     list_empty_folders,
     list_keys,
     local_path,
+    measure_objects,
     open_store,
     read_bytes,
     shown,
@@ -58,6 +63,7 @@ __all__ = [
     "check_foreign",
     "digest_receipts",
     "drop_receipts",
+    "drop_refused",
     "find_damaged",
     "prepare_release",
     "publish_release",
@@ -112,8 +118,34 @@ class ReleasePlan:
 
     @property
     def data_url(self) -> str:
-        """Where chunks are written: in the workspace, or in place where nothing can be renamed."""
-        return self.url if local_path(self.url) is None else join(self.work_url, "release")
+        """Where chunks are written: in the workspace."""
+        return data_url(self.url)
+
+
+def data_url(url: str) -> str:
+    """Where the arrays of a release are until it is published."""
+    return join(workspace_url(url), "release")
+
+
+def drop_refused(url: str) -> str:
+    """Remove the arrays of a release that was refused from a bucket, where others may list them.
+
+    On a file system the workspace is its owner's alone, and they are kept for the next run.
+
+    Returns
+    -------
+    left
+        What could not be removed, in a sentence; else empty.
+    """
+    place = data_url(url)
+    if local_path(place) is not None:
+        return ""
+    try:
+        delete_tree(open_store(place))
+    except Exception as error:  # many kinds, depending on the file system
+        why = explain_unreachable(place, error).message
+        return f"The refused arrays in {shown(place)} could not be removed ({why}): remove them."
+    return ""
 
 
 def prepare_release(plan: ReleasePlan) -> None:
@@ -242,8 +274,9 @@ def publish_release(
 ) -> None:
     """Write receipts and header, then make the release visible in one step.
 
-    On a file system that step is a rename of the finished tree; elsewhere it is the root
-    document, written last and only if none is there.
+    On a file system that step is a rename of the finished tree. Elsewhere the store copies the
+    objects to their place, and the step is the root document, written last and only if none is
+    there.
 
     Parameters
     ----------
@@ -281,6 +314,7 @@ def publish_release(
     check_output_free(plan.url)
     path, data = local_path(plan.url), local_path(plan.data_url)
     if path is None or data is None:
+        _copy_made(plan, progress)
         if not create_bytes(join(plan.url, ROOT_DOCUMENT), document):
             check_output_free(plan.url)
         return
@@ -289,6 +323,34 @@ def publish_release(
     flush_tree(data, progress)
     os.rename(data, path)
     flush_folder(os.path.dirname(path))
+
+
+def _copy_made(plan: ReleasePlan, progress: Callable[[int], None] | None) -> None:
+    """Have the store copy what passed the gate to its place, and hold lengths against each other.
+
+    Raises
+    ------
+    IncompleteReleaseError
+        If anything else stands at the place, or not all of it does afterwards.
+    """
+    made = measure_objects(plan.data_url)
+    if strange := sorted(measure_objects(plan.url).keys() - made.keys()):
+        raise IncompleteReleaseError(
+            f"{shown(plan.url)} holds {len(strange)} objects that are not of the release "
+            f"({shown(strange[0])}).",
+            remedy="Nothing was published. Choose another place, or remove them, then run again.",
+        )
+    keys = sorted(made)
+    for start in range(0, len(keys), MOST_AT_ONCE):
+        some = keys[start : start + MOST_AT_ONCE]
+        copy_objects(plan.data_url, plan.url, some)
+        if progress is not None:
+            progress(len(some))
+    if measure_objects(plan.url) != made:
+        raise IncompleteReleaseError(
+            f"What stands in {shown(plan.url)} is not what was proved.",
+            remedy="Nothing was published. Look who else writes there, then run again.",
+        )
 
 
 def digest_receipts(receipts: Iterable[Receipt]) -> str:

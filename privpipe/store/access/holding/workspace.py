@@ -10,6 +10,7 @@ import fcntl
 import glob
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
@@ -50,6 +51,8 @@ STATE = "state.json"
 LOCK = "lock"
 SCRATCH = "dask"
 """Folder of the workers' scratch files, which are theirs; emptied at start and end."""
+PART = re.compile(r"(?P<release>\w+://[^/]+/.*[^/])/parts/(?P<id>[0-9a-f]{32})")
+"""A part of a release that grows, in a bucket."""
 REMOVED = ".removed-"
 """After the name of a workspace that is being removed."""
 
@@ -95,11 +98,18 @@ class RunState:
 def workspace_url(url: str) -> str:
     """The private workspace of a release: a hidden neighbour.
 
+    In a bucket, where nothing has modes, that of a part is within the one of its release: beside
+    the part it would be among what readers list.
+
     >>> workspace_url("s3://bucket/release.zarr")
     's3://bucket/.release.zarr.privpipe'
     """
     path = local_path(url)
-    return _beside(path if path is not None else url.rstrip("/"))
+    if path is not None:
+        return _beside(path)
+    if (part := PART.fullmatch(url.rstrip("/"))) is not None:
+        return f"{_beside(part['release'])}/parts/{part['id']}"
+    return _beside(url.rstrip("/"))
 
 
 def _beside(place: str) -> str:
