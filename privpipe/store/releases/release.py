@@ -128,23 +128,25 @@ def data_url(url: str) -> str:
 
 
 def drop_refused(url: str) -> str:
-    """Remove the arrays of a release that was refused from a bucket, where others may list them.
+    """Remove the records of a release that was refused from a bucket, where others may list them.
 
-    On a file system the workspace is its owner's alone, and they are kept for the next run.
+    Its arrays, and what the audit drew of raw and released records; the key of the drawing is kept,
+    so that the next run draws the same. On a file system the workspace is its owner's alone, and
+    all is kept.
 
     Returns
     -------
     left
         What could not be removed, in a sentence; else empty.
     """
-    place = data_url(url)
-    if local_path(place) is not None:
+    if local_path(url) is not None:
         return ""
-    try:
-        delete_tree(open_store(place))
-    except Exception as error:  # many kinds, depending on the file system
-        why = explain_unreachable(place, error).message
-        return f"The refused arrays in {shown(place)} could not be removed ({why}): remove them."
+    for place in (data_url(url), join(workspace_url(url), "sample")):
+        try:
+            delete_tree(open_store(place), keep="key")
+        except Exception as error:  # many kinds, depending on the file system
+            why = explain_unreachable(place, error).message
+            return f"{shown(place)} could not be removed ({why}): remove it, it is refused."
     return ""
 
 
