@@ -42,7 +42,7 @@ _HOME = {
     "fit_exponential_mechanism": "privpipe.sanitizers.mapping.exponential",
     "fit_leace_eraser": "privpipe.sanitizers.null_space.leace",
     "fit_masking": "privpipe.sanitizers.masking.surrogates",
-    "fit_minimax_family": "privpipe.sanitizers.minimax.own_families",
+    "fit_minimax_family": "privpipe.sanitizers.minimax.own.own_families",
     "fit_minimax_filter": "privpipe.sanitizers.minimax.linear_minimax",
     "fit_minimax_neural_filter": "privpipe.sanitizers.minimax.neural_minimax",
     "fit_minimax_own_filter": "privpipe.sanitizers.minimax.own.own_filter",
@@ -147,11 +147,13 @@ if TYPE_CHECKING:
         fit_minimax_neural_filter as fit_minimax_neural_filter,
     )
     from privpipe.sanitizers.minimax.own.filter_code import trust_filter as trust_filter
+    from privpipe.sanitizers.minimax.own.own_families import (
+        fit_minimax_family as fit_minimax_family,
+    )
     from privpipe.sanitizers.minimax.own.own_filter import MinimaxOwnOptions as MinimaxOwnOptions
     from privpipe.sanitizers.minimax.own.own_filter import (
         fit_minimax_own_filter as fit_minimax_own_filter,
     )
-    from privpipe.sanitizers.minimax.own_families import fit_minimax_family as fit_minimax_family
     from privpipe.sanitizers.null_space.algorithm_1 import (
         fit_null_space_cleaner as fit_null_space_cleaner,
     )

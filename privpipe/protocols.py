@@ -5,12 +5,15 @@ Values and protocols only, no behaviour worth a test of its own. Records are row
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
+
+from privpipe.errors import GuaranteeError, printable
 
 __all__ = [
     "BoolArray",
@@ -273,6 +276,12 @@ class Guarantee:
         composed of, a norm, a slack.
     statement
         The promise in a sentence to be quoted, where number and unit do not say it all.
+
+    Raises
+    ------
+    GuaranteeError
+        If the number is not finite or below 0, or delta is no probability below 1: whoever wrote
+        that promises nothing.
     """
 
     kind: str
@@ -289,6 +298,14 @@ class Guarantee:
     def __post_init__(self) -> None:
         pairs = tuple((str(name), float(number)) for name, number in self.parameters)
         object.__setattr__(self, "parameters", pairs)  # a document brings lists
+        number, delta = 0.0 if self.number is None else self.number, self.delta
+        typed = isinstance(number, int | float) and isinstance(delta, int | float)
+        if not (typed and isinstance(self.kind, str) and 0 <= number < math.inf and 0 <= delta < 1):
+            raise GuaranteeError(
+                f"{printable(str(self.kind))!r} of {number!r} with delta {delta!r} is no promise.",
+                remedy="Somebody changed it: get it again from where it came.",
+                code="promise",
+            )
 
 
 class RecordMap(Protocol):

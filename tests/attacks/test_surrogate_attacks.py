@@ -109,6 +109,7 @@ def test_with_and_without__rebuilds_records_from_second_moments_of_many_surrogat
     assert isinstance(found, RecoveryReport)
     assert isinstance(coarse, RecoveryReport)
     assert found.recovered.estimate > 0.95
+    assert found.cosine > 0.998  # in the frame of the surrogates alone .996
     assert coarse.recovered.estimate < 0.9
 
 

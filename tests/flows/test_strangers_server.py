@@ -20,6 +20,8 @@ from privpipe.errors import OptionError
 from privpipe.pipeline.serving.scheduling.server_address import check_server
 from privpipe.pipeline.serving.server_process import serve
 from tests.flows.digits_runs import own_prefect
+from tests.flows.test_pipeline import configure
+from tests.standard import write_standard
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="changes the user: needs root")
@@ -240,3 +242,40 @@ def test_own_server__a_server_that_answers_with_a_stored_result_is_refused(tmp_p
     finally:
         lying.terminate()
         lying.communicate(timeout=30)
+
+
+WHOLE = """
+import sys, traceback
+OWN = ("/distributed/", "/dask/tokenize.py")  # the workers' protocol; dask's own functions
+def hook(event, arguments):
+    if event == "pickle.find_class":
+        files = [frame.filename for frame in traceback.extract_stack()]
+        if not any(own in file for file in files for own in OWN):
+            print("unpickled", arguments, files[-4:], file=sys.stderr)
+if __name__ == "__main__":  # a worker imports it too
+    sys.addaudithook(hook)
+    if sys.argv.pop() == "planted":
+        import pickle
+        pickle.loads(pickle.dumps(print))
+    from privpipe.command import main
+    main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("planted", [False, True])
+def test_run__unpickles_nothing_but_what_its_workers_send(tmp_path: Path, planted: bool) -> None:
+    """The whole command with server, scheduler and worker; the hook sees what is planted."""
+    write_standard(str(tmp_path / "records.zarr"), 300, chunk_rows=40)
+    config = Path(configure(tmp_path, cluster="workers = 1"))
+    config.write_text(config.read_text() + "[gate]\nenforce = false\n")
+    (tmp_path / "whole.py").write_text(WHOLE)
+    command = [str(tmp_path / "whole.py"), *(["--version"] if planted else ["run", str(config)])]
+    done = subprocess.run(
+        [sys.executable, *command, "planted" if planted else "not"],
+        env=own_prefect(str(tmp_path / "prefect")),
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert ("unpickled" in done.stderr) is planted, done.stderr
+    assert planted or (tmp_path / "release.zarr" / "zarr.json").exists()

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import privpipe
-from privpipe.errors import OptionError, StoreError
+from privpipe.errors import OptionError, PrivpipeError, StoreError
 from privpipe.flows.increments import increment
-from privpipe.store.collections.growing_collection import read_partitions
+from privpipe.store.collections.growing_collection import purge_collection, read_partitions
+from privpipe.store.collections.grown_collection import open_whole_collection
+from privpipe.store.releases.published import open_release
 from tests.operations.increments import append, configure, release
 
 RECORDS = [np.random.default_rng(n).normal(size=(45, 3)).round(4) for n in range(3)]
@@ -59,3 +65,35 @@ def test_incremental__what_cannot_be_released_in_parts_is_refused(tmp_path: Path
         append(tmp_path, "b", RECORDS[0], 1)
     assert append(tmp_path, "a", RECORDS[0], 1) is False
     assert append(tmp_path, "a", RECORDS[1], 1, replacing=True) is True
+
+
+@pytest.mark.parametrize("how", ["a link", "a path"])
+def test_incremental__a_stranger_s_parts_lead_nowhere_else(tmp_path: Path, how: str) -> None:
+    """The reader's own data would be copied out by an export, or swept away by a run."""
+    options = configure(tmp_path)
+    append(tmp_path, "a", RECORDS[0], 1)
+    release(options)
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    for kind, room in (("release", "parts"), ("growing", "partitions")):
+        url = tmp_path / f"{kind}.zarr"
+        (part,) = (url / room).iterdir()
+        if how == "a link":
+            shutil.move(part, mine / kind)
+            part.symlink_to(mine / kind)
+        else:
+            for number in (url / "generations").iterdir():
+                body = json.loads(number.read_text())["body"]
+                body = body.replace(part.name, f"../../mine/{kind}")
+                digest = hashlib.sha256(body.encode()).hexdigest()
+                number.write_text(json.dumps({"sha256": digest, "body": body}))
+    kept = {path: path.stat().st_mtime_ns for path in mine.rglob("*")}
+    refused = r"is a link|as something inside it"
+    with pytest.raises(PrivpipeError, match=refused):
+        _ = open_release(str(tmp_path / "release.zarr")).features.values
+    with pytest.raises(PrivpipeError, match=refused):
+        open_whole_collection(str(tmp_path / "growing.zarr"))
+    with suppress(PrivpipeError):
+        release(options)
+    purge_collection(str(tmp_path / "growing.zarr"))
+    assert {path: path.stat().st_mtime_ns for path in mine.rglob("*")} == kept

@@ -21,7 +21,7 @@ from privpipe.sanitizers.minimax.neural_minimax import (
     MinimaxNeuralOptions,
     fit_minimax_neural_filter,
 )
-from privpipe.sanitizers.minimax.own_families import (
+from privpipe.sanitizers.minimax.own.own_families import (
     FamilyFit,
     FamilyOptions,
     fit_minimax_family,

@@ -61,6 +61,15 @@ def test_note_attempt__a_damaged_entry_closes_it(tmp_path: Path, content: str) -
         note_attempt(str(tmp_path), _hash(2), _hash(9), {"b"})
 
 
+@pytest.mark.parametrize("content", ["{}", "[1]", '{"partitions": 3, "number": 1}'])
+def test_note_attempt__an_entry_that_no_link_holds_closes_it(tmp_path: Path, content: str) -> None:
+    """Its writer was killed before the chain had it, or it is of an older version."""
+    note_attempt(str(tmp_path), _hash(1), _hash(9), {"a"})
+    (tmp_path / ".attempts" / f"{_hash(3)[:32]}-{_hash(9)[:32]}.json").write_text(content)
+    with pytest.raises(FormatError, match="register of attempts"):
+        note_attempt(str(tmp_path), _hash(2), _hash(9), {"b"})
+
+
 def test_note_attempt__that_cannot_be_noted_is_none(tmp_path: Path) -> None:
     (tmp_path / ".attempts").write_text("a file")
     with pytest.raises(StoreError):

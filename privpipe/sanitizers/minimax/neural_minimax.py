@@ -33,7 +33,7 @@ from privpipe.protocols import (
 )
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.minimax.linear_filter import EMPIRICAL, check_records, promise_nothing
-from privpipe.sanitizers.minimax.own_families import (
+from privpipe.sanitizers.minimax.own.own_families import (
     FamilyOptions,
     freeze_descent,
     plan_family_tasks,

@@ -30,7 +30,7 @@ from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore, StorePath
 
-from privpipe.errors import OptionError, StoreError, printable
+from privpipe.errors import FormatError, OptionError, StoreError, printable
 from privpipe.store.access.bounds import use_bounded_codecs
 from privpipe.store.access.store_refusals import http_status
 
@@ -46,6 +46,7 @@ __all__ = [
     "drop_unfinished",
     "explain_unreachable",
     "join",
+    "join_inside",
     "list_empty_folders",
     "list_keys",
     "local_path",
@@ -77,6 +78,9 @@ MOST_AT_ONCE = 32
 """Small objects that are asked for at the same time."""
 MOST_NAME_BYTES = 255
 """Longest name of a file that file systems keep."""
+
+INSIDE = re.compile(r"(?!\.{1,2}$)[\w.-]+")
+"""A name of a folder, which leads neither up nor down."""
 
 UNFINISHED = ".partial"
 """How Zarr's local store names a file before the rename that makes it an object."""
@@ -163,6 +167,31 @@ def join(url: str, *names: str) -> str:
     's3://bucket/a/b/c'
     """
     return "/".join([url.rstrip("/"), *names])
+
+
+def join_inside(url: str, *names: str) -> str:
+    """URL of a folder inside a place, by names that a document of that place says.
+
+    Raises
+    ------
+    FormatError
+        If a name leads elsewhere.
+    StoreError
+        If one of the folders is a link.
+
+    >>> join_inside("s3://bucket/a", "parts", "b")
+    's3://bucket/a/parts/b'
+    """
+    for name in names:
+        if not INSIDE.fullmatch(name):
+            raise FormatError(
+                f"{shown(url)} names {printable(name, keep='')!r} as something inside it.",
+                remedy="Somebody changed it: get it again from where it came.",
+                code="damaged",
+            )
+    if (path := local_path(url)) is not None:
+        check_plain(Path(path), "/".join(names))
+    return join(url, *names)
 
 
 def shown(url: str) -> str:
@@ -496,10 +525,15 @@ def delete_place(url: str) -> None:
 
 
 def remove_tree(url: str) -> None:
-    """Remove a place with all that is in it, folders included; nothing where there is nothing."""
+    """Remove a place with all that is in it, folders included; nothing where there is nothing.
+
+    Of a link the link itself: what it leads to is not in the place.
+    """
     path = local_path(url)
     if path is None:
         delete_tree(open_store(url))
+    elif os.path.islink(path):
+        os.unlink(path)
     else:
         with suppress(FileNotFoundError):
             shutil.rmtree(path)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from privpipe.errors import FormatError, PrivpipeError, StoreError
+from privpipe.protocols import Guarantee
 from privpipe.store.access.location import local_path, open_store, read_bytes, read_many, shown
 from privpipe.store.access.store_refusals import explain_refusal
 from privpipe.store.arrays.layout import ROOT_DOCUMENT, digest_documents, is_sealed
@@ -22,6 +23,7 @@ __all__ = [
     "newest_version",
     "read_header",
     "read_kind",
+    "read_promise",
     "using_header",
 ]
 
@@ -120,6 +122,12 @@ def using_header(url: str, expected: str) -> Iterator[None]:
         remedy=f"Get the {expected} again from where it came, or make it again.",
         code="header-damaged",
     )
+
+
+def read_promise(header: Mapping[str, Any]) -> Guarantee:
+    """What the header of a release promises; GuaranteeError where no method can promise it."""
+    given = dict(header["guarantee"])
+    return Guarantee(**{**given, "parameters": tuple(map(tuple, given.get("parameters", ())))})
 
 
 def check_documents(url: str, names: tuple[str, ...], digest: str) -> Mapping[str, bytes]:

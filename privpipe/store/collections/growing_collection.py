@@ -30,6 +30,7 @@ from privpipe.store.access.location import (
     UNFINISHED,
     drop_unfinished,
     join,
+    join_inside,
     list_keys,
     local_path,
     open_store,
@@ -77,8 +78,8 @@ class StoredPartition:
     time: str
 
     def url(self, collection: str) -> str:
-        """Where its collection is."""
-        return join(collection, self.place)
+        """Where its collection is; StoreError or FormatError where that is elsewhere."""
+        return join_inside(collection, *self.place.split("/"))
 
 
 def read_partitions(url: str) -> tuple[StoredPartition, ...]:
@@ -308,7 +309,14 @@ def _all_named(url: str, newest: Generation | None) -> list[StoredPartition]:
 
 
 def _partitions(generation: Generation) -> tuple[StoredPartition, ...]:
-    return tuple(StoredPartition(**item) for item in generation.content.get("partitions", ()))
+    try:
+        return tuple(StoredPartition(**item) for item in generation.content["partitions"])
+    except (KeyError, TypeError):
+        raise FormatError(
+            f"Generation {generation.number} names no partitions of a growing collection.",
+            remedy="Restore it from a backup.",
+            code="damaged",
+        ) from None
 
 
 def read_schema(generation: Generation) -> CollectionSchema:

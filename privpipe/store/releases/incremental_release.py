@@ -26,6 +26,7 @@ from privpipe.store.access.location import (
     delete_tree,
     drop_unfinished,
     join,
+    join_inside,
     list_keys,
     local_path,
     open_store,
@@ -187,8 +188,8 @@ def read_state_of(generation: Generation) -> IncrementalState:
 
 
 def part_url(url: str, part: str) -> str:
-    """Where a part is."""
-    return join(url, PARTS, part)
+    """Where a part is; StoreError or FormatError where that is elsewhere."""
+    return join_inside(url, PARTS, part)
 
 
 def check_part(url: str, part: Part) -> None:

@@ -15,6 +15,7 @@ from xarray.core import indexing
 from privpipe.errors import StoreError
 from privpipe.store.access.generation_log import Generation
 from privpipe.store.access.location import open_store, shown
+from privpipe.store.arrays.headers import read_promise, using_header
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.releases.incremental_release import (
     IncrementalState,
@@ -85,6 +86,9 @@ def _find(url: str) -> tuple[Generation, IncrementalState]:
             remedy="Check the path; the first run of the release makes one.",
             code="not-found",
         )
+    with using_header(url, "release"):
+        if "guarantee" in found[1].header:
+            read_promise(found[1].header)
     return found
 
 

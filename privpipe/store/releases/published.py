@@ -14,7 +14,7 @@ from privpipe.store.access.store_refusals import explain_refusal
 from privpipe.store.access.whole_arrays import MOST_TO_ONE, read_whole
 from privpipe.store.arrays.blocks import Receipt, Stored, measure_object
 from privpipe.store.arrays.factored_basis import BASIS, read_basis
-from privpipe.store.arrays.headers import check_documents, read_header, using_header
+from privpipe.store.arrays.headers import check_documents, read_header, read_promise, using_header
 from privpipe.store.arrays.layout import FEATURES, ROOT_DOCUMENT, ArrayPlan, chunk_key
 from privpipe.store.releases.release import RECEIPTS, digest_receipts
 
@@ -91,6 +91,8 @@ def check_release(
     """
     header = read_header(url, "release")
     with using_header(url, "release"):
+        if "guarantee" in header:  # one that promises nothing lies about nothing
+            read_promise(header)
         _check_whole(url, header, listen, verify=verify)
     return header
 

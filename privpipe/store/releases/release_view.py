@@ -12,6 +12,7 @@ from privpipe.described import described
 from privpipe.errors import InputError
 from privpipe.protocols import Guarantee
 from privpipe.report.audit_text import say_gate, say_verdict, write_audit_markdown
+from privpipe.store.arrays.headers import read_promise
 
 __all__ = ["ReleaseReport", "ReleaseView"]
 
@@ -84,8 +85,7 @@ class ReleaseView:
     @property
     def guarantee(self) -> Guarantee:
         """What every record is promised."""
-        given = dict(self.header["guarantee"])
-        return Guarantee(**{**given, "parameters": tuple(map(tuple, given.get("parameters", ())))})
+        return read_promise(self.header)
 
     def report(self) -> ReleaseReport:
         """The audit that the release carries."""

@@ -149,3 +149,20 @@ def test_sum_place__of_the_largest_values_of_single_precision_is_finite() -> Non
     found = sum_place([(SECRET, secret)], [(WANTED, wanted)], x, np.arange(300), [])
     assert np.isfinite(found.measured).all()
     assert abs(found.measured[..., :2]).min() > 0
+
+
+def test_sum_place__no_two_combinations_of_desired_values_are_one_stratum() -> None:
+    random = np.random.default_rng(0)
+    first, second = random.integers(0, 2, 400).astype(float), random.integers(0, 3, 400) * 1.0
+    second[second == 2] = np.nan
+    both = 3 * first + np.nan_to_num(second, nan=2)
+    secret = (random.random(400) < 0.2 + 0.1 * both).astype(float)
+    x, codes = np.empty((0, 0)), [(random.integers(0, 4, 400), 4)]
+    cut, joined = (
+        sum_place([(SECRET, secret)], desired, x, np.arange(0), codes)
+        for desired in (
+            [(Column("first", 2), first), (Column("second", 2), second)],
+            [(Column("both", 6), both)],
+        )
+    )
+    np.testing.assert_allclose(cut.coded, joined.coded, atol=1e-5)

@@ -139,3 +139,8 @@ def test_decide_records__a_record_that_two_releases_give_is_a_leak() -> None:
         assert [one.verdict for one in decided] == verdicts
     failed = FAILING | {f"{EARLIER}: masking 12345678": {"failed": "other columns"}}
     assert decide_records(failed, SUCCEEDING, OPTIONS)[-1].verdict == "unknown"
+
+
+def test_share_level__all_record_attacks_together_keep_it() -> None:
+    errors = len(RECORD_ATTACKS) * (1 - share_level(AttackOptions(level=0.95)).level)
+    assert errors == pytest.approx(0.05)

@@ -19,7 +19,7 @@ from privpipe.sanitizers.minimax.neural_minimax import (
     MinimaxNeuralOptions,
     fit_minimax_neural_filter,
 )
-from privpipe.sanitizers.minimax.own_families import FamilyOptions, fit_minimax_family
+from privpipe.sanitizers.minimax.own.own_families import FamilyOptions, fit_minimax_family
 from privpipe.sanitizers.minimax.training.labelled_moments import measure_moments
 from privpipe.sanitizers.minimax.training.pretraining import pretrain_layers
 from tests.sanitizers.labelled_data import draw_labelled

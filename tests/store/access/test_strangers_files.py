@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 import privpipe
 from privpipe.errors import (
     FormatError,
+    GuaranteeError,
     IncompleteReleaseError,
     OptionError,
     PrivpipeError,
@@ -126,14 +128,14 @@ FORGED = {
     "chain": lambda: (make_chain(), {"guarantee": dp(make_chain().guarantee)}),
     "chain-number": lambda: (
         make_chain(),
-        {"guarantee": replace(make_chain().guarantee, number=-1.0)},
+        {"guarantee": forge(make_chain().guarantee, number=-1.0)},
     ),
-    "delta": lambda: (make_chain(), {"guarantee": replace(make_chain().guarantee, delta=1.0)}),
+    "delta": lambda: (make_chain(), {"guarantee": forge(make_chain().guarantee, delta=1.0)}),
     "noisy": lambda: (make_noisy(), {"guarantee": dp(make_noisy().guarantee)}),
     "mapping": lambda: (make_mapping(), {"guarantee": dp(make_mapping().guarantee)}),
     "mapping-number": lambda: (
         make_mapping(),
-        {"guarantee": replace(make_mapping().guarantee, number=-1.0)},
+        {"guarantee": forge(make_mapping().guarantee, number=-1.0)},
     ),
 }
 """A map and what a stranger would have it say."""
@@ -154,6 +156,14 @@ def make_mapping() -> Any:
     return fit_exponential_mechanism(joint, [[0], [1], [2]], distortion_budget=0.2)
 
 
+def forge(guarantee: Guarantee, **fields: float) -> Guarantee:
+    """As a document may say it: to be made with such a number is refused."""
+    forged = copy.copy(guarantee)
+    for name, value in fields.items():
+        object.__setattr__(forged, name, value)
+    return forged
+
+
 def dp(guarantee: Guarantee) -> Guarantee:
     return replace(guarantee, kind="local_dp", number=1e-3, delta=0.0)
 
@@ -167,7 +177,9 @@ def test_open_model__promises_no_more_than_its_method_can(tmp_path: Path, what: 
         replace(fitted, **forged)
     for name, value in forged.items():
         object.__setattr__(fitted, name, value)
-    write_model(fitted, str(tmp_path / "forged.zarr"))  # sealed anew, digest and all
+    with pytest.MonkeyPatch.context() as patch:  # a stranger's privpipe looks at nothing
+        patch.setattr(Guarantee, "__post_init__", lambda _: None)
+        write_model(fitted, str(tmp_path / "forged.zarr"))  # sealed anew, digest and all
     with pytest.raises(FormatError, match="is none that a fit returns") as refused:
         open_model(str(tmp_path / "forged.zarr"))
     assert refused.value.code == "promise"
@@ -212,6 +224,24 @@ def test_open_release__a_header_of_other_types_is_refused(
         export_release(str(release), str(tmp_path / "out.parquet"))
     assert refused.value.remedy
     assert not (tmp_path / "out.parquet").exists()
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [{"number": -1.0}, {"number": "safe"}, {"delta": 1.0}, {"kind": 3}],
+)
+def test_open_release__promises_nothing_that_no_method_can(
+    tmp_path: Path, forged: dict[str, object]
+) -> None:
+    release = tmp_path / "release.zarr"
+    make_release(release)
+    promise = asdict(make_cleaner().guarantee)
+    write_as_stranger(release, guarantee=promise)
+    open_release(str(release))
+    write_as_stranger(release, guarantee=promise | forged)
+    with pytest.raises((GuaranteeError, FormatError)) as refused:
+        open_release(str(release))
+    assert refused.value.code in ("promise", "header-damaged")
 
 
 @pytest.mark.parametrize("name", ["n" * 221, "n" * 245, "é" * 120])
