@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from privpipe.command.status_command import purge_command
 from privpipe.errors import GateError, IncompleteReleaseError
 from privpipe.flows import release_flow
 from privpipe.flows.increments import increment
+from privpipe.pipeline.erasure.erase import ErasureOptions, erase_records
+from privpipe.pipeline.erasure.traces import find_traces
 from privpipe.pipeline.runs.approval import approve_release
 from privpipe.pipeline.runs.configuration.run_options import RunOptions
 from privpipe.store.access.holding.workspace import has_workspace, workspace_url
 from privpipe.store.access.location import create_bytes, list_keys, open_store, read_bytes
-from privpipe.store.keyring.account import Account
+from privpipe.store.collections.collection import open_collection
+from privpipe.store.collections.erasing import Wanted, digest_of
+from privpipe.store.collections.growing_collection import read_partitions
+from privpipe.store.keyring.account import Account, find_account
 from privpipe.store.releases import release as release_module
 from privpipe.store.releases.incremental_release import part_url
 from privpipe.store.releases.published import check_release, open_release
@@ -220,3 +227,39 @@ def test_increment__the_switch_is_the_only_thing_that_shows_a_part(
     monkeypatch.setattr(increment, "note_release", look)
     release_increment(move_release(configure(tmp_path), url))
     assert seen == [[]]
+
+
+def test_erase__finds_a_part_that_was_refused(tmp_path: Path, release_url: str) -> None:
+    """Its arrays are gone from a bucket; its model, sums and samples' key are still there."""
+    append(tmp_path, "a", make_records(40)["features"][:, :3], 1)
+    with pytest.raises(GateError, match="drift"):
+        release_increment(move_release(configure(tmp_path, drift=1e-6), release_url))
+    growing, out = str(tmp_path / "growing.zarr"), release_url.removesuffix("/release.zarr")
+    (partition,) = read_partitions(growing)
+    known = [partition.content, open_collection(partition.url(growing)).digest]
+    options = ErasureOptions(roots=(out,))
+    traces = find_traces(known, find_account(), [out], growing, lambda _: 0)
+    assert [one.what for one in traces.found.values()] == ["parts"]
+    assert traces.left == []
+    chosen = replace(options, digest=digest_of(growing))
+    erase_records(growing, Wanted(numbers=(3,)), chosen)
+    assert [key for key in list_place(out) if ".ledger/" not in key] == []
+
+
+def test_purge__of_a_run_killed_while_it_copied_leaves_nothing(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_small_collection(f"{place}/records.zarr", n_records=110)
+    url, copy = f"{place}/release.zarr", release_module.copy_objects
+
+    def die(source: str, target: str, keys: list[str]) -> None:
+        copy(source, target, keys[:2])
+        raise OSError(5, "killed by the test")
+
+    monkeypatch.setattr(release_module, "copy_objects", die)
+    with pytest.raises(OSError, match="killed"):
+        run_serially(make_options(f"{place}/records.zarr", url))
+    assert len(list_place(url)) == 2
+    assert purge_command(url, as_json=True)["removed"] is True
+    assert list_place(url) == []
+    assert not has_workspace(url)

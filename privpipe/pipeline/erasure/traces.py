@@ -19,7 +19,12 @@ from privpipe.pipeline.erasure.walk import (
     read_attributes,
     read_export,
 )
-from privpipe.store.access.holding.workspace import has_workspace, read_state, workspace_url
+from privpipe.store.access.holding.workspace import (
+    has_workspace,
+    list_parts_begun,
+    read_state,
+    workspace_url,
+)
 from privpipe.store.access.location import join, list_keys, local_path, open_store, shown
 from privpipe.store.arrays.headers import companion_url, exists
 from privpipe.store.keyring.export_register import read_exports
@@ -188,7 +193,7 @@ def _read_found(traces: Traces, one: Found, registered: set[str]) -> None:
 
 
 def _read_workspace(traces: Traces, place: str) -> None:
-    if owner_of(place) != place:
+    if owner_of(place) != place or list_parts_begun(place):
         traces.increments.add(owner_of(place))
         return
     state, path = read_state(place), local_path(workspace_url(place))
@@ -231,6 +236,7 @@ def _read_increment(traces: Traces, place: str) -> None:
     ledger, found = PrivateLedger(place), read_incremental(place)
     state = None if found is None else found[1]
     stored = {_name_part(name) for name in list_siblings(join(place, PARTS, "any"))}
+    stored.update(list_parts_begun(place))
     learned = state is not None and traces.meets(state.header.get("training_digest", ""))
     parts, marks = set[str](), {ledger.mark_content(one) for one in traces.known}
     for part in () if state is None else state.parts:

@@ -39,6 +39,7 @@ __all__ = [
     "has_workspace",
     "hold_workspace",
     "is_held",
+    "list_parts_begun",
     "purge_workspace",
     "read_state",
     "remove_place",
@@ -110,6 +111,12 @@ def workspace_url(url: str) -> str:
     if (part := PART.fullmatch(url.rstrip("/"))) is not None:
         return f"{_beside(part['release'])}/parts/{part['id']}"
     return _beside(url.rstrip("/"))
+
+
+def list_parts_begun(url: str) -> list[str]:
+    """Parts of a release whose workspaces are within its own, as they are in a bucket."""
+    keys = list_keys(open_store(workspace_url(url), read_only=True), "parts/")
+    return sorted({key.split("/")[1] for key in keys})
 
 
 def _beside(place: str) -> str:
