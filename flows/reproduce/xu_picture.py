@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from flows.reproduce.result import Cell
-from privpipe.report.figures import BarPair, Estimate, plot_bars
+from privpipe.report.figures import BarPair, Estimate, plot_bar_panels
 from privpipe.report.style import ThemeName
 
 if TYPE_CHECKING:
@@ -26,4 +26,6 @@ def draw_complete_privacy(cells: Sequence[Cell], theme: ThemeName) -> Figure:
         for cell in cells
         if cell.unit == "percent"
     ]
-    return plot_bars(pairs, y="complete privacy, percent", title="Complete privacy", theme=theme)
+    return plot_bar_panels(
+        {"complete privacy, percent": pairs}, title="Complete privacy", theme=theme
+    )

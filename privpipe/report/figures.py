@@ -27,10 +27,8 @@ __all__ = [
     "Line",
     "Point",
     "plot_bar_panels",
-    "plot_bars",
     "plot_lines",
     "plot_points",
-    "plot_roc",
 ]
 
 
@@ -133,28 +131,6 @@ def plot_points(
     return figure
 
 
-def plot_roc(curves: Sequence[Line], *, title: str = "", theme: ThemeName = "light") -> Figure:
-    """ROC curves with the diagonal of guessing.
-
-    Parameters
-    ----------
-    curves
-        `x` holds false, `y` true positive shares; the label may state the area.
-    title, theme
-        As `plot_points`.
-    """
-    _check_some(curves, "curves")
-    figure, axes, look = new_figure(theme, width=4.8, height=4.6)
-    for i, curve in enumerate(curves):
-        color = look.series[i % len(look.series)]
-        axes.plot(curve.x, curve.y, color=color, linestyle=_dashes(i), label=curve.label)
-    axes.plot([0, 1], [0, 1], color=look.faint, linestyle="--", linewidth=1, label="guessing")
-    axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), aspect="equal")
-    axes.set(xlabel="false positive share", ylabel="true positive share")
-    finish_figure(axes, look, title=title, beside=False)
-    return figure
-
-
 def plot_lines(
     lines: Sequence[Line],
     *,
@@ -203,23 +179,6 @@ def plot_lines(
     axes.set(xlabel=x, ylabel=y)
     finish_figure(axes, look, title=title)
     return figure
-
-
-def plot_bars(
-    pairs: Sequence[BarPair], *, y: str, title: str = "", theme: ThemeName = "light"
-) -> Figure:
-    """Our bars, with limits, beside a paper's.
-
-    Parameters
-    ----------
-    pairs
-        One per cell of the paper's table or figure.
-    y
-        Label of the values, with their unit.
-    title, theme
-        As `plot_points`.
-    """
-    return plot_bar_panels({y: pairs}, title=title, theme=theme)
 
 
 def plot_bar_panels(

@@ -6,14 +6,12 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
-from tabulate import tabulate
-
 from privpipe.numerics.limits import fix_limits
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["format_limits", "format_number", "render_text", "summarise_attack_table", "write_table"]
+__all__ = ["format_limits", "format_number", "summarise_attack_table", "write_table"]
 
 
 def format_number(value: float, digits: int = 3) -> str:
@@ -41,12 +39,6 @@ def format_limits(value: float, lower: float, upper: float, allowed: float = mat
     if not apart:
         lower = upper = round(value, 9)
     return f"{value:.{decimals}f} ({fix_limits(lower, upper, decimals, allowed)})"
-
-
-def render_text(frame: pd.DataFrame) -> str:
-    """A frame as aligned text without an index."""
-    shown = frame.map(lambda cell: format_number(cell) if isinstance(cell, float) else cell)
-    return tabulate(shown.to_dict("list"), headers="keys", disable_numparse=True)
 
 
 def summarise_attack_table(table: pd.DataFrame) -> pd.DataFrame:

@@ -20,13 +20,12 @@ from privpipe.attacks.kinds.inference import measure_attacks, run_attack
 from privpipe.attacks.kinds.verdicts.attack_report import (
     DECISION_SCHEMA,
     AttackReport,
-    check_attacks,
     summarise_outcomes,
 )
 from privpipe.attacks.kinds.verdicts.outcomes import TABLE_SCHEMA, Attack
 from privpipe.attacks.statistics.measures import Score
 from privpipe.attacks.statistics.uncertainty.intervals import Interval
-from privpipe.errors import GateError, GuessWarning, InputError
+from privpipe.errors import GuessWarning, InputError
 from privpipe.protocols import Column
 
 FAST = AttackOptions(
@@ -365,17 +364,19 @@ def test_attack_report__is_unproven_where_the_sample_is_too_small_to_show_safety
     assert f"about {decision.n_needed:,.0f} held-out records" in decision.reason
 
 
-def test_check_attacks__lets_only_safe_releases_pass() -> None:
+def test_verdict__is_safe_of_safe_releases_only() -> None:
     face = Face(6000)
-    check_attacks(measure_attacks(face.release(), face.secret, options=FAST))
-    with pytest.raises(GateError, match=r"'confidential' leaks: .* allowed 0\.2\.") as caught:
-        check_attacks(measure_attacks(face.x, face.secret, options=FAST))
-    assert (caught.value.code, caught.value.exit_code) == ("leaks", 6)
-    with pytest.raises(GateError, match="nothing was attacked"):
-        check_attacks(AttackReport((), FAST, 0, 0))
+    assert measure_attacks(face.release(), face.secret, options=FAST).verdict == "safe"
+    leaking = measure_attacks(face.x, face.secret, options=FAST)
+    assert leaking.verdict == "leaks"
+    (decision,) = leaking.decide()
+    assert "'confidential' leaks" in decision.reason
+    assert "allowed 0.2" in decision.reason
+    assert AttackReport((), FAST, 0, 0).verdict == "unknown"
     plan = (Attack("a", "classes", "released", "logistic"),)
-    with pytest.raises(GateError, match=r"'a' is unknown: 1 of 1 attacks failed"):
-        check_attacks(summarise_outcomes([], plan, FAST, n_records=1, n_given=1))
+    failed = summarise_outcomes([], plan, FAST, n_records=1, n_given=1)
+    assert failed.verdict == "unknown"
+    assert "1 of 1 attacks failed" in failed.decide()[0].reason
 
 
 def test_strongest__is_found_by_score_and_source() -> None:

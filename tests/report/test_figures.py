@@ -12,17 +12,15 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from privpipe.errors import InputError
-from privpipe.report.attack_figure import plot_attacks
+from privpipe.report.attack_figure import plot_group_curve
 from privpipe.report.figures import (
     BarPair,
     Estimate,
     Line,
     Point,
     plot_bar_panels,
-    plot_bars,
     plot_lines,
     plot_points,
-    plot_roc,
 )
 from privpipe.report.style import MARKERS, THEMES, ThemeName, render_png, render_svg
 
@@ -30,16 +28,9 @@ Draw = Callable[[ThemeName], Figure]
 
 
 def make_table() -> pd.DataFrame:
-    rows = [
-        ("released", "logistic", "accuracy", 0.02, 0.09, "measured"),
-        ("released", "logistic", "auc", 0.01, 0.12, "measured"),
-        ("released", "boosting", "", np.nan, np.nan, "unknown"),
-        ("raw", "logistic", "accuracy", 0.8, 0.85, "measured"),
-        ("raw", "boosting", "rmse", 0.7, 0.9, "measured"),
-        ("raw", "boosting", "r2", 0.7, 0.75, "measured"),
-    ]
-    names = ["source", "adversary", "score", "advantage", "advantage_upper", "status"]
-    return pd.DataFrame(rows, columns=names).assign(target="gender")
+    rows = [("together_1", 0.02, -0.01, 0.09), ("together_10", 0.2, 0.1, 0.3)]
+    names = ["adversary", "advantage", "advantage_lower", "advantage_upper"]
+    return pd.DataFrame(rows, columns=names).assign(score="accuracy", status="measured")
 
 
 DRAWINGS: dict[str, Draw] = {
@@ -53,9 +44,6 @@ DRAWINGS: dict[str, Draw] = {
         title="faces",
         theme=theme,
     ),
-    "roc": lambda theme: plot_roc(
-        [Line("boosting", np.array([0, 0.1, 1]), np.array([0, 0.7, 1]))], title="roc", theme=theme
-    ),
     "lines": lambda theme: plot_lines(
         [
             Line("a", np.array([0, 0.1, 1]), np.array([0.9, 0.7, 0.5])),
@@ -67,12 +55,18 @@ DRAWINGS: dict[str, Draw] = {
         log_x=True,
         theme=theme,
     ),
-    "bars": lambda theme: plot_bars(
-        [BarPair("GENKI gender", Estimate(0.89, 0.8, 0.9), 0.9), BarPair("b", Estimate(1), None)],
-        y="accuracy",
+    "bars": lambda theme: plot_bar_panels(
+        {
+            "accuracy": [
+                BarPair("GENKI", Estimate(0.89, 0.8, 0.9), 0.9),
+                BarPair("b", Estimate(1), None),
+            ]
+        },
         theme=theme,
     ),
-    "attacks": lambda theme: plot_attacks(make_table(), allowed=0.1, title="gender", theme=theme),
+    "groups": lambda theme: plot_group_curve(
+        make_table(), allowed=0.1, title="gender", theme=theme
+    ),
 }
 
 
@@ -121,25 +115,9 @@ def test_plot_bars__leaves_a_gap_where_the_paper_gives_nothing() -> None:
     assert heights == [0.89, 0.9, 1]
 
 
-def test_plot_attacks__draws_the_largest_limit_and_marks_the_unknown() -> None:
-    axes = plot_attacks(make_table(), allowed=0.1).axes[0]
-    labels = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert "unknown" in labels
-    assert "allowed (0.1)" in labels
-    crosses = [line for line in axes.lines if line.get_marker() == "x"]
-    assert len(crosses) == 1
-    ends = np.concatenate([s.get_segments()[0][:, 0] for c in axes.containers for s in c.lines[2]])
-    assert ends.max() == pytest.approx(0.85)
-    # The area reaches further than the accuracy, so it is the one drawn.
-    assert 0.12 in np.round(ends, 6)
-
-
 def test_plots__refuse_nothing_to_draw() -> None:
     with pytest.raises(InputError, match="points is empty"):
         plot_points([], utility_baseline=0, confidential_baseline=0)
-    two = pd.concat([make_table(), make_table().assign(target="age")])
-    with pytest.raises(InputError, match="2 confidential variables"):
-        plot_attacks(two)
 
 
 # Machado, Oliveira and Fernandes 2009, severity 1, applied to linear RGB.

@@ -13,7 +13,10 @@ from privpipe.numerics.minimax.filters import Pullback
 from privpipe.numerics.minimax.lifts import OutputMoments
 from privpipe.protocols import FloatArray
 
-__all__ = ["WIDTHS", "FourierFeatures", "draw_features"]
+__all__ = [
+    "WIDTHS",
+    "FourierFeatures",
+]
 
 WIDTHS = (0.35, 0.7, 1.4)
 """Widths of the kernels, as shares of the usual distance of two records."""
@@ -77,23 +80,3 @@ def measure_distance(n_directions: int) -> float:
     2.0
     """
     return float(np.sqrt(2.0 * max(n_directions, 1)))
-
-
-def draw_features(
-    mean: FloatArray, covariance: FloatArray, n_pairs: int, rng: np.random.Generator
-) -> FourierFeatures:
-    """Draw frequencies of Gaussian kernels of three widths, on whitened outputs of a filter.
-
-    They are drawn for the outputs as they are: a filter that makes its outputs small hides from
-    nobody who standardises.
-
-    Parameters
-    ----------
-    mean : (n_filtered,)
-    covariance : (n_filtered, n_filtered)
-        Of the filter's outputs.
-    n_pairs
-        Frequencies; each gives a cosine and a sine.
-    """
-    seed = int(rng.integers(2**63))
-    return FourierFeatures(OutputMoments.of(mean, covariance), seed, n_pairs)

@@ -10,7 +10,6 @@ the noise saturates, which clipping the sum makes a post-processing of the unbou
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -306,10 +305,6 @@ class DiscreteLaplaceNoise:
             _decide(bits, values, lanes, read, self._tails[:, word].copy(), again)
             values, lanes = values[again], lanes[again]
         _compose(bits, self.n_digits)
-
-    def list_probabilities(self, values: Iterator[int]) -> list[Fraction]:
-        """Exact probabilities of some values under the stored thresholds."""
-        return [self.find_probability(n) for n in values]
 
     def find_probability(self, n: int) -> Fraction:
         """Exact probability of one value under the stored thresholds, for proofs."""

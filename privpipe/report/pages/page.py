@@ -7,7 +7,6 @@ is loaded from elsewhere.
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -17,14 +16,13 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, StrictUndefined, Template
 from matplotlib.figure import Figure
 
-from privpipe.report.attack_figure import plot_attacks, plot_group_curve
+from privpipe.report.attack_figure import plot_group_curve
 from privpipe.report.style import ThemeName, render_svg
-from privpipe.report.tables import format_number, summarise_attack_table
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Picture", "Section", "draw_attacks", "draw_groups", "page_of_attacks", "render_page"]
+__all__ = ["Picture", "Section", "draw_groups", "render_page"]
 
 VERDICTS = {
     "safe": "No adversary found more than is allowed.",
@@ -108,98 +106,6 @@ def _page_template() -> Template:
     return environment.from_string(
         resources.files("privpipe.report").joinpath("templates/page.html").read_text("utf-8")
     )
-
-
-def page_of_attacks(report_json: str, *, title: str = "Audit", version: str = "") -> str:
-    """The page of an attack report, from its JSON form.
-
-    Parameters
-    ----------
-    report_json
-        What ``AttackReport.to_json`` gives.
-    title, version
-        As `render_page`.
-    """
-    import pandas as pd  # slow to load
-
-    document = json.loads(report_json)
-    table = pd.DataFrame(document["table"])
-    numbers = ["estimate", "lower", "upper", "baseline", "advantage", "advantage_upper"]
-    numbers += ["gain", "gain_lower", "gain_upper"]
-    table[numbers] = table[numbers].astype(float)
-    sections = [Section("Decisions", _explain(document), table=_decisions(document))]
-    for target in dict.fromkeys(table["target"]):
-        rows = table[table["target"] == target]
-        picture = draw_attacks(rows, document["options"]["max_advantage"], str(target))
-        curve = draw_groups(rows, document["options"]["max_advantage"], str(target))
-        sections.append(Section(str(target), pictures=(picture, *curve)))
-    sections.append(Section("All attacks", table=summarise_attack_table(table), folded=True))
-    sections.append(Section("Options", table=_options(document), folded=True))
-    facts = {
-        "Records attacked": f"{document['n_records']:,} of {document['n_given']:,}",
-        "Withheld by the release": f"{document['n_withheld']:,}",
-        "Seen by the sanitiser": f"{document['n_seen']:,}",
-    }
-    return render_page(title, sections, verdict=document["verdict"], facts=facts, version=version)
-
-
-def _explain(document: Mapping[str, Any]) -> str:
-    options = document["options"]
-    return (
-        "Adversaries were trained on released records with their labels and judged on others. "
-        "Advantage is the share of the way from guessing to knowing; a gain is the part of it "
-        "beyond knowing the wanted answer, which was to be kept. A variable leaks where the lower "
-        f"limit of a gain is above {options['max_advantage']:g} (of a true-positive rate, "
-        f"{options['max_exposed']:g} beyond its false alarms) and is safe where every upper limit "
-        f"is within. All verdicts hold together with confidence {options['level']:g}. A verdict "
-        "speaks of these adversaries and this sample; it proves nothing about others. "
-        + " ".join(decision["reason"] for decision in document["decisions"])
-    )
-
-
-def _decisions(document: Mapping[str, Any]) -> pd.DataFrame:
-    import pandas as pd  # slow to load
-
-    def number(value: float | None) -> str:
-        return "-" if value is None else format_number(value)
-
-    return pd.DataFrame([
-        {
-            "variable": d["target"],
-            "verdict": d["verdict"],
-            "strongest": f"{d['strongest'].replace('_', ' ')} ({d['score']})",
-            "score": number(d["estimate"]),
-            "of a guess": number(d["baseline"]),
-            "advantage": number(d["advantage"]),
-            "at least": number(d["advantage_lower"]),
-            "at most": number(d["advantage_upper"]),
-            "beyond the wanted answer": number(d["gain"]),
-            "beyond, at most": number(d["gain_upper"]),
-            "allowed": number(d["allowed"]),
-            "on raw records": number(d["control_advantage"]),
-            "on noise": number(d["noise_advantage"]),
-            "intervals": str(d["n_compared"]),
-            "failed": str(d["n_unknown"]),
-        }
-        for d in document["decisions"]
-    ])  # fmt: skip
-
-
-def _options(document: Mapping[str, Any]) -> pd.DataFrame:
-    import pandas as pd  # slow to load
-
-    items = document["options"].items()
-    text = {k: ", ".join(map(str, v)) if isinstance(v, list) else str(v) for k, v in items}
-    return pd.DataFrame({"option": list(text), "value": list(text.values())})
-
-
-def draw_attacks(rows: pd.DataFrame, allowed: float, target: str) -> Picture:
-    """The interval figure of one variable, from its rows of an attack report's table."""
-
-    def draw(theme: ThemeName) -> Figure:
-        return plot_attacks(rows, allowed=allowed, title=target, theme=theme)
-
-    return Picture(draw("light"), draw("dark"), f"Advantage of every adversary on {target}.")
 
 
 def draw_groups(rows: pd.DataFrame, allowed: float, target: str) -> list[Picture]:

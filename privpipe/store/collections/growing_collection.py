@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from privpipe.errors import FormatError, OptionError, StoreError
-from privpipe.records.schema import CollectionSchema, suggest
+from privpipe.records.schema import CollectionSchema
 from privpipe.store.access.generation_log import (
     Generation,
     is_generational,
@@ -46,7 +46,6 @@ __all__ = [
     "append_partition",
     "digest_content",
     "drop_unnamed",
-    "find_partition",
     "list_places",
     "purge_collection",
     "read_partitions",
@@ -285,19 +284,6 @@ def digest_content(schema: CollectionSchema) -> str:
     """SHA-256 over the records of all partitions of a source, whatever their chunks."""
     digests = "".join(partition.digest for partition in schema.partitions)
     return hashlib.sha256(digests.encode()).hexdigest()
-
-
-def find_partition(there: Sequence[StoredPartition], name: str) -> StoredPartition:
-    """A partition by name; OptionError where there is none."""
-    for partition in there:
-        if partition.name == name:
-            return partition
-    names = [partition.name for partition in there]
-    raise OptionError(
-        f"There is no partition {name!r}{suggest(name, names)}.",
-        remedy=f"There are {len(names)}.",
-        code="partition",
-    )
 
 
 def _all_named(url: str, newest: Generation | None) -> list[StoredPartition]:

@@ -32,7 +32,7 @@ from privpipe.attacks.kinds.verdicts.telling import Telling, find_telling
 from privpipe.attacks.statistics.measures import Score
 from privpipe.attacks.statistics.roc import GRID
 from privpipe.described import described
-from privpipe.errors import GateError, InputError
+from privpipe.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,7 +43,6 @@ __all__ = [
     "Decision",
     "LeftOut",
     "Verdict",
-    "check_attacks",
     "summarise_outcomes",
 ]
 
@@ -204,31 +203,6 @@ class AttackReport:
             "table": [row for outcome in self.outcomes for row in outcome.rows()],
         }
         return json.dumps(_without_nan(document), allow_nan=False, indent=1)
-
-
-def check_attacks(report: AttackReport) -> None:
-    """Let a release pass its gate, or raise.
-
-    Raises
-    ------
-    GateError
-        Unless every variable is safe; `code` is the worst verdict.
-    """
-    failed = [d for d in report.decide() if d.verdict != "safe"]
-    if not failed and report.verdict == "safe":
-        return
-    remedies = {
-        "leaks": "Sanitise more strongly, or allow more: max_advantage, max_exposed.",
-        "unproven": f"Audit more {'groups' if report.groups else 'records'}, or allow more: "
-        "max_advantage, max_exposed.",
-        "unknown": "See the column reason of the report's table.",
-    }
-    raise GateError(
-        "The attacks do not let this release pass: "
-        + (" ".join(d.reason for d in failed) or "nothing was attacked."),
-        remedy=remedies[report.verdict],
-        code=report.verdict,
-    )
 
 
 def summarise_outcomes(
