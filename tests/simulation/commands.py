@@ -164,7 +164,7 @@ class Command:
     places: dict[str, Kind]
     done: tuple[str, ...] = ()
     weight: int = 10
-    opaque: tuple[str, ...] = ("keys/", "account/")
+    opaque: tuple[str, ...] = ("keys/", "account/", "run_results.json")
 
 
 def forget_process() -> None:

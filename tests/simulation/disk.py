@@ -10,7 +10,6 @@ import hashlib
 import os
 import random
 import shutil
-import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -45,6 +44,8 @@ class Change:
     mode
         Permission bits.
     is_folder
+    time
+        Of the write, in nanoseconds.
     """
 
     kind: Kind
@@ -55,6 +56,7 @@ class Change:
     content: bytes = field(default=b"", repr=False)
     mode: int = 0o600
     is_folder: bool = False
+    time: int = 0
 
     @property
     def folders(self) -> set[int]:
@@ -81,12 +83,14 @@ class Tree:
         self.names: dict[int, dict[str, int]] = {ROOT: {}}
         self.contents: dict[int, bytes | None] = {ROOT: None}
         self.modes: dict[int, int] = {ROOT: 0o700}
+        self.times: dict[int, int] = {}
 
     def copy(self) -> Tree:
         """Another one, to be changed."""
         other = Tree()
         other.names = {folder: dict(names) for folder, names in self.names.items()}
         other.contents, other.modes = dict(self.contents), dict(self.modes)
+        other.times = dict(self.times)
         return other
 
     def apply(self, change: Change) -> None:
@@ -110,6 +114,7 @@ class Tree:
                 del names[change.name]
         elif change.kind == "write" and change.node in self.contents:
             self.contents[change.node] = change.content
+            self.times[change.node] = change.time
         elif change.kind == "mode":
             self.modes[change.node] = change.mode
 
@@ -157,6 +162,8 @@ class Tree:
         for node, place in first.items():
             if self.modes[node] != (0o700 if self.contents[node] is None else 0o600):
                 os.chmod(place, self.modes[node])
+            if node in self.times:
+                os.utime(place, ns=(self.times[node], self.times[node]))
 
     def read(self) -> dict[str, bytes]:
         """Every file by its path."""
@@ -174,26 +181,33 @@ def tear(change: Change) -> Change | None:
     if change.kind != "write" or len(change.content) < 2:
         return None
     content = change.content[: len(change.content) // 2]
-    return Change("write", change.node, content=content)
+    return Change("write", change.node, content=content, time=change.time)
 
 
 def list_volatile(changes: Sequence[Change]) -> list[int]:
     """Places of the changes that a power cut after them may lose.
 
-    A content is safe once its file is flushed after it; a name once its folder is.
+    A content is safe once its file is flushed after it; a name once its folder is. With a folder
+    those that it is in are there: every journal writes them before what they hold.
     """
-    flushed: set[int] = set()
-    found = []
-    for place in reversed(range(len(changes))):
-        change = changes[place]
+    writes: dict[int, list[int]] = {}
+    names: dict[int, list[int]] = {}
+    home = {one.node: (one.folder, n) for n, one in enumerate(changes) if one.kind == "make"}
+    safe: set[int] = set()
+    for place, change in enumerate(changes):
+        if change.kind == "write":
+            writes.setdefault(change.node, []).append(place)
+        for folder in change.folders:
+            names.setdefault(folder, []).append(place)
         if change.kind == "sync":
-            flushed.add(change.node)
-        elif change.kind == "write":
-            if change.node not in flushed:
-                found.append(place)
-        elif change.folders and not change.folders <= flushed:
-            found.append(place)
-    return found[::-1]
+            safe |= {*writes.pop(change.node, ()), *names.pop(change.node, ())}
+            node = change.node
+            while node in home and node in {one.node for one in changes if one.is_folder}:
+                folder, made = home[node]
+                safe |= {one for one in names.get(folder, ()) if one <= made}
+                node = folder
+    named = {n for places in names.values() for n in places} - safe
+    return sorted({n for places in writes.values() for n in places} | named)
 
 
 def cut_power(tree: Tree, changes: Sequence[Change], chance: random.Random) -> Tree:
@@ -225,8 +239,3 @@ def cut_power(tree: Tree, changes: Sequence[Change], chance: random.Random) -> T
         if place not in lost:
             kept.append(change)
     return tree.after(kept)
-
-
-def is_private(mode: int) -> bool:
-    """Whether only the owner may do anything."""
-    return not stat.S_IMODE(mode) & 0o077

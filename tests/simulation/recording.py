@@ -78,7 +78,8 @@ class Recorder:
                 return
             self._busy = True
             try:
-                self._observe()
+                if self.inject is None:
+                    self._observe()
                 number, self.calls = self.calls, self.calls + 1
                 if self.inject is not None:
                     self.inject(number)
@@ -94,9 +95,10 @@ class Recorder:
                 self.changes.append(Change("sync", node))
 
     def end(self) -> None:
-        """Note what the last call changed."""
+        """Note what the last call changed; after faults nobody asks."""
         with self._lock:
-            self._observe()
+            if self.inject is None:
+                self._observe()
 
     def _observe(self, *, strict: bool = True) -> None:
         """Compare the folder with the tree, and make the tree what it is."""
@@ -176,8 +178,8 @@ class Recorder:
                 self._seen[node] = mark
                 with open(f"{places[inode]}/{name}", "rb", buffering=0) as file:
                     content = file.readall()
-                if content != self.tree.contents[node]:
-                    self._note(Change("write", node, content=content))
+                if (content, mark[0]) != (self.tree.contents[node], self.tree.times.get(node)):
+                    self._note(Change("write", node, content=content, time=mark[0]))
 
     def _note(self, change: Change) -> None:
         self.tree.apply(change)

@@ -10,15 +10,18 @@ __all__ = ["flush_folder", "flush_tree"]
 
 
 def flush_tree(path: str, progress: Callable[[int], None] | None = None) -> None:
-    """Flush every file and folder below a path; needed once, before a release is published.
+    """Flush every file and folder below a path; needed once, before it is shown.
 
     Parameters
     ----------
     path
-        The folder.
+        The folder, or the one file.
     progress
         Called, on this thread, with the number of files flushed since the last call.
     """
+    if os.path.isfile(path):
+        _flush(path)
+        return
     folders = [folder for folder, _, _ in os.walk(path)]
     files = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
     with ThreadPoolExecutor(8) as pool:

@@ -34,6 +34,7 @@ __all__ = [
     "Generation",
     "blank_older",
     "is_generational",
+    "newest_kind",
     "publish_generation",
     "read_generation",
     "read_newest",
@@ -95,6 +96,18 @@ def is_generational(url: str) -> bool:
     return _read_root(url) > 0 or _read(url, 1) is not None
 
 
+def newest_kind(url: str) -> str:
+    """What grows at a place: "collection", "release", or nothing that has begun to.
+
+    Raises
+    ------
+    FormatError
+        If it is damaged.
+    """
+    newest = _find_newest(url)
+    return "" if newest is None else newest.kind
+
+
 def read_newest(url: str, kind: str) -> Generation | None:
     """The generation that holds now; None where there is none.
 
@@ -103,20 +116,22 @@ def read_newest(url: str, kind: str) -> Generation | None:
     FormatError
         If it is damaged, or of another kind.
     """
+    generation = _find_newest(url)
+    if generation is not None and generation.kind != kind:
+        raise FormatError(
+            f"{shown(url)} is a growing {generation.kind}, not a {kind}.", remedy="Check the path."
+        )
+    return generation
+
+
+def _find_newest(url: str) -> Generation | None:
     found = None
     number = max(_read_root(url), 1)
     while (content := _read(url, number)) is not None:
         found, number = content, number + 1
     if found is None and number > 1:
         raise _damaged(url, number)
-    if found is None:
-        return None
-    generation = _decode(url, number - 1, found)
-    if generation.kind != kind:
-        raise FormatError(
-            f"{shown(url)} is a growing {generation.kind}, not a {kind}.", remedy="Check the path."
-        )
-    return generation
+    return None if found is None else _decode(url, number - 1, found)
 
 
 def read_generation(url: str, number: int) -> Generation:

@@ -13,14 +13,20 @@ import os
 import secrets
 import shutil
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, overload
 
 from zarr.core.sync import sync
 
 from privpipe.errors import FormatError, IncompleteReleaseError
-from privpipe.store.access.generation_log import Generation, read_newest
+from privpipe.store.access.generation_log import Generation, newest_kind, read_newest
+from privpipe.store.access.holding.workspace import (
+    has_workspace,
+    hold_workspace,
+    remove_workspace,
+)
 from privpipe.store.access.location import (
     create_bytes,
     delete_tree,
@@ -30,10 +36,11 @@ from privpipe.store.access.location import (
     local_path,
     open_store,
     read_bytes,
+    remove_tree,
     shown,
     write_bytes,
 )
-from privpipe.store.arrays.headers import companion_url
+from privpipe.store.arrays.headers import companion_url, exists
 from privpipe.store.arrays.layout import ROOT_DOCUMENT
 
 __all__ = [
@@ -46,6 +53,7 @@ __all__ = [
     "delete_part",
     "digest_root",
     "part_url",
+    "purge_parts",
     "read_incremental",
     "read_state_of",
     "sweep_parts",
@@ -289,6 +297,58 @@ def sweep_parts(url: str, state: IncrementalState, now: datetime) -> tuple[Retir
         else:
             delete_part(url, item.id)
     return tuple(left)
+
+
+def purge_parts(url: str) -> bool:
+    """Remove what no generation of a release names: parts of killed runs, and what is due.
+
+    Of a first run that was killed nothing is left.
+
+    Returns
+    -------
+    removed
+        False where there was nothing of the kind, or no incremental release.
+
+    Raises
+    ------
+    StoreError
+        If a run is writing.
+    """
+    if not _list_parts(url) or not _is_growing(url):
+        return False
+    with hold_workspace(url):
+        found = read_incremental(url)
+        state = None if found is None else found[1]
+        retired = () if state is None else sweep_parts(url, state, datetime.now(UTC))
+        kept = {one.id for one in (*(() if state is None else state.parts), *retired)}
+        left = _list_parts(url) - kept
+        for name in left:
+            remove_tree(part_url(url, name))
+        if state is None:
+            remove_tree(url)
+        remove_workspace(url)
+    return bool(left)
+
+
+def _is_growing(url: str) -> bool:
+    """Whether a place is an incremental release, or what a killed first run left of one."""
+    if kind := newest_kind(url):
+        return kind == "release"
+    path = local_path(url)
+    if path is None:
+        return has_workspace(url) and not exists(url)
+    return set(os.listdir(path)) <= {PARTS, "generations"}
+
+
+def _list_parts(url: str) -> set[str]:
+    """Names of all that stands among the parts, their makers' workspaces included."""
+    path = local_path(url)
+    if path is None:
+        keys = list_keys(open_store(url, read_only=True), f"{PARTS}/")
+        return {key.split("/")[1] for key in keys}
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return set(os.listdir(os.path.join(path, PARTS)))
+    return set()
 
 
 def delete_part(url: str, part: str) -> None:

@@ -1,0 +1,430 @@
+"""A history is a number: which command, which fault, where it strikes, and what its owner does then.
+
+Equal numbers are equal histories. States that nobody can tell apart are judged once: the same tree
+after the same command, followed by the same.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+import resource
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, tzinfo
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from privpipe.errors import PrivpipeError
+from tests.simulation.commands import COMMANDS, Command, World, forget_process
+from tests.simulation.disk import Change, Tree, cut_power, tear
+from tests.simulation.oracles import (
+    RawValues,
+    View,
+    canonical,
+    find_raw,
+    look,
+    purge_all,
+    status_all,
+)
+from tests.simulation.recording import recording
+
+__all__ = ["FAULTS", "History", "Judged", "Simulator", "draw_history"]
+
+Fault = Literal["lost", "torn", "power", "full", "refused", "rival", "clock"]
+Continuation = Literal["again", "purge", "status"]
+
+FAULTS: dict[Fault, int] = {
+    "lost": 50,
+    "torn": 20,
+    "power": 25,
+    "full": 1,
+    "refused": 2,
+    "rival": 1,
+    "clock": 1,
+}
+"""How often each is drawn; the last four need the command itself, run once more."""
+
+CONTINUATIONS: tuple[Continuation, ...] = ("again", "purge", "status")
+RIVALS = ("again", "purge", "status")
+CLOCKS = (
+    "privpipe.pipeline.runs.run",
+    "privpipe.flows.increments.increment",
+    "privpipe.flows.increments.withdraw",
+    "privpipe.store.keyring.account",
+    "privpipe.store.keyring.account_chain",
+    "privpipe.store.keyring.keys",
+)
+"""Modules that ask what time it is."""
+
+
+@dataclass(frozen=True)
+class History:
+    """One history.
+
+    Parameters
+    ----------
+    number
+    command
+        Of `COMMANDS`.
+    fault
+    where
+        In [0, 1): which of the changes.
+    chance
+        Seed of what else is drawn.
+    then
+        What the owner does.
+    """
+
+    number: int
+    command: str
+    fault: Fault
+    where: float
+    chance: int
+    then: Continuation
+
+
+def draw_history(number: int, names: Sequence[str] = tuple(COMMANDS)) -> History:
+    """The history of a number, among some commands."""
+    chance = random.Random(f"history {number}")
+    weights = [COMMANDS[name].weight for name in names]
+    [name] = chance.choices(names, weights)
+    [fault] = chance.choices(list(FAULTS), list(FAULTS.values()))
+    return History(
+        number, name, fault, chance.random(), chance.randrange(2**32), chance.choice(CONTINUATIONS)
+    )
+
+
+@dataclass
+class Judged:
+    """What many histories came to.
+
+    Parameters
+    ----------
+    n_histories
+    states
+        Distinct states and what followed them.
+    faults
+        Histories by command and fault.
+    problems
+        What did not hold, by number.
+    """
+
+    n_histories: int = 0
+    states: set[tuple[str, str, str]] = field(default_factory=set)
+    faults: Counter[str] = field(default_factory=Counter)
+    problems: dict[int, str] = field(default_factory=dict)
+
+    def describe(self) -> str:
+        """In a line."""
+        return (
+            f"{self.n_histories:,} histories, {len(self.states):,} distinct states with what "
+            f"follows, {len(self.problems)} problems"
+        )
+
+
+class _Known:
+    """A command that was run once without a fault, and what is compared with it."""
+
+    def __init__(self, name: str, world: World) -> None:
+        self.name, self.command = name, COMMANDS[name]
+        world.raw.clear()
+        self.command.prepare(world)
+        with recording(world.root) as recorder:
+            self.views = [look(world, self.command)]
+            forget_process()
+            self.command.call(world)
+        self.before, self.changes = recorder.before, recorder.changes
+        self.calls = recorder.calls
+        self.after = self.before.after(self.changes)
+        self.raw = RawValues(world.raw)
+        stored = read_world(world)
+        assert self.after.read() == stored, "a change was not recorded"
+        self.whole = canonical(stored, self.command.opaque)
+        self.views.append(look(world, self.command))
+        self.raw_whole = find_raw(stored, self.raw)
+        purge_all(world, self.command)
+        self.purged_view = look(world, self.command)
+        self.raw_after = find_raw(read_world(world), self.raw)
+        self.purged = canonical(read_world(world), self.command.opaque)
+        self.raw_before = find_raw(self.before.read(), self.raw)
+        self._trees: list[Tree] = []
+
+    def at(self, place: int) -> Tree:
+        """What is stored before a change."""
+        step = 16
+        if not self._trees:
+            self._trees.append(self.before)
+        while len(self._trees) <= place // step:
+            first = (len(self._trees) - 1) * step
+            self._trees.append(self._trees[-1].after(self.changes[first : first + step]))
+        return self._trees[place // step].after(self.changes[place // step * step : place])
+
+
+class Simulator:
+    """Judges histories in a world of its own.
+
+    Parameters
+    ----------
+    world
+        An open one; see `open_world`.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._known: dict[str, _Known] = {}
+        self._judged: dict[tuple[str, str, str], str] = {}
+
+    def judge_all(self, histories: Iterable[History]) -> Judged:
+        """What they come to."""
+        found = Judged()
+        for history in histories:
+            found.n_histories += 1
+            found.faults[history.fault] += 1
+            problem, state = self.judge(history)
+            found.states.add(state)
+            if problem:
+                found.problems[history.number] = problem
+        return found
+
+    def judge(self, history: History) -> tuple[str, tuple[str, str, str]]:
+        """What does not hold, or nothing; and the state that was judged."""
+        known = self.know(history.command)
+        chance = random.Random(history.chance)
+        live = _LIVE.get(history.fault)
+        if live is not None:
+            call = int(history.where * known.calls)
+            key = (history.command, f"{history.fault} {call} {chance.choice(RIVALS)}", history.then)
+            if key not in self._judged:
+                known.before.store(self.world.root)
+                problem = live(self, known, call, random.Random(history.chance))
+                self._judged[key] = problem or self._go_on(known, history)
+            return self._judged[key], key
+        tree = self._crash(known, history, chance)
+        key = history.command, tree.digest, history.then
+        if key not in self._judged:
+            tree.store(self.world.root)
+            self._judged[key] = self._go_on(known, history)
+        return self._judged[key], key
+
+    def know(self, name: str) -> _Known:
+        """The command without a fault."""
+        if name not in self._known:
+            Tree().store(self.world.root)
+            shutil.rmtree(self.world.base / "sources", ignore_errors=True)
+            self._known[name] = _Known(name, self.world)
+        known = self._known[name]
+        return known
+
+    def tell(self, history: History) -> list[str]:
+        """The story: what was done before the fault, and what came of it."""
+        known = self.know(history.command)
+        place = int(history.where * (len(known.changes) + 1))
+        done = [_say(change) for change in known.changes[:place]]
+        problem, _ = self.judge(history)
+        return [*done, f"-- {history}", problem or "all holds"]
+
+    def _crash(self, known: _Known, history: History, chance: random.Random) -> Tree:
+        """What the crash leaves."""
+        place = int(history.where * (len(known.changes) + 1))
+        if history.fault == "power":
+            return cut_power(known.before, known.changes[:place], chance)
+        tree = known.at(place)
+        if history.fault == "torn":
+            torn = [n for n, one in enumerate(known.changes) if tear(one) is not None]
+            if torn:
+                place = torn[int(history.where * len(torn))]
+                half = tear(known.changes[place])
+                assert half is not None
+                tree = known.at(place).after([half])
+        return tree
+
+    def _go_on(self, known: _Known, history: History) -> str:
+        """What the owner does next, and what does not hold then."""
+        try:
+            return {"again": self._again, "purge": self._purge, "status": self._status}[
+                history.then
+            ](known)
+        except PrivpipeError as error:
+            return f"{history.then} is refused: {error.code}: {error.message}"
+        except Exception as error:
+            return f"{history.then} fails: {type(error).__name__}: {error}"
+
+    def _again(self, known: _Known) -> str:
+        """The same command ends as if nothing had been."""
+        wanted, raw = known.whole, known.raw_whole
+        try:
+            self._repeat(known)
+        except PrivpipeError as error:
+            if error.code not in known.command.done:
+                raise
+            purge_all(self.world, known.command)  # it was done, but for what it tidies up
+            wanted, raw = known.purged, known.raw_after
+        stored = read_world(self.world)
+        if look(self.world, known.command) != known.views[1]:
+            return "done again, readers see something else than without the crash"
+        if extra := find_raw(stored, known.raw) - raw:
+            return f"done again, raw records are left in {sorted(extra)}"
+        return _differ(canonical(stored, known.command.opaque), wanted)
+
+    def _repeat(self, known: _Known) -> None:
+        """Call it; where it asks for `purge` first, do as it says."""
+        for is_last in (False, True):
+            forget_process()
+            try:
+                known.command.call(self.world)
+                return
+            except PrivpipeError as error:
+                if is_last or "privpipe purge" not in error.remedy:
+                    raise
+            purge_all(self.world, known.command)
+
+    def _purge(self, known: _Known) -> str:
+        """Nothing of the records is left that was not there before, or is where it belongs."""
+        purge_all(self.world, known.command)
+        view = look(self.world, known.command)
+        if problem := _between(view, [*known.views, known.purged_view]):
+            return f"after purge {problem}"
+        raw = find_raw(read_world(self.world), known.raw)
+        allowed = known.raw_before if view == known.views[0] else known.raw_after
+        if len(set(map(str, known.views))) == 1:
+            allowed = known.raw_before | known.raw_after
+        if extra := raw - allowed:
+            return f"purge leaves raw records in {sorted(extra)}"
+        return ""
+
+    def _status(self, known: _Known) -> str:
+        """It says what is so, and readers see the old or the new."""
+        if lies := status_all(self.world, known.command):
+            return f"status says {lies}"
+        return _between(look(self.world, known.command), [*known.views, known.purged_view])
+
+
+def read_world(world: World) -> dict[str, bytes]:
+    """Every file by its path."""
+    return {
+        str(path.relative_to(world.root)): path.read_bytes()
+        for path in world.root.rglob("*")
+        if path.is_file()
+    }
+
+
+def _between(view: View, known: Sequence[View]) -> str:
+    """Each place is as it was before or as it is afterwards."""
+    for place, found in view.items():
+        allowed = {one[place] for one in known}
+        if found not in allowed:
+            return f"a reader of {place} sees neither the old nor the new: {found}"
+    return ""
+
+
+def _differ(found: Counter[tuple[str, bytes]], wanted: Counter[tuple[str, bytes]]) -> str:
+    more = sorted(path for path, _ in found - wanted)
+    less = sorted(path for path, _ in wanted - found)
+    return f"more or other: {more[:6]}; less: {less[:6]}" if more or less else ""
+
+
+def _say(change: Change) -> str:
+    return f"{change.kind} {change.node} {change.folder}/{change.name} {len(change.content)}"
+
+
+class _Fault(OSError):
+    pass
+
+
+def _call(simulator: Simulator, known: _Known, inject: Callable[[int], None]) -> str:
+    """Run the command with something happening at its calls."""
+    forget_process()
+    world = simulator.world
+    with recording(world.root, inject):
+        try:
+            known.command.call(world)
+        except (PrivpipeError, OSError):
+            return ""
+        except Exception as error:
+            return f"the fault comes out as {type(error).__name__}: {error}"
+    return ""
+
+
+def _fill_disk(simulator: Simulator, known: _Known, at: int, chance: random.Random) -> str:
+    """From a call on nothing can be made or grow; what is there may be renamed and removed."""
+    del chance
+
+    def fill(number: int) -> None:
+        if number >= at:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        return _call(simulator, known, fill)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def _refuse(simulator: Simulator, known: _Known, at: int, chance: random.Random) -> str:
+    """One call fails, and the process lives on."""
+    code = chance.choice([errno.ENOSPC, errno.EIO, errno.EACCES])
+
+    def refuse(number: int) -> None:
+        if number == at:
+            raise OSError(code, "refused by the simulator")
+
+    return _call(simulator, known, refuse)
+
+
+def _rival(simulator: Simulator, known: _Known, at: int, chance: random.Random) -> str:
+    """Another process does its work between two calls."""
+    what = chance.choice(RIVALS)
+    problem = ""
+
+    def step_in(number: int) -> None:
+        nonlocal problem
+        if number != at:
+            return
+        with suppress(PrivpipeError):
+            if what == "again":
+                known.command.call(simulator.world)
+            elif what == "purge":
+                purge_all(simulator.world, known.command)
+            else:
+                look(simulator.world, known.command)
+                status_all(simulator.world, known.command)
+
+    try:
+        return _call(simulator, known, step_in) or problem
+    finally:
+        forget_process()
+
+
+def _jump(simulator: Simulator, known: _Known, at: int, chance: random.Random) -> str:
+    """From a call on it is another day."""
+    offset = timedelta(days=chance.choice([-400, -1, 1, 400]))
+    moved = timedelta()
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = UTC) -> datetime:  # type: ignore[override]
+            return datetime.now(tz) + moved
+
+    def jump(number: int) -> None:
+        nonlocal moved
+        if number == at:
+            moved = offset
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in CLOCKS:
+            patch.setattr(f"{module}.datetime", Clock)
+        return _call(simulator, known, jump)
+
+
+_LIVE: dict[str, Callable[[Simulator, _Known, int, random.Random], str]] = {
+    "full": _fill_disk,
+    "refused": _refuse,
+    "rival": _rival,
+    "clock": _jump,
+}
