@@ -8,6 +8,7 @@ from privpipe.pipeline.runs.approval import approve_release
 from privpipe.pipeline.runs.configuration.configuration_file import read_options
 from privpipe.pipeline.stages.clean import read_progress
 from privpipe.report.console import say
+from privpipe.store.access.generation_log import newest_kind
 from privpipe.store.access.holding.workspace import (
     has_workspace,
     is_held,
@@ -36,7 +37,8 @@ def status_command(release: str, *, as_json: bool) -> dict[str, Any]:
     # A first incremental run makes folders before there is anything to read in them. Whatever else
     # is there is no release, and reported as an error.
     there = has_root(release) if begun else exists(release)
-    published = there and bool(read_header(release, "release"))
+    grown = newest_kind(release) == "release"
+    published = grown or (there and bool(read_header(release, "release")))
     content = {
         "release": shown(release),
         "published": published,

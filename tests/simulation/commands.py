@@ -167,6 +167,9 @@ class Command:
     opaque: tuple[str, ...] = ("keys/", "account/", "run_results.json")
 
 
+EVERYTHING = Scope()
+
+
 def forget_process() -> None:
     """What a process remembers goes with it."""
     blocks.open_array.cache_clear()
@@ -174,7 +177,7 @@ def forget_process() -> None:
     keys._received.clear()
 
 
-def _run(options: RunOptions, scope: Scope = Scope(), until: str = "publish") -> str:
+def _run(options: RunOptions, scope: Scope = EVERYTHING, until: str = "publish") -> str:
     forget_process()
     with serial_flows():
         return privpipe.flows.release_flow.release_collection(
@@ -333,9 +336,7 @@ COMMANDS: dict[str, Command] = {
         _append_two, partial(_append, name="monday", seed=3, replacing=True), {"g.zarr": "growing"}
     ),
     "purge": Command(_append_replaced, _purge, {"g.zarr": "growing"}),
-    "purge-run": Command(
-        _stop_refused, _purge_run, {"c.zarr": "collection", "r.zarr": "release"}
-    ),
+    "purge-run": Command(_stop_refused, _purge_run, {"c.zarr": "collection", "r.zarr": "release"}),
     "export": Command(
         _hold_released, _export, {"r.zarr": "release", "out.parquet": "table"}, ("exists",)
     ),
@@ -392,9 +393,7 @@ COMMANDS: dict[str, Command] = {
     "run-more": Command(
         _hold_more, _release_parts, {"g.zarr": "growing", "p.zarr": "parts"}, weight=2
     ),
-    "backfill": Command(
-        _hold_more, _backfill, {"g.zarr": "growing", "p.zarr": "parts"}, weight=2
-    ),
+    "backfill": Command(_hold_more, _backfill, {"g.zarr": "growing", "p.zarr": "parts"}, weight=2),
     "demo": Command(_nothing, _demo, {"demo/digits.zarr": "collection"}, weight=1),
 }
 

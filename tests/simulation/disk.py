@@ -31,8 +31,8 @@ class Change:
     Parameters
     ----------
     kind
-        A file or folder is made, gets another name, moves, loses a name, gets content or mode, or is
-        flushed.
+        A file or folder is made, gets another name, moves, loses a name, gets content or mode,
+        or is flushed.
     node
         Which file or folder.
     folder, name
@@ -94,7 +94,7 @@ class Tree:
         return other
 
     def apply(self, change: Change) -> None:
-        """Change it; what has no place any more, since something before it was lost, is lost too."""
+        """Change it; what has no place, since something before it was lost, is lost too."""
         names = self.names.get(change.folder)
         if change.kind == "make" and names is not None:
             names[change.name] = change.node

@@ -1,4 +1,4 @@
-"""A history is a number: which command, which fault, where it strikes, and what its owner does then.
+"""A history is a number: which command, which fault, where it strikes, what its owner does then.
 
 Equal numbers are equal histories. States that nobody can tell apart are judged once: the same tree
 after the same command, followed by the same.
@@ -15,13 +15,12 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
-from pathlib import Path
 from typing import Literal
 
 import pytest
 
 from privpipe.errors import PrivpipeError
-from tests.simulation.commands import COMMANDS, Command, World, forget_process
+from tests.simulation.commands import COMMANDS, World, forget_process
 from tests.simulation.disk import Change, Tree, cut_power, tear
 from tests.simulation.oracles import (
     RawValues,
@@ -331,10 +330,6 @@ def _differ(found: Counter[tuple[str, bytes]], wanted: Counter[tuple[str, bytes]
 
 def _say(change: Change) -> str:
     return f"{change.kind} {change.node} {change.folder}/{change.name} {len(change.content)}"
-
-
-class _Fault(OSError):
-    pass
 
 
 def _call(simulator: Simulator, known: _Known, inject: Callable[[int], None]) -> str:

@@ -124,7 +124,9 @@ def _read(url: str, kind: Kind, world: World) -> str:
 def _read_collection(url: str) -> object:
     collection = open_collection(url)
     names = [one.name for one in collection.schema_of_records.variables]
-    read = [collection.read(name, 0, collection.n_records).tobytes() for name in ("features", *names)]
+    read = [
+        collection.read(name, 0, collection.n_records).tobytes() for name in ("features", *names)
+    ]
     return collection.n_records, [hashlib.sha256(one).hexdigest() for one in read]
 
 

@@ -186,9 +186,7 @@ class Recorder:
         self.changes.append(change)
 
 
-def _scan(
-    path: str, found: dict[int, dict[str, os.stat_result]], places: dict[int, str]
-) -> None:
+def _scan(path: str, found: dict[int, dict[str, os.stat_result]], places: dict[int, str]) -> None:
     inode = os.stat(path).st_ino
     places[inode] = path
     names = found[inode] = {}

@@ -11,22 +11,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from privpipe.errors import FormatError, StoreError
-from privpipe.store.access.durability import flush_folder
+from privpipe.store.access.durability import keep_file
 from privpipe.store.access.location import (
     create_bytes,
     join,
+    keep_bytes,
     local_path,
     open_store,
     read_bytes,
     shown,
-    write_bytes,
 )
 
 __all__ = [
@@ -179,14 +178,14 @@ def blank_older(url: str, newest: Generation) -> None:
         found = None if content is None else _decode(url, number, content)
         if found is not None and found.content:
             blank = Generation(number, found.previous, found.kind, {})
-            write_bytes(open_store(url), _key(number), blank.encode())
+            keep_bytes(url, _key(number), blank.encode())
 
 
 def write_root(url: str, generation: Generation) -> None:
     """Name the generation in the root, whole; also by who finds it lagging."""
     about = {"format": FORMAT, "kind": generation.kind, "generation": generation.number}
     root = {"zarr_format": 3, "node_type": "group", "attributes": {"privpipe": about}}
-    write_bytes(open_store(url), ROOT, json.dumps(root).encode())
+    keep_bytes(url, ROOT, json.dumps(root).encode())
 
 
 def _key(number: int) -> str:
@@ -223,22 +222,7 @@ def _create(url: str, number: int, document: bytes) -> bool:
     path = local_path(url)
     if path is None:
         return create_bytes(join(url, _key(number)), document)
-    folder = os.path.join(path, FOLDER)
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    target = os.path.join(path, _key(number))
-    temporary = f"{target}.{secrets.token_hex(8)}.partial"
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(document)
-        file.flush()
-        os.fsync(file.fileno())
-    try:
-        os.link(temporary, target)  # unlike a rename, it fails where the number is taken
-    except FileExistsError:
-        return False
-    finally:
-        os.unlink(temporary)
-    flush_folder(folder)
-    return True
+    return keep_file(os.path.join(path, _key(number)), document, replacing=False)
 
 
 def _digest(body: str) -> str:

@@ -35,6 +35,7 @@ from privpipe.errors import (
 from privpipe.fitted_schema import FittedSchema
 from privpipe.protocols import Guarantee, RecordMap
 from privpipe.sanitizers.names import names_of, schema_of, with_names, with_schema
+from privpipe.store.access.durability import flush_tree
 from privpipe.store.access.location import (
     Place,
     as_url,
@@ -210,6 +211,7 @@ def publish_model(work_url: str, url: str) -> None:
     work, path = local_path(work_url), local_path(url)
     if work is not None and path is not None:
         check_output_free(url)
+        flush_tree(work)
         os.rename(work, path)
         return
     source, target = open_store(work_url, read_only=True), open_store(url)

@@ -32,13 +32,13 @@ from privpipe.store.access.location import (
     delete_tree,
     drop_unfinished,
     join,
+    keep_bytes,
     list_keys,
     local_path,
     open_store,
     read_bytes,
     remove_tree,
     shown,
-    write_bytes,
 )
 from privpipe.store.arrays.headers import companion_url, exists
 from privpipe.store.arrays.layout import ROOT_DOCUMENT
@@ -242,7 +242,7 @@ class PrivateLedger:
 
     def note(self, part: str, about: Mapping[str, Any]) -> None:
         """Write down what a part is made of, before a generation names it."""
-        write_bytes(open_store(self.url), f"{PARTS}/{part}.json", json.dumps(about).encode())
+        keep_bytes(self.url, f"{PARTS}/{part}.json", json.dumps(about).encode())
 
     def read(self, part: str) -> dict[str, Any]:
         """What a part is made of; empty where nothing was noted."""
@@ -255,7 +255,7 @@ class PrivateLedger:
 
     def keep(self, key: str, content: Mapping[str, Any]) -> None:
         """Keep something private of a line."""
-        write_bytes(open_store(self.url), f"{key}.json", json.dumps(content).encode())
+        keep_bytes(self.url, f"{key}.json", json.dumps(content).encode())
 
     def recall(self, key: str) -> dict[str, Any] | None:
         """What was kept."""
@@ -279,11 +279,10 @@ class PrivateLedger:
         store = open_store(self.url, read_only=True)
         if (found := read_bytes(store, "secret")) is None:
             fresh = secrets.token_hex(32).encode()
-            path = local_path(self.url)
-            if path is None:
+            if local_path(self.url) is None:
                 create_bytes(join(self.url, "secret"), fresh)
             else:
-                write_bytes(open_store(self.url), "secret", fresh)  # the workspace is held
+                keep_bytes(self.url, "secret", fresh)  # the workspace is held
             found = read_bytes(store, "secret") or fresh
         return found
 

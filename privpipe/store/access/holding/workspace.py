@@ -23,12 +23,12 @@ from privpipe.store.access.location import (
     check_no_links,
     delete_place,
     delete_tree,
+    keep_bytes,
     list_keys,
     local_path,
     open_store,
     read_bytes,
     shown,
-    write_bytes,
 )
 
 __all__ = [
@@ -213,7 +213,7 @@ def read_state(url: str) -> RunState | None:
 
 def write_state(url: str, state: RunState) -> None:
     """Replace the state, whole."""
-    write_bytes(open_store(workspace_url(url)), STATE, json.dumps(asdict(state)).encode())
+    keep_bytes(workspace_url(url), STATE, json.dumps(asdict(state)).encode())
 
 
 def remove_workspace(url: str) -> None:
