@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -157,6 +158,8 @@ class Command:
         How often it is drawn.
     opaque
         Parts of paths whose contents are random.
+    free
+        Parts of paths of which there may be more: what a register was told of runs that died.
     """
 
     prepare: Callable[[World], Any]
@@ -165,6 +168,7 @@ class Command:
     done: tuple[str, ...] = ()
     weight: int = 10
     opaque: tuple[str, ...] = ("keys/", "account/", "run_results.json")
+    free: tuple[str, ...] = ()
 
 
 EVERYTHING = Scope()
@@ -379,23 +383,47 @@ COMMANDS: dict[str, Command] = {
         weight=4,
     ),
     "run": Command(
-        _hold_whole, _release_whole, {"c.zarr": "collection", "r.zarr": "release"}, weight=3
+        _hold_whole,
+        _release_whole,
+        {"c.zarr": "collection", "r.zarr": "release"},
+        weight=3,
+        free=("account/",),
     ),
     "run-noisy": Command(
         _hold_public,
         _release_noisy,
         {"c.zarr": "collection", "n.zarr": "release", "account": "account", "keys": "keys"},
         weight=2,
+        free=("account/",),
     ),
     "run-parts": Command(
-        _hold_growing, _release_parts, {"g.zarr": "growing", "p.zarr": "parts"}, weight=2
+        _hold_growing,
+        _release_parts,
+        {"g.zarr": "growing", "p.zarr": "parts"},
+        weight=2,
+        free=("account/",),
     ),
     "run-more": Command(
-        _hold_more, _release_parts, {"g.zarr": "growing", "p.zarr": "parts"}, weight=2
+        _hold_more,
+        _release_parts,
+        {"g.zarr": "growing", "p.zarr": "parts"},
+        weight=2,
+        free=("account/",),
     ),
-    "backfill": Command(_hold_more, _backfill, {"g.zarr": "growing", "p.zarr": "parts"}, weight=2),
+    "backfill": Command(
+        _hold_more,
+        _backfill,
+        {"g.zarr": "growing", "p.zarr": "parts"},
+        weight=2,
+        free=("account/",),
+    ),
     "demo": Command(_nothing, _demo, {"demo/digits.zarr": "collection"}, weight=1),
 }
+
+
+def _draw(n: int = 32, _random: Callable[[int], bytes] = secrets.token_bytes) -> bytes:
+    """Keys are the same in every history, so that draws are; names of passing things are not."""
+    return bytes(range(n)) if n == keys.KEY_BYTES else _random(n)
 
 
 @contextmanager
@@ -409,6 +437,7 @@ def open_world(base: Path, url: str | None = None) -> Iterator[World]:
         patch.setenv("PRIVPIPE_KEYS", str(world.root / "keys"))
         patch.setattr("privpipe.cluster.passes.pass_checkpoints.FEWEST_CHECKPOINTED", 1)
         patch.setattr("privpipe.cluster.passes.pass_checkpoints.CHECKPOINTED_SHARE", 0.3)
+        patch.setattr(secrets, "token_bytes", _draw)
         umask = os.umask(0o022)
         try:
             yield world

@@ -35,26 +35,29 @@ __all__ = ["View", "canonical", "find_raw", "look", "purge_all", "status_all"]
 View = dict[str, str]
 """What a reader finds, by place."""
 
-_IDENTIFIER = re.compile(rb"(?<![0-9a-f])[0-9a-f]{8,64}(?![0-9a-f])")
+_IDENTIFIER = re.compile(rb"(?<![0-9a-f.])[0-9a-f]{8,64}(?![0-9a-f])")
 _TIME = re.compile(rb"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(\+00:00|Z| UTC)?")
 _SECONDS = re.compile(rb'"(seconds|wall|cpu|elapsed)[a-z_]*": [0-9.e-]+')
 _TOKEN = re.compile(r"(?<![0-9a-f])[0-9a-f]{8,64}(?![0-9a-f])")
+_SAID = re.compile(rb'"(?:state|n_records)": [^\n]*')
 TEXTS = (".json", ".html", ".md", ".toml", ".svg")
 _UNFINISHED = re.compile(r"\.partial$|/\.[^/]*\.json\.[0-9a-f]{16}$|/\.[^/]*\.new$")
 """What a kill in the middle of a write leaves beside the object: no key, nothing that is read."""
 
 
-def canonical(tree: Mapping[str, bytes], opaque: Iterable[str]) -> Counter[tuple[str, bytes]]:
+def canonical(tree: Mapping[str, bytes], command: Command) -> Counter[tuple[str, bytes]]:
     """Files by a path without identifiers, and a digest of what is not identifier or time.
 
     Unfinished files are nobody's; that they hold no record is asked elsewhere.
     """
     found: Counter[tuple[str, bytes]] = Counter()
     for path, content in tree.items():
-        if _UNFINISHED.search(path):
+        if _UNFINISHED.search(path) or any(one in path for one in command.free):
             continue
         text = _strip(content) if path.endswith(TEXTS) else content
-        if any(one in path for one in opaque):
+        if "erasures/" in path:  # a certificate says in another order what was removed before
+            text = b"".join(sorted(set(_SAID.findall(text))))
+        if any(one in path for one in command.opaque):
             text = b""
         found[_TOKEN.sub("#", path), hashlib.sha256(text).digest()] += 1
     return found
