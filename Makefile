@@ -18,7 +18,7 @@ export DO_NOT_TRACK := 1
 # Tests start hundreds of processes. Where this is set, each compiles every library that it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo mutants test test-kernels test-setup test-wheel test-s3 test-whole lint bench docs dist release clean constraints
+.PHONY: demo mutants simulate test test-kernels test-setup test-wheel test-s3 test-whole lint bench docs dist release clean constraints
 
 demo: $(READY)
 	$(BIN)/privpipe demo
@@ -58,6 +58,10 @@ $(S3_SERVER)/bin/ministack:
 # Faults planted in a copy, one by one: each must be noticed. MUTANTS='--share 0.1' draws some.
 mutants: $(READY)
 	$(BIN)/python -m tests.mutants $(MUTANTS)
+
+# A million histories of commands that die, in an hour. SIMULATE='--history 17' tells one.
+simulate: $(READY)
+	$(BIN)/python -m tests.simulation --histories 1000000 $(SIMULATE)
 
 lint: $(READY)
 	$(BIN)/ruff check .

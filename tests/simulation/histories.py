@@ -7,12 +7,13 @@ after the same command, followed by the same.
 from __future__ import annotations
 
 import errno
+import fcntl
 import random
 import resource
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Literal
@@ -50,6 +51,8 @@ FAULTS: dict[Fault, int] = {
 """How often each is drawn; the last four need the command itself, run once more."""
 
 CONTINUATIONS: tuple[Continuation, ...] = ("again", "purge", "status")
+CHANCES = 16
+"""Ways in which the power is cut at one place."""
 RIVALS = ("again", "purge", "status")
 CLOCKS = (
     "privpipe.pipeline.runs.run",
@@ -95,7 +98,12 @@ def draw_history(number: int, names: Sequence[str] = tuple(COMMANDS)) -> History
     [name] = chance.choices(names, weights)
     [fault] = chance.choices(list(FAULTS), list(FAULTS.values()))
     return History(
-        number, name, fault, chance.random(), chance.randrange(2**32), chance.choice(CONTINUATIONS)
+        number,
+        name,
+        fault,
+        chance.random(),
+        chance.randrange(CHANCES),
+        chance.choice(CONTINUATIONS),
     )
 
 
@@ -375,25 +383,43 @@ def _refuse(simulator: Simulator, known: _Known, at: int, chance: random.Random)
 def _rival(simulator: Simulator, known: _Known, at: int, chance: random.Random) -> str:
     """Another process does its work between two calls."""
     what = chance.choice(RIVALS)
-    problem = ""
 
     def step_in(number: int) -> None:
-        nonlocal problem
-        if number != at:
-            return
-        with suppress(PrivpipeError):
-            if what == "again":
-                known.command.call(simulator.world)
-            elif what == "purge":
-                purge_all(simulator.world, known.command)
-            else:
-                look(simulator.world, known.command)
-                status_all(simulator.world, known.command)
+        if number == at:
+            with suppress(PrivpipeError, _WaitsError), _never_waiting():
+                if what == "again":
+                    known.command.call(simulator.world)
+                elif what == "purge":
+                    purge_all(simulator.world, known.command)
+                else:
+                    status_all(simulator.world, known.command)
 
     try:
-        return _call(simulator, known, step_in) or problem
+        return _call(simulator, known, step_in)
     finally:
         forget_process()
+
+
+class _WaitsError(Exception):
+    """It would wait for the other one to end."""
+
+
+@contextmanager
+def _never_waiting() -> Iterator[None]:
+    """A process that waits for a lock does nothing as long as the other has it."""
+    flock = fcntl.flock
+
+    def take(descriptor: int, how: int) -> None:
+        try:
+            flock(descriptor, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if how & fcntl.LOCK_NB:
+                raise
+            raise _WaitsError from None
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fcntl, "flock", take)
+        yield
 
 
 def _jump(simulator: Simulator, known: _Known, at: int, chance: random.Random) -> str:
