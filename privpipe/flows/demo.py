@@ -145,8 +145,10 @@ def _clear(folder: str) -> None:
         os.makedirs(folder, mode=0o700)
         return
     ours = {MARK, "demo.png", "digits.zarr", "release.zarr", "release.model.zarr"}
-    ours |= {"release.report", ".release.zarr.privpipe", ".digits.zarr.privpipe", "account"}
-    foreign = [name for name in os.listdir(folder) if name not in ours]
+    ours |= {"release.report", "account"}
+    workspaces = (".release.zarr.privpipe", ".digits.zarr.privpipe")  # also while they are removed
+    there = [name for name in os.listdir(folder) if not name.startswith(workspaces)]
+    foreign = [name for name in there if name not in ours]
     if foreign or (os.listdir(folder) and not os.path.exists(os.path.join(folder, MARK))):
         raise StoreError(
             f"{folder} holds something that is not of the demo.",

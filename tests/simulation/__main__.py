@@ -6,24 +6,16 @@ Ends with 1 where anything did not hold; each problem is printed with its number
 from __future__ import annotations
 
 import argparse
-import io
-import shutil
 import sys
-import tempfile
 import time
-import warnings
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Sequence
 from multiprocessing import get_context
-from pathlib import Path
 
-from tests.simulation.commands import COMMANDS, open_world
-from tests.simulation.histories import Judged, Simulator, draw_history
+from tests.simulation.commands import COMMANDS
+from tests.simulation.histories import draw_history
+from tests.simulation.many import N_HISTORIES, judge_share, merge, open_simulator
 
 PROCESSES = 2
-N_HISTORIES = 10_000
-"""What a change must pass."""
 
 
 def main() -> int:
@@ -37,9 +29,8 @@ def main() -> int:
     if given.history is not None:
         return tell(given.history, names)
     begun = time.perf_counter()
-    shares = share_out(names)
-    with get_context("spawn").Pool(PROCESSES) as pool:
-        jobs = [(given.seed, given.histories, names, share) for share in shares]
+    jobs = [(given.seed, given.histories, names, name) for name in reversed(names)]
+    with get_context("spawn").Pool(PROCESSES, maxtasksperchild=1) as pool:
         found = merge(pool.imap_unordered(judge_share, jobs))
     for number, problem in sorted(found.problems.items()):
         print(f"{number} {draw_history(number, names).command}: {problem}")
@@ -50,47 +41,11 @@ def main() -> int:
 
 def tell(number: int, names: Sequence[str]) -> int:
     """One history, change by change."""
-    with open_simulator() as simulator:
-        story = simulator.tell(draw_history(number, names))
+    history = draw_history(number, names)
+    with open_simulator(in_bucket=COMMANDS[history.command].in_bucket) as simulator:
+        story = simulator.tell(history)
     print("\n".join(story))
     return 0 if story[-1] == "all holds" else 1
-
-
-@contextmanager
-def open_simulator() -> Iterator[Simulator]:
-    """In a folder of its own, in memory where there is such a place."""
-    memory = Path("/dev/shm")
-    base = Path(tempfile.mkdtemp(prefix="privpipe-sim-", dir=memory if memory.is_dir() else None))
-    try:
-        with open_world(base) as world, redirect_stdout(io.StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield Simulator(world)
-    finally:
-        shutil.rmtree(base)
-
-
-def share_out(names: Sequence[str]) -> list[tuple[str, ...]]:
-    """Commands for one process after the other: each command is known by one alone."""
-    return [(name,) for name in sorted(names, key=lambda name: COMMANDS[name].weight)]
-
-
-def judge_share(job: tuple[int, int, tuple[str, ...], tuple[str, ...]]) -> Judged:
-    """Of the histories of some numbers those of some commands."""
-    first, n_histories, names, mine = job
-    drawn = (draw_history(number, names) for number in range(first, first + n_histories))
-    with open_simulator() as simulator:
-        return simulator.judge_all(one for one in drawn if one.command in mine)
-
-
-def merge(found: Iterator[Judged]) -> Judged:
-    """All of them."""
-    whole = Judged(faults=Counter())
-    for one in found:
-        whole.n_histories += one.n_histories
-        whole.states |= one.states
-        whole.faults += one.faults
-        whole.problems |= one.problems
-    return whole
 
 
 if __name__ == "__main__":

@@ -9,9 +9,10 @@ from __future__ import annotations
 import io
 import os
 import secrets
+import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -42,6 +43,15 @@ from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
 from privpipe.store.keyring import keys
 from privpipe.store.keyring.keyformat import KeyBinding
 from privpipe.store.sources.reading.source import SourceLayout
+from tests.simulation.bucket import (
+    SCHEME,
+    BucketRecorder,
+    Objects,
+    recording_bucket,
+    using_bucket,
+)
+from tests.simulation.disk import Tree
+from tests.simulation.recording import Recorder, recording
 from tests.store.serial_run import serial_flows
 
 __all__ = ["COMMANDS", "Command", "World", "open_world"]
@@ -115,6 +125,29 @@ class World:
         """A place in it."""
         return f"{self.url}/{name}"
 
+    @property
+    def in_bucket(self) -> bool:
+        """Whether what is recorded are objects of the bucket."""
+        return "://" in self.url
+
+    def record(
+        self, inject: Callable[[int], None] | None = None
+    ) -> AbstractContextManager[Recorder | BucketRecorder]:
+        """Record what changes."""
+        return recording_bucket(inject) if self.in_bucket else recording(self.root, inject)
+
+    def read(self) -> dict[str, bytes]:
+        """Every file by its path."""
+        if self.in_bucket:
+            return Objects.stored().read()
+        files = (path for path in self.root.rglob("*") if path.is_file())
+        return {str(path.relative_to(self.root)): path.read_bytes() for path in files}
+
+    def clear(self) -> None:
+        """Nothing is stored."""
+        (Objects() if self.in_bucket else Tree()).store(self.root)
+        shutil.rmtree(self.base / "sources", ignore_errors=True)
+
     def source(self, name: str, seed: int, n: int, *, wanted: bool = False) -> str:
         """A file of records that are made once; with her whom an erasure looks for."""
         path = self.base / "sources" / f"{name}.npz"
@@ -135,7 +168,7 @@ class World:
         places = {"collection": self.at(collection), "release": self.at(release)}
         path = self.base / "sources" / f"{release}.toml"
         path.parent.mkdir(exist_ok=True)
-        account = str(self.root / "account")
+        account = self.at("account")
         path.write_text(CONFIGURATION.format(account=account, **places, **given))
         return read_options(str(path))
 
@@ -160,6 +193,8 @@ class Command:
         Parts of paths whose contents are random.
     free
         Parts of paths of which there may be more: what a register was told of runs that died.
+    in_bucket
+        Whether all is in a bucket.
     """
 
     prepare: Callable[[World], Any]
@@ -169,6 +204,7 @@ class Command:
     weight: int = 10
     opaque: tuple[str, ...] = ("keys/", "account/", "run_results.json")
     free: tuple[str, ...] = ()
+    in_bucket: bool = False
 
 
 EVERYTHING = Scope()
@@ -272,7 +308,7 @@ def _withdraw(world: World, hours: float) -> None:
 
 
 def _erase(world: World, name: str) -> None:
-    options = ErasureOptions(str(world.root / "account"), name="Ada")
+    options = ErasureOptions(world.at("account"), name="Ada")
     erase_records(world.at(name), WANTED, options)
 
 
@@ -311,7 +347,7 @@ def _make_key(world: World) -> None:
 
 
 def _sketch(world: World) -> None:
-    account_command(str(world.root / "account"), as_json=True, sketch=world.at("c.zarr"))
+    account_command(world.at("account"), as_json=True, sketch=world.at("c.zarr"))
 
 
 def _purge(world: World) -> None:
@@ -421,19 +457,38 @@ COMMANDS: dict[str, Command] = {
 }
 
 
+IN_BUCKET = {
+    "ingest": 4,
+    "append": 4,
+    "append-second": 4,
+    "append-replace": 4,
+    "purge": 2,
+    "purge-run": 2,
+    "approve": 2,
+    "withdraw": 2,
+    "erase-growing": 1,
+    "run": 1,
+    "run-parts": 1,
+}
+COMMANDS |= {
+    f"{name}-in-bucket": replace(COMMANDS[name], weight=weight, in_bucket=True)
+    for name, weight in IN_BUCKET.items()
+}
+
+
 def _draw(n: int = 32, _random: Callable[[int], bytes] = secrets.token_bytes) -> bytes:
     """Keys are the same in every history, so that draws are; names of passing things are not."""
     return bytes(range(n)) if n == keys.KEY_BYTES else _random(n)
 
 
 @contextmanager
-def open_world(base: Path, url: str | None = None) -> Iterator[World]:
+def open_world(base: Path, *, in_bucket: bool = False) -> Iterator[World]:
     """A world for one process: its own account, keys, and little sums that are kept."""
     base.mkdir(parents=True, exist_ok=True)
-    world = World(base, str(base / "world") if url is None else url)
+    world = World(base, f"{SCHEME}://world" if in_bucket else str(base / "world"))
     world.root.mkdir(mode=0o700, exist_ok=True)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PRIVPIPE_ACCOUNT", str(world.root / "account"))
+    with pytest.MonkeyPatch.context() as patch, using_bucket():
+        patch.setenv("PRIVPIPE_ACCOUNT", world.at("account"))
         patch.setenv("PRIVPIPE_KEYS", str(world.root / "keys"))
         patch.setattr("privpipe.cluster.passes.pass_checkpoints.FEWEST_CHECKPOINTED", 1)
         patch.setattr("privpipe.cluster.passes.pass_checkpoints.CHECKPOINTED_SHARE", 0.3)

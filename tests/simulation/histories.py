@@ -10,7 +10,6 @@ import errno
 import fcntl
 import random
 import resource
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,6 +20,8 @@ from typing import Literal
 import pytest
 
 from privpipe.errors import PrivpipeError
+from privpipe.store.access.holding.lease import LEASE_SECONDS
+from tests.simulation.bucket import AnsweredError, Bucket, Objects, Put
 from tests.simulation.commands import COMMANDS, World, forget_process
 from tests.simulation.disk import Change, Tree, cut_power, tear
 from tests.simulation.oracles import (
@@ -32,11 +33,12 @@ from tests.simulation.oracles import (
     purge_all,
     status_all,
 )
-from tests.simulation.recording import recording
 
 __all__ = ["FAULTS", "History", "Judged", "Simulator", "draw_history"]
 
-Fault = Literal["lost", "torn", "power", "full", "refused", "rival", "clock"]
+Fault = Literal[
+    "lost", "torn", "power", "full", "refused", "rival", "clock", "lied", "late", "careless"
+]
 Continuation = Literal["again", "purge", "status"]
 
 FAULTS: dict[Fault, int] = {
@@ -49,6 +51,16 @@ FAULTS: dict[Fault, int] = {
     "clock": 1,
 }
 """How often each is drawn; the last four need the command itself, run once more."""
+BUCKET_FAULTS: dict[Fault, int] = {
+    "lost": 70,
+    "lied": 8,
+    "late": 8,
+    "careless": 1,
+    "refused": 8,
+    "rival": 5,
+}
+"""Of a bucket: an answer is lost and the next says that it was another's, comes late, or nothing
+hinders a second one."""
 
 CONTINUATIONS: tuple[Continuation, ...] = ("again", "purge", "status")
 CHANCES = 16
@@ -96,7 +108,8 @@ def draw_history(number: int, names: Sequence[str] = tuple(COMMANDS)) -> History
     chance = random.Random(f"history {number}")
     weights = [COMMANDS[name].weight for name in names]
     [name] = chance.choices(names, weights)
-    [fault] = chance.choices(list(FAULTS), list(FAULTS.values()))
+    faults = BUCKET_FAULTS if COMMANDS[name].in_bucket else FAULTS
+    [fault] = chance.choices(list(faults), list(faults.values()))
     return History(
         number,
         name,
@@ -142,7 +155,7 @@ class _Known:
         self.name, self.command = name, COMMANDS[name]
         world.raw.clear()
         self.command.prepare(world)
-        with recording(world.root) as recorder:
+        with world.record() as recorder:
             self.views = [look(world, self.command)]
             forget_process()
             self.command.call(world)
@@ -150,19 +163,19 @@ class _Known:
         self.calls = recorder.calls
         self.after = self.before.after(self.changes)
         self.raw = RawValues(world.raw)
-        stored = read_world(world)
+        stored = world.read()
         assert self.after.read() == stored, "a change was not recorded"
         self.whole = canonical(stored, self.command)
         self.views.append(look(world, self.command))
         self.raw_whole = find_raw(stored, self.raw)
         purge_all(world, self.command)
         self.purged_view = look(world, self.command)
-        self.raw_after = find_raw(read_world(world), self.raw)
-        self.purged = canonical(read_world(world), self.command)
+        self.raw_after = find_raw(world.read(), self.raw)
+        self.purged = canonical(world.read(), self.command)
         self.raw_before = find_raw(self.before.read(), self.raw)
-        self._trees: list[Tree] = []
+        self._trees: list[Tree | Objects] = []
 
-    def at(self, place: int) -> Tree:
+    def at(self, place: int) -> Tree | Objects:
         """What is stored before a change."""
         step = 16
         if not self._trees:
@@ -222,8 +235,7 @@ class Simulator:
     def know(self, name: str) -> _Known:
         """The command without a fault."""
         if name not in self._known:
-            Tree().store(self.world.root)
-            shutil.rmtree(self.world.base / "sources", ignore_errors=True)
+            self.world.clear()
             self._known[name] = _Known(name, self.world)
         known = self._known[name]
         return known
@@ -236,7 +248,7 @@ class Simulator:
         problem, _ = self.judge(history)
         return [*done, f"-- {history}", problem or "all holds"]
 
-    def _crash(self, known: _Known, history: History, chance: random.Random) -> Tree:
+    def _crash(self, known: _Known, history: History, chance: random.Random) -> Tree | Objects:
         """What the crash leaves."""
         place = int(history.where * (len(known.changes) + 1))
         if history.fault == "power":
@@ -253,6 +265,7 @@ class Simulator:
 
     def _go_on(self, known: _Known, history: History) -> str:
         """What the owner does next, and what does not hold then."""
+        Bucket.ahead += 10 * LEASE_SECONDS  # what the dead one held has run out
         try:
             return {"again": self._again, "purge": self._purge, "status": self._status}[
                 history.then
@@ -272,7 +285,7 @@ class Simulator:
                 raise
             purge_all(self.world, known.command)  # it was done, but for what it tidies up
             wanted, raw = known.purged, known.raw_after
-        stored = read_world(self.world)
+        stored = self.world.read()
         if look(self.world, known.command) != known.views[1]:
             return "done again, readers see something else than without the crash"
         if extra := find_raw(stored, known.raw) - raw:
@@ -297,7 +310,7 @@ class Simulator:
         view = look(self.world, known.command)
         if problem := _between(view, [*known.views, known.purged_view]):
             return f"after purge {problem}"
-        raw = find_raw(read_world(self.world), known.raw)
+        raw = find_raw(self.world.read(), known.raw)
         allowed = known.raw_before if view == known.views[0] else known.raw_after
         if len(set(map(str, known.views))) == 1:
             allowed = known.raw_before | known.raw_after
@@ -310,15 +323,6 @@ class Simulator:
         if lies := status_all(self.world, known.command):
             return f"status says {lies}"
         return _between(look(self.world, known.command), [*known.views, known.purged_view])
-
-
-def read_world(world: World) -> dict[str, bytes]:
-    """Every file by its path."""
-    return {
-        str(path.relative_to(world.root)): path.read_bytes()
-        for path in world.root.rglob("*")
-        if path.is_file()
-    }
 
 
 def _between(view: View, known: Sequence[View]) -> str:
@@ -336,7 +340,9 @@ def _differ(found: Counter[tuple[str, bytes]], wanted: Counter[tuple[str, bytes]
     return f"more or other: {more[:6]}; less: {less[:6]}" if more or less else ""
 
 
-def _say(change: Change) -> str:
+def _say(change: Change | Put) -> str:
+    if isinstance(change, Put):
+        return f"{'delete' if change.content is None else 'put'} {change.path}"
     return f"{change.kind} {change.node} {change.folder}/{change.name} {len(change.content)}"
 
 
@@ -344,7 +350,7 @@ def _call(simulator: Simulator, known: _Known, inject: Callable[[int], None]) ->
     """Run the command with something happening at its calls."""
     forget_process()
     world = simulator.world
-    with recording(world.root, inject):
+    with world.record(inject):
         try:
             known.command.call(world)
         except (PrivpipeError, OSError):
@@ -443,9 +449,41 @@ def _jump(simulator: Simulator, known: _Known, at: int, chance: random.Random) -
         return _call(simulator, known, jump)
 
 
+def _answer(status: int, *, is_done: bool) -> Callable[..., str]:
+    """A store that answers so to who makes an object that must not be there yet."""
+
+    def live(simulator: Simulator, known: _Known, at: int, chance: random.Random) -> str:
+        del chance
+        asked = [n for n, one in enumerate(known.changes) if one.absent]
+
+        def answer(number: int) -> None:
+            if number == asked[at % len(asked)]:
+                raise AnsweredError(status, is_done=is_done)
+
+        return _call(simulator, known, answer)
+
+    return live
+
+
+def _ignore_conditions(simulator: Simulator, known: _Known, at: int, chance: random.Random) -> str:
+    """A store that lets two make one object: nothing is begun there."""
+    del at, chance
+    Bucket.is_careless = True
+    try:
+        known.command.call(simulator.world)
+    except PrivpipeError as error:
+        return "" if error.code == "conditions-ignored" else f"refused as {error.code}"
+    finally:
+        Bucket.is_careless = False
+    return "a store without conditions was written to"
+
+
 _LIVE: dict[str, Callable[[Simulator, _Known, int, random.Random], str]] = {
     "full": _fill_disk,
     "refused": _refuse,
     "rival": _rival,
     "clock": _jump,
+    "lied": _answer(412, is_done=True),
+    "late": _answer(409, is_done=True),
+    "careless": _ignore_conditions,
 }

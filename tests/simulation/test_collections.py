@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.__main__ import N_HISTORIES, judge_share
 from tests.simulation.commands import COMMANDS
+from tests.simulation.many import N_HISTORIES, judge_share
 
 MINE = (
     "ingest",
@@ -22,6 +22,6 @@ MINE = (
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MINE)
 def test_histories__of_a_command_end_as_if_nothing_had_been(name: str) -> None:
-    found = judge_share((0, N_HISTORIES, tuple(COMMANDS), (name,)))
+    found = judge_share((0, N_HISTORIES, tuple(COMMANDS), name))
     assert not found.problems, found.problems
     assert len(found.states) > 30, found.describe()

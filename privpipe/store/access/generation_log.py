@@ -173,6 +173,7 @@ def blank_older(url: str, newest: Generation) -> None:
     What they said is in no place of ours any more. A reader who begins at one of them goes on to
     the newest, as always. Only who holds the place may.
     """
+    write_root(url, newest)  # a writer that died may have left it behind
     for number in range(1, newest.number):
         content = _read(url, number)
         found = None if content is None else _decode(url, number, content)

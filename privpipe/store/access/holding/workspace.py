@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 
 from privpipe.errors import FormatError, OptionError, StoreError
+from privpipe.store.access.durability import flush_folder
 from privpipe.store.access.holding.lease import LEASES, hold_lease
 from privpipe.store.access.location import (
     MOST_NAME_BYTES,
@@ -252,6 +253,7 @@ def remove_place(url: str) -> None:
         elif os.path.isdir(path) and not os.path.islink(path):
             hidden = f"{local_path(workspace_url(url))}{REMOVED}{secrets.token_hex(8)}"
             os.rename(path, hidden)
+            flush_folder(os.path.dirname(path))  # or a power cut leaves the name, and no content
         else:
             with suppress(FileNotFoundError):
                 os.unlink(path)
