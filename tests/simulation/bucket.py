@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -113,6 +114,17 @@ class Objects:
         )
 
 
+class _Written(io.BytesIO):
+    def __init__(self, system: Bucket, path: str) -> None:
+        super().__init__()
+        self._system, self._path = system, path
+
+    def close(self) -> None:
+        if not self.closed:
+            self._system.pipe_file(self._path, self.getvalue())
+        super().close()
+
+
 class Bucket(MemoryFileSystem):
     """The client of the bucket."""
 
@@ -147,6 +159,12 @@ class Bucket(MemoryFileSystem):
         self.store[key].modified = datetime.fromtimestamp(Bucket.now(), UTC)
         if answer is not None:
             raise answer
+
+    def _open(self, path: str, mode: str = "rb", **more: Any) -> Any:
+        """A file that is put when it is closed."""
+        if mode == "wb" and "data" not in more:
+            return _Written(self, path)
+        return super()._open(path, mode, **more)
 
     def rm_file(self, path: str) -> None:
         """Delete an object."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
+from http import HTTPStatus
 from typing import Literal
 
 import pytest
@@ -28,6 +29,7 @@ from tests.simulation.oracles import (
     RawValues,
     View,
     canonical,
+    find_left,
     find_raw,
     look,
     purge_all,
@@ -63,6 +65,8 @@ BUCKET_FAULTS: dict[Fault, int] = {
 hinders a second one."""
 
 CONTINUATIONS: tuple[Continuation, ...] = ("again", "purge", "status")
+MOST_PROBLEMS = 20
+"""Of a command: who finds so many need not look further."""
 CHANCES = 16
 """Ways in which the power is cut at one place."""
 RIVALS = ("again", "purge", "status")
@@ -173,6 +177,10 @@ class _Known:
         self.raw_after = find_raw(world.read(), self.raw)
         self.purged = canonical(world.read(), self.command)
         self.raw_before = find_raw(self.before.read(), self.raw)
+        self.left_after = find_left(world.read(), self.command)
+        self.before.store(world.root)
+        purge_all(world, self.command)
+        self.left_before = find_left(world.read(), self.command)
         self._trees: list[Tree | Objects] = []
 
     def at(self, place: int) -> Tree | Objects:
@@ -210,6 +218,8 @@ class Simulator:
             found.states.add(state)
             if problem:
                 found.problems[history.number] = problem
+            if len(found.problems) == MOST_PROBLEMS:
+                break
         return found
 
     def judge(self, history: History) -> tuple[str, tuple[str, str, str]]:
@@ -226,10 +236,14 @@ class Simulator:
                 self._judged[key] = problem or self._go_on(known, history)
             return self._judged[key], key
         tree = self._crash(known, history, chance)
-        key = history.command, tree.digest, history.then
+        is_end = int(history.where * (len(known.changes) + 1)) == len(known.changes)
+        is_cut = history.fault == "power"
+        key = history.command, f"{tree.digest}{' end' * (is_end and is_cut)}", history.then
         if key not in self._judged:
             tree.store(self.world.root)
             self._judged[key] = self._go_on(known, history)
+            if is_end and is_cut and look(self.world, known.command) != known.views[1]:
+                self._judged[key] = "what was done is lost with the power"
         return self._judged[key], key
 
     def know(self, name: str) -> _Known:
@@ -267,19 +281,19 @@ class Simulator:
         """What the owner does next, and what does not hold then."""
         Bucket.ahead += 10 * LEASE_SECONDS  # what the dead one held has run out
         try:
-            return {"again": self._again, "purge": self._purge, "status": self._status}[
-                history.then
-            ](known)
+            if history.then == "again":
+                return self._again(known, may_purge=history.fault == "power")
+            return {"purge": self._purge, "status": self._status}[history.then](known)
         except PrivpipeError as error:
             return f"{history.then} is refused: {error.code}: {error.message}"
         except Exception as error:
             return f"{history.then} fails: {type(error).__name__}: {error}"
 
-    def _again(self, known: _Known) -> str:
+    def _again(self, known: _Known, *, may_purge: bool) -> str:
         """The same command ends as if nothing had been."""
         wanted, raw = known.whole, known.raw_whole
         try:
-            self._repeat(known)
+            self._repeat(known, may_purge=may_purge)
         except PrivpipeError as error:
             if error.code not in known.command.done:
                 raise
@@ -292,9 +306,9 @@ class Simulator:
             return f"done again, raw records are left in {sorted(extra)}"
         return _differ(canonical(stored, known.command), wanted)
 
-    def _repeat(self, known: _Known) -> None:
-        """Call it; where it asks for `purge` first, do as it says."""
-        for is_last in (False, True):
+    def _repeat(self, known: _Known, *, may_purge: bool) -> None:
+        """Call it; where it asks for `purge` first, which a kill alone never needs, purge."""
+        for is_last in (not may_purge, True):
             forget_process()
             try:
                 known.command.call(self.world)
@@ -316,6 +330,9 @@ class Simulator:
             allowed = known.raw_before | known.raw_after
         if extra := raw - allowed:
             return f"purge leaves raw records in {sorted(extra)}"
+        left = find_left(self.world.read(), known.command)
+        if extra := left - (known.left_before | known.left_after):
+            return f"purge leaves {sorted(extra)}"
         return ""
 
     def _status(self, known: _Known) -> str:
@@ -449,18 +466,27 @@ def _jump(simulator: Simulator, known: _Known, at: int, chance: random.Random) -
         return _call(simulator, known, jump)
 
 
-def _answer(status: int, *, is_done: bool) -> Callable[..., str]:
-    """A store that answers so to who makes an object that must not be there yet."""
+def _answer(status: int) -> Callable[..., str]:
+    """A store that answers so to who makes an object that must not be there yet.
+
+    "Already there" is said of our own object, "in conflict" of one that is made or will be.
+    """
 
     def live(simulator: Simulator, known: _Known, at: int, chance: random.Random) -> str:
-        del chance
+        is_done = status == HTTPStatus.PRECONDITION_FAILED or chance.random() < 0.5
         asked = [n for n, one in enumerate(known.changes) if one.absent]
 
         def answer(number: int) -> None:
             if number == asked[at % len(asked)]:
                 raise AnsweredError(status, is_done=is_done)
 
-        return _call(simulator, known, answer)
+        forget_process()
+        with simulator.world.record(answer):
+            try:
+                known.command.call(simulator.world)
+            except (PrivpipeError, OSError) as error:
+                return f"what the store answered ends it: {error}"
+        return ""
 
     return live
 
@@ -483,7 +509,7 @@ _LIVE: dict[str, Callable[[Simulator, _Known, int, random.Random], str]] = {
     "refused": _refuse,
     "rival": _rival,
     "clock": _jump,
-    "lied": _answer(412, is_done=True),
-    "late": _answer(409, is_done=True),
+    "lied": _answer(HTTPStatus.PRECONDITION_FAILED),
+    "late": _answer(HTTPStatus.CONFLICT),
     "careless": _ignore_conditions,
 }

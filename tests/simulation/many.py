@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import tempfile
 import warnings
@@ -16,8 +17,8 @@ from tests.simulation.histories import Judged, Simulator, draw_history
 
 __all__ = ["N_HISTORIES", "judge_share", "merge", "open_simulator"]
 
-N_HISTORIES = 10_000
-"""What a change must pass."""
+N_HISTORIES = int(os.environ.get("PRIVPIPE_HISTORIES", "10000"))
+"""What a change must pass; a mutant dies of fewer."""
 
 
 @contextmanager

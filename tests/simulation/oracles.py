@@ -30,7 +30,7 @@ from privpipe.store.releases.incremental_release import check_part, part_url, re
 from privpipe.store.releases.published import check_release
 from tests.simulation.commands import Command, Kind, World, forget_process
 
-__all__ = ["View", "canonical", "find_raw", "look", "purge_all", "status_all"]
+__all__ = ["View", "canonical", "find_left", "find_raw", "look", "purge_all", "status_all"]
 
 View = dict[str, str]
 """What a reader finds, by place."""
@@ -52,7 +52,9 @@ def canonical(tree: Mapping[str, bytes], command: Command) -> Counter[tuple[str,
     """
     found: Counter[tuple[str, bytes]] = Counter()
     for path, content in tree.items():
-        if _UNFINISHED.search(path) or any(one in path for one in command.free):
+        if (_UNFINISHED.search(path) and not _is_shown(path, command)) or any(
+            one in path for one in command.free
+        ):
             continue
         text = _strip(content) if path.endswith(TEXTS) else content
         if "erasures/" in path:  # a certificate says in another order what was removed before
@@ -61,6 +63,22 @@ def canonical(tree: Mapping[str, bytes], command: Command) -> Counter[tuple[str,
             text = b""
         found[_TOKEN.sub("#", path), hashlib.sha256(text).digest()] += 1
     return found
+
+
+def find_left(tree: Mapping[str, bytes], command: Command) -> Counter[str]:
+    """Files of the places themselves and of their workspaces, by path without identifiers."""
+    places = tuple(command.places)
+    return Counter(
+        _TOKEN.sub("#", path)
+        for path in tree
+        if path.lstrip(".").startswith(places)
+        and command.places.get(path.partition("/")[0]) not in ("keys", "account")
+    )
+
+
+def _is_shown(path: str, command: Command) -> bool:
+    """Whether it is in what was shown by one step, where nothing unfinished may be."""
+    return command.places.get(path.partition("/")[0]) in ("collection", "release", "table")
 
 
 @lru_cache(maxsize=100_000)

@@ -323,6 +323,7 @@ def purge_parts(url: str) -> bool:
         left = _list_parts(url) - kept
         for name in left:
             remove_tree(part_url(url, name))
+        drop_unfinished(url)
         if state is None:
             remove_tree(url)
         remove_workspace(url)
