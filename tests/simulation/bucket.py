@@ -209,9 +209,9 @@ class BucketRecorder:
         self._lock, self._busy = threading.RLock(), False
 
     def hear(self, change: Put) -> None:
+        if self._busy:  # a rival's
+            return
         with self._lock:
-            if self._busy:
-                return
             self._busy = True
             try:
                 number, self.calls = self.calls, self.calls + 1

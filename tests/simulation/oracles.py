@@ -52,9 +52,8 @@ def canonical(tree: Mapping[str, bytes], command: Command) -> Counter[tuple[str,
     """
     found: Counter[tuple[str, bytes]] = Counter()
     for path, content in tree.items():
-        if (_UNFINISHED.search(path) and not _is_shown(path, command)) or any(
-            one in path for one in command.free
-        ):
+        is_unfinished = _UNFINISHED.search(path) and not _is_shown(path, command)
+        if is_unfinished or any(one in path for one in command.free):
             continue
         text = _strip(content) if path.endswith(TEXTS) else content
         if "erasures/" in path:  # a certificate says in another order what was removed before

@@ -72,10 +72,13 @@ class Recorder:
         return any(one.startswith(self.root) or not one.startswith("/") for one in texts)
 
     def step(self) -> None:
-        """Note what changed since the last call; then let the fault have its moment."""
+        """Note what changed since the last call; then let the fault have its moment.
+
+        What a rival does meanwhile, in whichever of its threads, is nobody's to note.
+        """
+        if self._busy:
+            return
         with self._lock:
-            if self._busy:
-                return
             self._busy = True
             try:
                 if self.inject is None:
@@ -88,10 +91,12 @@ class Recorder:
 
     def flushed(self, descriptor: int) -> None:
         """A file or folder was flushed."""
+        if self._busy:
+            return
         self.step()
         with self._lock:
             node = self._ids.get(os.fstat(descriptor).st_ino)
-            if node is not None and not self._busy:
+            if node is not None:
                 self.changes.append(Change("sync", node))
 
     def end(self) -> None:
