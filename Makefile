@@ -59,7 +59,7 @@ $(S3_SERVER)/bin/ministack:
 mutants: $(READY)
 	$(BIN)/python -m tests.mutants $(MUTANTS)
 
-# A million histories of commands that die, in an hour. SIMULATE='--history 17' tells one.
+# A million histories of commands that die, in hours. SIMULATE='--history 17' tells one.
 simulate: $(READY)
 	$(BIN)/python -m tests.simulation --histories 1000000 $(SIMULATE)
 

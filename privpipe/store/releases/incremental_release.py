@@ -317,14 +317,14 @@ def purge_parts(url: str) -> bool:
         return False
     with hold_workspace(url):
         found = read_incremental(url)
-        state = None if found is None else found[1]
-        retired = () if state is None else sweep_parts(url, state, datetime.now(UTC))
-        kept = {one.id for one in (*(() if state is None else state.parts), *retired)}
-        left = _list_parts(url) - kept
+        left = _list_parts(url)
+        if found is not None:
+            retired = sweep_parts(url, found[1], datetime.now(UTC))
+            left -= {one.id for one in found[1].parts} | {one.id for one in retired}
         for name in left:
             remove_tree(part_url(url, name))
         drop_unfinished(url)
-        if state is None:
+        if found is None:
             remove_tree(url)
         remove_workspace(url)
     return bool(left)
