@@ -30,7 +30,7 @@ def main() -> int:
         return tell(given.history, names)
     begun = time.perf_counter()
     jobs = [(given.seed, given.histories, names, name) for name in reversed(names)]
-    with get_context("spawn").Pool(PROCESSES, maxtasksperchild=1) as pool:
+    with get_context("spawn").Pool(PROCESSES) as pool:
         found = merge(pool.imap_unordered(judge_share, jobs))
     for number, problem in sorted(found.problems.items()):
         print(f"{number} {draw_history(number, names).command}: {problem}")

@@ -188,26 +188,36 @@ def list_volatile(changes: Sequence[Change]) -> list[int]:
     """Places of the changes that a power cut after them may lose.
 
     A content is safe once its file is flushed after it; a name once its folder is. With a folder
-    those that it is in are there: every journal writes them before what they hold.
+    those that it is in are there, and with a moved file that it was made: a journal is written in
+    order.
     """
     writes: dict[int, list[int]] = {}
     names: dict[int, list[int]] = {}
-    home = {one.node: (one.folder, n) for n, one in enumerate(changes) if one.kind == "make"}
+    home: dict[int, tuple[int, int]] = {}
     safe: set[int] = set()
+
+    def keep(folder: int, last: int) -> None:
+        """What changed names of a folder up to a change, and what that rests on."""
+        for place in names.get(folder, ()):
+            if place <= last and place not in safe:
+                safe.add(place)
+                if changes[place].node in home:
+                    keep(*home[changes[place].node])
+        if folder in home and home[folder][1] not in safe:
+            keep(*home[folder])
+
     for place, change in enumerate(changes):
         if change.kind == "write":
             writes.setdefault(change.node, []).append(place)
         for folder in change.folders:
             names.setdefault(folder, []).append(place)
+        if change.kind == "make":
+            home[change.node] = change.folder, place
         if change.kind == "sync":
-            safe |= {*writes.pop(change.node, ()), *names.pop(change.node, ())}
-            node = change.node
-            while node in home and node in {one.node for one in changes if one.is_folder}:
-                folder, made = home[node]
-                safe |= {one for one in names.get(folder, ()) if one <= made}
-                node = folder
-    named = {n for places in names.values() for n in places} - safe
-    return sorted({n for places in writes.values() for n in places} | named)
+            safe |= set(writes.pop(change.node, ()))
+            keep(change.node, place)
+    named = {n for places in names.values() for n in places}
+    return sorted(({n for places in writes.values() for n in places} | named) - safe)
 
 
 def cut_power(tree: Tree, changes: Sequence[Change], chance: random.Random) -> Tree:

@@ -6,6 +6,7 @@ after the same command, followed by the same.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import fcntl
 import random
@@ -282,21 +283,21 @@ class Simulator:
         Bucket.ahead += 10 * LEASE_SECONDS  # what the dead one held has run out
         try:
             if history.then == "again":
-                return self._again(known, may_purge=history.fault == "power")
+                return self._again(known, history.fault)
             return {"purge": self._purge, "status": self._status}[history.then](known)
         except PrivpipeError as error:
             return f"{history.then} is refused: {error.code}: {error.message}"
         except Exception as error:
             return f"{history.then} fails: {type(error).__name__}: {error}"
 
-    def _again(self, known: _Known, *, may_purge: bool) -> str:
+    def _again(self, known: _Known, fault: Fault) -> str:
         """The same command ends as if nothing had been."""
         wanted, raw = known.whole, known.raw_whole
         try:
-            self._repeat(known, may_purge=may_purge)
+            self._repeat(known, may_purge=fault == "power")
         except PrivpipeError as error:
-            if error.code not in known.command.done:
-                raise
+            if error.code not in known.command.done and fault != "rival":
+                raise  # a rival may have taken away what it was about
             purge_all(self.world, known.command)  # it was done, but for what it tidies up
             wanted, raw = known.purged, known.raw_after
         stored = self.world.read()
@@ -406,9 +407,12 @@ def _refuse(simulator: Simulator, known: _Known, at: int, chance: random.Random)
 def _rival(simulator: Simulator, known: _Known, at: int, chance: random.Random) -> str:
     """Another process does its work between two calls."""
     what = chance.choice(RIVALS)
+    is_due = True
 
     def step_in(number: int) -> None:
-        if number == at:
+        nonlocal is_due
+        if is_due and number >= at and asyncio._get_running_loop() is None:
+            is_due = False
             with suppress(PrivpipeError, _WaitsError), _never_waiting():
                 if what == "again":
                     known.command.call(simulator.world)

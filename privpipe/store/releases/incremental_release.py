@@ -313,7 +313,7 @@ def purge_parts(url: str) -> bool:
     StoreError
         If a run is writing.
     """
-    if not _list_parts(url) or not _is_growing(url):
+    if not _is_growing(url):
         return False
     with hold_workspace(url):
         found = read_incremental(url)
@@ -337,7 +337,7 @@ def _is_growing(url: str) -> bool:
     path = local_path(url)
     if path is None:
         return has_workspace(url) and not exists(url)
-    return set(os.listdir(path)) <= {PARTS, "generations"}
+    return bool(_list_parts(url)) and set(os.listdir(path)) <= {PARTS, "generations"}
 
 
 def _list_parts(url: str) -> set[str]:
