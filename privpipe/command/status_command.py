@@ -17,6 +17,7 @@ from privpipe.store.access.holding.workspace import (
 )
 from privpipe.store.access.location import shown
 from privpipe.store.arrays.headers import exists, has_root, read_header
+from privpipe.store.collections.erasing import end_exchange
 from privpipe.store.collections.growing_collection import purge_collection
 from privpipe.store.releases.incremental_release import purge_parts
 
@@ -89,6 +90,7 @@ def purge_command(release: str, *, as_json: bool) -> dict[str, Any]:
         If a run is writing.
     """
     release = find_release(release)
+    end_exchange(release)
     if purge_collection(release):
         if not as_json:
             say(f"{shown(release)}: partitions that no generation names removed")

@@ -195,6 +195,8 @@ class Command:
         Parts of paths of which there may be more: what a register was told of runs that died.
     in_bucket
         Whether all is in a bucket.
+    exchanged
+        Places that readers find empty for a moment, between two renames.
     """
 
     prepare: Callable[[World], Any]
@@ -205,6 +207,7 @@ class Command:
     opaque: tuple[str, ...] = ("keys/", "account/", "run_results.json")
     free: tuple[str, ...] = ()
     in_bucket: bool = False
+    exchanged: tuple[str, ...] = ()
 
 
 EVERYTHING = Scope()
@@ -411,6 +414,7 @@ COMMANDS: dict[str, Command] = {
         partial(_erase, name="c.zarr"),
         {"c.zarr": "collection", "r.zarr": "release", "out.parquet": "table"},
         weight=4,
+        exchanged=("c.zarr",),
     ),
     "erase-growing": Command(
         _hold_parts,

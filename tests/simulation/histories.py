@@ -340,7 +340,9 @@ class Simulator:
         """It says what is so, and readers see the old or the new."""
         if lies := status_all(self.world, known.command):
             return f"status says {lies}"
-        return _between(look(self.world, known.command), [*known.views, known.purged_view])
+        gap = dict.fromkeys(known.command.exchanged, "refused: not-found")
+        gaps = [known.views[0] | gap] if gap else []
+        return _between(look(self.world, known.command), [*known.views, known.purged_view, *gaps])
 
 
 def _between(view: View, known: Sequence[View]) -> str:
