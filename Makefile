@@ -18,7 +18,7 @@ export DO_NOT_TRACK := 1
 # Tests start hundreds of processes. Where this is set, each compiles every library that it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo measures mutants test test-kernels test-setup test-wheel test-s3 test-whole lint bench docs dist release clean constraints
+.PHONY: demo measures mutants simulate test test-kernels test-setup test-wheel test-s3 test-whole lint bench docs dist release clean constraints
 
 demo: $(READY)
 	$(BIN)/privpipe demo
@@ -62,6 +62,10 @@ mutants: $(READY)
 # How large the house is, each count beside its bound; MEASURES=--folders shows where.
 measures: $(READY)
 	$(BIN)/python -m tests.measures $(MEASURES)
+
+# A million histories of commands that die, in hours. SIMULATE='--history 17' tells one.
+simulate: $(READY)
+	$(BIN)/python -m tests.simulation --histories 1000000 $(SIMULATE)
 
 lint: $(READY)
 	$(BIN)/ruff check .

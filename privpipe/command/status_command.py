@@ -8,10 +8,18 @@ from privpipe.pipeline.runs.approval import approve_release
 from privpipe.pipeline.runs.configuration.configuration_file import read_options
 from privpipe.pipeline.stages.clean import read_progress
 from privpipe.report.console import say
-from privpipe.store.access.holding.workspace import is_held, purge_workspace, read_state
+from privpipe.store.access.generation_log import newest_kind
+from privpipe.store.access.holding.workspace import (
+    has_workspace,
+    is_held,
+    purge_workspace,
+    read_state,
+)
 from privpipe.store.access.location import shown
-from privpipe.store.arrays.headers import exists, read_header
+from privpipe.store.arrays.headers import exists, has_root, read_header
+from privpipe.store.collections.erasing import end_exchange
 from privpipe.store.collections.growing_collection import purge_collection
+from privpipe.store.releases.incremental_release import purge_parts
 
 __all__ = ["approve_command", "purge_command", "status_command"]
 
@@ -26,12 +34,17 @@ def status_command(release: str, *, as_json: bool) -> dict[str, Any]:
     """
     release = find_release(release)
     state = read_state(release)
-    # Whatever else is there is no release, and reported as an error.
-    published = exists(release) and bool(read_header(release, "release"))
+    begun, running = has_workspace(release), is_held(release)
+    # A first incremental run makes folders before there is anything to read in them. Whatever else
+    # is there is no release, and reported as an error.
+    there = has_root(release) if begun else exists(release)
+    grown = newest_kind(release) == "release"
+    published = grown or (there and bool(read_header(release, "release")))
     content = {
         "release": shown(release),
         "published": published,
-        "running": is_held(release),
+        "running": running,
+        "interrupted": begun and not running,
         "run": state.run_id if state else None,
         "stage": state.stage if state else None,
         "started": state.started if state else None,
@@ -40,10 +53,11 @@ def status_command(release: str, *, as_json: bool) -> dict[str, Any]:
     }
     if as_json:
         return content
+    how = "running" if running else "interrupted; `privpipe run` goes on with it"
     if state is None:
-        say(f"{shown(release)}: {'published' if published else 'nothing here'}")
+        said = ["published"] * published + [how] * begun
+        say(f"{shown(release)}: {'; '.join(said) or 'nothing here'}")
         return content
-    how = "running" if content["running"] else "interrupted; `privpipe run` goes on with it"
     say(
         f"{shown(release)}: {how}. Run {state.run_id}, started {state.started}, stage "
         f"{state.stage}, {content['chunks_done']} of {state.n_chunks or '?'} chunks."
@@ -76,11 +90,13 @@ def purge_command(release: str, *, as_json: bool) -> dict[str, Any]:
         If a run is writing.
     """
     release = find_release(release)
+    end_exchange(release)
     if purge_collection(release):
         if not as_json:
             say(f"{shown(release)}: partitions that no generation names removed")
         return {"release": shown(release), "removed": True}
-    found = purge_workspace(release)
+    found = purge_parts(release)
+    found = purge_workspace(release) or found
     if not as_json:
         what = "workspace removed" if found else "there was no workspace; nothing removed"
         say(f"{shown(release)}: {what}")

@@ -27,6 +27,8 @@ from privpipe.store.collections.ingestion.writing import write_collection
 __all__ = ["N_ORIGINALS", "load_scans", "prepare_demo", "write_digits"]
 
 N_ORIGINALS = 1797
+MARK = "demo.toml"
+"""Who removes a demo removes it last."""
 DEFAULT_RECORDS = 8_388_396
 """4,668 whole repeats: 256 chunks of 32,768 records."""
 
@@ -98,10 +100,10 @@ def prepare_demo(folder: str, n_records: int, workers: int) -> str:
     folder = os.path.abspath(folder)
     _clear(folder)
     _check_space(folder, n_records)
-    write_digits(os.path.join(folder, "digits.zarr"), n_records)
-    path = os.path.join(folder, "demo.toml")
+    path = os.path.join(folder, MARK)  # first: it says whose folder it is
     with open(path, "w", encoding="utf-8") as file:
         file.write(CONFIGURATION.format(folder=folder, workers=workers))
+    write_digits(os.path.join(folder, "digits.zarr"), n_records)
     return path
 
 
@@ -139,21 +141,24 @@ def _repeat(
 
 
 def _clear(folder: str) -> None:
-    """Remove what an earlier demo left; refuse to touch anything else."""
+    """Remove what an earlier demo left, however it ended; refuse to touch anything else."""
     if not os.path.exists(folder):
         os.makedirs(folder, mode=0o700)
         return
-    ours = {"demo.toml", "demo.png", "digits.zarr", "release.zarr", "release.model.zarr"}
-    ours |= {"release.report", ".release.zarr.privpipe", "account"}
-    foreign = [name for name in os.listdir(folder) if name not in ours]
-    if foreign or (os.listdir(folder) and not os.path.exists(os.path.join(folder, "demo.toml"))):
+    ours = {MARK, "demo.png", "digits.zarr", "release.zarr", "release.model.zarr"}
+    ours |= {"release.report", "account"}
+    workspaces = (".release.zarr.privpipe", ".digits.zarr.privpipe")  # also while they are removed
+    there = [name for name in os.listdir(folder) if not name.startswith(workspaces)]
+    foreign = [name for name in there if name not in ours]
+    if foreign or (os.listdir(folder) and not os.path.exists(os.path.join(folder, MARK))):
         raise StoreError(
             f"{folder} holds something that is not of the demo.",
             remedy="Give another folder with --out.",
             code="exists",
         )
-    shutil.rmtree(folder)
-    os.makedirs(folder, mode=0o700)
+    for name in sorted(os.listdir(folder), key=lambda name: name == MARK):
+        place = os.path.join(folder, name)
+        (shutil.rmtree if os.path.isdir(place) else os.unlink)(place)
 
 
 def _check_space(folder: str, n_records: int) -> None:

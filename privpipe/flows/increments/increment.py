@@ -152,6 +152,11 @@ class _Before:
         withdrawn = () if self.state is None else self.state.withdrawn
         return self.ledger.mark_content(partition.content) in withdrawn
 
+    def note(self, partition: StoredPartition) -> None:
+        """Write down whose part it is, without which nobody could withdraw it by name."""
+        about = {"name": partition.name, "time": partition.time, "content": partition.content}
+        self.ledger.note(self.name(partition), about)
+
     def find_replaced(self, partitions: tuple[StoredPartition, ...]) -> frozenset[str]:
         """Parts whose partition holds other records now, or is gone."""
         current = {self.name(partition) for partition in partitions}
@@ -227,6 +232,9 @@ def _find_made(options: RunOptions, before: _Before, partition: StoredPartition)
     url = part_url(options.release.path, before.name(partition))
     if not exists(url):
         return None
+    with hold_workspace(url):
+        before.note(partition)
+        remove_workspace(url)
     return _describe_part(before, partition, url)
 
 
@@ -279,9 +287,7 @@ def _make_part(
             publish_model(run.work_model_url, run.model_url)
         head = _head_part(run, trained, before.line, receipts) | {"account": chain.describe()}
         publish_release(plan, receipts, head)
-        before.ledger.note(
-            part, {"name": partition.name, "time": partition.time, "content": partition.content}
-        )
+        before.note(partition)
         remove_workspace(url)
     return state, _describe_part(before, partition, url)
 

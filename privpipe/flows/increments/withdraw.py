@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from privpipe.errors import OptionError
-from privpipe.store.access.generation_log import publish_generation
+from privpipe.store.access.generation_log import publish_generation, write_root
 from privpipe.store.access.holding.workspace import hold_workspace, remove_workspace
 from privpipe.store.access.location import shown
 from privpipe.store.keyring.account_chain import append_link
@@ -50,6 +50,8 @@ def withdraw_partition(url: str, name: str, grace: timedelta, account: str) -> t
     """
     with hold_workspace(url):
         found = read_incremental(url)
+        if found is not None:
+            write_root(url, found[0])  # a writer that died may have left it behind
         ledger = PrivateLedger(url)
         parts = [] if found is None else ledger.find_parts(name, found[1].parts)
         if found is None or not parts:

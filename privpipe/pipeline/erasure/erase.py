@@ -29,12 +29,12 @@ from privpipe.store.access.holding.workspace import (
     remove_workspace,
 )
 from privpipe.store.access.location import (
+    keep_bytes,
     list_keys,
     local_path,
     open_store,
     read_bytes,
     shown,
-    write_bytes,
 )
 from privpipe.store.arrays.headers import companion_url
 from privpipe.store.collections.erasing import (
@@ -366,4 +366,4 @@ def _write(url: str, journal: Mapping[str, Any]) -> None:
     if (path := local_path(place)) is not None:
         os.makedirs(path, mode=0o700, exist_ok=True)
     content = json.dumps(journal, indent=1).encode()
-    write_bytes(open_store(place), f"{journal['id']}.json", content)
+    keep_bytes(place, f"{journal['id']}.json", content)

@@ -3,22 +3,64 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
-__all__ = ["flush_folder", "flush_tree"]
+__all__ = ["flush_folder", "flush_tree", "keep_file"]
 
 
-def flush_tree(path: str, progress: Callable[[int], None] | None = None) -> None:
-    """Flush every file and folder below a path; needed once, before a release is published.
+def keep_file(path: str, content: bytes, *, replacing: bool) -> bool:
+    """Write a file whole, in one step, so that a power cut after it leaves it there.
 
     Parameters
     ----------
     path
-        The folder.
+        Its folder is made when missing, for its owner alone.
+    content
+    replacing
+        Whether a file that is there is replaced; else it stays.
+
+    Returns
+    -------
+    made
+        False where there was one that stays.
+    """
+    folder, name = os.path.split(path)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    work = os.path.join(folder, f".{name}.{secrets.token_hex(8)}.partial")
+    try:
+        with open(work, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        if replacing:
+            os.rename(work, path)
+        else:
+            os.link(work, path)  # unlike a rename, it fails where the name is taken
+    except FileExistsError:
+        return False
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(work)
+    flush_folder(folder)
+    return True
+
+
+def flush_tree(path: str, progress: Callable[[int], None] | None = None) -> None:
+    """Flush every file and folder below a path; needed once, before it is shown.
+
+    Parameters
+    ----------
+    path
+        The folder, or the one file.
     progress
         Called, on this thread, with the number of files flushed since the last call.
     """
+    if os.path.isfile(path):
+        _flush(path)
+        return
     folders = [folder for folder, _, _ in os.walk(path)]
     files = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
     with ThreadPoolExecutor(8) as pool:

@@ -11,22 +11,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from privpipe.errors import FormatError, StoreError
-from privpipe.store.access.durability import flush_folder
+from privpipe.store.access.durability import keep_file
 from privpipe.store.access.location import (
     create_bytes,
     join,
+    keep_bytes,
     local_path,
     open_store,
     read_bytes,
     shown,
-    write_bytes,
 )
 
 __all__ = [
@@ -34,6 +33,7 @@ __all__ = [
     "Generation",
     "blank_older",
     "is_generational",
+    "newest_kind",
     "publish_generation",
     "read_generation",
     "read_newest",
@@ -95,6 +95,18 @@ def is_generational(url: str) -> bool:
     return _read_root(url) > 0 or _read(url, 1) is not None
 
 
+def newest_kind(url: str) -> str:
+    """What grows at a place: "collection", "release", or nothing that has begun to.
+
+    Raises
+    ------
+    FormatError
+        If it is damaged.
+    """
+    newest = _find_newest(url)
+    return "" if newest is None else newest.kind
+
+
 def read_newest(url: str, kind: str) -> Generation | None:
     """The generation that holds now; None where there is none.
 
@@ -103,20 +115,22 @@ def read_newest(url: str, kind: str) -> Generation | None:
     FormatError
         If it is damaged, or of another kind.
     """
+    generation = _find_newest(url)
+    if generation is not None and generation.kind != kind:
+        raise FormatError(
+            f"{shown(url)} is a growing {generation.kind}, not a {kind}.", remedy="Check the path."
+        )
+    return generation
+
+
+def _find_newest(url: str) -> Generation | None:
     found = None
     number = max(_read_root(url), 1)
     while (content := _read(url, number)) is not None:
         found, number = content, number + 1
     if found is None and number > 1:
         raise _damaged(url, number)
-    if found is None:
-        return None
-    generation = _decode(url, number - 1, found)
-    if generation.kind != kind:
-        raise FormatError(
-            f"{shown(url)} is a growing {generation.kind}, not a {kind}.", remedy="Check the path."
-        )
-    return generation
+    return None if found is None else _decode(url, number - 1, found)
 
 
 def read_generation(url: str, number: int) -> Generation:
@@ -159,19 +173,20 @@ def blank_older(url: str, newest: Generation) -> None:
     What they said is in no place of ours any more. A reader who begins at one of them goes on to
     the newest, as always. Only who holds the place may.
     """
+    write_root(url, newest)  # a writer that died may have left it behind
     for number in range(1, newest.number):
         content = _read(url, number)
         found = None if content is None else _decode(url, number, content)
         if found is not None and found.content:
             blank = Generation(number, found.previous, found.kind, {})
-            write_bytes(open_store(url), _key(number), blank.encode())
+            keep_bytes(url, _key(number), blank.encode())
 
 
 def write_root(url: str, generation: Generation) -> None:
     """Name the generation in the root, whole; also by who finds it lagging."""
     about = {"format": FORMAT, "kind": generation.kind, "generation": generation.number}
     root = {"zarr_format": 3, "node_type": "group", "attributes": {"privpipe": about}}
-    write_bytes(open_store(url), ROOT, json.dumps(root).encode())
+    keep_bytes(url, ROOT, json.dumps(root).encode())
 
 
 def _key(number: int) -> str:
@@ -208,22 +223,7 @@ def _create(url: str, number: int, document: bytes) -> bool:
     path = local_path(url)
     if path is None:
         return create_bytes(join(url, _key(number)), document)
-    folder = os.path.join(path, FOLDER)
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    target = os.path.join(path, _key(number))
-    temporary = f"{target}.{secrets.token_hex(8)}.partial"
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(document)
-        file.flush()
-        os.fsync(file.fileno())
-    try:
-        os.link(temporary, target)  # unlike a rename, it fails where the number is taken
-    except FileExistsError:
-        return False
-    finally:
-        os.unlink(temporary)
-    flush_folder(folder)
-    return True
+    return keep_file(os.path.join(path, _key(number)), document, replacing=False)
 
 
 def _digest(body: str) -> str:

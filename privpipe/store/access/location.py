@@ -32,6 +32,7 @@ from zarr.storage import FsspecStore, LocalStore, StorePath
 
 from privpipe.errors import FormatError, OptionError, StoreError, printable
 from privpipe.store.access.bounds import use_bounded_codecs
+from privpipe.store.access.durability import keep_file
 from privpipe.store.access.store_refusals import http_status
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "explain_unreachable",
     "join",
     "join_inside",
+    "keep_bytes",
     "list_empty_folders",
     "list_keys",
     "local_path",
@@ -342,6 +344,15 @@ def measure_bytes(store: Store, key: str) -> tuple[int, int] | None:
 def write_bytes(store: Store, key: str, value: bytes) -> None:
     """Write an object whole: on a file system a temporary file and a rename."""
     sync(StorePath(store, key).set(default_buffer_prototype().buffer.from_bytes(value)))
+
+
+def keep_bytes(url: str, key: str, value: bytes) -> None:
+    """`write_bytes` of what a power cut must not take back, as an object of a bucket never is."""
+    path = local_path(url)
+    if path is None:
+        write_bytes(open_store(url), key, value)
+    else:
+        keep_file(os.path.join(path, key), value, replacing=True)
 
 
 def create_bytes(url: str, value: bytes) -> bool:

@@ -6,6 +6,7 @@ import os
 
 import fsspec
 
+from privpipe.store.access.durability import keep_file
 from privpipe.store.access.location import local_path
 
 __all__ = ["write_file"]
@@ -20,7 +21,4 @@ def write_file(url: str, content: str | bytes) -> None:
             file.write(data)
         return
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    work = f"{path}.{os.getpid()}"
-    with open(work, "wb") as file:
-        file.write(data)
-    os.replace(work, path)
+    keep_file(path, data, replacing=True)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from privpipe.errors import StoreError
-from privpipe.store.access.durability import flush_folder
+from privpipe.store.access.durability import flush_folder, flush_tree
 from privpipe.store.access.holding.lease import LEASE_SECONDS
 from privpipe.store.access.holding.workspace import (
     hold_workspace,
@@ -111,9 +111,13 @@ def show_made(url: str, work: str, last: bytes, *, name: str = ROOT_DOCUMENT) ->
 
 
 def move_made(made: str, path: str) -> None:
-    """Rename a finished file or folder to its place; nothing is overwritten."""
+    """Rename a finished file or folder to its place, flushed first; nothing is overwritten.
+
+    Without it a power cut may leave the name of what has lost its contents.
+    """
     if os.path.lexists(path):
         raise _taken(path)
+    flush_tree(made)
     os.rename(made, path)
     flush_folder(os.path.dirname(path))
 

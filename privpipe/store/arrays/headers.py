@@ -20,6 +20,7 @@ __all__ = [
     "check_output_free",
     "companion_url",
     "exists",
+    "has_root",
     "newest_version",
     "read_header",
     "read_kind",
@@ -154,8 +155,11 @@ def companion_url(url: str, kind: str) -> str:
 def exists(url: str) -> bool:
     """Whether there is a release, model or anything else at a place."""
     path = local_path(url)
-    if path is not None:
-        return os.path.lexists(path)
+    return has_root(url) if path is None else os.path.lexists(path)
+
+
+def has_root(url: str) -> bool:
+    """Whether there is a root document at a place: what is begun has none yet."""
     return read_bytes(open_store(url, read_only=True), ROOT_DOCUMENT) is not None
 
 

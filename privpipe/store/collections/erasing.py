@@ -28,7 +28,7 @@ from privpipe.store.access.generation_log import (
     publish_generation,
     read_newest,
 )
-from privpipe.store.access.holding.workspace import REMOVED, workspace_url
+from privpipe.store.access.holding.workspace import REMOVED, hold_workspace, workspace_url
 from privpipe.store.access.location import (
     delete_place,
     join,
@@ -56,7 +56,16 @@ from privpipe.store.collections.ingestion.write_statistics import read_statistic
 from privpipe.store.collections.ingestion.writing import Chunk, write_held
 from privpipe.store.collections.source_version import read_source_version
 
-__all__ = ["Held", "Survey", "Wanted", "digest_of", "drop_erased", "survey_records", "take_out"]
+__all__ = [
+    "Held",
+    "Survey",
+    "Wanted",
+    "digest_of",
+    "drop_erased",
+    "end_exchange",
+    "survey_records",
+    "take_out",
+]
 
 NEW = "erased.zarr"
 """In the workspace of a collection made in one piece: what will stand in its place."""
@@ -182,6 +191,22 @@ def take_out(url: str, survey: Survey) -> None:
         _take_out_partitions(url, survey)
     elif survey.held:
         _take_out_whole(url, survey.held[0], survey.codes)
+
+
+def end_exchange(url: str) -> None:
+    """Put in its place what a killed erasure had ready, where nothing stands any more.
+
+    For who is about to remove the workspace: it is all that is left of the collection.
+
+    Raises
+    ------
+    StoreError
+        If another process writes.
+    """
+    new = join(workspace_url(url), NEW)
+    if not exists(url) and exists(new):
+        with hold_workspace(url):
+            _exchange(url, new)
 
 
 def drop_erased(url: str) -> None:

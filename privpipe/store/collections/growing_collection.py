@@ -21,9 +21,11 @@ from privpipe.records.schema import CollectionSchema
 from privpipe.store.access.generation_log import (
     Generation,
     is_generational,
+    newest_kind,
     publish_generation,
     read_generation,
     read_newest,
+    write_root,
 )
 from privpipe.store.access.holding.workspace import hold_workspace, remove_workspace
 from privpipe.store.access.location import (
@@ -159,6 +161,8 @@ def _append_held(
 ) -> tuple[StoredPartition, bool]:
     """Append, for who holds the collection."""
     newest = read_newest(url, "collection")
+    if newest is not None:
+        write_root(url, newest)  # a writer that died may have left it behind
     like = None if newest is None else read_schema(newest)
     _sweep(url, _all_named(url, newest))
     place = f"partitions/{secrets.token_hex(8)}"
@@ -251,7 +255,7 @@ def purge_collection(url: str) -> bool:
         If another process writes.
     """
     left = list_places(url)
-    if not (left or is_generational(url)) or _is_foreign(url):
+    if not (left or is_generational(url)) or _is_foreign(url) or newest_kind(url) == "release":
         return False
     with hold_workspace(url):
         newest = read_newest(url, "collection")

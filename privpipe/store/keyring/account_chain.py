@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -29,6 +28,7 @@ from zarr.abc.store import Store
 from zarr.storage import FsspecStore
 
 from privpipe.errors import FormatError, PrivpipeError, StoreError
+from privpipe.store.access.durability import keep_file
 from privpipe.store.access.location import (
     create_bytes,
     explain_unreachable,
@@ -248,26 +248,7 @@ def create_object(url: str, content: bytes) -> bool:
     path = local_path(url)
     if path is None:
         return create_bytes(url, content)
-    folder, name = os.path.split(path)
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    work = os.path.join(folder, f".{name}.{secrets.token_hex(8)}")
-    try:
-        with open(work, "xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(work, path)
-    except FileExistsError:
-        return False
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(work)
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-    return True
+    return keep_file(path, content, replacing=False)
 
 
 def _find_new(chain: AccountChain) -> dict[str, str]:

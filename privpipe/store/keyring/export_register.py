@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,12 +15,11 @@ from privpipe.errors import FormatError, StoreError
 from privpipe.store.access.location import (
     explain_unreachable,
     join,
+    keep_bytes,
     list_keys,
-    local_path,
     open_store,
     read_many,
     shown,
-    write_bytes,
 )
 from privpipe.store.keyring.account_chain import append_link
 
@@ -79,9 +77,7 @@ def note_erasure(account: str, name: str, certificate: Mapping[str, Any]) -> Non
 def _write(url: str, name: str, content: Mapping[str, Any]) -> bytes:
     encoded = json.dumps(content, indent=1).encode()
     try:
-        if (path := local_path(url)) is not None:
-            os.makedirs(path, mode=0o700, exist_ok=True)
-        write_bytes(open_store(url), f"{name}.json", encoded)
+        keep_bytes(url, f"{name}.json", encoded)
     except StoreError:
         raise
     except Exception as error:  # many kinds, depending on the file system

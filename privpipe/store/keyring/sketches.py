@@ -26,13 +26,13 @@ from privpipe.protocols import IntArray, WordArray
 from privpipe.store.access.location import (
     explain_unreachable,
     join,
+    keep_bytes,
     list_keys,
     local_path,
     open_store,
     read_bytes,
     read_many,
     shown,
-    write_bytes,
 )
 from privpipe.store.keyring.account_chain import create_object
 
@@ -304,7 +304,7 @@ class Sketches:
 
     def _put(self, name: str, content: bytes) -> None:
         self._make_folder()
-        self._reach(lambda: write_bytes(open_store(self.url), name, content))
+        self._reach(lambda: keep_bytes(self.url, name, content))
 
     def _create(self, name: str, content: bytes) -> None:
         self._reach(lambda: create_object(join(self.url, name), content))

@@ -35,6 +35,7 @@ from privpipe.errors import (
 from privpipe.fitted_schema import FittedSchema
 from privpipe.protocols import Guarantee, RecordMap
 from privpipe.sanitizers.names import names_of, schema_of, with_names, with_schema
+from privpipe.store.access.durability import flush_folder, flush_tree
 from privpipe.store.access.location import (
     Place,
     as_url,
@@ -122,7 +123,9 @@ def write_model(fitted: RecordMap, url: Place, header: Mapping[str, Any] | None 
         for key in sorted(documents, key=lambda key: key == ROOT_DOCUMENT):
             write_bytes(store, key, documents[key])
         if path is not None:
+            flush_tree(work)
             os.rename(work, path)
+            flush_folder(os.path.dirname(path))
     finally:
         if path is not None:
             shutil.rmtree(work, ignore_errors=True)
@@ -210,7 +213,9 @@ def publish_model(work_url: str, url: str) -> None:
     work, path = local_path(work_url), local_path(url)
     if work is not None and path is not None:
         check_output_free(url)
+        flush_tree(work)
         os.rename(work, path)
+        flush_folder(os.path.dirname(path))
         return
     source, target = open_store(work_url, read_only=True), open_store(url)
     root = read_bytes(source, ROOT_DOCUMENT) or b""

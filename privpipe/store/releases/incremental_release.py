@@ -13,28 +13,35 @@ import os
 import secrets
 import shutil
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, overload
 
 from zarr.core.sync import sync
 
 from privpipe.errors import FormatError, IncompleteReleaseError
-from privpipe.store.access.generation_log import Generation, read_newest
+from privpipe.store.access.generation_log import Generation, newest_kind, read_newest
+from privpipe.store.access.holding.workspace import (
+    has_workspace,
+    hold_workspace,
+    remove_workspace,
+)
 from privpipe.store.access.location import (
     create_bytes,
     delete_tree,
     drop_unfinished,
     join,
     join_inside,
+    keep_bytes,
     list_keys,
     local_path,
     open_store,
     read_bytes,
+    remove_tree,
     shown,
-    write_bytes,
 )
-from privpipe.store.arrays.headers import companion_url
+from privpipe.store.arrays.headers import companion_url, exists
 from privpipe.store.arrays.layout import ROOT_DOCUMENT
 
 __all__ = [
@@ -47,6 +54,7 @@ __all__ = [
     "delete_part",
     "digest_root",
     "part_url",
+    "purge_parts",
     "read_incremental",
     "read_state_of",
     "sweep_parts",
@@ -235,7 +243,7 @@ class PrivateLedger:
 
     def note(self, part: str, about: Mapping[str, Any]) -> None:
         """Write down what a part is made of, before a generation names it."""
-        write_bytes(open_store(self.url), f"{PARTS}/{part}.json", json.dumps(about).encode())
+        keep_bytes(self.url, f"{PARTS}/{part}.json", json.dumps(about).encode())
 
     def read(self, part: str) -> dict[str, Any]:
         """What a part is made of; empty where nothing was noted."""
@@ -248,7 +256,7 @@ class PrivateLedger:
 
     def keep(self, key: str, content: Mapping[str, Any]) -> None:
         """Keep something private of a line."""
-        write_bytes(open_store(self.url), f"{key}.json", json.dumps(content).encode())
+        keep_bytes(self.url, f"{key}.json", json.dumps(content).encode())
 
     def recall(self, key: str) -> dict[str, Any] | None:
         """What was kept."""
@@ -272,11 +280,10 @@ class PrivateLedger:
         store = open_store(self.url, read_only=True)
         if (found := read_bytes(store, "secret")) is None:
             fresh = secrets.token_hex(32).encode()
-            path = local_path(self.url)
-            if path is None:
+            if local_path(self.url) is None:
                 create_bytes(join(self.url, "secret"), fresh)
             else:
-                write_bytes(open_store(self.url), "secret", fresh)  # the workspace is held
+                keep_bytes(self.url, "secret", fresh)  # the workspace is held
             found = read_bytes(store, "secret") or fresh
         return found
 
@@ -290,6 +297,59 @@ def sweep_parts(url: str, state: IncrementalState, now: datetime) -> tuple[Retir
         else:
             delete_part(url, item.id)
     return tuple(left)
+
+
+def purge_parts(url: str) -> bool:
+    """Remove what no generation of a release names: parts of killed runs, and what is due.
+
+    Of a first run that was killed nothing is left.
+
+    Returns
+    -------
+    removed
+        False where there was nothing of the kind, or no incremental release.
+
+    Raises
+    ------
+    StoreError
+        If a run is writing.
+    """
+    if not _is_growing(url):
+        return False
+    with hold_workspace(url):
+        found = read_incremental(url)
+        left = _list_parts(url)
+        if found is not None:
+            retired = sweep_parts(url, found[1], datetime.now(UTC))
+            left -= {one.id for one in found[1].parts} | {one.id for one in retired}
+        for name in left:
+            remove_tree(part_url(url, name))
+        drop_unfinished(url)
+        if found is None:
+            remove_tree(url)
+        remove_workspace(url)
+    return bool(left)
+
+
+def _is_growing(url: str) -> bool:
+    """Whether a place is an incremental release, or what a killed first run left of one."""
+    if kind := newest_kind(url):
+        return kind == "release"
+    path = local_path(url)
+    if path is None:
+        return has_workspace(url) and not exists(url)
+    return bool(_list_parts(url)) and set(os.listdir(path)) <= {PARTS, "generations"}
+
+
+def _list_parts(url: str) -> set[str]:
+    """Names of all that stands among the parts, their makers' workspaces included."""
+    path = local_path(url)
+    if path is None:
+        keys = list_keys(open_store(url, read_only=True), f"{PARTS}/")
+        return {key.split("/")[1] for key in keys}
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return set(os.listdir(os.path.join(path, PARTS)))
+    return set()
 
 
 def delete_part(url: str, part: str) -> None:

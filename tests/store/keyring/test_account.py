@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from privpipe.errors import FormatError, GuaranteeError, StoreError
-from privpipe.store.keyring import account_chain as module
 from privpipe.store.keyring.account import Account, Charge, add_up_losses, find_account
 
 
@@ -121,8 +120,8 @@ def test_write__a_kill_between_file_and_name_leaves_no_entry(
     def die(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module.os, "link", die)
-    monkeypatch.setattr(module.os, "unlink", lambda _: None)  # a kill cleans nothing up
+    monkeypatch.setattr(os, "link", die)
+    monkeypatch.setattr(os, "unlink", lambda _: None)  # a kill cleans nothing up
     with pytest.raises(KeyboardInterrupt):
         account.reserve([charge()], "r", None)
     monkeypatch.undo()

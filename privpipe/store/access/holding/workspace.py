@@ -18,18 +18,19 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 
 from privpipe.errors import FormatError, OptionError, StoreError
+from privpipe.store.access.durability import flush_folder
 from privpipe.store.access.holding.lease import LEASES, hold_lease
 from privpipe.store.access.location import (
     MOST_NAME_BYTES,
     check_no_links,
     delete_place,
     delete_tree,
+    keep_bytes,
     list_keys,
     local_path,
     open_store,
     read_bytes,
     shown,
-    write_bytes,
 )
 
 __all__ = [
@@ -230,7 +231,7 @@ def read_state(url: str) -> RunState | None:
 
 def write_state(url: str, state: RunState) -> None:
     """Replace the state, whole."""
-    write_bytes(open_store(workspace_url(url)), STATE, json.dumps(asdict(state)).encode())
+    keep_bytes(workspace_url(url), STATE, json.dumps(asdict(state)).encode())
 
 
 def remove_workspace(url: str) -> None:
@@ -269,6 +270,7 @@ def remove_place(url: str) -> None:
         elif os.path.isdir(path) and not os.path.islink(path):
             hidden = f"{local_path(workspace_url(url))}{REMOVED}{secrets.token_hex(8)}"
             os.rename(path, hidden)
+            flush_folder(os.path.dirname(path))  # or a power cut leaves the name, and no content
         else:
             with suppress(FileNotFoundError):
                 os.unlink(path)
