@@ -151,10 +151,12 @@ def test_serve__another_user_wins_no_port(
             assert listener_owner.find_owners(port) == {os.geteuid()}
             assert not list(Path(served.folder.name).glob("*.key"))
         finally:
+            race.kill()  # first: whatever is closed is free
+            won = race.communicate()[0].split()
             served.close()
     finally:
         race.kill()
-        won = race.communicate()[0].split()
+        race.communicate()
     assert str(port) not in won  # others may be those of other tests, which ended meanwhile
 
 

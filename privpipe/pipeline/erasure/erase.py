@@ -194,9 +194,9 @@ def _carry_out(url: str, journal: dict[str, Any], wanted: Wanted) -> dict[str, A
     drop_erased(url)
     certificate = _certify(journal, traces) | {"state": "done", "ended": now()}
     certificate |= {"after": digest_of(url), "previous": _digest_last(url)}
-    note_erasure(journal["account"], journal["id"], certificate)
-    _write(url, certificate)
-    return certificate
+    kept = dict(note_erasure(journal["account"], journal["id"], certificate))
+    _write(url, kept)
+    return kept
 
 
 def _remove_all(url: str, journal: dict[str, Any], wanted: Wanted) -> Traces:

@@ -18,6 +18,7 @@ from privpipe.store.access.location import (
     keep_bytes,
     list_keys,
     open_store,
+    read_bytes,
     read_many,
     shown,
 )
@@ -62,16 +63,26 @@ def read_exports(account: str) -> list[tuple[str, str]]:
         raise explain_unreachable(url, error) from None
 
 
-def note_erasure(account: str, name: str, certificate: Mapping[str, Any]) -> None:
+def note_erasure(account: str, name: str, certificate: Mapping[str, Any]) -> Mapping[str, Any]:
     """Keep the certificate of an erasure, and note it in the chain.
+
+    Returns
+    -------
+    certificate
+        The one that is kept: that of the first time, where the erasure was killed behind it.
 
     Raises
     ------
     StoreError
         If it cannot be written; FormatError if the chain is damaged.
     """
-    digest = hashlib.sha256(_write(join(account, ERASURES), name, certificate)).hexdigest()
+    url, document = join(account, ERASURES), f"{name}.json"
+    found = read_bytes(open_store(url, read_only=True), document)
+    encoded = found or _write(url, name, certificate)
+    digest = hashlib.sha256(encoded).hexdigest()
     append_link(account, "erasure", {"erasure": name, "certificate": digest})
+    kept: Mapping[str, Any] = json.loads(encoded)
+    return kept
 
 
 def _write(url: str, name: str, content: Mapping[str, Any]) -> bytes:

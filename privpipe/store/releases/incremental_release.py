@@ -316,6 +316,7 @@ def purge_parts(url: str) -> bool:
     """
     if not _is_growing(url):
         return False
+    begun = has_workspace(url)
     with hold_workspace(url):
         found = read_incremental(url)
         left = _list_parts(url)
@@ -328,7 +329,7 @@ def purge_parts(url: str) -> bool:
         if found is None:
             remove_tree(url)
         remove_workspace(url)
-    return bool(left)
+    return begun or bool(left)
 
 
 def _is_growing(url: str) -> bool:
