@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from privpipe.errors import FormatError, StoreError
-from privpipe.store.access import generation_log
+from privpipe.store.access import durability, generation_log
 from privpipe.store.access.generation_log import (
     Generation,
     publish_generation,
@@ -63,7 +63,8 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-STEPS = ("makedirs", "open", "fsync", "link", "unlink", "flush_folder", "write_bytes")
+OWNERS = {"flush_folder": durability, "keep_bytes": generation_log}
+STEPS = ("makedirs", "fsync", "link", "unlink", *OWNERS)
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -75,7 +76,7 @@ def test_publish__killed_at_any_step_shows_one_whole_generation(
     writer goes on from what they see."""
     url = str(tmp_path / "line")
     first = publish_generation(url, "release", {"n": 1}, None)
-    owner = os if hasattr(os, step) and step != "write_bytes" else generation_log
+    owner = OWNERS.get(step, os)
     real = getattr(owner, step)
 
     def dying(*args: object, **named: object) -> object:
@@ -90,7 +91,7 @@ def test_publish__killed_at_any_step_shows_one_whole_generation(
     seen = read_newest(url, "release")
     assert seen is not None
     assert seen.content["n"] in (1, 2)
-    linked = ("link", "unlink", "flush_folder", "write_bytes")
+    linked = ("link", "unlink", *OWNERS)
     assert (seen.content["n"] == 2) == (step in linked and (after or step != "link"))
     following = publish_generation(url, "release", {"n": 3}, seen)
     assert read_newest(url, "release") == following

@@ -22,7 +22,8 @@ import zarr.storage._local
 
 from privpipe.errors import OptionError, StoreError
 from privpipe.pipeline.runs.configuration.run_options import RunOptions
-from privpipe.pipeline.stages import publish
+from privpipe.store.access import location, text
+from privpipe.store.access.durability import keep_file
 from privpipe.store.releases.published import check_release, open_release
 from tests.store.serial_run import (
     make_options,
@@ -69,6 +70,8 @@ class CrashingStorage:
         Does, once it has died, what that change would have left half done; None where nothing.
     before
         Called before each change while nothing has died, with what would tear it.
+    inside
+        Whether a step of a change that counts as a whole is under way.
     """
 
     folder: Path
@@ -79,6 +82,7 @@ class CrashingStorage:
     died: bool = False
     tear: Callable[[], None] | None = None
     before: Callable[[Callable[[], None] | None], None] | None = None
+    inside: bool = False
 
     @property
     def is_dead(self) -> bool:
@@ -88,7 +92,7 @@ class CrashingStorage:
 
     def guard(self, change: Callable[..., Any], *, torn: Callable[..., None] | None = None) -> Any:
         def guarded(path: Any, *args: Any, **kwargs: Any) -> Any:
-            if not str(path).startswith(str(self.folder)):
+            if self.inside or not str(path).startswith(str(self.folder)):
                 return change(path, *args, **kwargs)
             if self.before is not None and not self.is_dead:
                 self.before(None if torn is None else partial(torn, path, *args))
@@ -104,17 +108,26 @@ class CrashingStorage:
 
         return guarded
 
+    def whole(self, change: Callable[..., Any]) -> Callable[..., Any]:
+        """A change of several steps as one."""
+
+        def done(*args: Any, **kwargs: Any) -> Any:
+            self.inside = True
+            try:
+                return change(*args, **kwargs)
+            finally:
+                self.inside = False
+
+        return done
+
     @contextmanager
     def __call__(self) -> Iterator[CrashingStorage]:
         """Patch every way in which store and flows change what is stored."""
         local = zarr.storage._local
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(local, "_put", self.guard(local._put, torn=_tear_object))
-            patch.setattr(
-                publish,
-                "write_file",
-                self.guard(publish.write_file),
-            )
+            for module, tear in ((text, None), (location, _tear_file)):
+                patch.setattr(module, "keep_file", self.guard(self.whole(keep_file), torn=tear))
             patch.setattr(os, "rename", self.guard(os.rename))
             patch.setattr(os, "unlink", self.guard(os.unlink))
             patch.setattr(shutil, "rmtree", self.guard(shutil.rmtree, torn=_tear_tree))
@@ -126,6 +139,13 @@ def _tear_object(path: Path, value: Any, exclusive: bool = False) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     content = value.to_bytes()
     path.with_suffix(f".{'0' * 32}.partial").write_bytes(content[: len(content) // 2])
+
+
+def _tear_file(path: str, content: bytes) -> None:
+    """The same of a file that is kept."""
+    folder, name = os.path.split(path)
+    os.makedirs(folder, exist_ok=True)
+    Path(folder, f".{name}.{'0' * 16}.partial").write_bytes(content[: len(content) // 2])
 
 
 def _tear_tree(path: str, *_: Any) -> None:

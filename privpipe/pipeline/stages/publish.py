@@ -27,7 +27,7 @@ from privpipe.report.pages.published_findings import (
     say_promised,
 )
 from privpipe.sanitizers.utility_summary import UtilitySummary
-from privpipe.store.access.location import join
+from privpipe.store.access.location import drop_unfinished, join
 from privpipe.store.access.text import write_file
 from privpipe.store.arrays.blocks import Receipt
 from privpipe.store.arrays.headers import exists
@@ -102,6 +102,7 @@ def count_unseen(receipts: Mapping[int, Receipt]) -> int | None:
 def write_report(run: Run, findings: Mapping[str, Any]) -> None:
     """Write the audit beside the release-to-be; it holds whether or not that is published."""
     content = json.dumps(findings, indent=1)
+    drop_unfinished(run.report_url)  # of runs that were killed
     write_file(join(run.report_url, "audit.json"), content)
     write_file(join(run.report_url, "audit.md"), write_audit_markdown(findings))
     write_pages(run.report_url, json.loads(content))
