@@ -166,6 +166,10 @@ class Bucket(MemoryFileSystem):
             return _Written(self, path)
         return super()._open(path, mode, **more)
 
+    def cp_file(self, path1: str, path2: str, **more: Any) -> None:
+        """Put what another object holds."""
+        self.pipe_file(path2, self.cat_file(path1))
+
     def rm_file(self, path: str) -> None:
         """Delete an object."""
         key = self._strip_protocol(path)

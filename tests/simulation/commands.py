@@ -41,6 +41,7 @@ from privpipe.store.collections.erasing import Wanted
 from privpipe.store.collections.growing_collection import append_partition
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
 from privpipe.store.keyring import keys
+from privpipe.store.keyring.account import find_account
 from privpipe.store.keyring.keyformat import KeyBinding
 from privpipe.store.sources.reading.source import SourceLayout
 from tests.simulation.bucket import (
@@ -307,7 +308,7 @@ def _backfill(world: World) -> None:
 
 
 def _withdraw(world: World, hours: float) -> None:
-    withdraw_partition(world.at("p.zarr"), "monday", timedelta(hours=hours))
+    withdraw_partition(world.at("p.zarr"), "monday", timedelta(hours=hours), find_account())
 
 
 def _erase(world: World, name: str) -> None:
