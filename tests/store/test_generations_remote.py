@@ -14,7 +14,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("step", ["create_bytes", "write_bytes"])
+@pytest.mark.parametrize("step", ["create_bytes", "keep_bytes"])
 def test_publish__killed_at_any_step_shows_one_whole_generation(
     place: str, monkeypatch: pytest.MonkeyPatch, step: str, after: bool
 ) -> None:
