@@ -507,7 +507,8 @@ def drop_unfinished(url: str) -> None:
 def delete_tree(store: Store, *, keep: str | None = None) -> None:
     """Delete everything in a store, but for keys that begin with `keep`."""
     keys = [key for key in list_keys(store) if keep is None or not key.startswith(keep)]
-    limit = asyncio.Semaphore(MOST_AT_ONCE)
+    # Of files one after the other: a kill leaves those of the end, not any.
+    limit = asyncio.Semaphore(1 if isinstance(store, LocalStore) else MOST_AT_ONCE)
 
     async def delete(key: str) -> None:
         async with limit:
