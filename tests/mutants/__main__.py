@@ -38,6 +38,7 @@ def main() -> int:
     parser.add_argument("--share", type=float, default=1.0, help="of the mutants, drawn")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--match", default="", help="only promises or modules that hold this")
+    parser.add_argument("--without", default="none", help="an area that is left out")
     parser.add_argument("--least", type=float, default=0.95, help="share that must be noticed")
     parser.add_argument("--verbose", action="store_true", help="name those noticed, too")
     given = parser.parse_args()
@@ -45,6 +46,7 @@ def main() -> int:
     for name in LOADED:
         import_module(name)
     found = [one for one in read_mutants() if given.match in f"{one.promise} {one.module}"]
+    found = [one for one in found if one.promise.partition(":")[0] != given.without]
     drawn = random.Random(given.seed).sample(found, max(1, round(given.share * len(found))))
     print(f"{len(drawn)} of {len(found)} mutants, seed {given.seed}", flush=True)
     noticed, planted = Counter[str](), Counter[str]()
