@@ -24,6 +24,8 @@ from privpipe.pipeline import steps
 from privpipe.pipeline.steps import Steps, expect_steps, step
 from privpipe.report.style import render_svg
 
+ROOT = Path(__file__).parents[2]
+
 
 @pytest.mark.parametrize(
     ("runs", "paper", "better", "verdict"),
@@ -204,6 +206,7 @@ def test_run_reproduction__killed_on_real_faces_repeats_nothing(
     command = [sys.executable, "-m", "flows.reproduce"]
     command += ["hamm-genki", "--small", "--data", str(paper_data), "--json"]
     environment = {**os.environ, "PRIVPIPE_CACHE": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    environment["PYTHONPATH"] = str(ROOT)  # a cluster of another test forbids the working folder
     first = subprocess.Popen(
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
