@@ -84,7 +84,7 @@ docs: $(READY)
 # Wheel and sdist in dist-wheels/, with their contents checked.
 dist: $(READY)
 	rm -rf dist-wheels build
-	$(BIN)/uv build --quiet --out-dir dist-wheels .
+	"$(BIN)/uv" $(TRUST) build --quiet --out-dir dist-wheels .
 	$(BIN)/python -m tests.dist_contents dist-wheels
 
 # What a version would be: bumped, built and checked in a copy; tags nothing. VERSION=0.2.0

@@ -146,17 +146,15 @@ def test_serve__another_user_wins_no_port(
     assert race.stdout.readline() == "ready\n"
     try:
         served = serve(120)
-        try:
-            port = served.listener.getsockname()[1]
-            assert listener_owner.find_owners(port) == {os.geteuid()}
-            assert not list(Path(served.folder.name).glob("*.key"))
-        finally:
-            race.kill()  # first: whatever is closed is free
-            won = race.communicate()[0].split()
-            served.close()
+        port = served.listener.getsockname()[1]
+        owners = listener_owner.find_owners(port)
+        keys = list(Path(served.folder.name).glob("*.key"))
     finally:
-        race.kill()
-        race.communicate()
+        race.kill()  # before the server ends: whatever is closed is free
+        won = race.communicate()[0].split()
+    served.close()
+    assert owners == {os.geteuid()}
+    assert not keys
     assert str(port) not in won  # others may be those of other tests, which ended meanwhile
 
 
