@@ -66,10 +66,13 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_refused_run__leaves_nothing_where_readers_look(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_records(f"{place}/records.zarr", make_records(2000))
+    records = make_records(2000)
+    write_records(f"{place}/records.zarr", records | {"copy": records["secret"]})
     url = f"{place}/release.zarr"
     options = make_leaky_options(
-        tmp_path, collection={"path": f"{place}/records.zarr"}, release={"path": url}
+        tmp_path,
+        collection={"path": f"{place}/records.zarr"},
+        release={"path": url, "include": ["copy"]},
     )
     seen: list[list[str]] = []
     judge = release_flow.gate_stage
