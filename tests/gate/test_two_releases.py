@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,7 +97,8 @@ def test_gate__is_closed_where_two_models_differ_by_a_record(
     other = {"name": "null_space", "utility_budget": 0.5, "ridge": 0.01}
     release(tmp_path / "less", method=other)
     complaint = list_complaints(tmp_path / "less")["difference"]
-    assert "another model, learned from records of which up to 0.99" in complaint
+    # An estimate of a sketch whose key is drawn: all but one of 600 records, to its own accuracy.
+    assert re.search(r"another model, learned from records of which up to (0\.99\d*|1) ", complaint)
 
 
 def test_gate__is_closed_where_a_sketch_is_lost(
