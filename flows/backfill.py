@@ -6,6 +6,4 @@ names the same flow where it is installed, `privpipe.flows.deployments`.
 
 from __future__ import annotations
 
-from privpipe.flows.deployments import backfill
-
-__all__ = ["backfill"]
+from privpipe.flows.deployments import backfill as backfill

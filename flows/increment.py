@@ -6,6 +6,4 @@ names the same flow where it is installed, `privpipe.flows.deployments`.
 
 from __future__ import annotations
 
-from privpipe.flows.deployments import increment
-
-__all__ = ["increment"]
+from privpipe.flows.deployments import increment as increment

@@ -171,7 +171,7 @@ if TYPE_CHECKING:
     from privpipe.store.collections.collection import open_collection as open_collection
     from privpipe.store.collections.ingestion.ingest import IngestOptions as IngestOptions
     from privpipe.store.collections.ingestion.ingest import ingest as ingest
-    from privpipe.store.keyring.keys import KeyBinding as KeyBinding
+    from privpipe.store.keyring.keyformat import KeyBinding as KeyBinding
     from privpipe.store.keyring.keys import forget_key as forget_key
     from privpipe.store.keyring.keys import list_keys as list_keys
     from privpipe.store.keyring.keys import make_key as make_key

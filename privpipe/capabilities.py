@@ -14,27 +14,6 @@ import numpy.typing as npt
 
 from privpipe.protocols import FloatArray, IntArray, RecordStream, Shard, ShardSchema
 
-__all__ = [
-    "BoundCounts",
-    "Bounds",
-    "Coordinates",
-    "Counts",
-    "Descends",
-    "FollowsTarget",
-    "Forecast",
-    "Layered",
-    "MakesRecords",
-    "Measures",
-    "MixesRecords",
-    "Preview",
-    "Projects",
-    "Promises",
-    "Reconstructs",
-    "RunsCode",
-    "Spends",
-    "UtilityPromise",
-]
-
 
 @runtime_checkable
 class Measures(Protocol):

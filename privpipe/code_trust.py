@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-__all__ = ["is_trusted", "reading_only", "say_trusted", "trust", "trust_named"]
-
 _TRUSTED: set[str] = set()
 _CONFIGURED: ContextVar[bool] = ContextVar("options are read from a configuration", default=False)
 

@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 
 from privpipe.errors import printable
 
-__all__ = ["described", "facts_of_map"]
-
 C = TypeVar("C", bound=type)
 
 STYLE = "text-align:left;padding:0 1em 0 0;vertical-align:top"

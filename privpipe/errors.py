@@ -28,26 +28,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-__all__ = [
-    "ClusterError",
-    "ConvergenceError",
-    "FormatError",
-    "GateError",
-    "GuaranteeError",
-    "GuessWarning",
-    "IncompleteReleaseError",
-    "InputError",
-    "LeftOutWarning",
-    "MemoryBudgetError",
-    "NumericalError",
-    "OptionError",
-    "PrivacyWarning",
-    "PrivpipeError",
-    "RankError",
-    "StoreError",
-    "printable",
-]
-
 
 def printable(text: str, *, keep: str = "\n\t") -> str:
     """A text in which characters that a terminal obeys or hides are shown by their code.

@@ -18,15 +18,6 @@ import numpy.typing as npt
 from privpipe.errors import InputError
 from privpipe.protocols import Column, IntArray, ShardSchema
 
-__all__ = [
-    "UNKNOWN",
-    "FittedSchema",
-    "Matching",
-    "NamedCodes",
-    "check_numbered_alike",
-    "match_columns",
-]
-
 UNKNOWN = -2
 """Code of a category that a map does not name: one that no profile of a fit has."""
 

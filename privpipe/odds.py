@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["MEANINGLESS", "say_odds"]
-
 MEANINGLESS = math.log(1e6)
 """Epsilon from which on a guess of one in a million may become an even bet: that is no promise."""
 

@@ -15,8 +15,6 @@ from pydantic import ConfigDict, ValidationError, model_validator
 from pydantic.dataclasses import dataclass as options_dataclass
 from pydantic_core import ArgsKwargs, InitErrorDetails, PydanticCustomError
 
-__all__ = ["FORBID", "Options", "admits", "take_plain"]
-
 FORBID = ConfigDict(extra="forbid", hide_input_in_errors=True)
 """Unknown options are refused, and messages do not quote what was given."""
 

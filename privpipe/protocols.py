@@ -15,24 +15,6 @@ import numpy.typing as npt
 
 from privpipe.errors import GuaranteeError, printable
 
-__all__ = [
-    "BoolArray",
-    "Column",
-    "FloatArray",
-    "Guarantee",
-    "IntArray",
-    "Method",
-    "Oracle",
-    "RecordMap",
-    "RecordStream",
-    "Role",
-    "Shard",
-    "ShardSchema",
-    "Shards",
-    "Statistics",
-    "WordArray",
-]
-
 FloatArray = npt.NDArray[np.floating[Any]]
 IntArray = npt.NDArray[np.integer[Any]]
 BoolArray = npt.NDArray[np.bool_]

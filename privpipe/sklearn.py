@@ -26,8 +26,6 @@ from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.names import with_schema
 from privpipe.sanitizers.options import make_options
 
-__all__ = ["RecordSanitizer"]
-
 
 class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # untyped bases
     """Learn a sanitiser of records, and apply it.

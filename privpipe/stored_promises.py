@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from privpipe.errors import GuaranteeError
 from privpipe.protocols import Guarantee
 
-__all__ = ["check_promise"]
-
 ROUNDING = 1e-9
 """Relative, and absolute below 1: what computing a number in another order may change."""
 

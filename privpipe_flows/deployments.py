@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from privpipe.flows.deployments import backfill, increment, release
-
-__all__ = ["backfill", "increment", "release"]
+from privpipe.flows.deployments import backfill as backfill
+from privpipe.flows.deployments import increment as increment
+from privpipe.flows.deployments import release as release

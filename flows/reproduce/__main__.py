@@ -18,8 +18,6 @@ from privpipe.errors import OptionError
 from privpipe.report.console import say, say_raw, tabulate
 from privpipe.store.access.text import write_file
 
-__all__ = ["app", "list_figures", "reproduce_figure"]
-
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 
 

@@ -11,8 +11,6 @@ from flows.reproduce.hamm_accuracies import Accuracies, measure_genki, measure_h
 from flows.reproduce.result import Reproduction, compare_cell
 from privpipe.report.style import MARKERS, ThemeName, finish_figure, new_figure
 
-__all__ = ["plot_accuracies", "present_accuracies", "reproduce_genki", "reproduce_har"]
-
 NOTES = (
     "The paper prints accuracies of the raw records only; its filters are marks in a figure.",
     "Adversaries choose settings by three-fold cross-validation, then train on all records.",

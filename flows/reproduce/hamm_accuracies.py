@@ -40,17 +40,6 @@ from privpipe.sanitizers.minimax.neural_minimax import (
 from privpipe.sanitizers.minimax.ppls import PplsOptions, fit_ppls_filter
 from privpipe.sanitizers.minimax.training.adversaries import AdversaryKind
 
-__all__ = [
-    "Accuracies",
-    "FilterResult",
-    "PaperFigure",
-    "Trial",
-    "draw_har_trial",
-    "measure_genki",
-    "measure_har",
-    "read_genki_trial",
-]
-
 AGAINST_KERNELS: tuple[AdversaryKind, ...] = ("logistic", "kernel")
 """Beyond the paper: trained against a Gaussian kernel too."""
 

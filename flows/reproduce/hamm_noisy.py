@@ -27,8 +27,6 @@ from flows.reproduce.result import Cell, Reproduction, compare_cell
 from privpipe.pipeline.steps import expect_steps, step
 from privpipe.report.style import MARKERS, ThemeName, finish_figure, new_figure
 
-__all__ = ["reproduce_noisy"]
-
 FILTERS = ("pca_pre", "pca_post", "minimax_pre", "minimax_post")
 INVERSE = (0.0, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 """1 / epsilon; 0 is no noise."""

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import platformdirs
 
-__all__ = ["find_folder"]
-
 
 def find_folder(name: str, data: Path, files: tuple[str, ...]) -> Path:
     """Where the steps of a reproduction are kept: another place for other data or another code.

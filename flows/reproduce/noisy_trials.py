@@ -24,8 +24,6 @@ from privpipe.sanitizers.noise.mechanism import plan_mechanism
 from privpipe.sanitizers.noise.noisy_filter import NoisyFilter
 from privpipe.sanitizers.options import make_options
 
-__all__ = ["Choice", "guess_classes", "judge_noisy", "list_choices", "score_choice"]
-
 STARTS = ("rand", "privacy_lds", "least_squares")
 ITERATIONS = 30
 TOLERANCES = {"tolerance": 1e-4, "inner_tolerance": 1e-4}

@@ -21,8 +21,6 @@ from sklearn.svm import SVC
 
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = ["ADVERSARIES", "measure_accuracy", "measure_papers_accuracy"]
-
 FOLDS = 3
 BFGS_STEPS = 50
 Loss = Callable[[FloatArray], tuple[float, FloatArray]]

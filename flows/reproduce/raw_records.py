@@ -14,8 +14,6 @@ from privpipe.attacks.kinds.inference import measure_attacks
 from privpipe.pipeline.steps import expect_steps, step
 from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
 
-__all__ = ["reproduce_raw"]
-
 PAPER = {
     ("GENKI", "expression"): 0.90,
     ("GENKI", "gender"): 0.90,

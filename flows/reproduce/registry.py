@@ -15,8 +15,6 @@ from flows.reproduce.result import Reproduction
 from privpipe.errors import InputError, OptionError
 from privpipe.pipeline.steps import Steps, follow_steps
 
-__all__ = ["FIGURES", "PaperFigure", "run_reproduction"]
-
 Function = Callable[..., Reproduction]
 """Takes the data folder and the number of runs, and what `PaperFigure.small` names."""
 

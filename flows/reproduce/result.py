@@ -19,8 +19,6 @@ from privpipe.report.style import ThemeName
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["CELL_SCHEMA", "Cell", "CellVerdict", "Reproduction", "compare_cell"]
-
 CellVerdict = Literal["agrees", "better", "differs", "not compared"]
 
 CELL_SCHEMA = {

@@ -28,8 +28,6 @@ from privpipe.report.style import ThemeName, theme_panels
 from privpipe.sanitizers.mapping.exponential import fit_exponential_mechanism, keep_symbols
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 
-__all__ = ["reproduce_census"]
-
 CURVE = (0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.11, 0.14, 0.2, 0.3, 0.44)
 ROC_BUDGETS = (0.02, 0.14, 0.44)
 DRAWN = 20_000

@@ -16,17 +16,6 @@ from privpipe.numerics.random.streams import KeyedStream
 from privpipe.protocols import Column, FloatArray, IntArray
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 
-__all__ = [
-    "attack_drawn_records",
-    "correct_information",
-    "logistic_scores",
-    "measure_features",
-    "measure_neighbours",
-    "naive_bayes_scores",
-    "release_counts",
-    "trace_roc",
-]
-
 
 def release_counts(mapping: SparseMapping, counts: FloatArray) -> FloatArray:
     """Expected counts of private value and released symbol, (n_private, n_symbols)."""

@@ -24,8 +24,6 @@ from privpipe.sanitizers.mapping.exponential import (
 )
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 
-__all__ = ["reproduce_movie"]
-
 SHARES = (0.01, 0.02, 0.04, 0.08, 0.13, 0.22)
 ROC_SHARES = (0.04, 0.13, 0.22)
 SUPPORT_SHARE = 0.13

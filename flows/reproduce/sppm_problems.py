@@ -11,15 +11,6 @@ import pandas as pd
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = [
-    "CENSUS_FEATURES",
-    "Population",
-    "count_symbols",
-    "load_census",
-    "load_movies",
-    "make_toy",
-]
-
 CENSUS_FEATURES = {
     "Age": "age",
     "Education": "education",

@@ -15,8 +15,6 @@ from privpipe.sanitizers.mapping.alphabet import Distortion
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 
-__all__ = ["solve_curve", "solve_in_step"]
-
 _WHOLE = ("codes", "pointers", "released")
 _REAL = ("probabilities", "potentials", "history")
 

@@ -21,8 +21,6 @@ from privpipe.sanitizers.mapping.exponential import fit_exponential_mechanism
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 
-__all__ = ["reproduce_synthetic"]
-
 SIZE = 128
 STEPS = (3, 10, 100, 500)
 DIVISORS = (1024, 512, 256, 128, 64, 32)

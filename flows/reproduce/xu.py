@@ -40,22 +40,6 @@ from privpipe.sanitizers.null_space.maps.linear_cleaner import LinearCleaner
 from privpipe.store.sources.opening import open_source
 from privpipe.store.sources.reading.source import Coded, SourceLayout
 
-__all__ = [
-    "LabelTable",
-    "Reading",
-    "Trial",
-    "draw_trial",
-    "has_table",
-    "measure_laplace",
-    "measure_trial",
-    "read_attacked",
-    "read_direct",
-    "read_table",
-    "reproduce_xu_fig4",
-    "reproduce_xu_fig6",
-    "reproduce_xu_fig7",
-]
-
 Choice = Literal["first", "random", "last"]
 
 

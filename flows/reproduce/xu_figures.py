@@ -6,15 +6,6 @@ from collections.abc import Sequence
 
 from flows.reproduce.result import Cell, compare_cell
 
-__all__ = [
-    "DATASETS",
-    "FIGURE_4",
-    "FIGURE_6",
-    "FIGURE_7",
-    "NOTES",
-    "make_cell",
-]
-
 Row = tuple[float, ...]
 
 FIGURE_4: dict[tuple[str, int, int], Row] = {

@@ -20,8 +20,6 @@ from flows.reproduce.xu import (
 from privpipe.errors import InputError
 from privpipe.pipeline.steps import expect_steps, step
 
-__all__ = ["measure_own"]
-
 COLUMNS = (
     "e_utility",
     "e_privacy",

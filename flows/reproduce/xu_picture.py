@@ -12,8 +12,6 @@ from privpipe.report.style import ThemeName
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw_complete_privacy"]
-
 
 def draw_complete_privacy(cells: Sequence[Cell], theme: ThemeName) -> Figure:
     """Complete privacy only: e_privacy spans ten orders of magnitude over the data sets."""

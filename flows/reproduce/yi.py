@@ -26,8 +26,6 @@ from flows.reproduce.yi_tasks import measure_tasks
 from privpipe.pipeline.steps import expect_steps, step
 from privpipe.protocols import FloatArray
 
-__all__ = ["reproduce_figures", "reproduce_school"]
-
 RIDGES = {"ridge": 1e-6, "firm ridge": 0.1}
 """Relative to the size of each feature. Indicators of classes depend on one another: the first
 leaves them almost free, the second decides between models that predict alike."""

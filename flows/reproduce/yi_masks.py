@@ -22,21 +22,6 @@ from privpipe.numerics.masking.masked_regression import Solver, solve_masked_reg
 from privpipe.numerics.masking.missing import solve_scores
 from privpipe.protocols import FloatArray
 
-__all__ = [
-    "Completed",
-    "Masked",
-    "add_noise",
-    "append_ones",
-    "complete",
-    "draw_gaussian",
-    "learn_ridge",
-    "mask",
-    "mask_completed",
-    "measure_eta",
-    "measure_rmse",
-    "project",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Masked:

@@ -18,8 +18,6 @@ from flows.reproduce.yi_masks import Masked, append_ones, complete, mask, mask_c
 from privpipe.pipeline.steps import expect_steps, step
 from privpipe.protocols import BoolArray, FloatArray
 
-__all__ = ["reproduce_synthetic"]
-
 VARIANCES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
 
 TABLES = {

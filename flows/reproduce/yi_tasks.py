@@ -14,8 +14,6 @@ from flows.reproduce.yi_masks import (
 )
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = ["measure_tasks"]
-
 RIDGE = 0.1
 """Of every learner: a task has some eighty records for 26 features that depend on one another."""
 

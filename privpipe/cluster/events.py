@@ -10,8 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Event", "Listener", "ignore"]
-
 
 @dataclass(frozen=True)
 class Event:

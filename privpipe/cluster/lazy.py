@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     import dask.array as da
     import xarray as xr
 
-__all__ = ["StreamOf", "apply_dataset", "apply_lazily"]
-
 StreamOf = Callable[[int, int], RecordStream]
 """Stream of the records `start` to `stop`, such as the method `part` of a keyed stream; that one
 holds a key and works on threads of this process only."""

@@ -11,8 +11,6 @@ import typer
 
 from privpipe.command.app import app
 
-__all__ = ["main"]
-
 INTERRUPTED = 130
 """As shells say of what was stopped by Ctrl-C."""
 

@@ -14,8 +14,6 @@ from privpipe.store.collections.collection import open_collection
 from privpipe.store.keyring.account import Account, Loss, find_account
 from privpipe.store.keyring.sketches import Sketches, Ties
 
-__all__ = ["account_command"]
-
 
 def account_command(url: str, *, as_json: bool, sketch: str | None = None) -> dict[str, Any]:
     """List the losses of every partition, by the digest of its content.

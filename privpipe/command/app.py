@@ -9,8 +9,6 @@ import typer
 from privpipe.command.help import LOOK, RUN, START, HeadedCommands
 from privpipe.store.sources.formats import describe_formats
 
-__all__ = ["app"]
-
 app = typer.Typer(
     name="privpipe",
     cls=HeadedCommands,

@@ -13,8 +13,6 @@ from privpipe.store.access.location import shown
 if TYPE_CHECKING:
     from privpipe.store.collections.ingestion.ingest import IngestOptions
 
-__all__ = ["append_command", "withdraw_command"]
-
 
 def append_command(
     source: str,

@@ -6,8 +6,6 @@ from typing import Any
 
 from privpipe.report.console import say
 
-__all__ = ["certs_command"]
-
 
 def certs_command(folder: str, hosts: tuple[str, ...], days: int, *, renew: bool) -> dict[str, Any]:
     """Make or renew them; see `make_certificates`."""

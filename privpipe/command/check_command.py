@@ -23,8 +23,6 @@ from privpipe.store.access.holding.workspace import read_state
 from privpipe.store.access.location import shown
 from privpipe.store.collections.collection import Collection
 
-__all__ = ["check_command"]
-
 
 def check_command(config: str, *, as_json: bool) -> dict[str, Any]:
     """Check without a cluster; then read a few chunks to explain the budget."""

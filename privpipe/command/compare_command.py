@@ -9,8 +9,6 @@ from privpipe.report.console import say, tabulate
 from privpipe.store.access.location import shown
 from privpipe.store.arrays.headers import companion_url
 
-__all__ = ["compare_command"]
-
 
 def compare_command(config: str, *, as_json: bool) -> dict[str, Any]:
     """Compare the entries of a configuration and show one table."""

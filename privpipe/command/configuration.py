@@ -27,8 +27,6 @@ from privpipe.store.collections.collection import Collection
 from privpipe.store.collections.grown_collection import open_whole_collection
 from privpipe.store.collections.ingestion.write_statistics import read_statistics
 
-__all__ = ["init_command", "schema_command"]
-
 RIDGE = 1e-6
 """Added where features depend on one another; see `NullSpaceOptions`."""
 

@@ -19,8 +19,6 @@ from privpipe.pipeline.serving.prefect_home import blaming_prefect, prepare_pref
 from privpipe.report.audit_text import say_gate, say_verdict
 from privpipe.report.console import say, tabulate
 
-__all__ = ["demo_command"]
-
 ROWS = (
     "raw",
     "raw, strongest adversary",

@@ -12,8 +12,6 @@ from privpipe.errors import ClusterError
 from privpipe.pipeline.serving.prefect_home import blaming_prefect, prepare_prefect
 from privpipe.report.console import say
 
-__all__ = ["deploy_command"]
-
 
 def deploy_command(path: str) -> dict[str, Any]:
     """Deploy: pool, deployments with their schedules, automations that end dead runs.

@@ -15,8 +15,6 @@ from privpipe.store.access.location import shown
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.releases.published import open_release
 
-__all__ = ["diff_command"]
-
 MOST_SHOWN = 40
 """Columns in the table: those that changed most; `--json` has all."""
 

@@ -12,8 +12,6 @@ from privpipe.errors import ClusterError
 from privpipe.pipeline.serving.prefect_home import prepare_prefect
 from privpipe.report.console import say
 
-__all__ = ["doctor_command"]
-
 STYLES = {"ok": "green", "warns": "yellow", "fails": "red"}
 
 

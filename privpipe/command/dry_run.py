@@ -19,8 +19,6 @@ from privpipe.records.chunks import ChunkPlan, predict_chunk_memory
 from privpipe.report.console import say
 from privpipe.store.access.location import shown
 
-__all__ = ["dry_run_command"]
-
 START_SECONDS = 18.0
 """Prefect's in-process server, a local cluster, and what workers import for their first task."""
 

@@ -13,8 +13,6 @@ from privpipe.report.console import say
 from privpipe.store.access.location import local_path, shown
 from privpipe.store.collections.erasing import Wanted
 
-__all__ = ["erase_command"]
-
 
 def erase_command(
     collection: str,

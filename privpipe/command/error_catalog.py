@@ -14,8 +14,6 @@ from pathlib import Path
 import privpipe
 from privpipe import errors
 
-__all__ = ["Situation", "read_catalog"]
-
 RAISED = {
     name: kind
     for name, kind in vars(errors).items()

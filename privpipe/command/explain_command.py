@@ -10,8 +10,6 @@ from privpipe.errors import OptionError
 from privpipe.records.schema import suggest
 from privpipe.report.console import say, tabulate
 
-__all__ = ["explain_command"]
-
 EXIT_CODES = {
     0: "a warning: the command goes on",
     2: "command line or configuration",

@@ -12,8 +12,6 @@ from privpipe.store.keyring.account import find_account
 from privpipe.store.keyring.export_register import note_export
 from privpipe.store.releases.export import export_release
 
-__all__ = ["export_command"]
-
 
 def export_command(release: str, out: str, *, verify: bool, as_json: bool) -> dict[str, Any]:
     """Export and say how many records were written."""

@@ -9,9 +9,6 @@ from privpipe.cluster.workers.boundary import seal
 from privpipe.errors import GuessWarning, LeftOutWarning, PrivacyWarning, PrivpipeError
 from privpipe.report.console import say
 
-__all__ = ["as_ours", "describe_failure", "report_warnings", "show_failure"]
-
-
 OURS = {PrivacyWarning: "privacy", GuessWarning: "guess", LeftOutWarning: "left-out"}
 
 

@@ -27,8 +27,6 @@ from privpipe.pipeline.steps import Steps, follow_steps
 from privpipe.report.console import say, say_raw
 from privpipe.store.access.text import write_file
 
-__all__ = ["frontier_command"]
-
 ADVERSARIES: tuple[tuple[str, ...], ...] = (("logistic",), ("logistic", "kernel"))
 
 

@@ -6,8 +6,6 @@ from typing import Any
 
 from typer.core import TyperGroup
 
-__all__ = ["LOOK", "OTHER", "RUN", "START", "HeadedCommands"]
-
 START, RUN, LOOK, OTHER = "Start", "Run", "Look and share", "More"
 """Headings in their order; commands that name none come last."""
 

@@ -15,15 +15,6 @@ from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
 from privpipe.store.collections.ingestion.write_statistics import Statistics, read_statistics
 from privpipe.store.sources.reading.quantile_bins import BinningLoss
 
-__all__ = [
-    "describe",
-    "describe_binning",
-    "describe_gaps",
-    "ingest_command",
-    "list_counts",
-    "tabulate_schema",
-]
-
 
 def ingest_command(
     source: str, dest: str, options: IngestOptions, *, as_json: bool

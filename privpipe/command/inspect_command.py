@@ -28,8 +28,6 @@ from privpipe.store.models.artifacts import open_model, read_model_header
 from privpipe.store.releases.joined_parts import check_generation
 from privpipe.store.releases.published import check_release
 
-__all__ = ["inspect_command"]
-
 WITHHELD = ("fields", "schema", "arrays")
 
 VERIFIED: dict[Origin, str] = {

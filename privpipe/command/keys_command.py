@@ -15,8 +15,6 @@ from privpipe.store.keyring.keyformat import KeyEntry
 from privpipe.store.keyring.keys import forget_key, list_keys, list_unreadable
 from privpipe.store.keyring.partition_keys import forget_keys
 
-__all__ = ["forget_key_command"]
-
 
 def forget_key_command(name: str, *, as_json: bool) -> dict[str, Any]:
     """Destroy a key, or all keys of a release; without a name list all, never their secrets."""

@@ -12,8 +12,6 @@ from privpipe.report.console import say
 from privpipe.store.access.location import join, shown
 from privpipe.store.arrays.headers import companion_url
 
-__all__ = ["open_command"]
-
 
 def open_command(release: str, *, public: bool, as_json: bool) -> dict[str, Any]:
     """Open the report of a release, or say where it is.

@@ -11,8 +11,6 @@ from typing import Any
 
 from privpipe.report.console import say_raw
 
-__all__ = ["print_document", "printing_to_stderr"]
-
 
 @contextmanager
 def printing_to_stderr() -> Iterator[None]:

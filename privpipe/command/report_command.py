@@ -14,8 +14,6 @@ from privpipe.report.pages.release_page import FORMAT
 from privpipe.store.access.location import join, shown
 from privpipe.store.arrays.headers import companion_url
 
-__all__ = ["report_command"]
-
 
 def report_command(release: str, *, public: bool, as_json: bool) -> dict[str, Any]:
     """Render both pages and name one.

@@ -10,8 +10,6 @@ from privpipe.report.console import say
 from privpipe.store.access.location import shown
 from privpipe.store.arrays.headers import companion_url, exists
 
-__all__ = ["resume_command", "run_command"]
-
 
 def run_command(
     config: str, until: str = "publish", time: str = "", since: str = ""

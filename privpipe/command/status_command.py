@@ -21,8 +21,6 @@ from privpipe.store.collections.erasing import end_exchange
 from privpipe.store.collections.growing_collection import purge_collection
 from privpipe.store.releases.incremental_release import purge_parts
 
-__all__ = ["approve_command", "purge_command", "status_command"]
-
 
 def status_command(release: str, *, as_json: bool) -> dict[str, Any]:
     """Say how far the run of a release is.

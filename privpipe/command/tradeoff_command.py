@@ -20,8 +20,6 @@ from privpipe.store.access.text import write_file
 from privpipe.store.arrays.headers import companion_url, exists
 from privpipe.store.models.artifacts import open_model, write_model
 
-__all__ = ["tradeoff_command"]
-
 
 def tradeoff_command(config: str, n_points: int, out: str, *, as_json: bool) -> dict[str, Any]:
     """Trace the curve of a configuration; points of an interrupted tracing are not solved again.

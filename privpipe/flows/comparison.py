@@ -47,8 +47,6 @@ from privpipe.store.access.location import join, shown
 from privpipe.store.access.text import write_file
 from privpipe.store.arrays.headers import companion_url
 
-__all__ = ["compare_collection", "find_front", "plan_entries"]
-
 FORMAT = 1
 """Version of ``compare.json``."""
 

@@ -24,8 +24,6 @@ from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.collections.ingestion.writing import write_collection
 
-__all__ = ["N_ORIGINALS", "load_scans", "prepare_demo", "write_digits"]
-
 N_ORIGINALS = 1797
 MARK = "demo.toml"
 """Who removes a demo removes it last."""

@@ -11,11 +11,10 @@ from privpipe.protocols import BoolArray, FloatArray, IntArray
 from privpipe.records.holdout import make_split
 from privpipe.records.memory import Records
 from privpipe.report.record_pictures import Row, draw_rows
-from privpipe.sanitizers.null_space.algorithm_1 import NullSpaceCleaner, fit_null_space_cleaner
+from privpipe.sanitizers.null_space.algorithm_1 import fit_null_space_cleaner
+from privpipe.sanitizers.null_space.maps.null_space_cleaner import NullSpaceCleaner
 from privpipe.store.models.artifacts import open_model
 from privpipe.store.releases.published import open_release
-
-__all__ = ["draw_portrait"]
 
 
 def draw_portrait(base: str) -> str:

@@ -24,8 +24,6 @@ from privpipe.pipeline.serving.scheduling.server_address import check_server
 from privpipe.pipeline.serving.scheduling.silenced_output import outlive_reader
 from privpipe.pipeline.serving.watch import Watch
 
-__all__ = ["backfill", "find_logical_time", "increment", "release"]
-
 Stage = Literal["train", "clean", "audit", "publish"]
 
 

@@ -26,8 +26,9 @@ from privpipe.attacks.kinds.attack_plan import plan_attacks
 from privpipe.attacks.kinds.inference import run_attack
 from privpipe.attacks.kinds.verdicts.attack_report import AttackReport, summarise_outcomes
 from privpipe.cluster.executors.executor import Executor
-from privpipe.cluster.passes.judging.evidence_sample import Published, sample_evidence
+from privpipe.cluster.passes.judging.evidence_sample import sample_evidence
 from privpipe.cluster.passes.reduce import ShardedCollection
+from privpipe.cluster.passes.sample_drawing import Published
 from privpipe.errors import InputError, OptionError, PrivpipeError
 from privpipe.pipeline.runs.configuration.run_options import RunOptions
 from privpipe.pipeline.runs.run import digest_options, find_attack_options
@@ -40,8 +41,6 @@ from privpipe.sanitizers.composed.standardiser import fit_standardised, without_
 from privpipe.sanitizers.options import make_options
 from privpipe.store.collections.collection import Collection
 from privpipe.store.models.artifacts import open_model, write_model
-
-__all__ = ["Point", "find_frontier_folder", "measure_frontier", "plan_points", "plot_frontier"]
 
 RAW = "raw"
 

@@ -71,8 +71,6 @@ from privpipe.store.access.location import shown
 from privpipe.store.arrays.blocks import Receipt
 from privpipe.store.releases.release import ReleasePlan
 
-__all__ = ["release_collection", "run_pipeline"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

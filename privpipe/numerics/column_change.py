@@ -8,8 +8,6 @@ import numpy as np
 
 from privpipe.protocols import FloatArray
 
-__all__ = ["ColumnChange"]
-
 
 @dataclass(frozen=True, eq=False)
 class ColumnChange:

@@ -13,8 +13,6 @@ from typing import Any, NoReturn, TypeVar, cast
 
 from privpipe.errors import NumericalError
 
-__all__ = ["can_compile", "njit"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -9,8 +9,6 @@ import numpy.typing as npt
 
 from privpipe.protocols import BoolArray
 
-__all__ = ["find_empty_rows", "find_finite_rows", "keep_rows"]
-
 
 def find_finite_rows(x: npt.NDArray[Any]) -> BoolArray:
     """Which rows hold finite numbers only, (n_rows,).

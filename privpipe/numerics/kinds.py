@@ -16,8 +16,6 @@ import numpy.typing as npt
 from privpipe.errors import GuessWarning
 from privpipe.protocols import FloatArray
 
-__all__ = ["MOST_CODES", "are_classes", "code_classes", "guess_classes", "has_missing"]
-
 MOST_CODES = 64
 """Most different values of integers that are read as classes."""
 

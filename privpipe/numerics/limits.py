@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any
 
-__all__ = ["Figure", "fix_limits", "say_limits", "say_lower", "say_upper", "step_up"]
-
 MOST_DIGITS = 17
 """Significant digits that name a float64."""
 

@@ -12,8 +12,6 @@ import numpy as np
 
 from privpipe.protocols import BoolArray, FloatArray
 
-__all__ = ["bound_rank_error", "exceeds"]
-
 ROUNDINGS = 32.0
 """Multiple of ``n * eps`` that a chain of factorisations and products may lose.
 

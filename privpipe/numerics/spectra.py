@@ -11,14 +11,6 @@ import scipy.linalg as sl
 
 from privpipe.protocols import FloatArray
 
-__all__ = [
-    "count_directions",
-    "fix_signs",
-    "guard_directions",
-    "solve_generalised",
-    "whiten",
-]
-
 RANK = 1e-9
 """Singular values below this share of the largest are rounding."""
 

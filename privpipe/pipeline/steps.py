@@ -19,8 +19,6 @@ from typing import TypeVar
 
 from privpipe.store.access.text import write_file
 
-__all__ = ["Steps", "expect_steps", "follow_steps", "step"]
-
 T = TypeVar("T")
 
 QUIET_SECONDS = 2.0

@@ -6,15 +6,6 @@ from dataclasses import dataclass
 
 from privpipe.errors import MemoryBudgetError
 
-__all__ = [
-    "CHUNKS_PER_TASK",
-    "TARGET_CHUNK_BYTES",
-    "ChunkPlan",
-    "check_memory",
-    "plan_chunk_rows",
-    "predict_chunk_memory",
-]
-
 TARGET_CHUNK_BYTES = 8 * 2**20
 """Bytes of features per chunk: measured best between 4 and 16 MiB with lz4 and bitshuffle."""
 

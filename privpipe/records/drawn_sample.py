@@ -9,8 +9,6 @@ import numpy as np
 
 from privpipe.protocols import IntArray, Shard, WordArray
 
-__all__ = ["DrawnSample", "take_records"]
-
 
 @dataclass(frozen=True, eq=False)
 class DrawnSample:

@@ -15,8 +15,6 @@ import numpy.typing as npt
 
 from privpipe.protocols import BoolArray
 
-__all__ = ["Part", "PartCount", "Split", "make_split"]
-
 Part = Literal["all", "fit", "held_out", "attack", "test"]
 
 

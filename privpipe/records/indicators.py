@@ -8,8 +8,6 @@ import numpy as np
 
 from privpipe.protocols import Column, FloatArray, IntArray
 
-__all__ = ["expand_indicators", "name_indicators"]
-
 
 def expand_indicators(codes: IntArray, columns: Sequence[Column]) -> FloatArray:
     """Indicators of each category of each variable; all zero where a code is missing.

@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 
-__all__ = ["LabelCounts", "Partners"]
-
 MOST_VALUES = 1 << 16
 """Different values of a variable beyond which nothing is said of what it tells."""
 

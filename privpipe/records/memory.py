@@ -27,8 +27,6 @@ from privpipe.records.schema import as_names
 from privpipe.sanitizers.arrays import as_reals
 from privpipe.sanitizers.names import write_category
 
-__all__ = ["Records", "add_sums", "facts_of_shards"]
-
 S = TypeVar("S", bound=Statistics)
 
 

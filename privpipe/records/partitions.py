@@ -14,8 +14,6 @@ from dataclasses import dataclass as plain_dataclass
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-__all__ = ["Partition", "PartitionRun", "cut_by_partition"]
-
 
 @dataclass(frozen=True, config=ConfigDict(hide_input_in_errors=True))
 class Partition:

@@ -14,8 +14,6 @@ from privpipe.fitted_schema import FittedSchema, Matching
 from privpipe.protocols import Column, ShardSchema
 from privpipe.records.partitions import Partition
 
-__all__ = ["MISSING", "CollectionSchema", "Variable", "as_names", "code_dtype", "suggest"]
-
 MISSING = -1
 """Code of a missing value of a categorical variable; NaN is that of a numeric one."""
 

@@ -13,8 +13,6 @@ import numpy.typing as npt
 
 from privpipe.protocols import BoolArray, IntArray
 
-__all__ = ["SubjectCounts", "identify_subjects"]
-
 
 def identify_subjects(values: npt.NDArray[np.generic]) -> IntArray:
     """A whole number per record, equal where the subject is: codes, or the bits of a number."""

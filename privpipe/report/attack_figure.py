@@ -12,8 +12,6 @@ from privpipe.report.style import ThemeName, finish_figure, new_figure
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["plot_group_curve"]
-
 
 def plot_group_curve(
     table: pd.DataFrame,

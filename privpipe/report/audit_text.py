@@ -14,24 +14,6 @@ from privpipe.numerics.limits import say_lower, say_upper
 from privpipe.report.surrogate_text import write_surrogate_markdown
 from privpipe.report.tables import write_table
 
-__all__ = [
-    "name_verdict",
-    "say_attempt",
-    "say_gate",
-    "say_judged",
-    "say_neighbours",
-    "say_places",
-    "say_proof",
-    "say_unknown",
-    "say_unseen",
-    "say_verdict",
-    "say_weaker",
-    "tabulate_places",
-    "tabulate_predictions",
-    "unescape_markdown",
-    "write_audit_markdown",
-]
-
 
 def tabulate_predictions(findings: Mapping[str, Any]) -> pd.DataFrame:
     """One row per variable and way to predict it.

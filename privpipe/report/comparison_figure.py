@@ -10,8 +10,6 @@ from matplotlib.figure import Figure
 from privpipe.errors import InputError
 from privpipe.report.style import MARKERS, ThemeName, finish_figure, new_figure
 
-__all__ = ["plot_trade_off"]
-
 
 def plot_trade_off(
     entries: Sequence[Mapping[str, Any]], *, allowed: float, theme: ThemeName = "light"

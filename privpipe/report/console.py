@@ -17,8 +17,6 @@ from rich.text import Text
 
 from privpipe.errors import printable
 
-__all__ = ["PLAIN", "PlainConsole", "say", "say_raw", "tabulate"]
-
 PLAIN = "PRIVPIPE_PLAIN"
 """Environment variable that asks for output as for a log: no colour, no bar, no lines of tables."""
 

@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["Curve", "Reach", "draw_intervals", "draw_roc"]
-
 WIDTH, LEFT, ROW = 540, 218, 17
 """Of a drawing, of its names, and height of a row, in pixels of the drawing."""
 

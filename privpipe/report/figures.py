@@ -21,16 +21,6 @@ from privpipe.report.style import (
     theme_panels,
 )
 
-__all__ = [
-    "BarPair",
-    "Estimate",
-    "Line",
-    "Point",
-    "plot_bar_panels",
-    "plot_lines",
-    "plot_points",
-]
-
 
 @dataclass(frozen=True)
 class Estimate:

@@ -9,8 +9,6 @@ import numpy as np
 
 from privpipe.protocols import FloatArray
 
-__all__ = ["Row", "draw_rows"]
-
 
 @dataclass(frozen=True, eq=False)
 class Row:

@@ -16,18 +16,6 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-__all__ = [
-    "MARKERS",
-    "THEMES",
-    "Theme",
-    "ThemeName",
-    "finish_figure",
-    "new_figure",
-    "render_png",
-    "render_svg",
-    "theme_panels",
-]
-
 ThemeName = Literal["light", "dark"]
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", "h")

@@ -9,15 +9,6 @@ import pandas as pd
 
 from privpipe.numerics.limits import fix_limits, say_upper
 
-__all__ = [
-    "say_kept",
-    "tabulate_coefficients",
-    "tabulate_controls",
-    "tabulate_hidden",
-    "tabulate_kept",
-    "write_surrogate_markdown",
-]
-
 TableWriter = Callable[..., str]
 """Writes a table as Markdown, with options of `DataFrame.to_markdown`."""
 

@@ -11,8 +11,6 @@ from privpipe.numerics.limits import fix_limits
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["format_limits", "format_number", "summarise_attack_table", "write_table"]
-
 
 def format_number(value: float, digits: int = 3) -> str:
     """A number with a few significant digits; a dash where there is none.

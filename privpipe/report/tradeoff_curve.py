@@ -10,8 +10,6 @@ from matplotlib.figure import Figure
 from privpipe.report.figures import Line, plot_lines
 from privpipe.report.style import ThemeName
 
-__all__ = ["plot_tradeoff"]
-
 _LINES = {
     "upper_bound": "upper confidence bound",
     "plug_in": "on the fitted counts",

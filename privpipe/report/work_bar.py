@@ -19,8 +19,6 @@ from rich.text import Text
 
 from privpipe.report.console import PlainConsole
 
-__all__ = ["WorkBar", "showing"]
-
 FIRST_LINE, NEXT_LINE = 10.0, 30.0
 """Seconds until a log tells how far work is, and between two such lines."""
 

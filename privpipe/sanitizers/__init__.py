@@ -14,10 +14,8 @@ if TYPE_CHECKING:
     from privpipe.sanitizers.method_table import RECORD_MAPS as RECORD_MAPS
     from privpipe.sanitizers.method_table import STATISTICS as STATISTICS
 
-__all__ = ["METHODS", "RECORD_MAPS", "STATISTICS"]
-
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in {"METHODS", "RECORD_MAPS", "STATISTICS"}:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.method_table"), name)

@@ -13,18 +13,6 @@ from privpipe.errors import InputError, LeftOutWarning, OptionError, PrivacyWarn
 from privpipe.numerics.finite import find_finite_rows
 from privpipe.protocols import FloatArray, ShardSchema
 
-__all__ = [
-    "as_finite",
-    "as_predictor",
-    "as_reals",
-    "as_records",
-    "check_finite_records",
-    "check_not_lazy",
-    "check_shards",
-    "check_unweighted",
-    "say_incomplete",
-]
-
 
 def as_predictor(values: npt.ArrayLike, name: str = "predictor") -> FloatArray:
     """A linear operator as a float64 matrix (n_features, n_predictions); one column if flat.

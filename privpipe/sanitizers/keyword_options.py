@@ -14,8 +14,6 @@ from typing import Any, ParamSpec, TypeVar
 
 from pydantic.fields import FieldInfo
 
-__all__ = ["takes_options"]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

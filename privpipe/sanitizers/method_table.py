@@ -9,12 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from privpipe.protocols import Method, RecordMap
-from privpipe.sanitizers import mapping, masking, minimax, noise, null_space
+from privpipe.sanitizers import mapping, masking, minimax, null_space
 from privpipe.sanitizers.composed.chain import Chain
 from privpipe.sanitizers.composed.standardiser import Standardiser
+from privpipe.sanitizers.noise.rows import list_methods
 from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
-
-__all__ = ["METHODS", "RECORD_MAPS", "STATISTICS"]
 
 _FILTERS: dict[str, Method[Any]] = {
     method.name: method
@@ -23,7 +22,7 @@ _FILTERS: dict[str, Method[Any]] = {
 }
 
 METHODS: dict[str, Method[Any]] = _FILTERS | {
-    method.name: method for method in noise.list_methods(_FILTERS)
+    method.name: method for method in list_methods(_FILTERS)
 }
 """Every method by its name in a configuration."""
 

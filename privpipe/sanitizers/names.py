@@ -18,18 +18,6 @@ from privpipe.errors import InputError
 from privpipe.fitted_schema import UNKNOWN, FittedSchema, NamedCodes
 from privpipe.protocols import Column, IntArray, RecordMap, Shards
 
-__all__ = [
-    "by_name",
-    "keep_names",
-    "name_codes",
-    "names_of",
-    "read_codes",
-    "schema_of",
-    "with_names",
-    "with_schema",
-    "write_category",
-]
-
 M = TypeVar("M", bound=RecordMap)
 P = ParamSpec("P")
 

@@ -11,9 +11,6 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from privpipe.errors import OptionError
-from privpipe.option_values import FORBID, Options, admits, take_plain
-
-__all__ = ["FORBID", "Options", "admits", "make_options", "take_plain", "vary_width"]
 
 T = TypeVar("T")
 

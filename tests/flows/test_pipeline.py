@@ -16,7 +16,8 @@ from privpipe.flows.demo import N_ORIGINALS, write_digits
 from privpipe.flows.release_flow import run_pipeline
 from privpipe.records.holdout import make_split
 from privpipe.records.memory import Records
-from privpipe.sanitizers.null_space.algorithm_1 import NullSpaceCleaner, fit_null_space_cleaner
+from privpipe.sanitizers.null_space.algorithm_1 import fit_null_space_cleaner
+from privpipe.sanitizers.null_space.maps.null_space_cleaner import NullSpaceCleaner
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
 from privpipe.store.models.artifacts import open_model
 from privpipe.store.releases.published import open_release

@@ -9,7 +9,8 @@ from typing import NoReturn
 import pytest
 from distributed import Client, LocalCluster
 
-from privpipe.store.keyring.keys import KeyBinding, KeyTicket, make_key, receive_key
+from privpipe.store.keyring.keyformat import KeyBinding
+from privpipe.store.keyring.keys import KeyTicket, make_key, receive_key
 
 BINDING = KeyBinding(source="a" * 64, model="b" * 64, options="c" * 64)
 PARTITION = "d" * 64

@@ -5,8 +5,6 @@ from __future__ import annotations
 from privpipe.attacks.adversaries.evidence import Evidence
 from privpipe.attacks.adversaries.table import ADVERSARIES
 
-__all__ = ["plan_attack_bytes"]
-
 _FIXED_BYTES = 256 << 20
 """Kernel features of one width, a block of bootstrap weights with its sums, and slack."""
 

@@ -16,8 +16,6 @@ from privpipe.attacks.adversaries.table import ADVERSARIES
 from privpipe.attacks.statistics.measures import EXPOSURES
 from privpipe.option_values import Options
 
-__all__ = ["AdversaryName", "AttackOptions", "ScoreName"]
-
 
 class _OfTable:
     """Names of the rows of `ADVERSARIES`, whichever these are when a name is given."""

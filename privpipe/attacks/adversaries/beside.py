@@ -13,8 +13,6 @@ import numpy.typing as npt
 
 from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
 
-__all__ = ["Beside", "code_tasks", "expand_beside", "expand_variables", "standardise"]
-
 INDICATORS = 64
 """Categories of one variable that become indicators: all, or the most frequent."""
 

@@ -7,8 +7,6 @@ import numpy as np
 from privpipe.numerics.compiler import can_compile, njit
 from privpipe.protocols import BoolArray, FloatArray, IntArray, WordArray
 
-__all__ = ["count_exclusive", "scan_products", "sum_by_digit"]
-
 
 def count_exclusive(words: WordArray, other: WordArray, first: int, starts: IntArray) -> IntArray:
     """Ones of the exclusive-or of each row with another, cell by cell.

@@ -28,8 +28,6 @@ from privpipe.attacks.adversaries.problem import (
 from privpipe.attacks.adversaries.ridges import fit_least_squares
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = ["fit_bit_reader", "fit_surroundings_reader"]
-
 KEPT = 32
 """Bits that become features."""
 

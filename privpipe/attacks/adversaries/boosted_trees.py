@@ -17,8 +17,6 @@ from privpipe.attacks.adversaries.problem import (
 )
 from privpipe.protocols import FloatArray
 
-__all__ = ["fit_boosting"]
-
 LEAVES = (6, 31)
 
 TREES = 300

@@ -13,8 +13,6 @@ from privpipe.errors import InputError
 from privpipe.numerics.kinds import code_classes, guess_classes
 from privpipe.protocols import Column, FloatArray, IntArray
 
-__all__ = ["code_column", "code_targets", "expand_codes"]
-
 
 def code_targets(
     confidential: npt.ArrayLike, columns: Sequence[Column] | None

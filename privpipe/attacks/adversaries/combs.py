@@ -17,8 +17,6 @@ import scipy
 from privpipe.attacks.adversaries.bit_counts import sum_by_digit
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = ["Comb", "SumDigit", "find_combs", "find_sum_digits"]
-
 FINE, COARSE = 1 << 19, 1 << 15
 """Places along twice the range of a column, and of a sum of two; fewer beyond `MOST_PLACES`."""
 

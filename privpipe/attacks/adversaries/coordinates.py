@@ -14,8 +14,6 @@ import numpy.typing as npt
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray
 
-__all__ = ["Coordinates", "bound_rows", "measure_coordinates", "measure_sizes"]
-
 _SAMPLE = 4096
 """Records whose singular values decide the rank."""
 

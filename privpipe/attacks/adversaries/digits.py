@@ -9,18 +9,6 @@ import numpy.typing as npt
 
 from privpipe.protocols import FloatArray, IntArray, WordArray
 
-__all__ = [
-    "ABOVE",
-    "BINARY",
-    "FIXED",
-    "MANTISSA",
-    "NEGATIVE",
-    "N_ITEMS",
-    "Digits",
-    "item_of",
-    "measure_digits",
-]
-
 MANTISSA = 52
 """Bits of a mantissa in double precision; released values of less are exact in it."""
 

@@ -31,15 +31,6 @@ from privpipe.errors import InputError
 from privpipe.numerics.finite import find_empty_rows, find_finite_rows
 from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
 
-__all__ = [
-    "Coverage",
-    "Evidence",
-    "GroupCounts",
-    "LeftOut",
-    "join_included",
-    "prepare_evidence",
-]
-
 
 @dataclass(frozen=True)
 class LeftOut:

@@ -8,8 +8,6 @@ from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
 
 from privpipe.attacks.adversaries.problem import Fitted, Problem, decide_with, fit_tuned
 
-__all__ = ["fit_forest"]
-
 TREES = 100
 
 TREES_TRIED = 40

@@ -21,8 +21,6 @@ from privpipe.attacks.adversaries.parities import MOST_FACTORS, find_parities
 from privpipe.attacks.adversaries.problem import Problem, one_hot
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = ["Code", "find_codes"]
-
 SEARCHED = 8192
 """Records that codes are found on, and at most as many as half of those given."""
 

@@ -18,8 +18,6 @@ from privpipe.attacks.adversaries.problem import (
 from privpipe.attacks.adversaries.ridges import train_ridges
 from privpipe.protocols import FloatArray
 
-__all__ = ["LANDMARKS", "WIDTHS", "find_features", "fit_rbf", "measure_kernel", "measure_width"]
-
 WIDTHS = (0.1, 0.3, 1.0, 3.0)
 """Kernel exponents, in units of one over the median squared distance."""
 

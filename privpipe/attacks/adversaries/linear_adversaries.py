@@ -20,14 +20,6 @@ from privpipe.attacks.adversaries.problem import Fitted, Problem, fit_quietly, f
 from privpipe.attacks.adversaries.ridges import freeze_linear
 from privpipe.protocols import FloatArray
 
-__all__ = [
-    "fit_linear_svm",
-    "fit_logistic",
-    "fit_naive_bayes",
-    "rank_by_probability",
-    "train_logistic",
-]
-
 LOGISTIC_RIDGES = (1.0, 1e-2, 1e-4, 1e-6)
 """Weight of half the squared norm against the mean loss (the papers use 1e-6)."""
 

@@ -13,8 +13,6 @@ from privpipe.attacks.adversaries.problem import (
     fit_tuned,
 )
 
-__all__ = ["fit_nearest_neighbours"]
-
 NEIGHBOURS = (1, 5, 15, 50)
 
 

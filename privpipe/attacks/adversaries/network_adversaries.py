@@ -12,8 +12,6 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from privpipe.attacks.adversaries.problem import Fitted, Problem, fit_quietly, fit_tuned
 from privpipe.protocols import FloatArray
 
-__all__ = ["fit_network"]
-
 HIDDEN = 100
 """Units of the hidden layer."""
 

@@ -20,8 +20,6 @@ from privpipe.attacks.adversaries.digits import BINARY, MANTISSA, NEGATIVE, Digi
 from privpipe.numerics.compiler import can_compile
 from privpipe.protocols import BoolArray, FloatArray, IntArray, WordArray
 
-__all__ = ["MOST_FACTORS", "Parity", "find_parities"]
-
 MOST_FACTORS = 5
 """Bits of one parity."""
 

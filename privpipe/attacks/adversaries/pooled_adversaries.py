@@ -18,17 +18,6 @@ from privpipe.attacks.adversaries.problem import Fitted, Problem
 from privpipe.attacks.adversaries.table import ADVERSARIES
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = [
-    "BASES",
-    "Sets",
-    "calibrate",
-    "draw_sets",
-    "log_likelihoods",
-    "pool_statistics",
-    "read_statistics",
-    "train_readers",
-]
-
 Turn = Callable[[FloatArray], FloatArray]
 
 BASES = ("logistic", "quadratic", "boosting", "rbf")

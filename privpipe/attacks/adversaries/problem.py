@@ -16,18 +16,6 @@ from privpipe.attacks.statistics.splits import draw_rows
 from privpipe.errors import ConvergenceError
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = [
-    "Fitted",
-    "Problem",
-    "Trainer",
-    "choose_best",
-    "decide_with",
-    "fit_quietly",
-    "fit_tuned",
-    "measure_tuning",
-    "one_hot",
-]
-
 TIE = 1e-9
 """Two settings whose tuning scores are closer than this are equal: rounding may not choose."""
 

@@ -22,8 +22,6 @@ from privpipe.attacks.adversaries.problem import Fitted, Problem, choose_best, f
 from privpipe.attacks.adversaries.ridges import train_ridges
 from privpipe.protocols import FloatArray
 
-__all__ = ["fit_polynomial", "fit_quadratic"]
-
 SHRINKAGES = (0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99)
 """Share of the common covariance in that of each class."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 import warnings
 
-__all__ = ["QUIET"]
-
 
 class _Quiet:
     """Within, warnings of scikit-learn that a fit did not converge are ignored.

@@ -14,17 +14,6 @@ from privpipe.attacks.adversaries.table import (
     Adversary,
 )
 
-__all__ = [
-    "ALONE",
-    "KNOWS_WANTED",
-    "READS_AROUND",
-    "READS_BITS",
-    "READS_VARIABLE",
-    "TOGETHER",
-    "choose_readers",
-    "find_adversary",
-]
-
 ALONE = "alone: "
 """Begins the name of a source that is one included variable by itself."""
 

@@ -14,8 +14,6 @@ from scipy import linalg
 from privpipe.attacks.adversaries.problem import Fitted, Problem, fit_tuned, one_hot
 from privpipe.protocols import FloatArray
 
-__all__ = ["fit_least_squares", "freeze_linear", "solve_ridges", "train_ridges"]
-
 RIDGES = (1e-9, 1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 """Ridge per record, in units of the mean eigenvalue of the inputs' second moment."""
 

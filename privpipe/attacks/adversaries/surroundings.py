@@ -13,8 +13,6 @@ from privpipe.numerics.finite import find_empty_rows
 from privpipe.numerics.identity.record_hash import identify_records
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 
-__all__ = ["MOST_COLUMNS", "count_surroundings", "describe_surroundings", "expand_surroundings"]
-
 MOST_COLUMNS = 32
 """Released columns that are described, evenly spread over those there are."""
 

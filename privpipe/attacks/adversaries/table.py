@@ -12,8 +12,6 @@ from importlib import import_module
 
 from privpipe.attacks.adversaries.problem import Fitted, Problem
 
-__all__ = ["ADVERSARIES", "AROUND_READER", "BIT_READER", "WANTED_READER", "Adversary"]
-
 
 @dataclass(frozen=True)
 class Adversary:

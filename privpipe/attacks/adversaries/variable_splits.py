@@ -24,12 +24,6 @@ from privpipe.attacks.statistics.folds import (
 from privpipe.attacks.statistics.splits import Split, draw_split
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = [
-    "find_units",
-    "split_groups",
-    "split_records",
-]
-
 
 def split_records(evidence: Evidence, position: int, options: AttackOptions) -> tuple[Split, ...]:
     """The splits for adversaries on single records; their judging records lie apart.

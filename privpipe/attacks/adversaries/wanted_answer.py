@@ -18,8 +18,6 @@ from privpipe.attacks.adversaries.problem import (
 from privpipe.attacks.adversaries.ridges import fit_least_squares
 from privpipe.protocols import FloatArray
 
-__all__ = ["fit_wanted_answer", "tells_something"]
-
 ROUNDS, LEAVES = 40, 8
 
 SHUFFLES = 39

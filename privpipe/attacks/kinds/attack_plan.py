@@ -10,8 +10,6 @@ from privpipe.attacks.kinds.verdicts.judgement import is_of_release
 from privpipe.attacks.kinds.verdicts.outcomes import Attack
 from privpipe.attacks.kinds.verdicts.reach import count_compared
 
-__all__ = ["plan_attacks", "plan_levels"]
-
 
 def plan_attacks(evidence: Evidence, options: AttackOptions) -> tuple[Attack, ...]:
     """Every adversary that suits a variable, against each variable of each source.

@@ -16,8 +16,6 @@ from privpipe.attacks.adversaries.beside import Beside
 from privpipe.errors import InputError
 from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
 
-__all__ = ["ATTACKS", "AttackKind", "Sample", "SaysJson", "list_possible", "run_kind"]
-
 
 @dataclass(frozen=True, eq=False)
 class Sample:

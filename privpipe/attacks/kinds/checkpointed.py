@@ -11,8 +11,6 @@ from privpipe.attacks.statistics.measures import Score
 from privpipe.attacks.statistics.place_sums import PlaceSums
 from privpipe.attacks.statistics.uncertainty.intervals import Interval
 
-__all__ = ["CHECKPOINTED"]
-
 CHECKPOINTED = (
     Answers,
     Attack,

@@ -25,8 +25,6 @@ from privpipe.attacks.kinds.recovery import (
 from privpipe.attacks.statistics.uncertainty.intervals import measure_exact_interval
 from privpipe.protocols import FloatArray
 
-__all__ = ["attack_all_but_one", "attack_two_releases", "attack_with_and_without"]
-
 MOST_TARGETS = 2000
 """Records that are attacked in turn."""
 

@@ -37,17 +37,6 @@ from privpipe.attacks.statistics.splits import Split
 from privpipe.errors import InputError
 from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
 
-__all__ = [
-    "GROUPS",
-    "RAW_GROUPS",
-    "SOURCES",
-    "Pooled",
-    "infer_together",
-    "list_known_sizes",
-    "list_sizes",
-    "name_size",
-]
-
 GROUPS = "groups"
 """Source of the attacks of this kind: records known to be of one group."""
 

@@ -40,8 +40,6 @@ from privpipe.attacks.statistics.roc import sample_curve
 from privpipe.errors import PrivpipeError
 from privpipe.protocols import Column, IntArray
 
-__all__ = ["attack", "measure_attacks", "run_attack", "score_decisions"]
-
 
 def attack(sample: Sample, options: AttackOptions) -> AttackReport:
     """The row "inference" of the kinds of attack."""

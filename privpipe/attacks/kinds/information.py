@@ -24,15 +24,6 @@ from privpipe.protocols import FloatArray, IntArray
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "INFORMATION_SCHEMA",
-    "Information",
-    "InformationReport",
-    "attack",
-    "measure_information",
-    "measure_plug_in",
-]
-
 _SMOOTHING = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 _SHUFFLES = 5
 

@@ -25,8 +25,6 @@ from privpipe.attacks.statistics.uncertainty.intervals import (
     measure_difference_interval,
 )
 
-__all__ = ["KeptUtility", "measure_kept"]
-
 
 @dataclass(frozen=True)
 class KeptUtility:

@@ -21,8 +21,6 @@ from privpipe.attacks.statistics.beyond import compare_class_scores, compare_num
 from privpipe.attacks.statistics.measures import EXPOSURES, Score
 from privpipe.errors import PrivpipeError
 
-__all__ = ["choose_strongest", "measure_curve"]
-
 SHARES = (0.25, 0.5, 1.0)
 
 

@@ -21,9 +21,6 @@ from privpipe.attacks.statistics.uncertainty.intervals import (
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = ["LinkageAttack", "LinkageReport", "attack", "measure_linkage"]
-
-
 MOST_RECORDS = 20_000
 """Records compared at most: every one with many others."""
 

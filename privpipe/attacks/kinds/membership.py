@@ -17,14 +17,6 @@ from privpipe.attacks.statistics.uncertainty.intervals import Interval, measure_
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray
 
-__all__ = [
-    "MembershipReport",
-    "attack",
-    "measure_epsilon_floor",
-    "measure_membership",
-    "measure_surprise",
-]
-
 
 @dataclass(frozen=True)
 class MembershipReport:

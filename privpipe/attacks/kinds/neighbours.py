@@ -22,8 +22,6 @@ from privpipe.attacks.statistics.uncertainty.intervals import Interval
 from privpipe.errors import InputError
 from privpipe.protocols import BoolArray, FloatArray
 
-__all__ = ["EventFloor", "NeighbourReport", "attack", "distinguish_neighbours"]
-
 LEAST_RELEASES = 200
 _QUANTILES = (0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995)
 _LOW_BITS = 6

@@ -12,13 +12,6 @@ from privpipe.attacks.statistics.splits import draw_split
 from privpipe.errors import InputError, OptionError
 from privpipe.protocols import BoolArray, Column, FloatArray
 
-__all__ = [
-    "draw_noise_at_budget",
-    "draw_noise_at_score",
-    "make_equal_noise",
-    "measure_utility_cost",
-]
-
 _SCALES = (1e-3, 1e3)
 _STEPS = 24
 

@@ -37,8 +37,6 @@ from privpipe.attacks.statistics.folds import is_of_groups
 from privpipe.attacks.statistics.measures import Score
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 
-__all__ = ["LEAKS", "choose_planted", "list_leaks", "measure_power"]
-
 SIZES = (0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5)
 """Shares of the records of leaks that need no fit."""
 

@@ -24,9 +24,6 @@ from privpipe.attacks.statistics.uncertainty.intervals import Interval
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = ["Reconstruction", "ReconstructionReport", "attack", "measure_reconstruction"]
-
-
 MOST_RECORDS = 20_000
 """Records compared at most: every one with many others."""
 

@@ -17,15 +17,6 @@ from privpipe.attacks.statistics.uncertainty.intervals import Interval, measure_
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray
 
-__all__ = [
-    "RECOVERED",
-    "RecoveryReport",
-    "count_needed_trials",
-    "find_frame",
-    "measure_cosines",
-    "report_recovery",
-]
-
 RECOVERED = 0.97
 """Cosine from which a direction counts as a record: a relative error of a quarter."""
 

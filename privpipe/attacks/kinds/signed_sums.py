@@ -27,14 +27,6 @@ from privpipe.attacks.kinds.recovery import (
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray
 
-__all__ = [
-    "attack_independent_components",
-    "attack_known_signs",
-    "attack_outlying_record",
-    "attack_tracing",
-    "trace",
-]
-
 MOST_SURROGATES = 20_000
 """Of those given to independent components; more add little to moments of the fourth order."""
 

@@ -20,17 +20,6 @@ from privpipe.attacks.statistics.splits import Split, draw_rows
 from privpipe.errors import ConvergenceError
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = [
-    "Decided",
-    "Trained",
-    "decide_wanted",
-    "draw_tests",
-    "guess_target",
-    "join_decided",
-    "measure_target",
-    "train_adversary",
-]
-
 Decided = tuple[FloatArray, FloatArray]
 """What an adversary says of test records, and how it ranks them."""
 

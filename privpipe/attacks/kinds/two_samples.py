@@ -18,8 +18,6 @@ from privpipe.attacks.kinds.inference import measure_attacks
 from privpipe.errors import InputError
 from privpipe.protocols import Column, FloatArray
 
-__all__ = ["Difference", "TwoSampleReport", "attack", "compare_samples", "measure_losses_of_model"]
-
 MOST_RECORDS = 10_000
 """Records of each sample."""
 

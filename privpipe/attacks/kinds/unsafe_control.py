@@ -17,8 +17,6 @@ from privpipe.attacks.kinds.membership import MembershipReport, measure_membersh
 from privpipe.attacks.kinds.signed_sums import trace
 from privpipe.protocols import FloatArray
 
-__all__ = ["CONTROLS", "run_control"]
-
 MANY_PER_RECORD = 20
 """Surrogates per square of the records whose second moments are to be seen without noise."""
 

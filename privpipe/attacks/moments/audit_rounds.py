@@ -23,8 +23,6 @@ from privpipe.numerics.regression.labels import Coding, code_targets
 from privpipe.numerics.regression.moments import CoMoments, LeastSquares, solve_least_squares
 from privpipe.protocols import FloatArray, Shard, Shards, ShardSchema
 
-__all__ = ["ask_pairs", "ask_raw", "audit_release"]
-
 LITTLE_RIDGE = 1e-6
 """Used only where the raw design is rank-deficient and least squares is not determined."""
 

@@ -14,8 +14,6 @@ from privpipe.errors import InputError
 from privpipe.numerics.regression.labels import name_targets
 from privpipe.protocols import Column, FloatArray
 
-__all__ = ["find_audit"]
-
 VIEWS = {
     "raw": "raw",
     "released": "released",

@@ -13,8 +13,6 @@ from privpipe.errors import InputError
 from privpipe.numerics.regression.moments import CoMoments, LeastSquares
 from privpipe.protocols import FloatArray
 
-__all__ = ["find_coordinates", "fit_linear_attack"]
-
 ROUNDINGS = 32.0
 """A direction counts when its deviation exceeds this many units of rounding."""
 

@@ -23,8 +23,6 @@ from privpipe.numerics.regression.labels import Coding, code_targets, count_targ
 from privpipe.numerics.regression.moments import CoMoments, LeastSquares
 from privpipe.protocols import Column, FloatArray, IntArray, Shard
 
-__all__ = ["AuditPlan", "AuditSums", "PairMoments", "measure_pairs", "summarise_pairs"]
-
 
 @dataclass(frozen=True, eq=False)
 class PairMoments:

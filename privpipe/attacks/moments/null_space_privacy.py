@@ -29,8 +29,6 @@ from privpipe.numerics.regression.labels import Coding, count_targets, name_targ
 from privpipe.numerics.regression.moments import CoMoments, LeastSquares
 from privpipe.protocols import FloatArray, RecordMap, Shards, ShardSchema
 
-__all__ = ["NullSpacePrivacy", "measure_null_space_privacy"]
-
 
 @dataclass(frozen=True)
 class NullSpacePrivacy:

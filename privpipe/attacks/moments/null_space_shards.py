@@ -16,8 +16,6 @@ from privpipe.numerics.regression.labels import Coding
 from privpipe.numerics.regression.moments import CoMoments, LeastSquares
 from privpipe.protocols import FloatArray, RecordMap, Shard, ShardSchema
 
-__all__ = ["Judge", "PrivacySums", "measure_shard", "summarise_released"]
-
 
 @dataclass(frozen=True, eq=False)
 class Judge:

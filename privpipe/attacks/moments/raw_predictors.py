@@ -24,8 +24,6 @@ from privpipe.numerics.regression.moments import (
 from privpipe.numerics.regression.tsqr import Frame, TriangularFactor, solve_triangular
 from privpipe.protocols import FloatArray, Shard, Shards, ShardSchema
 
-__all__ = ["code_confidential", "fit_raw_predictor", "measure_raw", "widen"]
-
 WORST_CONDITION = 1e5
 """Above this condition of the scaled Gram matrix a factor of the design is asked for."""
 

@@ -18,15 +18,6 @@ from privpipe.numerics.regression.labels import code_targets
 from privpipe.numerics.regression.moments import CoMoments
 from privpipe.protocols import FloatArray, Shard, ShardSchema
 
-__all__ = [
-    "CompleteRecords",
-    "SurrogateUtility",
-    "learn",
-    "report_utility",
-    "summarise_pairs",
-    "summarise_tests",
-]
-
 CompleteRecords = Callable[[Shard], tuple[FloatArray, FloatArray]]
 """Features with the bias, and responses, of the records of a shard; NaN where they are missing."""
 

@@ -16,8 +16,6 @@ from privpipe.capabilities import UtilityPromise
 from privpipe.numerics.finite import find_finite_rows, keep_rows
 from privpipe.protocols import FloatArray, Shard, Shards
 
-__all__ = ["UtilityLosses", "audit_utility", "measure_losses"]
-
 IN_CACHE = 1024
 """Records that are measured together: their changes stay near the processor."""
 

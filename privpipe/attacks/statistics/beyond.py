@@ -32,8 +32,6 @@ from privpipe.attacks.statistics.uncertainty.intervals import (
 )
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = ["compare_class_scores", "compare_number_scores"]
-
 WeightedScore = Callable[[FloatArray], FloatArray]
 
 

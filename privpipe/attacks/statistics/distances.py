@@ -8,8 +8,6 @@ import numpy as np
 
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = ["measure_nearest", "measure_ranks"]
-
 _PROBES_AT_ONCE = 1024
 _GALLERY_AT_ONCE = 8192
 _TIE = 1e-9

@@ -12,16 +12,6 @@ from privpipe.attacks.statistics.splits import Split
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = [
-    "FEWEST_IN_CELL",
-    "N_FOLDS",
-    "cut_in_time",
-    "deal_groups",
-    "is_of_groups",
-    "names_groups",
-    "number_stretches",
-]
-
 N_FOLDS = 3
 
 PHASES = 2 * N_FOLDS

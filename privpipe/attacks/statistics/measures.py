@@ -24,23 +24,6 @@ from privpipe.attacks.statistics.uncertainty.intervals import (
 )
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = [
-    "CLASS_SCORES",
-    "EXPOSURES",
-    "NUMBER_SCORES",
-    "Score",
-    "balance_confusion",
-    "halve_numbers",
-    "harmonise_confusion",
-    "measure_advantage",
-    "measure_area",
-    "measure_class_scores",
-    "measure_number_scores",
-    "orient_ranking",
-    "weigh_areas",
-    "weigh_confusion",
-]
-
 EXPOSURES = {"tpr_at_0.001": 0.001, "tpr_at_0.01": 0.01}
 """Scores that are true-positive rates, and at which false-positive rate."""
 

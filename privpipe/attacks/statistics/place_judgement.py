@@ -23,8 +23,6 @@ import numpy as np
 from privpipe.attacks.statistics.place_sums import PlaceSums
 from privpipe.protocols import BoolArray, FloatArray
 
-__all__ = ["PlaceTest", "add_total"]
-
 
 def add_total(sums: PlaceSums) -> PlaceSums:
     """All places as one."""

@@ -17,8 +17,6 @@ import numpy.typing as npt
 
 from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
 
-__all__ = ["PlaceSums", "code_column", "count_codes", "list_contrasts", "sum_place"]
-
 MOST_CLASSES = 32
 """Contrasts of a variable; codes beyond are folded onto these."""
 

@@ -18,8 +18,6 @@ from privpipe.numerics.regression.moments import LeastSquares
 from privpipe.numerics.rounding import exceeds
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 
-__all__ = ["PARTS", "ViewPrivacy", "limit_complete_privacy", "report_privacy", "sum_privacy"]
-
 PARTS = 64
 """Parts of the records whose sums are kept apart: an interval needs the spread between some."""
 

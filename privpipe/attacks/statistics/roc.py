@@ -12,8 +12,6 @@ from privpipe.attacks.statistics.uncertainty.intervals import Interval
 from privpipe.errors import InputError
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 
-__all__ = ["GRID", "RocCurve", "measure_roc", "sample_curve"]
-
 GRID = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
 """False-positive rates at which the curve of an attack is kept."""
 

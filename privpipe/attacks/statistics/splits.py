@@ -9,8 +9,6 @@ import numpy as np
 from privpipe.errors import InputError
 from privpipe.protocols import BoolArray, IntArray
 
-__all__ = ["Split", "draw_rows", "draw_split"]
-
 _TRIALS = 50
 """Orders of the groups tried before a split by group is given up."""
 

@@ -16,8 +16,6 @@ from privpipe.numerics.finite import find_finite_rows
 from privpipe.numerics.identity.record_hash import identify_records
 from privpipe.protocols import IntArray
 
-__all__ = ["find_ties", "has_few_profiles"]
-
 
 def find_ties(
     released: npt.NDArray[np.generic], raw: npt.NDArray[np.generic] | None = None

@@ -26,8 +26,6 @@ from privpipe.cluster.workers.worker_memory import WorkerMemory
 from privpipe.errors import ClusterError, PrivpipeError
 from privpipe.protocols import Oracle, Shard, Statistics, Sums
 
-__all__ = ["DaskExecutor"]
-
 S = TypeVar("S", bound=Statistics)
 
 IN_FLIGHT_PER_THREAD = 3

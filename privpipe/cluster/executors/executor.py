@@ -18,8 +18,6 @@ from privpipe.cluster.workers.worker_memory import WorkerMemory
 from privpipe.protocols import Oracle, Shard, Statistics, Sums
 from privpipe.records.memory import add_sums
 
-__all__ = ["FAN_IN", "Executor", "LocalExecutor", "fold_in_tree"]
-
 S = TypeVar("S", bound=Statistics)
 T = TypeVar("T")
 

@@ -13,8 +13,6 @@ from privpipe.cluster.executors.executor import Executor, LocalExecutor
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.cluster.workers.monitoring.performance import report_performance
 
-__all__ = ["open_executor"]
-
 
 @contextmanager
 def open_executor(

@@ -24,8 +24,6 @@ from privpipe.protocols import Shard, Sums
 from privpipe.records.memory import add_sums
 from privpipe.store.collections.collection import Collection
 
-__all__ = ["Gather", "ResidentOracle"]
-
 T = TypeVar("T")
 
 Gather = Callable[[Sequence[Future[Any]], str], list[Any]]

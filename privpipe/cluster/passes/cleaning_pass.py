@@ -43,17 +43,6 @@ from privpipe.store.keyring.partition_keys import PartitionKeys
 from privpipe.store.models.artifacts import digest_map, open_model
 from privpipe.store.releases.release import ReleasePlan
 
-__all__ = [
-    "CleaningJob",
-    "Nonfinite",
-    "clean_chunks",
-    "clean_collection",
-    "count_receipts",
-    "load_map",
-    "release_records",
-    "treat_nonfinite",
-]
-
 Nonfinite = Literal["fail", "withhold", "impute"]
 Block = dict[str, npt.NDArray[Any]]
 

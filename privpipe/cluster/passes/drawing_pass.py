@@ -23,8 +23,6 @@ from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.partition_keys import PartitionKeys
 from privpipe.store.releases.release import ReleasePlan
 
-__all__ = ["DrawingJob", "draw_surrogates", "sum_chunks"]
-
 
 @dataclass(frozen=True)
 class DrawingJob:

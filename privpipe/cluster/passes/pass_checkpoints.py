@@ -17,8 +17,6 @@ from dask.tokenize import TokenizationError, tokenize
 from privpipe.protocols import Statistics, Sums
 from privpipe.store.access.checkpoints import PartialSum, read_checkpoint, write_checkpoint
 
-__all__ = ["Checkpoints", "KnownAnswers", "KnownSteps", "RunningSum", "remember_whole"]
-
 CHECKPOINTED_SHARE = 1 / 16
 """Of the bytes that a statistic sums up; a larger one is not stored."""
 

@@ -23,8 +23,6 @@ from privpipe.store.arrays.layout import FEATURES, RELEASED, ArrayPlan
 from privpipe.store.collections.collection import Collection
 from privpipe.store.collections.trust.reading import read_columns
 
-__all__ = ["PlaceNotes", "PlacePlan", "find_noted", "read_places"]
-
 MOST_PARTITIONS = 16
 """Partitions in a chunk that are told apart; more have too few records each."""
 

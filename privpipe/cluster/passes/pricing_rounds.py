@@ -34,8 +34,6 @@ from privpipe.protocols import IntArray
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["ClusterPricing", "PricingPlace", "plan_columns"]
-
 PricingPlace = Literal["auto", "cluster", "inline"]
 
 _PAIRS_PER_BLOCK = 2**28

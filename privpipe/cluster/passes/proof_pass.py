@@ -10,8 +10,6 @@ from privpipe.errors import PrivpipeError
 from privpipe.store.collections.collection import Collection
 from privpipe.store.collections.proving import Measured, find_proof, measure_chunks, prove_by_digest
 
-__all__ = ["prove_collection"]
-
 
 def prove_collection(executor: Executor, collection: Collection, url: str) -> Collection:
     """The collection with a proof; nothing is read where it has one.

@@ -25,8 +25,6 @@ from privpipe.protocols import Oracle, Shard, ShardSchema, Statistics, Sums
 from privpipe.store.access.checkpoints import PartialSum
 from privpipe.store.collections.collection import Collection
 
-__all__ = ["ShardedCollection", "summarise_chunks"]
-
 S = TypeVar("S", bound=Statistics)
 
 

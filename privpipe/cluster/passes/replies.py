@@ -24,8 +24,6 @@ from privpipe.numerics.mapping.pricing.pair_pricing import (
 )
 from privpipe.protocols import FloatArray
 
-__all__ = ["Answer", "Reply", "answer_round", "merge_replies", "pack_prices", "unpack_prices"]
-
 Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.unsignedinteger[Any]]
 

@@ -30,8 +30,6 @@ from privpipe.store.arrays.blocks import reading_once
 from privpipe.store.collections.collection import Collection
 from privpipe.store.releases.earlier_release import EarlierRelease
 
-__all__ = ["Drawing", "Published", "draw_chunk", "gather_sample", "keep_chunk", "make_sample_key"]
-
 FEWEST_GROUPS = 64
 """Groups that a sample has room for: a larger share of it is no group's."""
 

@@ -27,8 +27,6 @@ from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.sketches import Sketches, SketchKey
 
-__all__ = ["sketch_collection"]
-
 SAMPLED_CHUNKS = 8
 SAMPLED_ROWS = 4_096
 SAMPLED_VALUES = 1 << 20

@@ -9,8 +9,6 @@ from privpipe.errors import PrivpipeError
 from privpipe.store.arrays.blocks import Receipt
 from privpipe.store.releases.release import ReleasePlan, find_damaged
 
-__all__ = ["find_damaged_chunks"]
-
 RECEIPTS_PER_TASK = 32
 
 

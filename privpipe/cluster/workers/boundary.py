@@ -17,8 +17,6 @@ from typing import Any, ParamSpec, TypeVar
 from privpipe.errors import ClusterError, FormatError, MemoryBudgetError, PrivpipeError, StoreError
 from privpipe.store.access.store_refusals import explain_refusal
 
-__all__ = ["run_sealed", "seal"]
-
 REFUSALS = frozenset(
     getattr(errno, name)
     for name in (

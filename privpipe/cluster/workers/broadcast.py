@@ -14,8 +14,6 @@ from typing import Any
 import dask
 from distributed import Client, Future
 
-__all__ = ["send"]
-
 _PROCESS = secrets.token_hex(4)
 _NUMBERS = itertools.count()
 

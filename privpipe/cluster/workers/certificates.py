@@ -22,14 +22,6 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from privpipe.errors import ClusterError, FormatError, OptionError
 
-__all__ = [
-    "PARTS",
-    "CertificateState",
-    "check_own_certificate",
-    "make_certificates",
-    "read_certificate",
-]
-
 PARTS = ("scheduler", "worker", "client")
 AUTHORITY = "authority"
 AUTHORITY_DAYS = 3650

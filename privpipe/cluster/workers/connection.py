@@ -26,14 +26,6 @@ from privpipe.cluster.workers.versions import check_versions
 from privpipe.cluster.workers.worker_memory import WorkerMemory
 from privpipe.errors import ClusterError, OptionError
 
-__all__ = [
-    "ClusterOptions",
-    "check_address",
-    "check_dashboard",
-    "connect",
-    "measure_workers",
-]
-
 LONGEST_FOLDER = 107 - len("/pymp-12345678/listener-12345678")
 """Bytes: a socket's path has 107 at most (unix(7)), and this is what Python adds."""
 

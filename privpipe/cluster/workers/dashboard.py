@@ -16,17 +16,6 @@ import dask
 
 from privpipe.errors import ClusterError, OptionError
 
-__all__ = [
-    "OFF",
-    "check_dashboard",
-    "check_pages",
-    "close_pages",
-    "find_open_pages",
-    "guard_pages",
-    "is_loopback",
-    "place_of",
-]
-
 OFF = "off"
 """In the place of an address: nothing is served."""
 

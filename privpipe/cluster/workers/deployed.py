@@ -20,8 +20,6 @@ from privpipe.cluster.workers.connection import SETTINGS, WORKER_ENVIRONMENT
 from privpipe.cluster.workers.dashboard import close_pages, guard_pages
 from privpipe.errors import ClusterError, PrivpipeError
 
-__all__ = ["describe_configuration", "prepare_process", "prepare_server", "write_configuration"]
-
 
 def describe_configuration(folder: str) -> dict[str, Any]:
     """Dask's configuration with the certificates of a folder."""

@@ -14,8 +14,6 @@ from typing import Any
 import dask
 from distributed.utils import get_mp_context
 
-__all__ = ["MODULES", "prepare_forking"]
-
 MODULES = (
     "distributed.nanny",
     "numba",

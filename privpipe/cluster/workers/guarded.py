@@ -24,8 +24,6 @@ from privpipe.cluster.workers.forking import prepare_forking
 from privpipe.cluster.workers.monitoring.progress_page import add_page
 from privpipe.errors import ClusterError
 
-__all__ = ["GuardedScheduler", "PagelessScheduler", "PagelessWorker", "start_cluster"]
-
 _HOST = "127.0.0.1"
 
 

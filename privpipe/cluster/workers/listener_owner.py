@@ -19,8 +19,6 @@ from urllib.parse import urlsplit
 
 from privpipe.errors import OptionError
 
-__all__ = ["check_listener", "find_owners", "guard_address", "is_loopback"]
-
 TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 LISTENS = "0A"
 TRUSTED = "PRIVPIPE_TRUSTED_UIDS"

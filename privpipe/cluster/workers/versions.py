@@ -11,8 +11,6 @@ from distributed import Client, WorkerPlugin
 
 from privpipe.errors import ClusterError
 
-__all__ = ["ComparedVersions", "check_versions", "list_shaping_versions"]
-
 SHAPING = ("privpipe", "numpy", "scipy", "zarr", "dask", "distributed", "scikit-learn", "numba")
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["WorkerMemory"]
-
 KEPT_SHARE = 0.4
 """Of a worker's memory: what it keeps of shards. Beyond .6 Dask writes to disk what it holds."""
 

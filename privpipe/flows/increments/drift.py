@@ -22,8 +22,6 @@ from privpipe.protocols import FloatArray
 ROUNDING = 1e-9
 """Of a sum of shares: a share below it is none."""
 
-__all__ = ["Drift", "Reference", "check_drift", "measure_drift"]
-
 
 @dataclass(frozen=True)
 class Reference:

@@ -66,8 +66,6 @@ from privpipe.store.releases.incremental_release import (
 )
 from privpipe.store.releases.release import ReleasePlan, publish_release
 
-__all__ = ["Stages", "release_increment"]
-
 GRACE = timedelta(days=1)
 """Before a part that was replaced is deleted: readers may have it open."""
 

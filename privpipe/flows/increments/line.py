@@ -19,16 +19,6 @@ from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.growing_collection import StoredPartition, read_partitions
 from privpipe.store.releases.incremental_release import part_url
 
-__all__ = [
-    "Line",
-    "check_growing",
-    "check_incremental",
-    "check_part_of",
-    "describe_line",
-    "find_line",
-    "fresh_state",
-]
-
 
 @dataclass(frozen=True)
 class Line:

@@ -8,8 +8,6 @@ from datetime import datetime
 from privpipe.errors import OptionError
 from privpipe.store.collections.growing_collection import StoredPartition
 
-__all__ = ["Scope"]
-
 
 @dataclass(frozen=True)
 class Scope:

@@ -17,8 +17,6 @@ from privpipe.store.releases.incremental_release import (
     read_incremental,
 )
 
-__all__ = ["withdraw_partition"]
-
 
 def withdraw_partition(url: str, name: str, grace: timedelta, account: str) -> tuple[int, int]:
     """Take a partition out of a release, once that is noted.

@@ -21,17 +21,6 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from privpipe.protocols import FloatArray, IntArray, WordArray
 
-__all__ = [
-    "N_GRIDS",
-    "GridFrame",
-    "Overlap",
-    "fit_frame",
-    "match_rows",
-    "measure_overlap",
-    "word_features",
-    "word_values",
-]
-
 N_GRIDS = 4
 """Words of a record, 8 bytes each; a record is known again by any one of them."""
 N_PROJECTIONS = 12

@@ -12,16 +12,6 @@ import numpy as np
 
 from privpipe.protocols import BoolArray, FloatArray, IntArray, WordArray
 
-__all__ = [
-    "choose_mask",
-    "choose_share",
-    "cut_in_parts",
-    "digest_records",
-    "identify_records",
-    "key_words",
-    "rank_records",
-]
-
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 FIRST = np.uint64(0xBF58476D1CE4E5B9)
 DIGESTED = 64

@@ -26,8 +26,6 @@ from privpipe.numerics.mapping.certificate_kernels import (
 )
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = ["MappingCertificate", "certify_mapping"]
-
 _BLOCK = 2**22
 _EPS = 2.0**-52
 _FARTHEST = -745.0

@@ -13,8 +13,6 @@ import numpy as np
 
 from privpipe.numerics.compiler import njit
 
-__all__ = ["sum_block_prices", "sum_code_prices", "sum_line_prices"]
-
 
 @njit(cache=True, nogil=True)
 def sum_block_prices(joint: Any, mass: Any, g: Any, lam: Any, d: Any, eps: Any) -> Any:

@@ -25,8 +25,6 @@ from privpipe.numerics.mapping.problem.extremes import measure_mean_distances
 from privpipe.numerics.mapping.problem.programme import MappingProblem
 from privpipe.protocols import FloatArray
 
-__all__ = ["choose_unit", "divide_budget", "divide_distance"]
-
 _BLOCK_PAIRS = 2**22
 _LEAST, _LARGEST, _WIDEST = 1e-250, 1e250, 1e100
 """Between these float64 has room for products with multipliers and probabilities."""

@@ -17,8 +17,6 @@ import numpy as np
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray
 
-__all__ = ["Block", "Completion", "FixedPointOptions", "solve_completion"]
-
 Stop = Literal["change", "gap", "iterations"]
 
 _ITERATIONS: Stop = "iterations"

@@ -16,15 +16,6 @@ import numpy as np
 
 from privpipe.protocols import BoolArray, FloatArray
 
-__all__ = [
-    "FactorModel",
-    "FactorSums",
-    "expect_pattern",
-    "expect_rows",
-    "fit_covariance",
-    "fit_factors",
-]
-
 FactorSums = tuple[FloatArray, FloatArray, FloatArray, FloatArray, float]
 """Products (p, r, r), cross products (p, r), products of all scores (r, r), squares (p,), and how
 many entries are known."""

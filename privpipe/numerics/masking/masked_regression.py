@@ -22,8 +22,6 @@ from privpipe.numerics.masking.completion import (
 from privpipe.numerics.masking.noise_level import measure_noise, set_penalty
 from privpipe.protocols import FloatArray
 
-__all__ = ["MaskedRegression", "Solver", "keep_model", "solve_masked_regression"]
-
 Solver = Literal["scaled", "literal"]
 
 RESPONSE_SCALE = 0.005

@@ -19,16 +19,6 @@ from privpipe.errors import InputError
 from privpipe.numerics.compiler import njit
 from privpipe.protocols import BoolArray, FloatArray
 
-__all__ = [
-    "LoadingSums",
-    "Loadings",
-    "complete_rows",
-    "fit_loadings",
-    "solve_scores",
-    "sum_pattern",
-    "sum_rows",
-]
-
 LoadingSums = tuple[FloatArray, FloatArray, FloatArray, float]
 """Products and cross products per feature, (p, r, r) and (p, r), products of all scores, (r, r),
 and the sum of the squared errors of what is observed."""

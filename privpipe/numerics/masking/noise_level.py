@@ -8,8 +8,6 @@ import numpy as np
 
 from privpipe.protocols import FloatArray
 
-__all__ = ["measure_noise", "set_penalty"]
-
 SPREAD = 1.05
 """How much wider than the limit of random matrices a bulk of noise may be."""
 

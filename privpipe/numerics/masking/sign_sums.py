@@ -15,8 +15,6 @@ from privpipe.errors import InputError
 from privpipe.numerics.random.draws import draw_signs
 from privpipe.protocols import FloatArray, WordArray
 
-__all__ = ["BLOCK_RECORDS", "plan_grid", "round_to_grid", "sum_with_signs"]
-
 EXACT = 2.0**52
 """Integers up to here, and sums of two of them, are exact in float64."""
 

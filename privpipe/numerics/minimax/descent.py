@@ -15,8 +15,6 @@ from privpipe.numerics.minimax.filters import InputScaling
 from privpipe.numerics.minimax.objective import Evaluation, MinimaxObjective
 from privpipe.protocols import FloatArray
 
-__all__ = ["HISTORY_TAIL", "Descent", "descend_alternating", "descend_quasi_newton"]
-
 HISTORY_TAIL = ("gradient_norm", "inner_gap", "rounds", "bytes", "largest_round_bytes")
 """Last columns of a history."""
 

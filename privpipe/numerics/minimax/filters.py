@@ -14,8 +14,6 @@ import numpy as np
 
 from privpipe.protocols import FloatArray
 
-__all__ = ["DifferentiableFilter", "InputScaling", "LinearFamily"]
-
 Pullback = Callable[[FloatArray], FloatArray]
 
 

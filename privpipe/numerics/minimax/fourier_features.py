@@ -13,11 +13,6 @@ from privpipe.numerics.minimax.filters import Pullback
 from privpipe.numerics.minimax.lifts import OutputMoments
 from privpipe.protocols import FloatArray
 
-__all__ = [
-    "WIDTHS",
-    "FourierFeatures",
-]
-
 WIDTHS = (0.35, 0.7, 1.4)
 """Widths of the kernels, as shares of the usual distance of two records."""
 

@@ -10,8 +10,6 @@ import numpy as np
 
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = ["bound_generalisation_gap"]
-
 
 def bound_generalisation_gap(
     weights: FloatArray, norms: FloatArray, n_scores: IntArray, radius: float, n_records: int

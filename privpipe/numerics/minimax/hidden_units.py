@@ -10,8 +10,6 @@ from privpipe.numerics.minimax.filters import Pullback
 from privpipe.numerics.minimax.lifts import OutputMoments
 from privpipe.protocols import FloatArray
 
-__all__ = ["HiddenUnits", "draw_units"]
-
 
 @dataclass(frozen=True, eq=False)
 class HiddenUnits:

@@ -16,8 +16,6 @@ from privpipe.numerics.minimax.newton import Curvature, HeadSolver
 from privpipe.numerics.regression.logistic import unpack_symmetric
 from privpipe.protocols import FloatArray
 
-__all__ = ["InexactSolver"]
-
 FAR, FEW = 0.1, 8
 """Farther from its minimum than so many nats a head takes a step after so few products."""
 LOOSEST = 0.3

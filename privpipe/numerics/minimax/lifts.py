@@ -15,8 +15,6 @@ import numpy as np
 from privpipe.numerics.minimax.filters import Pullback
 from privpipe.protocols import FloatArray
 
-__all__ = ["Lift", "OutputMoments", "RecordStatistics", "StackedFeatures", "find_turn"]
-
 LEAST_VARIANCE = 1e-6
 """Of a direction, relative to the largest: others are noise to every reader."""
 

@@ -14,8 +14,6 @@ from scipy.special import expit
 from privpipe.numerics.minimax.filters import Pullback
 from privpipe.protocols import BoolArray, FloatArray
 
-__all__ = ["SigmoidFamily", "draw_layers", "measure_autoencoder"]
-
 Layer = tuple[FloatArray, FloatArray]
 
 

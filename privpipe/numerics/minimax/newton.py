@@ -16,8 +16,6 @@ from privpipe.errors import ConvergenceError
 from privpipe.numerics.regression.logistic import unpack_symmetric
 from privpipe.protocols import FloatArray
 
-__all__ = ["Curvature", "HeadSolver"]
-
 ARMIJO = 1e-4
 SLOW = 0.03
 """A step with an old curvature should shrink the gap at least by this factor."""

@@ -17,8 +17,6 @@ from privpipe.numerics.minimax.fourier_features import WIDTHS, measure_distance
 from privpipe.numerics.minimax.lifts import OutputMoments
 from privpipe.protocols import FloatArray
 
-__all__ = ["NystroemFeatures", "sum_by_landmark"]
-
 JITTER = 1e-8
 """Added to the landmarks' own kernel, whose diagonal is 1: near ones leave it singular."""
 

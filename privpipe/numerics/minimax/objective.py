@@ -17,14 +17,6 @@ from privpipe.numerics.minimax.inexact_newton import InexactSolver
 from privpipe.numerics.minimax.newton import Curvature, HeadSolver
 from privpipe.protocols import FloatArray
 
-__all__ = [
-    "Answer",
-    "Evaluation",
-    "MinimaxObjective",
-    "Question",
-    "SmoothMaximum",
-]
-
 MAX_ROUNDS = 200
 MAX_CHORDS = 3
 QUADRATIC = 0.01

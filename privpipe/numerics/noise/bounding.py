@@ -15,8 +15,6 @@ from privpipe.errors import OptionError
 from privpipe.numerics.random.elementary import compiled
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = ["Bound", "Norm", "bound_records", "measure_norms"]
-
 Bound = Literal["hard", "soft", "normalise"]
 Norm = Literal["l1", "l2"]
 

@@ -22,8 +22,6 @@ from privpipe.errors import OptionError
 from privpipe.numerics.random.elementary import compiled
 from privpipe.protocols import BoolArray, IntArray, RecordStream, WordArray
 
-__all__ = ["DiscreteLaplaceNoise"]
-
 PURPOSE, FURTHER = "discrete", "discrete further"
 """Words of every value, and the further bits of lanes that the first eight leave undecided."""
 

@@ -20,8 +20,6 @@ from privpipe.numerics.noise.knorm_exact import round_exactly
 from privpipe.numerics.random.elementary import compiled, exponential_of, sine_cosine_of
 from privpipe.protocols import BoolArray, IntArray, RecordStream, WordArray
 
-__all__ = ["KNormNoise"]
-
 PURPOSE, FURTHER = "knorm", "knorm further"
 """Words of every record, and the further bits of the rare ones that need them."""
 

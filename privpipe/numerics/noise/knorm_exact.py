@@ -14,8 +14,6 @@ from typing import Any
 from mpmath.ctx_iv import MPIntervalContext
 from mpmath.libmp import to_int
 
-__all__ = ["round_exactly"]
-
 SPARE = 64
 """Bits of working precision beyond those of the uniforms."""
 

@@ -18,8 +18,6 @@ from privpipe.numerics.noise.bounding import Norm
 from privpipe.numerics.random.elementary import compiled
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = ["COARSEST", "FINEST", "Lattice", "plan_grid"]
-
 FINEST, COARSEST = 2.0**-20, 2.0**-10
 """Steps allowed, in units of the ball's radius."""
 

@@ -11,8 +11,6 @@ import numpy as np
 from privpipe.numerics.random.elementary import compiled
 from privpipe.protocols import FloatArray
 
-__all__ = ["project_in_order"]
-
 _LANES = 4
 """Records that share a pass over the weights."""
 

@@ -30,15 +30,6 @@ from privpipe.numerics.null_space.rounding_bounds.rounding_margin import Roundin
 from privpipe.numerics.null_space.shrinkage import FEW, shrink_by_rule
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 
-__all__ = [
-    "Cleaned",
-    "LinearForm",
-    "clean_block",
-    "clean_with_kernel",
-    "clean_with_numpy",
-    "reconstruct_records",
-]
-
 KERNEL_VALUES = 2**18
 """From this many values in a block on compiling pays."""
 

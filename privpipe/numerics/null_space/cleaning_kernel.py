@@ -23,8 +23,6 @@ from privpipe.numerics.null_space.kernel_shrinking import SHRINKING, STRICT, wri
 from privpipe.numerics.null_space.kernel_store import compile_text
 from privpipe.protocols import FloatArray
 
-__all__ = ["TILE", "UNREPRESENTABLE", "WRONG", "align_rows", "make_kernel", "make_lift"]
-
 UNREPRESENTABLE, WRONG = 1, 2
 """What a kernel says of a record beside 0: its margin is too wide; it is not finite."""
 

@@ -9,8 +9,6 @@ from privpipe.numerics.regression.moments import CoMoments, measure_scale
 from privpipe.numerics.rounding import bound_rank_error
 from privpipe.protocols import FloatArray
 
-__all__ = ["solve_erasure"]
-
 
 def solve_erasure(moments: CoMoments, n_features: int) -> tuple[FloatArray, FloatArray]:
     """The smallest change of records that leaves their targets uncorrelated with them.

@@ -13,8 +13,6 @@ from privpipe.errors import InputError, RankError
 from privpipe.numerics.rounding import bound_rank_error
 from privpipe.protocols import FloatArray
 
-__all__ = ["factor_predictor", "lift_likely", "make_unique"]
-
 SAME_SINGULAR_VALUE = 1e-9
 """Singular values this close, relative to the largest, share one subspace."""
 

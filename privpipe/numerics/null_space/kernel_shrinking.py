@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-__all__ = ["SHRINKING", "STRICT", "write_smallest"]
-
 STRICT: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 _strict = njit(nogil=True, error_model="numpy")
 

@@ -25,8 +25,6 @@ from typing import Any
 import numba
 from platformdirs import user_cache_dir
 
-__all__ = ["compile_text", "find_folder", "is_private"]
-
 ROOM = 64 * 2**20
 """Free bytes below which nothing is kept: a full disk must not end a run."""
 

@@ -12,8 +12,6 @@ import numpy.typing as npt
 from privpipe.errors import InputError, OptionError
 from privpipe.protocols import FloatArray
 
-__all__ = ["check_budget", "solve_augmented_knapsack", "spent_before"]
-
 
 def solve_augmented_knapsack(gain: FloatArray, cost: FloatArray, budget: float) -> FloatArray:
     """Choose how much of each component to remove within a utility budget.

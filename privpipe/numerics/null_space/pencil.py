@@ -12,8 +12,6 @@ import numpy as np
 from privpipe.numerics.null_space.factorisation import make_unique
 from privpipe.protocols import FloatArray
 
-__all__ = ["diagonalise_printed", "order_by_gain", "tilt_lift"]
-
 SAME_RANGE = 1e-10
 """Directions smaller than this, relative to the largest, are rounding."""
 

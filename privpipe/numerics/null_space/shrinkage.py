@@ -15,16 +15,6 @@ import numpy as np
 from privpipe.numerics.null_space.knapsack import spent_before
 from privpipe.protocols import FloatArray
 
-__all__ = [
-    "FEW",
-    "RULES",
-    "Rule",
-    "shrink_by_rule",
-    "shrink_coordinates",
-    "shrink_evenly",
-    "shrink_in_order",
-]
-
 Rule = Literal["greedy", "in_order", "kkt"]
 RULES: tuple[Rule, ...] = ("greedy", "in_order", "kkt")
 """Names of the rules; the compiled kernel knows them by their place."""

@@ -12,8 +12,6 @@ from privpipe.errors import InputError
 from privpipe.numerics.random.elementary import compiled
 from privpipe.protocols import FloatArray, IntArray, WordArray
 
-__all__ = ["CategoryTable", "draw_categories", "tabulate_categories"]
-
 _SUM_TOLERANCE = 1e-9
 _RUN = 512
 

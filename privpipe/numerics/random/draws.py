@@ -19,18 +19,6 @@ from privpipe.numerics.random.elementary import compiled, exponential_of, sine_c
 from privpipe.numerics.random.streams import TILE_WORDS
 from privpipe.protocols import FloatArray, IntArray, WordArray
 
-__all__ = [
-    "draw_exponential",
-    "draw_gamma",
-    "draw_laplace",
-    "draw_normal",
-    "draw_signs",
-    "draw_uniform",
-    "gamma_words",
-    "normal_words",
-    "sign_words",
-]
-
 _EIGHTH_TURN = math.pi / 4 * 2.0**-61
 _RUN = 2048
 

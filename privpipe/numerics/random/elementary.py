@@ -14,8 +14,6 @@ import numpy as np
 
 from privpipe.numerics.compiler import njit
 
-__all__ = ["compiled", "exponential_of", "sine_cosine_of"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

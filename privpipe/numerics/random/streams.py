@@ -19,16 +19,6 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from privpipe.errors import OptionError
 from privpipe.protocols import IntArray, RecordStream, WordArray
 
-__all__ = [
-    "KEY_BYTES",
-    "MAX_RECORDS",
-    "MAX_WORDS",
-    "TILE_WORDS",
-    "JoinedStream",
-    "KeyedStream",
-    "ScopedStream",
-]
-
 KEY_BYTES = 32
 MAX_RECORDS = 2**63
 """Record numbers of a partition are below this; a signed 64-bit integer holds them."""

@@ -13,8 +13,6 @@ import numpy as np
 
 from privpipe.protocols import Column, FloatArray
 
-__all__ = ["Coding", "code_targets", "count_targets", "name_targets"]
-
 Coding = Literal["zero_one", "plus_minus"]
 
 

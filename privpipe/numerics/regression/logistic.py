@@ -13,18 +13,6 @@ import numpy as np
 
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = [
-    "bound_softmax_curvature",
-    "make_class_basis",
-    "measure_entropy",
-    "measure_softmax",
-    "measure_squares",
-    "multiply_softmax_curvature",
-    "pack_symmetric",
-    "sum_softmax_curvature",
-    "unpack_symmetric",
-]
-
 
 @cache
 def make_class_basis(n_classes: int) -> FloatArray:

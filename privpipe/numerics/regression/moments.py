@@ -15,15 +15,6 @@ from privpipe.errors import InputError, OptionError, RankError
 from privpipe.numerics.rounding import bound_rank_error
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = [
-    "CoMoments",
-    "LeastSquares",
-    "check_ridge",
-    "measure_scale",
-    "rank_error",
-    "solve_least_squares",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class CoMoments:

@@ -17,8 +17,6 @@ from privpipe.numerics.regression.moments import LeastSquares, check_ridge, rank
 from privpipe.numerics.rounding import bound_rank_error
 from privpipe.protocols import FloatArray
 
-__all__ = ["Frame", "TriangularFactor", "solve_triangular"]
-
 
 @dataclass(frozen=True, eq=False)
 class Frame:

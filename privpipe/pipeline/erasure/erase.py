@@ -58,8 +58,6 @@ from privpipe.store.releases.incremental_release import (
     read_incremental,
 )
 
-__all__ = ["BEYOND", "ErasureOptions", "erase_records", "plan_erasure"]
-
 BEYOND = (
     "the source that the collection was ingested from",
     "backups, snapshots, versions that a bucket keeps, and blocks that a disk has not used again",

@@ -37,8 +37,6 @@ from privpipe.store.releases.incremental_release import (
     read_incremental,
 )
 
-__all__ = ["Trace", "Traces", "find_traces"]
-
 What = Literal["release", "parts", "model", "report", "workspace", "export"]
 COMPANION = re.compile(r"\.([0-9a-f]{8}\.)?(?P<kind>model\.zarr|report|tradeoff|compare)(\..*)?")
 

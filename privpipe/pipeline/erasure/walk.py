@@ -21,8 +21,6 @@ from privpipe.errors import PrivpipeError
 from privpipe.store.access.location import join, list_keys, local_path, open_store, read_bytes
 from privpipe.store.arrays.layout import ROOT_DOCUMENT
 
-__all__ = ["Found", "find_ours", "list_siblings", "owner_of", "read_attributes", "read_export"]
-
 WORKSPACE = re.compile(r"\.(?P<name>.+?)\.privpipe(\.removed-[0-9a-f]+)?")
 GENERATIONS = "generations"
 

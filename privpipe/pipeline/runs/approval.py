@@ -14,8 +14,6 @@ from privpipe.pipeline.runs.run import now
 from privpipe.store.access.holding.workspace import hold_workspace, read_state, workspace_url
 from privpipe.store.access.location import open_store, read_bytes, shown, write_bytes
 
-__all__ = ["approve_release", "read_approval", "write_case"]
-
 CASE, APPROVAL = "gate.json", "approval.json"
 
 

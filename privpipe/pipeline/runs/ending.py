@@ -9,8 +9,6 @@ from privpipe.pipeline.runs.run import Run
 from privpipe.report.audit_text import say_gate, say_judged, say_verdict
 from privpipe.store.access.location import shown
 
-__all__ = ["say_end"]
-
 
 def say_end(run: Run, findings: Mapping[str, Any]) -> Iterator[str]:
     """Lines in the columns of the stages above them."""

@@ -14,8 +14,6 @@ from privpipe.store.access.mounts import find_loss
 from privpipe.store.keyring.account import find_account
 from privpipe.store.keyring.keyfiles import key_folder
 
-__all__ = ["check_lasting", "is_promised_across_runs", "list_fleeting"]
-
 
 def check_lasting(options: RunOptions) -> None:
     """Refuse a promise that holds across runs where nothing is kept across them.

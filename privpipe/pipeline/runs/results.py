@@ -18,8 +18,6 @@ from privpipe.store.arrays.headers import companion_url
 if TYPE_CHECKING:  # it imports Prefect, and a failed check should not have to wait for that
     from privpipe.pipeline.serving.watch import Watch
 
-__all__ = ["read_results", "write_failure", "write_results"]
-
 
 def write_results(
     release_url: str, watch: Watch | None, outcome: str, error: Exception | None = None

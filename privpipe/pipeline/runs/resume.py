@@ -13,8 +13,6 @@ from privpipe.store.arrays.headers import exists, read_header, read_kind
 from privpipe.store.collections.collection import Collection
 from privpipe.store.collections.source_version import read_source_version
 
-__all__ = ["begin_or_resume", "check_unchanged", "is_published", "reach_stage"]
-
 
 def is_published(options: RunOptions, collection: Collection) -> bool:
     """Whether the release exists already, made of this source by this configuration.

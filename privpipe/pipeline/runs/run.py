@@ -29,17 +29,6 @@ from privpipe.store.arrays.headers import companion_url, exists
 from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.attempt_register import Attempt, share_level
 
-__all__ = [
-    "Run",
-    "cluster_options",
-    "digest_options",
-    "find_attack_options",
-    "find_fitted",
-    "list_versions",
-    "make_run_id",
-    "now",
-]
-
 
 @dataclass(frozen=True)
 class Run:

@@ -17,8 +17,6 @@ from privpipe.errors import OptionError
 from privpipe.pipeline.runs.configuration.run_options import RunOptions
 from privpipe.pipeline.runs.run import find_code
 
-__all__ = ["confirm_code", "list_unrun", "remember_code"]
-
 FOLDER, NAMED = "PRIVPIPE_TRUSTED_CODE", "PRIVPIPE_TRUST"
 N_DIGITS = 64
 

@@ -15,15 +15,6 @@ from platformdirs import user_data_path
 
 from privpipe.errors import ClusterError, PrivpipeError
 
-__all__ = [
-    "blaming_prefect",
-    "end_orphans",
-    "is_server",
-    "own_home",
-    "prepare_prefect",
-    "servers_in",
-]
-
 SETTINGS = {
     # The in-process server needs minutes on a small and busy machine; 20 s is the default.
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "300",

@@ -25,8 +25,6 @@ from privpipe.pipeline.serving.prefect_home import is_server, own_home, servers_
 from privpipe.pipeline.serving.scheduling.unread_results import refuse_stored_results
 from privpipe.pipeline.serving.server_process import Served, serve
 
-__all__ = ["KEPT_RUNS", "Terminated", "own_server", "prune_database"]
-
 KEPT_RUNS = 50
 """Newest flow runs that stay in the database, about 80 kB each."""
 

@@ -15,8 +15,6 @@ from privpipe.cluster.workers.monitoring.progress import (
     find_stage,
 )
 
-__all__ = ["ProgressKeeper"]
-
 
 class ProgressKeeper:
     """Adds up events; a listener of executors.

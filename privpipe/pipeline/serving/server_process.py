@@ -21,8 +21,6 @@ from tempfile import TemporaryDirectory
 from privpipe.cluster.workers.certificates import make_certificates
 from privpipe.errors import ClusterError
 
-__all__ = ["Served", "serve"]
-
 PAUSE = 0.1
 """Seconds between two looks at whether the server answers."""
 

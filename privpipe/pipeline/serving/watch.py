@@ -22,8 +22,6 @@ from privpipe.pipeline.serving.scheduling.structured_log import Telling
 from privpipe.report.console import PlainConsole
 from privpipe.report.work_bar import WorkBar
 
-__all__ = ["SHOW_EVERY", "Watch"]
-
 SHOW_EVERY = 0.5
 """Seconds between two messages to the scheduler."""
 

@@ -12,8 +12,6 @@ from privpipe.store.keyring.account import find_account
 from privpipe.store.keyring.attempt_register import note_attempt
 from privpipe.store.releases.release import ReleasePlan, digest_receipts, read_ledger
 
-__all__ = ["begin_attempt"]
-
 
 def begin_attempt(run: Run, plan: ReleasePlan) -> Run:
     """The run as this attempt, noted before anything of it is judged.

@@ -34,8 +34,6 @@ from privpipe.store.collections.collection import Collection
 from privpipe.store.models.artifacts import open_model
 from privpipe.store.releases.release import ReleasePlan
 
-__all__ = ["audit_losses", "audit_stage"]
-
 WIDEST_GAP = 1 / 40
 """Of the budget's root, between what the audit finds and what the receipts say."""
 

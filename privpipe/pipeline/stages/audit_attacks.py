@@ -18,7 +18,7 @@ from privpipe.attacks.kinds.verdicts.attack_report import AttackReport
 from privpipe.capabilities import FollowsTarget
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.judging.attack_tasks import distribute_attacks
-from privpipe.cluster.passes.judging.evidence_sample import Published, sample_evidence
+from privpipe.cluster.passes.judging.evidence_sample import sample_evidence
 from privpipe.cluster.passes.judging.kind_sample import (
     KindSources,
     attack_kind,
@@ -28,7 +28,7 @@ from privpipe.cluster.passes.judging.kind_sample import (
 )
 from privpipe.cluster.passes.judging.target_proof import TargetModel
 from privpipe.cluster.passes.pass_checkpoints import Checkpoints
-from privpipe.cluster.passes.sample_drawing import Drawing, make_sample_key
+from privpipe.cluster.passes.sample_drawing import Drawing, Published, make_sample_key
 from privpipe.errors import InputError, MemoryBudgetError, PrivpipeError, StoreError
 from privpipe.numerics.limits import say_limits
 from privpipe.pipeline.runs.run import Run, find_attack_options
@@ -41,8 +41,6 @@ from privpipe.store.keyring.keys import list_keys
 from privpipe.store.models.artifacts import open_model
 from privpipe.store.releases.earlier_release import EarlierRelease
 from privpipe.store.releases.release import ReleasePlan
-
-__all__ = ["attack_release", "find_other_draws", "plan_samples", "tell_drift"]
 
 DRIFT = 0.1
 """Advantage at telling the release from the judged records above which drift is a warning."""

@@ -12,8 +12,6 @@ from privpipe.store.arrays.blocks import read_block
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.releases.release import ReleasePlan
 
-__all__ = ["is_constant"]
-
 
 def is_constant(run: Run, plan: ReleasePlan) -> bool:
     """Whether no released feature or attribute has two values; reads until one has.

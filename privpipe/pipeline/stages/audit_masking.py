@@ -60,8 +60,6 @@ from privpipe.store.collections.collection import Collection
 from privpipe.store.releases.earlier_surrogates import EarlierSurrogates
 from privpipe.store.releases.release import ReleasePlan
 
-__all__ = ["NOT_PROTECTED", "audit_masking"]
-
 NOT_PROTECTED = (
     "single records: the coefficients are exact, so that whoever knows all other records solves "
     "for the one that is left, whatever the number of surrogates",

@@ -17,8 +17,6 @@ from privpipe.pipeline.stages.train import Trained
 from privpipe.protocols import FloatArray, RecordMap
 from privpipe.store.models.artifacts import open_model
 
-__all__ = ["audit_neighbours"]
-
 N_RELEASES = 20_000
 """Of either record: a floor within a tenth of a promise of 1."""
 

@@ -21,8 +21,6 @@ from privpipe.store.access.location import join
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.releases.release import ReleasePlan
 
-__all__ = ["audit_places", "check_places", "plan_places", "say_place"]
-
 GROUPS = (8, 64)
 """Neighbouring chunks that are judged together as well, for chunks of few records."""
 

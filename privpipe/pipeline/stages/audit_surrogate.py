@@ -33,8 +33,6 @@ from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.collections.collection import Collection
 from privpipe.store.releases.release import ReleasePlan
 
-__all__ = ["MOST_RECORDS", "audit_surrogate", "draw_sides", "gather_shard"]
-
 MOST_RECORDS = 20_000
 """Records of each side that are compared: every one with all of the sample of the release."""
 

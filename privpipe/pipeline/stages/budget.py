@@ -15,8 +15,6 @@ from privpipe.protocols import FloatArray, Shard
 from privpipe.records.memory import Records
 from privpipe.store.collections.collection import Collection
 
-__all__ = ["BudgetMeaning", "explain_budget", "find_constants", "read_sample"]
-
 SHARES = (0.001, 0.01, 0.05)
 """Shares of the variance that are suggested as budgets."""
 

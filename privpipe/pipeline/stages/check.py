@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from privpipe.cluster.passes.sample_drawing import GROUP_SLACK
-from privpipe.cluster.workers.connection import check_address, check_dashboard
+from privpipe.cluster.workers.connection import check_address
+from privpipe.cluster.workers.dashboard import check_dashboard
 from privpipe.errors import GuaranteeError, InputError, OptionError, StoreError
 from privpipe.pipeline.runs.configuration.run_options import RunOptions
 from privpipe.pipeline.runs.lasting import check_lasting
@@ -47,8 +48,6 @@ from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.collections.grown_collection import open_whole_collection
 from privpipe.store.collections.source_version import read_source_version
 from privpipe.store.releases.release import RECEIPTS
-
-__all__ = ["check_stage", "check_variation"]
 
 SAMPLE_COLUMNS = 64
 """Columns of eight bytes beside the features of a drawn record: labels, surroundings, number."""

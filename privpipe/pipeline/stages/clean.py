@@ -33,8 +33,6 @@ from privpipe.store.releases.release import (
     record_receipts,
 )
 
-__all__ = ["clean_stage", "find_done", "plan_release", "prove_receipts", "read_progress"]
-
 
 def plan_release(run: Run, trained: Trained) -> ReleasePlan:
     """What the release consists of: released features, and variables named by the user."""

@@ -21,8 +21,6 @@ from privpipe.store.keyring.keyfiles import check_keys_apart
 from privpipe.store.keyring.partition_keys import PartitionKeys, forget_keys, make_partition_keys
 from privpipe.store.releases.release import ReleasePlan, prepare_release, record_receipts
 
-__all__ = ["draw_stage", "forget_drawing"]
-
 
 def draw_stage(
     run: Run, trained: Trained, plan: ReleasePlan, executor: Executor

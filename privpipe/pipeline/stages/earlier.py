@@ -38,15 +38,6 @@ from privpipe.store.releases.earlier_release import (
 )
 from privpipe.store.releases.release import ReleasePlan, read_ledger
 
-__all__ = [
-    "Earlier",
-    "count_earlier",
-    "find_differences",
-    "find_earlier",
-    "find_model",
-    "note_release",
-]
-
 
 @dataclass(frozen=True)
 class Earlier:

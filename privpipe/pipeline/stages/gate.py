@@ -35,8 +35,6 @@ from privpipe.store.releases.release import (
     read_ledger,
 )
 
-__all__ = ["check_gated", "dropping_refused", "gate_stage", "judge_findings"]
-
 OPEN = ("passed", "approved", "not gated")
 """States of a gate through which a release may go."""
 

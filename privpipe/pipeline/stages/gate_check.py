@@ -39,17 +39,6 @@ from privpipe.store.access.location import join, shown
 from privpipe.store.arrays.headers import companion_url, exists, read_header
 from privpipe.store.collections.collection import Collection
 
-__all__ = [
-    "GateNeeds",
-    "check_gate",
-    "count_attacks",
-    "plan_gate",
-    "plan_limits",
-    "read_previous",
-    "suggest_gate",
-    "write_keys",
-]
-
 HOLDOUT = 0.5
 """Share held out where the default share is too few records to show anything."""
 

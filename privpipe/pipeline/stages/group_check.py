@@ -16,8 +16,6 @@ from privpipe.pipeline.stages.gate_check import GateNeeds, count_attacks
 from privpipe.pipeline.stages.label_check import GroupTally
 from privpipe.protocols import Column
 
-__all__ = ["GroupNeeds", "plan_groups"]
-
 
 @dataclass(frozen=True)
 class GroupNeeds:

@@ -16,8 +16,6 @@ from privpipe.pipeline.stages.train import find_training
 from privpipe.records.holdout import Split, make_split
 from privpipe.store.collections.collection import Collection
 
-__all__ = ["describe_basis", "find_labelled", "find_test", "list_unjudged"]
-
 
 def find_labelled(run: Run) -> Collection | None:
     """The released records with their labels, where the fit learned from others; None without.

@@ -14,8 +14,6 @@ from privpipe.pipeline.runs.run import Run
 from privpipe.store.keyring.account import Account, find_account
 from privpipe.store.keyring.sketches import Sketches, Ties
 
-__all__ = ["find_sketches", "open_account", "sketch_records", "tell_charged"]
-
 
 def find_sketches(run: Run) -> Sketches:
     """The sketches beside the account of a run."""

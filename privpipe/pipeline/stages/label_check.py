@@ -20,8 +20,6 @@ from privpipe.records.schema import MISSING
 from privpipe.records.subjects import identify_subjects
 from privpipe.store.collections.collection import Collection
 
-__all__ = ["Copy", "GroupTally", "LabelFindings", "MissingLabels", "count_labels"]
-
 MOST_CHUNKS = 512
 """Chunks whose labels are read; of more, so many evenly spread."""
 

@@ -6,8 +6,6 @@ from privpipe.numerics.regression.labels import name_targets
 from privpipe.pipeline.runs.run import Run
 from privpipe.store.releases.earlier_surrogates import EarlierSurrogates, open_earlier_surrogates
 
-__all__ = ["find_named_surrogates"]
-
 
 def find_named_surrogates(run: Run) -> tuple[EarlierSurrogates, ...]:
     """The releases named by ``[audit] earlier``, of records that overlap with those of the run.

@@ -15,8 +15,6 @@ from privpipe.protocols import Column, IntArray, Shard, ShardSchema
 from privpipe.sanitizers import METHODS
 from privpipe.store.collections.collection import Collection
 
-__all__ = ["FewChunks", "forecast_run", "measure_rarest", "suggest_method"]
-
 MOST_CHUNKS = 4
 """Chunks read for a forecast, spread over the collection."""
 

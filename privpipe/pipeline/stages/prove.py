@@ -12,8 +12,6 @@ from privpipe.store.access.holding.workspace import workspace_url
 from privpipe.store.access.location import join
 from privpipe.store.collections.collection import Collection
 
-__all__ = ["describe_proof", "has_receipts", "prove_sources"]
-
 WORDS = {
     "ingest": "proved: every chunk that was read is the one that was ingested, by its receipt",
     "digest": "proved: it has no receipts; every byte was read once and matched its digest, and "

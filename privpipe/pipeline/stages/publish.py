@@ -34,16 +34,6 @@ from privpipe.store.arrays.headers import exists
 from privpipe.store.models.artifacts import publish_model
 from privpipe.store.releases.release import ReleasePlan, publish_release
 
-__all__ = [
-    "count_unseen",
-    "count_withheld",
-    "describe_run",
-    "merge_utility",
-    "publish_stage",
-    "write_pages",
-    "write_report",
-]
-
 
 def publish_stage(
     run: Run,

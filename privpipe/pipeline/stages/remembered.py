@@ -14,8 +14,6 @@ from privpipe.store.access.location import join, local_path, open_store, read_by
 from privpipe.store.keyring.account_chain import AccountChain, reaching
 from privpipe.store.releases.incremental_release import PARTS
 
-__all__ = ["check_remembered"]
-
 
 def check_remembered(run: Run, chain: AccountChain) -> None:
     """Refuse draws on an account that has forgotten some, or was begun anew.

@@ -11,8 +11,6 @@ from privpipe.cluster.executors.executor import RESIDENT_SHARE, LocalExecutor
 from privpipe.cluster.workers.worker_memory import KEPT_SHARE, find_room
 from privpipe.pipeline.runs.run import Run
 
-__all__ = ["RoundPlan", "plan_rounds"]
-
 
 @dataclass(frozen=True)
 class RoundPlan:

@@ -17,8 +17,6 @@ from privpipe.pipeline.stages.group_check import GroupNeeds, plan_groups
 from privpipe.pipeline.stages.label_check import LabelFindings, count_labels
 from privpipe.pipeline.stages.preview import forecast_run, measure_rarest
 
-__all__ = ["SampleFindings", "check_sample"]
-
 
 @dataclass(frozen=True)
 class SampleFindings:

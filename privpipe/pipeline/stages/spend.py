@@ -20,14 +20,6 @@ from privpipe.store.keyring.keyfiles import check_keys_apart
 from privpipe.store.keyring.partition_keys import PartitionKeys, make_partition_keys
 from privpipe.store.releases.release import ReleasePlan
 
-__all__ = [
-    "check_limit",
-    "confirm_loss",
-    "confirm_published",
-    "make_keys",
-    "reserve_loss",
-]
-
 
 def check_limit(run: Run) -> None:
     """Refuse before anything is fitted what no draws of this epsilon can be.

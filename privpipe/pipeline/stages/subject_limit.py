@@ -13,14 +13,6 @@ from privpipe.records.subjects import SubjectCounts, identify_subjects
 from privpipe.store.access.holding.workspace import workspace_url
 from privpipe.store.access.location import join, open_store, write_bytes
 
-__all__ = [
-    "SubjectFindings",
-    "check_subjects",
-    "count_subjects",
-    "protect_subjects",
-    "write_withheld",
-]
-
 
 @dataclass(frozen=True)
 class SubjectFindings:

@@ -28,8 +28,6 @@ from privpipe.store.arrays.headers import check_output_free, exists
 from privpipe.store.models.artifacts import digest_map, open_model, read_model_header, write_model
 from privpipe.store.models.predictor_files import read_predictor
 
-__all__ = ["Trained", "find_training", "read_files", "train_stage"]
-
 
 @dataclass(frozen=True)
 class Trained:

@@ -8,8 +8,6 @@ from privpipe.capabilities import Descends
 from privpipe.pipeline.runs.run import Run
 from privpipe.store.models.artifacts import open_model
 
-__all__ = ["describe_training"]
-
 DIGITS = 4
 """Of every number: a loss to its last bit is a function of single records."""
 

@@ -12,8 +12,6 @@ from typing import Any
 from privpipe.pipeline.runs.configuration.run_options import GateSection, RunOptions
 from privpipe.pipeline.runs.lasting import is_promised_across_runs
 
-__all__ = ["list_weaker_limits"]
-
 LARGER = {
     "gate": (
         "confidential_advantage_max",

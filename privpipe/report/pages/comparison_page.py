@@ -12,8 +12,6 @@ from privpipe.report.tables import format_limits
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["render_comparison", "tabulate_comparison"]
-
 TEXT = (
     "Every entry was trained on the same records and judged by the same adversaries on the same "
     "held-out sample; nothing was published. The gain is what the strongest adversary has beyond "

@@ -14,8 +14,6 @@ from privpipe.report.surrogate_text import (
     tabulate_kept,
 )
 
-__all__ = ["list_kept_model", "list_not_protected"]
-
 
 def list_kept_model(findings: Mapping[str, Any]) -> Iterator[Section]:
     """Utility on held-out raw records, and every attack on records beside its unsafe control."""

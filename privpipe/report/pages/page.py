@@ -22,8 +22,6 @@ from privpipe.report.style import ThemeName, render_svg
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Picture", "Section", "draw_groups", "render_page"]
-
 VERDICTS = {
     "safe": "No adversary found more than is allowed.",
     "leaks": "An adversary found more than is allowed.",

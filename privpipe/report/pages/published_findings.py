@@ -20,8 +20,6 @@ from privpipe.report.pages.suppression import (
     find_shown_size,
 )
 
-__all__ = ["hide_small_count", "publish_findings", "publish_guarantee", "say_promised"]
-
 DIGITS = 6
 """Of a promised number."""
 

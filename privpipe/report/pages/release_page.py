@@ -49,8 +49,6 @@ from privpipe.report.tables import format_number, summarise_attack_table
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["FORMAT", "read_audit_schema", "render_public_page", "render_release_page"]
-
 FORMAT = 1
 """Version of ``audit.json``, whose schema is `read_audit_schema`."""
 

@@ -14,17 +14,6 @@ from privpipe.report.tables import format_limits, format_number
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "draw_variable",
-    "list_distortion",
-    "list_included",
-    "list_kinds",
-    "list_places",
-    "list_power",
-    "list_utility",
-    "list_warnings",
-]
-
 WEIGHED = ("accuracy", "auc", "r2")
 """Scores that are drawn: of each attack the one whose upper limit is the largest."""
 

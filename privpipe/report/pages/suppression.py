@@ -12,16 +12,6 @@ from typing import Any
 
 from privpipe.numerics.limits import say_upper, step_up
 
-__all__ = [
-    "LEFT_OUT",
-    "SMALL",
-    "coarsen",
-    "coarsen_limit",
-    "find_shown_size",
-    "suppress_counts",
-    "suppress_sizes",
-]
-
 SMALL = 10
 """Counts below it are not shown; none is the count of no record, and shown."""
 

@@ -10,8 +10,6 @@ from privpipe.protocols import FloatArray
 from privpipe.report.figures import Line, plot_lines
 from privpipe.report.style import ThemeName
 
-__all__ = ["plot_losses", "plot_phi"]
-
 
 def plot_phi(
     history: FloatArray, columns: Sequence[str], *, title: str = "", theme: ThemeName = "light"

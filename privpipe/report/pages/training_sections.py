@@ -12,8 +12,6 @@ from privpipe.report.pages.training_curve import plot_losses, plot_phi
 from privpipe.report.style import THEMES
 from privpipe.report.tables import format_number
 
-__all__ = ["list_training"]
-
 STOPPED = {
     "iterations": "after the most iterations allowed",
     "progress": "where Phi hardly fell any more",

@@ -15,8 +15,6 @@ from privpipe.protocols import Guarantee, RecordMap, RecordStream, Role
 from privpipe.sanitizers.names import by_name
 from privpipe.stored_promises import check_promise
 
-__all__ = ["Chain"]
-
 
 @described(facts_of_map)
 @dataclass(frozen=True, eq=False)

@@ -37,14 +37,6 @@ from privpipe.sanitizers.arrays import as_records, check_finite_records
 from privpipe.sanitizers.composed.chain import Chain
 from privpipe.sanitizers.names import by_name
 
-__all__ = [
-    "StandardisedShards",
-    "Standardiser",
-    "fit_standardised",
-    "fit_standardiser",
-    "without_standardiser",
-]
-
 S = TypeVar("S", bound=Statistics)
 
 _NOTHING = Guarantee(

@@ -14,7 +14,5 @@ from __future__ import annotations
 
 from privpipe.sanitizers.mapping import privacy_mapping
 
-__all__ = ["METHODS"]
-
 METHODS = (privacy_mapping.METHOD,)
 """The rows of this wing."""

@@ -20,8 +20,6 @@ from privpipe.numerics.mapping.problem.programme import MappingProblem
 from privpipe.numerics.mapping.units import choose_unit, divide_budget, divide_distance
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = ["Alphabet", "Distortion", "prepare_alphabet"]
-
 CodeArray = npt.NDArray[Any]
 Distortion = str | npt.NDArray[np.floating] | Callable[[CodeArray, CodeArray], FloatArray]
 

@@ -32,8 +32,6 @@ from privpipe.sanitizers.mapping.law_ball import Cells, choose_shares, count_cel
 from privpipe.sanitizers.mapping.profiles import ProfileCounts, number_private, split_counts
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 
-__all__ = ["assure_mapping", "check_wanted", "find_prior", "forecast_needed", "round_up"]
-
 _PRIOR_RECORDS = 0.5
 _UNIT = "nats of mutual information between private value and released symbol"
 

@@ -20,8 +20,6 @@ from privpipe.sanitizers.mapping.alphabet import Distortion, prepare_alphabet
 from privpipe.sanitizers.mapping.solving.solve import store_plan
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, UnseenPolicy
 
-__all__ = ["MOST_SYMBOLS", "fit_exponential_mechanism", "keep_symbols"]
-
 MOST_SYMBOLS = 4096
 _BISECTIONS = 100
 

@@ -16,8 +16,6 @@ from privpipe.sanitizers.mapping.smoothing import (
     smooth_table,
 )
 
-__all__ = ["prepare_joint"]
-
 _BLOCK_PAIRS = 2**22
 SMOOTHINGS: tuple[SmoothingKind, ...] = ("none", "dirichlet", "hierarchical")
 """What "best" chooses among."""

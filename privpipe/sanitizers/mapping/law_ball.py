@@ -14,8 +14,6 @@ from privpipe.errors import OptionError
 from privpipe.numerics.mapping.confidence.likelihood_ball import find_radius
 from privpipe.protocols import ShardSchema
 
-__all__ = ["SHARES", "choose_shares", "count_cells", "count_private", "find_robust_radius"]
-
 SHARES = {"held_out": 0.6, "ball": 0.2, "distortion": 0.2}
 """How the chance to fail is shared among the bounds that are all looked at."""
 

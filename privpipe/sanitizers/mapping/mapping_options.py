@@ -8,11 +8,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from privpipe.errors import InputError, OptionError
+from privpipe.option_values import FORBID, Options
 from privpipe.protocols import ShardSchema
 from privpipe.sanitizers.mapping.solving.budgeted import check_budgets
-from privpipe.sanitizers.options import FORBID, Options
-
-__all__ = ["PrivacyMappingOptions", "check_mapping", "check_programme"]
 
 
 @dataclass(frozen=True, config=FORBID)

@@ -23,8 +23,6 @@ from privpipe.sanitizers.mapping.solving.robust import solve_robust_mapping
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 
-__all__ = ["MappingTask"]
-
 
 @dataclass(frozen=True, eq=False)
 class MappingTask:

@@ -26,8 +26,6 @@ from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 from privpipe.sanitizers.mapping.traced_curve import trace_curve
 from privpipe.sanitizers.names import keep_names
 
-__all__ = ["METHOD", "PrivacyMappingOptions", "fit_privacy_mapping"]
-
 _FORECAST_SECONDS = 20.0
 
 

@@ -16,8 +16,6 @@ from privpipe.sanitizers.mapping.assurance import assure_mapping, round_up
 from privpipe.sanitizers.mapping.profiles import ProfileCounts
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 
-__all__ = ["assure_each_variable", "select_variable"]
-
 
 def assure_each_variable(
     mapping: SparseMapping,

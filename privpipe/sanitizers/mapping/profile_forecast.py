@@ -10,8 +10,6 @@ import numpy as np
 
 from privpipe.protocols import Column, IntArray
 
-__all__ = ["ProfileForecast", "forecast_profiles", "suggest_mapping"]
-
 MOST_CATEGORIES = 1000
 """A variable with more categories names records rather than groups them."""
 

@@ -10,8 +10,6 @@ import numpy as np
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray, IntArray, Shard
 
-__all__ = ["ProfileCounts", "make_joint", "number_private", "split_counts"]
-
 _SPLIT_KEYS = {"held_out": 0x5BB9, "halves": 0x5BBA}
 """The same for all records: a split hides nothing."""
 

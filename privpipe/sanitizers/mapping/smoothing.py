@@ -15,8 +15,6 @@ import numpy as np
 
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = ["Smoothing", "SmoothingKind", "choose_smoothing", "smooth_table"]
-
 SmoothingKind = Literal["none", "dirichlet", "hierarchical"]
 
 PSEUDO_RECORDS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0)

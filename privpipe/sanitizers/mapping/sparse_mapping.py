@@ -29,8 +29,6 @@ from privpipe.protocols import (
 from privpipe.sanitizers.names import name_codes, read_codes, schema_of
 from privpipe.stored_promises import check_promise
 
-__all__ = ["SparseMapping", "UnseenPolicy"]
-
 UnseenPolicy = Literal["refuse", "nearest"]
 _BLOCK_PAIRS = 2**22
 

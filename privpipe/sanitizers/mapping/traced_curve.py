@@ -20,8 +20,6 @@ from privpipe.sanitizers.mapping.mapping_options import PrivacyMappingOptions
 from privpipe.sanitizers.mapping.mapping_task import MappingTask
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 
-__all__ = ["trace_curve"]
-
 
 def trace_curve(
     shards: Shards,

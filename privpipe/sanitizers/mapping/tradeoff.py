@@ -14,8 +14,6 @@ from privpipe.sanitizers.mapping.alphabet import Distortion, prepare_alphabet
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 
-__all__ = ["solve_least_distortion", "solve_tradeoff"]
-
 _MOST_SOLVES = 60
 
 

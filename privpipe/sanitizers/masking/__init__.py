@@ -15,7 +15,5 @@ from __future__ import annotations
 
 from privpipe.sanitizers.masking import surrogates
 
-__all__ = ["METHODS"]
-
 METHODS = (surrogates.METHOD,)
 """The rows of this wing."""

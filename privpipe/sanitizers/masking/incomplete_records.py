@@ -28,8 +28,6 @@ from privpipe.numerics.regression.moments import CoMoments
 from privpipe.protocols import FloatArray, Shard, Shards, ShardSchema
 from privpipe.sanitizers.masking.record_survey import RecordSurvey, code_responses
 
-__all__ = ["complete_records", "expand_moments"]
-
 LEAST_NOISE = 1e-3
 """Of standardised features, where entries are missing and no noise is given or found."""
 

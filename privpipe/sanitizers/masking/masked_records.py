@@ -11,8 +11,6 @@ from privpipe.errors import InputError
 from privpipe.protocols import FloatArray, Guarantee, IntArray, RecordStream, Shard, Shards
 from privpipe.sanitizers.masking.masking_model import MaskingModel, SignedSums
 
-__all__ = ["MaskedRecords", "draw_masked_records"]
-
 
 def _facts(made: MaskedRecords) -> dict[str, str]:
     return {

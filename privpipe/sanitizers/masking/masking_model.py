@@ -26,8 +26,6 @@ from privpipe.protocols import (
 from privpipe.sanitizers.masking.person_leverage import PersonLeverage, measure_person_leverage
 from privpipe.sanitizers.masking.record_survey import code_responses
 
-__all__ = ["BIAS", "MaskingModel", "SignedSums"]
-
 BIAS = "bias"
 """Name of the feature that is one in every record and stands for the intercept."""
 

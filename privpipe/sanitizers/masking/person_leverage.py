@@ -14,8 +14,6 @@ import numpy as np
 from privpipe.numerics.identity.record_hash import identify_records
 from privpipe.protocols import FloatArray, Shard, WordArray
 
-__all__ = ["PersonLeverage", "measure_person_leverage"]
-
 COUNTERS_PER_DIMENSION = 200
 """Persons remembered per dimension: what is forgotten is at most a two-hundredth in all."""
 

@@ -12,8 +12,6 @@ from privpipe.numerics.regression.labels import code_targets, count_targets
 from privpipe.numerics.regression.moments import CoMoments
 from privpipe.protocols import BoolArray, FloatArray, Shard, ShardSchema
 
-__all__ = ["RecordSurvey", "code_responses", "survey_records"]
-
 MOST_PATTERNS = 32
 """Patterns of missing entries whose moments are kept apart."""
 

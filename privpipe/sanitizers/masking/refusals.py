@@ -11,18 +11,6 @@ from privpipe.errors import InputError, OptionError
 from privpipe.protocols import BoolArray, FloatArray
 from privpipe.sanitizers.masking.person_leverage import PersonLeverage
 
-__all__ = [
-    "bound_share",
-    "check_clip",
-    "check_counts",
-    "check_outliers",
-    "check_persons",
-    "check_rank",
-    "check_responses",
-    "check_whole",
-    "name_few",
-]
-
 RECORDS_PER_RANK = 2
 """Fewest records per dimension of the features: below, independent components are records."""
 

@@ -29,6 +29,7 @@ from privpipe.numerics.masking.masked_regression import (
 from privpipe.numerics.masking.sign_sums import plan_grid
 from privpipe.numerics.regression.labels import name_targets
 from privpipe.numerics.regression.moments import CoMoments
+from privpipe.option_values import FORBID, Options
 from privpipe.protocols import FloatArray, Method, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted, say_incomplete
 from privpipe.sanitizers.masking import refusals
@@ -36,9 +37,6 @@ from privpipe.sanitizers.masking.incomplete_records import complete_records, exp
 from privpipe.sanitizers.masking.masking_model import BIAS, MaskingModel
 from privpipe.sanitizers.masking.person_leverage import PersonLeverage
 from privpipe.sanitizers.masking.record_survey import RecordSurvey, survey_records
-from privpipe.sanitizers.options import FORBID, Options
-
-__all__ = ["METHOD", "MaskingOptions", "fit_masking"]
 
 TILE_BYTES = 2**22
 """Of the surrogates that a worker sums up at once."""

@@ -15,8 +15,6 @@ from __future__ import annotations
 from privpipe.sanitizers.minimax import baselines, ddd, linear_minimax, neural_minimax, ppls
 from privpipe.sanitizers.minimax.own import own_filter
 
-__all__ = ["METHODS"]
-
 METHODS = (
     *linear_minimax.METHODS,
     *neural_minimax.METHODS,

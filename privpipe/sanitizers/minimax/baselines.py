@@ -14,6 +14,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.numerics.spectra import guard_directions
+from privpipe.option_values import FORBID, Options
 from privpipe.protocols import FloatArray, Method, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.minimax.linear_filter import EMPIRICAL, LinearFilter
@@ -31,20 +32,7 @@ from privpipe.sanitizers.minimax.training.labelled_moments import (
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks, plan_tasks
 from privpipe.sanitizers.minimax.training.tasks import Task, TaskOptions, find_needs
 from privpipe.sanitizers.names import keep_names
-from privpipe.sanitizers.options import FORBID, Options, vary_width
-
-__all__ = [
-    "METHODS",
-    "LeastSquaresOptions",
-    "PcaOptions",
-    "PrivacyLdsOptions",
-    "RandOptions",
-    "fit_least_squares_filter",
-    "fit_pca_filter",
-    "fit_privacy_lds_filter",
-    "fit_rand_filter",
-    "make_centred_filter",
-]
+from privpipe.sanitizers.options import vary_width
 
 Width = Annotated[int, Field(ge=1, description="Features released.")]
 OptionalWidth = Annotated[

@@ -17,6 +17,7 @@ from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError
+from privpipe.option_values import FORBID
 from privpipe.protocols import (
     FloatArray,
     Guarantee,
@@ -38,9 +39,6 @@ from privpipe.sanitizers.minimax.training.labelled_moments import (
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks, plan_tasks
 from privpipe.sanitizers.minimax.training.tasks import Task, TaskOptions, find_needs
 from privpipe.sanitizers.names import by_name, keep_names
-from privpipe.sanitizers.options import FORBID
-
-__all__ = ["METHODS", "DddOptions", "MaskFilter", "fit_ddd_filter", "measure_fisher"]
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)

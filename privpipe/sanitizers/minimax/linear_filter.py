@@ -14,8 +14,6 @@ from privpipe.protocols import FloatArray, Guarantee, RecordStream, Role
 from privpipe.sanitizers.arrays import as_reals, check_finite_records, check_not_lazy
 from privpipe.sanitizers.names import by_name
 
-__all__ = ["EMPIRICAL", "LinearFilter", "MinimaxFilter", "check_records", "promise_nothing"]
-
 EMPIRICAL = "none in advance: measured against named adversaries"
 """What a filter promises, for a table."""
 

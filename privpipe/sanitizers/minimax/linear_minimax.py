@@ -20,6 +20,7 @@ from privpipe.numerics.minimax.filters import InputScaling, LinearFamily
 from privpipe.numerics.minimax.generalisation_bound import bound_generalisation_gap
 from privpipe.numerics.minimax.objective import MinimaxObjective
 from privpipe.numerics.spectra import whiten
+from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Method, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.minimax.linear_filter import EMPIRICAL, LinearFilter, MinimaxFilter
@@ -52,9 +53,6 @@ from privpipe.sanitizers.minimax.training.task_planning import check_tasks, plan
 from privpipe.sanitizers.minimax.training.tasks import Task, find_needs, name_history
 from privpipe.sanitizers.minimax.training.training_rounds import TrainingRounds
 from privpipe.sanitizers.names import keep_names
-from privpipe.sanitizers.options import FORBID
-
-__all__ = ["METHODS", "MinimaxOptions", "fit_minimax_filter"]
 
 Start = Literal["auto", "zero", "least_squares", "privacy_lds", "rand"]
 WHITENING = 1e-3

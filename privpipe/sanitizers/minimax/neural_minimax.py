@@ -21,6 +21,7 @@ from privpipe.errors import OptionError
 from privpipe.numerics.minimax.filters import InputScaling
 from privpipe.numerics.minimax.network import SigmoidFamily, draw_layers
 from privpipe.numerics.spectra import whiten
+from privpipe.option_values import FORBID
 from privpipe.protocols import (
     FloatArray,
     Guarantee,
@@ -55,14 +56,6 @@ from privpipe.sanitizers.minimax.training.pretraining import pretrain_layers
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks
 from privpipe.sanitizers.minimax.training.tasks import Task, find_needs
 from privpipe.sanitizers.names import by_name, keep_names
-from privpipe.sanitizers.options import FORBID
-
-__all__ = [
-    "METHODS",
-    "MinimaxNeuralOptions",
-    "NeuralFilter",
-    "fit_minimax_neural_filter",
-]
 
 WHITENING = 1.0
 """Ridge of the whitening, relative to the mean eigenvalue: weak directions stay weak."""

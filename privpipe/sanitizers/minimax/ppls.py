@@ -13,6 +13,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.numerics.spectra import fix_signs
+from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Method, Shards, ShardSchema
 from privpipe.sanitizers.minimax.baselines import Width, make_centred_filter
 from privpipe.sanitizers.minimax.linear_filter import EMPIRICAL, LinearFilter
@@ -26,9 +27,7 @@ from privpipe.sanitizers.minimax.training.labelled_moments import (
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks, plan_tasks
 from privpipe.sanitizers.minimax.training.tasks import TaskOptions, find_needs
 from privpipe.sanitizers.names import keep_names
-from privpipe.sanitizers.options import FORBID, vary_width
-
-__all__ = ["METHODS", "PplsOptions", "find_ppls_directions", "fit_ppls_filter"]
+from privpipe.sanitizers.options import vary_width
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)

@@ -6,9 +6,3 @@ trains a filter on noisy ones. The filter is a row of the table of methods, know
 
 Start reading at `mechanism`, then `noisy_filter`.
 """
-
-from __future__ import annotations
-
-from privpipe.sanitizers.noise.rows import list_methods
-
-__all__ = ["list_methods"]

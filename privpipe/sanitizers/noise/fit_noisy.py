@@ -19,6 +19,7 @@ from pydantic.dataclasses import dataclass as options_dataclass
 from privpipe.capabilities import Projects
 from privpipe.errors import GuaranteeError, InputError, OptionError
 from privpipe.numerics.noise.bounding import Bound, Norm
+from privpipe.option_values import FORBID, Options
 from privpipe.protocols import FloatArray, Guarantee, Method, RecordMap, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted
 from privpipe.sanitizers.names import keep_names
@@ -26,16 +27,6 @@ from privpipe.sanitizers.noise.mechanism import Law, Mechanism, Order, plan_prom
 from privpipe.sanitizers.noise.noisy_filter import NoisyFilter, check_filter
 from privpipe.sanitizers.noise.noisy_shards import NoisyShards
 from privpipe.sanitizers.noise.public_norms import FilteredMean, NormCounts
-from privpipe.sanitizers.options import FORBID, Options
-
-__all__ = [
-    "Filters",
-    "NoisyOptions",
-    "ask_filter",
-    "check_noisy",
-    "find_learned",
-    "fit_noisy_filter",
-]
 
 Filters = Mapping[str, Method[Any]]
 

@@ -17,16 +17,6 @@ from privpipe.numerics.noise.knorm import KNormNoise
 from privpipe.numerics.noise.lattice import Lattice, plan_grid
 from privpipe.protocols import FloatArray, Guarantee, RecordStream
 
-__all__ = [
-    "DIAMETER",
-    "Law",
-    "Mechanism",
-    "Order",
-    "find_epsilons",
-    "plan_mechanism",
-    "plan_promised",
-]
-
 Law = Literal["knorm", "discrete"]
 Order = Literal["filter_then_noise", "noise_then_filter"]
 

@@ -16,8 +16,6 @@ from privpipe.odds import say_odds
 from privpipe.protocols import Method, Oracle, Shard, ShardSchema, Sums
 from privpipe.sanitizers.noise.fit_noisy import NoisyOptions, fit_noisy_filter
 
-__all__ = ["NoiseForecast", "forecast_noise"]
-
 MOST_RECORDS = 20_000
 """Records that a forecast looks at."""
 

@@ -20,8 +20,6 @@ from privpipe.sanitizers.names import by_name
 from privpipe.sanitizers.noise.mechanism import Law, Mechanism, Order
 from privpipe.stored_promises import check_promise
 
-__all__ = ["NoisyFilter", "apply_in_order"]
-
 
 @described(facts_of_map)
 @dataclass(frozen=True, eq=False)

@@ -27,8 +27,6 @@ from privpipe.protocols import (
 )
 from privpipe.sanitizers.noise.noisy_filter import NoisyFilter
 
-__all__ = ["NoisyShards"]
-
 S = TypeVar("S", bound=Statistics)
 
 _BLOCK = 1 << 12

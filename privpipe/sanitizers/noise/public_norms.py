@@ -10,8 +10,6 @@ from privpipe.numerics.noise.bounding import measure_norms
 from privpipe.protocols import FloatArray, IntArray, Shard
 from privpipe.sanitizers.noise.noisy_filter import NoisyFilter
 
-__all__ = ["NORM_STATISTICS", "FilteredMean", "NormCounts"]
-
 _PER_OCTAVE = 64
 _LOWEST, _HIGHEST = -128, 128
 """Powers of two between which norms are told apart, 1.1 % from one to the next."""

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from pydantic.dataclasses import dataclass as options_dataclass
 
+from privpipe.option_values import FORBID
 from privpipe.protocols import Method
 from privpipe.sanitizers.noise.fit_noisy import (
     Filters,
@@ -21,9 +22,6 @@ from privpipe.sanitizers.noise.fit_noisy import (
 from privpipe.sanitizers.noise.noise_forecast import forecast_noise
 from privpipe.sanitizers.noise.noisy_filter import NoisyFilter
 from privpipe.sanitizers.noise.public_norms import NORM_STATISTICS
-from privpipe.sanitizers.options import FORBID
-
-__all__ = ["list_methods"]
 
 
 def list_methods(filters: Filters) -> tuple[Method[Any], ...]:

@@ -13,7 +13,5 @@ from __future__ import annotations
 
 from privpipe.sanitizers.null_space import algorithm_1, algorithm_2, leace
 
-__all__ = ["METHODS"]
-
 METHODS = (algorithm_1.METHOD, algorithm_2.METHOD, leace.METHOD)
 """The rows of this wing."""

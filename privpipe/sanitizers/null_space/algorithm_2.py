@@ -10,6 +10,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.numerics.null_space.knapsack import check_budget
+from privpipe.option_values import FORBID
 from privpipe.protocols import Method, Role, Shards
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.keyword_options import takes_options
@@ -27,9 +28,7 @@ from privpipe.sanitizers.null_space.predictors import (
     check_augmented,
     learn_predictors,
 )
-from privpipe.sanitizers.options import FORBID, make_options
-
-__all__ = ["METHOD", "TargetedOptions", "fit_targeted", "fit_targeted_cleaner"]
+from privpipe.sanitizers.options import make_options
 
 
 @options_dataclass(frozen=True, config=FORBID)

@@ -21,8 +21,6 @@ from privpipe.sanitizers.arrays import as_predictor, as_records, check_finite_re
 from privpipe.sanitizers.names import by_name
 from privpipe.stored_promises import check_promise
 
-__all__ = ["LaplaceMechanism"]
-
 
 @described(facts_of_map)
 @dataclass(frozen=True, eq=False)

@@ -17,13 +17,11 @@ from pydantic.dataclasses import dataclass as options_dataclass
 from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError
 from privpipe.numerics.null_space.erasure import solve_erasure
+from privpipe.option_values import FORBID, Options
 from privpipe.protocols import FloatArray, Guarantee, Method, RecordStream, Role, Shards
 from privpipe.sanitizers.arrays import as_records, check_finite_records, check_shards
 from privpipe.sanitizers.names import by_name, keep_names
 from privpipe.sanitizers.null_space.least_squares import DESIGN_STATISTICS, summarise_design
-from privpipe.sanitizers.options import FORBID, Options
-
-__all__ = ["METHOD", "LeaceEraser", "LeaceOptions", "fit_leace", "fit_leace_eraser"]
 
 
 @options_dataclass(frozen=True, config=FORBID)

@@ -27,14 +27,6 @@ from privpipe.numerics.regression.tsqr import Frame, TriangularFactor, solve_tri
 from privpipe.protocols import Column, FloatArray, Shard, Shards, ShardSchema
 from privpipe.sanitizers.arrays import say_incomplete
 
-__all__ = [
-    "DESIGN_STATISTICS",
-    "DesignMoments",
-    "TargetRole",
-    "fit_predictor",
-    "summarise_design",
-]
-
 TargetRole = Literal["desired", "confidential"]
 
 WORST_CONDITION = 1e5

@@ -18,6 +18,7 @@ from pydantic.dataclasses import dataclass as options_dataclass
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.regression.labels import Coding
 from privpipe.numerics.regression.moments import LeastSquares
+from privpipe.option_values import FORBID, Options
 from privpipe.protocols import FloatArray, Shards, ShardSchema
 from privpipe.sanitizers.arrays import as_finite, as_predictor
 from privpipe.sanitizers.null_space.least_squares import (
@@ -31,18 +32,6 @@ from privpipe.sanitizers.null_space.maps.linear_cleaner import (
     OnUnrepresentable,
     Representative,
 )
-from privpipe.sanitizers.options import FORBID, Options
-
-__all__ = [
-    "UTILITY_PROMISE",
-    "CleanerOptions",
-    "Given",
-    "Intercept",
-    "Learned",
-    "as_file",
-    "check_augmented",
-    "learn_predictors",
-]
 
 UTILITY_PROMISE = "loss of utility at most the budget, for every record, in floating point"
 

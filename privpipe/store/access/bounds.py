@@ -24,8 +24,6 @@ from zarr.storage import WrapperStore
 
 from privpipe.errors import InputError, StoreError
 
-__all__ = ["BoundedStore", "check_bounded", "check_decoded_size", "use_bounded_codecs"]
-
 MOST_CHUNK_BYTES = 2**31
 """Decoded bytes of a chunk: Blosc takes no more, and workers hold several."""
 

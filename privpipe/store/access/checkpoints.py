@@ -27,8 +27,6 @@ from privpipe.records.holdout import PartCount
 from privpipe.sanitizers import STATISTICS as OF_FITS
 from privpipe.store.access.location import open_store, read_bytes, write_bytes
 
-__all__ = ["PartialSum", "read_checkpoint", "write_checkpoint"]
-
 
 @dataclass(frozen=True, eq=False)
 class PartialSum:

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-__all__ = ["flush_folder", "flush_tree", "keep_file"]
-
 
 def keep_file(path: str, content: bytes, *, replacing: bool) -> bool:
     """Write a file whole, in one step, so that a power cut after it leaves it there.

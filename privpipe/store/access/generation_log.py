@@ -28,18 +28,6 @@ from privpipe.store.access.location import (
     shown,
 )
 
-__all__ = [
-    "FORMAT",
-    "Generation",
-    "blank_older",
-    "is_generational",
-    "newest_kind",
-    "publish_generation",
-    "read_generation",
-    "read_newest",
-    "write_root",
-]
-
 FORMAT = "generations"
 """Of the root: what `read_kind` says of such a place."""
 

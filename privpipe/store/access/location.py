@@ -35,35 +35,6 @@ from privpipe.store.access.bounds import use_bounded_codecs
 from privpipe.store.access.durability import keep_file
 from privpipe.store.access.store_refusals import http_status
 
-__all__ = [
-    "MOST_NAME_BYTES",
-    "Place",
-    "as_url",
-    "check_no_links",
-    "copy_objects",
-    "create_bytes",
-    "delete_place",
-    "delete_tree",
-    "drop_unfinished",
-    "explain_unreachable",
-    "join",
-    "join_inside",
-    "keep_bytes",
-    "list_empty_folders",
-    "list_keys",
-    "local_path",
-    "measure_bytes",
-    "measure_files",
-    "measure_objects",
-    "open_store",
-    "read_bytes",
-    "read_many",
-    "remove_tree",
-    "shown",
-    "use_one_thread",
-    "write_bytes",
-]
-
 Place = str | os.PathLike[str]
 """A local path, or an fsspec URL."""
 

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 
 from privpipe.store.access.location import local_path
 
-__all__ = ["Mount", "find_loss", "find_mount", "name_loss", "read_mounts"]
-
 TABLE = "/proc/self/mountinfo"
 MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 LAYERS = ("overlay", "aufs", "fuse.fuse-overlayfs", "fuse-overlayfs")

@@ -11,8 +11,6 @@ from http import HTTPStatus
 
 from privpipe.errors import StoreError
 
-__all__ = ["explain_refusal", "http_status"]
-
 CLIENTS = frozenset(
     {"adlfs", "aiobotocore", "aiohttp", "azure", "botocore", "fsspec", "gcsfs", "s3fs", "urllib3"}
 )

@@ -9,8 +9,6 @@ import fsspec
 from privpipe.store.access.durability import keep_file
 from privpipe.store.access.location import local_path
 
-__all__ = ["write_file"]
-
 
 def write_file(url: str, content: str | bytes) -> None:
     """Write a file, making its folder; an existing one is replaced in one step."""

@@ -18,8 +18,6 @@ from zarr.core.sync import sync
 from privpipe.errors import FormatError
 from privpipe.store.access.location import list_keys
 
-__all__ = ["MOST_TO_ONE", "read_whole"]
-
 MOST_TO_ONE = 1000
 """Decoded bytes for each that is stored: Zstandard makes some 300 of counts that repeat."""
 

@@ -28,18 +28,6 @@ from privpipe.store.access.location import join, measure_bytes, open_store, show
 from privpipe.store.access.store_refusals import explain_refusal
 from privpipe.store.arrays.layout import ArrayPlan, chunk_key
 
-__all__ = [
-    "Receipt",
-    "Stored",
-    "check_receipts",
-    "measure_object",
-    "open_array",
-    "read_block",
-    "read_where_new",
-    "reading_once",
-    "write_block",
-]
-
 
 @dataclass(frozen=True)
 class Stored:

@@ -35,8 +35,6 @@ from privpipe.store.access.location import (
 )
 from privpipe.store.arrays.layout import ROOT_DOCUMENT
 
-__all__ = ["check_free", "hold_destination", "move_made", "show_made"]
-
 NOTE = "making.json"
 MADE = "made"
 

@@ -23,8 +23,6 @@ from privpipe.store.access.whole_arrays import read_whole
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["BASIS", "Basis", "read_basis"]
-
 BASIS = "basis"
 
 

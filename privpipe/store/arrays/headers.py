@@ -14,20 +14,6 @@ from privpipe.store.access.location import local_path, open_store, read_bytes, r
 from privpipe.store.access.store_refusals import explain_refusal
 from privpipe.store.arrays.layout import ROOT_DOCUMENT, digest_documents, is_sealed
 
-__all__ = [
-    "FORMAT_VERSIONS",
-    "check_documents",
-    "check_output_free",
-    "companion_url",
-    "exists",
-    "has_root",
-    "newest_version",
-    "read_header",
-    "read_kind",
-    "read_promise",
-    "using_header",
-]
-
 FORMAT_VERSIONS = {"collection": (1,), "model": (1, 2, 3), "release": (1, 2)}
 """Versions that are read, the one that is written last.
 

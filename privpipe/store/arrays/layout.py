@@ -21,18 +21,6 @@ from zarr.storage import MemoryStore
 
 from privpipe.store.access.location import list_keys, read_bytes
 
-__all__ = [
-    "FEATURES",
-    "RELEASED",
-    "ROOT_DOCUMENT",
-    "ArrayPlan",
-    "array_documents",
-    "chunk_key",
-    "digest_documents",
-    "is_sealed",
-    "root_document",
-]
-
 FEATURES = "features"
 RELEASED = "released"
 """Variable of a release that may withhold records: 1 where the record was released, else 0."""

@@ -34,8 +34,6 @@ from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.collections.trust.reading import SealedArrays, read_sealed
 from privpipe.store.collections.trust.sealing import check_chunks, seal_collection
 
-__all__ = ["Collection", "open_collection"]
-
 S = TypeVar("S", bound=Statistics)
 
 

@@ -56,17 +56,6 @@ from privpipe.store.collections.ingestion.write_statistics import read_statistic
 from privpipe.store.collections.ingestion.writing import Chunk, write_held
 from privpipe.store.collections.source_version import read_source_version
 
-__all__ = [
-    "Held",
-    "Survey",
-    "Wanted",
-    "digest_of",
-    "drop_erased",
-    "end_exchange",
-    "survey_records",
-    "take_out",
-]
-
 NEW = "erased.zarr"
 """In the workspace of a collection made in one piece: what will stand in its place."""
 

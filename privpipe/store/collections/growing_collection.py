@@ -43,17 +43,6 @@ from privpipe.store.arrays.headers import exists, read_kind
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
 
-__all__ = [
-    "StoredPartition",
-    "append_partition",
-    "digest_content",
-    "drop_unnamed",
-    "list_places",
-    "purge_collection",
-    "read_partitions",
-    "read_schema",
-]
-
 
 @dataclass(frozen=True)
 class StoredPartition:

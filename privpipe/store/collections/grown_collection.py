@@ -16,8 +16,6 @@ from privpipe.store.access.location import Place, as_url, shown
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.collections.growing_collection import read_partitions
 
-__all__ = ["GrownCollection", "open_whole_collection"]
-
 
 @dataclass(frozen=True)
 class GrownCollection(Collection):

@@ -25,14 +25,6 @@ from privpipe.store.collections.trust.proof import (
 )
 from privpipe.store.collections.trust.reading import SealedArrays
 
-__all__ = [
-    "Measured",
-    "find_proof",
-    "measure_chunks",
-    "prove_by_digest",
-    "verify_collection",
-]
-
 Measured = list[tuple[int, int]]
 """Length and checksum of the stored bytes of a chunk, for each array."""
 

@@ -9,8 +9,6 @@ import fsspec
 
 from privpipe.store.access.location import local_path
 
-__all__ = ["read_source_version"]
-
 
 def read_source_version(url: str) -> str:
     """SHA-256 over what the storage says of every object; no content is read.

@@ -27,16 +27,6 @@ from privpipe.errors import FormatError, GuaranteeError, StoreError
 from privpipe.store.access.location import explain_unreachable, join, shown
 from privpipe.store.keyring.account_chain import create_object, reaching
 
-__all__ = [
-    "Account",
-    "Charge",
-    "Entry",
-    "Loss",
-    "add_up_losses",
-    "find_account",
-    "join_losses",
-]
-
 Action = Literal["reserve", "confirm", "void"]
 
 BUCKETS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"}

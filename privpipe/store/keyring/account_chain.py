@@ -40,19 +40,6 @@ from privpipe.store.access.location import (
     shown,
 )
 
-__all__ = [
-    "AccountChain",
-    "Kind",
-    "Link",
-    "append_link",
-    "check_chain",
-    "check_entries",
-    "create_object",
-    "open_fresh",
-    "reaching",
-    "read_chain",
-]
-
 Kind = Literal["charge", "release", "attempt", "refusal", "approval", "withdrawal", "erasure"]
 
 FOLDER = ".chain"

@@ -24,8 +24,6 @@ from privpipe.store.keyring.account_chain import (
     reaching,
 )
 
-__all__ = ["Attempt", "note_attempt", "share_level"]
-
 FOLDER = ".attempts"
 """Of the account; its partitions have names of digits."""
 

@@ -24,8 +24,6 @@ from privpipe.store.access.location import (
 )
 from privpipe.store.keyring.account_chain import append_link
 
-__all__ = ["note_erasure", "note_export", "read_exports"]
-
 EXPORTS, ERASURES = ".exports", ".erasures"
 """Folders of the account; its partitions have names of digits."""
 

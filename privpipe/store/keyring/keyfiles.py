@@ -21,8 +21,6 @@ from platformdirs import user_data_path
 
 from privpipe.errors import OptionError, StoreError
 
-__all__ = ["KeyFolder", "check_keys_apart", "key_folder"]
-
 Ending = Literal["key", "json"]
 _OPEN = os.O_NOFOLLOW | os.O_CLOEXEC
 

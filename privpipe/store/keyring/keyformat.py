@@ -15,8 +15,6 @@ from typing import Any
 from privpipe.errors import FormatError, OptionError
 from privpipe.numerics.random.streams import KEY_BYTES
 
-__all__ = ["KeyBinding", "KeyEntry", "decode_key", "encode_key"]
-
 _FORMAT = "privpipe-key"
 _VERSION = 2
 """Version 1 did not note the runs; it is read as having none."""

@@ -24,21 +24,6 @@ from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
 from privpipe.store.keyring.keyfiles import KeyFolder
 from privpipe.store.keyring.keyformat import KeyBinding, KeyEntry, decode_key, encode_key
 
-__all__ = [
-    "CarriedKey",
-    "KeyBinding",
-    "KeyEntry",
-    "KeyTicket",
-    "ReleaseKey",
-    "forget_key",
-    "list_keys",
-    "list_unreadable",
-    "make_key",
-    "name_binding",
-    "read_key",
-    "receive_key",
-]
-
 ENDINGS: tuple[Literal["json"], Literal["key"]] = ("json", "key")
 """Of the files of a key: its ledger entry, and the secret."""
 

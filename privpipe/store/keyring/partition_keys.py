@@ -25,8 +25,6 @@ from privpipe.store.keyring.keys import (
     read_key,
 )
 
-__all__ = ["PartitionKeys", "find_keys", "forget_keys", "make_partition_keys"]
-
 
 @dataclass(frozen=True)
 class PartitionKeys:

@@ -34,8 +34,6 @@ from privpipe.store.keyring.account_chain import (
 )
 from privpipe.store.keyring.sketches import Sketches
 
-__all__ = ["Registered", "Shared", "align_rows", "read_releases", "register_release"]
-
 FOLDER = ".releases"
 """Of the account; its partitions have names of digits."""
 MOST_RUNS = 10_000

@@ -36,8 +36,6 @@ from privpipe.store.access.location import (
 )
 from privpipe.store.keyring.account_chain import create_object
 
-__all__ = ["SketchKey", "Sketches", "Ties"]
-
 T = TypeVar("T")
 
 FOLDER = ".records"

@@ -61,15 +61,6 @@ LATER_FIELDS = ("delta", "protects", "parameters", "statement")
 NAMED_SINCE = 3
 """Format version since which models know what they were fitted on by name."""
 
-__all__ = [
-    "digest_map",
-    "open_model",
-    "publish_model",
-    "read_arrays",
-    "read_model_header",
-    "write_model",
-]
-
 
 def write_model(fitted: RecordMap, url: Place, header: Mapping[str, Any] | None = None) -> str:
     """Store a fitted map; it is visible only once it is whole.

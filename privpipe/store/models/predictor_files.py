@@ -13,8 +13,6 @@ import zarr
 from privpipe.errors import FormatError, InputError
 from privpipe.store.access.location import open_store, shown
 
-__all__ = ["read_predictor"]
-
 NAMES = ("coefficients", "intercept")
 
 

@@ -23,8 +23,6 @@ from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.keyring.release_register import Shared
 from privpipe.store.releases.published import check_release, read_receipts
 
-__all__ = ["EarlierRelease", "holds_the_same", "open_earlier_release"]
-
 
 @dataclass(frozen=True)
 class EarlierRelease:

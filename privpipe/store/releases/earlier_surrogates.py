@@ -19,8 +19,6 @@ from privpipe.store.arrays.headers import exists
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.releases.published import check_release
 
-__all__ = ["EarlierSurrogates", "open_earlier_surrogates"]
-
 
 @dataclass(frozen=True)
 class EarlierSurrogates:

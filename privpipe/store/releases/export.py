@@ -31,8 +31,6 @@ from privpipe.store.arrays.factored_basis import read_basis
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.releases.published import check_release
 
-__all__ = ["export_release"]
-
 SUCCESS = "_SUCCESS"
 """Last object of a folder of Parquet files, as Spark writes it; readers of tables skip it."""
 

@@ -44,22 +44,6 @@ from privpipe.store.access.location import (
 from privpipe.store.arrays.headers import companion_url, exists
 from privpipe.store.arrays.layout import ROOT_DOCUMENT
 
-__all__ = [
-    "IncrementalState",
-    "Part",
-    "PrivateLedger",
-    "Retired",
-    "StoredParts",
-    "check_part",
-    "delete_part",
-    "digest_root",
-    "part_url",
-    "purge_parts",
-    "read_incremental",
-    "read_state_of",
-    "sweep_parts",
-]
-
 PARTS = "parts"
 
 

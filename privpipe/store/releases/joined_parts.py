@@ -30,8 +30,6 @@ from privpipe.store.releases.published import check_release
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["check_generation", "open_generation"]
-
 
 def open_generation(url: str, *, verify: bool = False) -> xr.Dataset:
     """The newest generation of an incremental release, as `open_release` gives it.

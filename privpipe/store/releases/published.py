@@ -21,8 +21,6 @@ from privpipe.store.releases.release import RECEIPTS, digest_receipts
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["check_release", "open_release", "read_receipts"]
-
 
 def open_release(url: Place, *, verify: bool = False) -> xr.Dataset:
     """Open a published release, lazily.

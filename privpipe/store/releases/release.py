@@ -57,20 +57,6 @@ from privpipe.store.arrays.layout import (
     root_document,
 )
 
-__all__ = [
-    "RECEIPTS",
-    "ReleasePlan",
-    "check_foreign",
-    "digest_receipts",
-    "drop_receipts",
-    "drop_refused",
-    "find_damaged",
-    "prepare_release",
-    "publish_release",
-    "read_ledger",
-    "record_receipts",
-]
-
 RECEIPTS = "receipts"
 
 

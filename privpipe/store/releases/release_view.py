@@ -14,8 +14,6 @@ from privpipe.protocols import Guarantee
 from privpipe.report.audit_text import say_gate, say_verdict, write_audit_markdown
 from privpipe.store.arrays.headers import read_promise
 
-__all__ = ["ReleaseReport", "ReleaseView"]
-
 
 @dataclass(frozen=True, repr=False)
 class ReleaseReport:

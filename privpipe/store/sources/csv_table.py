@@ -21,8 +21,6 @@ from privpipe.store.sources.reading.roles import Form, TableColumn, check_drift
 from privpipe.store.sources.reading.source import SourceLayout
 from privpipe.store.sources.reading.types import kind_of
 
-__all__ = ["CsvTable", "open_csv"]
-
 
 def open_csv(files: TableFiles, layout: SourceLayout) -> TableSource:
     """CSV files as a source."""

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from privpipe.store.sources.reading.source import RecordSource, SourceLayout
 
-__all__ = ["FORMATS", "SourceFormat", "describe_formats", "endings_of_files", "find_format"]
-
 
 @dataclass(frozen=True)
 class SourceFormat:

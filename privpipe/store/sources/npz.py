@@ -18,8 +18,6 @@ from privpipe.store.access.location import explain_unreachable, shown
 from privpipe.store.sources.reading.named_arrays import ArraySource
 from privpipe.store.sources.reading.source import SourceLayout
 
-__all__ = ["NpyColumn", "npz_columns", "open_npz"]
-
 COPY_BYTES = 2**20
 
 

@@ -17,8 +17,6 @@ from privpipe.store.sources.reading.one_hot import OneHotSource
 from privpipe.store.sources.reading.quantile_bins import BinnedSource, parse_bins
 from privpipe.store.sources.reading.source import RecordSource, SourceLayout
 
-__all__ = ["open_source"]
-
 
 def open_source(url: str, layout: SourceLayout, *, min_category_count: int = 1) -> RecordSource:
     """Open a file, folder or Zarr group as a source of records.

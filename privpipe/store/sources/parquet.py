@@ -19,8 +19,6 @@ from privpipe.store.sources.reading.roles import Form, TableColumn, check_drift
 from privpipe.store.sources.reading.source import SourceLayout
 from privpipe.store.sources.reading.types import is_narrow, kind_of
 
-__all__ = ["ParquetTable", "open_parquet"]
-
 T = TypeVar("T")
 
 MOST_COLUMN_BYTES = 2**29

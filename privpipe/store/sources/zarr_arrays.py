@@ -16,8 +16,6 @@ from privpipe.store.access.location import list_keys, open_store, read_bytes, sh
 from privpipe.store.sources.reading.named_arrays import ArraySource
 from privpipe.store.sources.reading.source import SourceLayout
 
-__all__ = ["is_zarr_group", "open_zarr", "zarr_columns"]
-
 
 def is_zarr_group(url: str) -> bool:
     """Whether a folder is a Zarr group, by the document that every group has."""

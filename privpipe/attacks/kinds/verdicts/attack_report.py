@@ -37,15 +37,6 @@ from privpipe.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "DECISION_SCHEMA",
-    "AttackReport",
-    "Decision",
-    "LeftOut",
-    "Verdict",
-    "summarise_outcomes",
-]
-
 FORMAT = 3
 """Version of the JSON form of a report."""
 

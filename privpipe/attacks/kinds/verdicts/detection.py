@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from privpipe.attacks.adversaries.evidence import GroupCounts
 from privpipe.attacks.kinds.verdicts.judgement import Decision
 
-__all__ = ["Detection", "hold_to_power", "say_power"]
-
 
 @dataclass(frozen=True)
 class Detection:

@@ -9,8 +9,6 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.kinds.verdicts.judgement import Decision
 from privpipe.attacks.kinds.verdicts.outcomes import AttackOutcome
 
-__all__ = ["hold_to_group_control"]
-
 RAW_GROUPS = "raw groups"
 
 

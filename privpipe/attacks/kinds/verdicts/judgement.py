@@ -21,16 +21,6 @@ from privpipe.attacks.kinds.verdicts.reach import count_compared, plan_needed_gr
 from privpipe.attacks.statistics.measures import Score
 from privpipe.numerics.limits import Figure, say_limits
 
-__all__ = [
-    "DECISION_SCHEMA",
-    "SCORE_WORDS",
-    "Decision",
-    "Verdict",
-    "decide_variables",
-    "is_of_release",
-    "say_source",
-]
-
 Verdict = Literal["safe", "not protected", "leaks", "unproven", "unknown"]
 """Of "not protected" nothing is asked: it is said where no attack that fails could show more."""
 

@@ -18,8 +18,6 @@ from privpipe.attacks.kinds.verdicts.judgement import Decision
 from privpipe.attacks.kinds.verdicts.outcomes import AttackOutcome
 from privpipe.numerics.limits import say_lower
 
-__all__ = ["LearningCurve", "expect_gain", "hold_to_control", "hold_to_curves"]
-
 EXPONENTS = np.linspace(0.25, 1.0, 61)
 """Of the power of the labels with which errors shrink; see `expect_gain`."""
 

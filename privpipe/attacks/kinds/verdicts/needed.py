@@ -8,12 +8,6 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.kinds.verdicts.record_decisions import share_level
 from privpipe.attacks.statistics.uncertainty.intervals import measure_exact_interval
 
-__all__ = [
-    "plan_membership_reach",
-    "plan_needed_others",
-    "plan_recovery_reach",
-]
-
 
 def plan_membership_reach(options: AttackOptions, n_members: int, n_others: int) -> float:
     """Upper limit of the advantage of a mere guess at who is in a surrogate release.

@@ -11,8 +11,6 @@ from typing import Any, Literal
 
 from privpipe.attacks.statistics.measures import Score
 
-__all__ = ["TABLE_SCHEMA", "Attack", "AttackOutcome"]
-
 TABLE_SCHEMA = {
     "target": ("str", "confidential variable that was guessed"),
     "kind": ("str", "classes or numbers"),

@@ -17,8 +17,6 @@ from privpipe.attacks.statistics.measures import EXPOSURES
 from privpipe.attacks.statistics.uncertainty.exposure import plan_null_exposure
 from privpipe.attacks.statistics.uncertainty.intervals import limit_wilson
 
-__all__ = ["ROOM", "count_compared", "plan_needed_groups", "plan_needed_records", "plan_reach"]
-
 ROOM = 1.5
 """A limit is so many times what a mere guess reaches, so that not chance alone decides."""
 

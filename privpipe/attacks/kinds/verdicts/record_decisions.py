@@ -21,17 +21,6 @@ from privpipe.attacks.kinds.recovery import RECOVERED
 from privpipe.attacks.kinds.verdicts.judgement import Decision, Verdict
 from privpipe.numerics.limits import Figure, say_limits
 
-__all__ = [
-    "CLOSED_FORMS",
-    "EARLIER",
-    "RECORD_ATTACKS",
-    "SINGLE_RECORDS",
-    "decide_records",
-    "halve_level",
-    "share_level",
-    "succeeds",
-]
-
 SINGLE_RECORDS = "single records"
 """Target of the decision that stands in every release of exact coefficients."""
 

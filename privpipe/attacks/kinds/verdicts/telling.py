@@ -11,8 +11,6 @@ from privpipe.attacks.kinds.verdicts.judgement import Decision, is_of_release
 from privpipe.attacks.kinds.verdicts.outcomes import AttackOutcome
 from privpipe.attacks.kinds.verdicts.reach import count_compared
 
-__all__ = ["Telling", "find_telling"]
-
 
 @dataclass(frozen=True)
 class Telling:

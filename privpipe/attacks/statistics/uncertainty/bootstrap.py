@@ -22,8 +22,6 @@ from privpipe.attacks.statistics.uncertainty.intervals import (
 from privpipe.errors import InputError, OptionError
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = ["Link", "draw_weights", "measure_bootstrap_interval"]
-
 Link = Literal["identity", "logit", "log", "log_complement"]
 """Scale on which a bootstrap interval is symmetric: x, log x/(1-x), log x, log(1-x)."""
 

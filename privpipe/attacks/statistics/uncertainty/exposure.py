@@ -22,8 +22,6 @@ from privpipe.attacks.statistics.uncertainty.intervals import (
 )
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 
-__all__ = ["measure_exposure", "measure_exposure_beyond", "plan_null_exposure"]
-
 
 def measure_exposure(
     truth: IntArray,

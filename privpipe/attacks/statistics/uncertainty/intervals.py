@@ -14,22 +14,6 @@ import scipy
 from privpipe.errors import InputError, OptionError
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 
-__all__ = [
-    "Interval",
-    "Limits",
-    "check_level",
-    "code_groups",
-    "find_limits",
-    "limit_difference",
-    "limit_wilson",
-    "measure_difference_interval",
-    "measure_exact_interval",
-    "measure_grouped_wilson_interval",
-    "measure_parts_interval",
-    "measure_wilson_interval",
-    "plan_effective",
-]
-
 Limits = Callable[[float], tuple[float, float]]
 """Lower and upper limit at a level."""
 

@@ -28,8 +28,6 @@ from privpipe.cluster.passes.pass_checkpoints import Checkpoints
 from privpipe.cluster.workers.worker_memory import WorkerMemory
 from privpipe.errors import MemoryBudgetError, PrivpipeError
 
-__all__ = ["EvidenceSummary", "check_worker_memory", "distribute_attacks"]
-
 
 @dataclass(frozen=True)
 class EvidenceSummary:

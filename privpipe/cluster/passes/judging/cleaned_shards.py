@@ -17,8 +17,6 @@ from privpipe.protocols import Oracle, Shard, Shards, ShardSchema, Statistics, S
 from privpipe.records.indicators import expand_indicators
 from privpipe.sanitizers.names import schema_of
 
-__all__ = ["CleanedShards"]
-
 S = TypeVar("S", bound=Statistics)
 
 

@@ -26,16 +26,6 @@ from privpipe.protocols import Column, FloatArray, Shard
 from privpipe.records.drawn_sample import DrawnSample, take_records
 from privpipe.store.collections.collection import Collection
 
-__all__ = [
-    "Published",
-    "draw_sample",
-    "fill_missing",
-    "plan_drawing",
-    "read_groups",
-    "sample_answers",
-    "sample_evidence",
-]
-
 
 def sample_evidence(
     collection: Collection,

@@ -17,21 +17,18 @@ from privpipe.attacks.statistics.ties import find_ties
 from privpipe.capabilities import Promises
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.judging.evidence_sample import (
-    Published,
     draw_sample,
     fill_missing,
     plan_drawing,
     read_groups,
 )
-from privpipe.cluster.passes.sample_drawing import Drawing, keep_chunk
+from privpipe.cluster.passes.sample_drawing import Drawing, Published, keep_chunk
 from privpipe.errors import PrivpipeError
 from privpipe.numerics.finite import find_empty_rows, find_finite_rows
 from privpipe.protocols import FloatArray, IntArray, Shard
 from privpipe.records.drawn_sample import take_records
 from privpipe.store.collections.collection import Collection
 from privpipe.store.models.artifacts import open_model
-
-__all__ = ["KindSources", "attack_kind", "draw_missing", "list_kinds", "measure_kept_utility"]
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,6 @@ from privpipe.errors import GuaranteeError
 from privpipe.numerics.finite import find_empty_rows, find_finite_rows
 from privpipe.protocols import FloatArray, Shard
 
-__all__ = ["TargetModel", "read_targets"]
-
 
 @dataclass(frozen=True)
 class TargetModel:

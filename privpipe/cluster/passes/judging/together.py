@@ -20,8 +20,6 @@ from privpipe.records.schema import CollectionSchema
 from privpipe.store.arrays.blocks import reading_once
 from privpipe.store.collections.collection import Collection
 
-__all__ = ["Question", "ask_together"]
-
 
 @dataclass(frozen=True)
 class Question:

@@ -15,8 +15,6 @@ from prometheus_client.registry import Collector
 
 from privpipe.cluster.workers.monitoring.progress import GATES, STAGES, Progress
 
-__all__ = ["GAUGES", "RunCollector", "push_progress", "serve_progress", "write_progress"]
-
 GAUGES = {
     "privpipe_done": "How much of the work under way is done, in its unit.",
     "privpipe_total": "How much there is; 0 where it is not known.",

@@ -16,8 +16,6 @@ from typing import Any
 
 from distributed import Client
 
-__all__ = ["report_performance"]
-
 
 @contextmanager
 def report_performance(client: Client, path: str | None) -> Iterator[None]:

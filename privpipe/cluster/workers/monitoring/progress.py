@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-__all__ = ["GATES", "STAGES", "UNITS", "Progress", "find_stage"]
-
 WORKS = {
     "prove_chunk": "prove",
     "clean_chunk": "clean",

@@ -15,8 +15,6 @@ from distributed.http.utils import RequestHandler
 from privpipe.cluster.workers.monitoring.progress import Progress
 from privpipe.cluster.workers.monitoring.scheduler_side import find_runs
 
-__all__ = ["add_page", "routes"]
-
 EVERY = 500
 """Milliseconds between two updates."""
 

@@ -15,8 +15,6 @@ from distributed import SchedulerPlugin
 from privpipe.cluster.workers.monitoring.metrics import serve_progress
 from privpipe.cluster.workers.monitoring.progress import Progress
 
-__all__ = ["TOPIC", "ShowProgress", "find_runs"]
-
 TOPIC = "privpipe-progress"
 
 MOST_RUNS = 20

@@ -35,14 +35,6 @@ import scipy.sparse as sp
 from privpipe.numerics.mapping.confidence.mean_bounds import bound_mean, bound_shares
 from privpipe.protocols import BoolArray, FloatArray
 
-__all__ = [
-    "Reference",
-    "bound_held_out_information",
-    "find_needed_records",
-    "make_reference",
-    "measure_gains",
-]
-
 _PARTS = {"mean": 0.4, "cross": 0.3, "noise": 0.2, "cells": 0.1}
 """How the chance to fail is shared; all of it together is the chance asked for."""
 

@@ -23,14 +23,6 @@ from scipy.optimize import minimize_scalar
 from privpipe.numerics.mapping.confidence.held_out_information import measure_gains
 from privpipe.protocols import FloatArray
 
-__all__ = [
-    "bound_mean_over_ball",
-    "bound_over_ball",
-    "find_needed_records_of_ball",
-    "find_radius",
-    "find_worst_law",
-]
-
 _BISECTIONS = 200
 _SHARES = (0.0, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 

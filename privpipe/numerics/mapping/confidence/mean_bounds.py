@@ -13,8 +13,6 @@ import numpy as np
 
 from privpipe.protocols import FloatArray
 
-__all__ = ["bound_mean", "bound_shares"]
-
 _BISECTIONS = 60
 _STAKES = ((1.0, 0.5), (0.5, 0.25), (2.0, 0.25))
 """Multiples of the stake that is best for the expected variance, and their shares."""

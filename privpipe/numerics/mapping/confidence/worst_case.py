@@ -12,8 +12,6 @@ import scipy.sparse as sp
 
 from privpipe.protocols import FloatArray
 
-__all__ = ["WorstCases", "measure_worst_cases"]
-
 
 @dataclass(frozen=True, eq=False)
 class WorstCases:

@@ -26,8 +26,6 @@ from privpipe.numerics.mapping.dual.smoothed_dual import potentials_of
 from privpipe.numerics.mapping.problem.programme import MappingProblem, Pairs
 from privpipe.protocols import FloatArray
 
-__all__ = ["InteriorPoint", "solve_interior_point"]
-
 
 @dataclass(frozen=True, eq=False)
 class InteriorPoint:

@@ -8,14 +8,6 @@ import numpy as np
 
 from privpipe.numerics.compiler import njit
 
-__all__ = [
-    "centre_columns",
-    "fill_directions",
-    "fill_normal_terms",
-    "fill_right_sides",
-    "fill_slacks",
-]
-
 
 @njit(cache=True, nogil=True)
 def fill_slacks(

@@ -18,8 +18,6 @@ import scipy.sparse.linalg as spl
 from privpipe.numerics.mapping.problem.programme import Pairs
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = ["DenseNewton", "SparseNewton"]
-
 
 class DenseNewton:
     """Cholesky of the Schur complement over the symbols; for up to a few thousand unknowns."""

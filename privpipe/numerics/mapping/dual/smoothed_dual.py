@@ -28,15 +28,6 @@ from privpipe.numerics.mapping.dual.smoothed_dual_kernels import (
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = [
-    "SmoothedDual",
-    "column_minima",
-    "maximise_smoothed_dual",
-    "potentials_of",
-    "softmin_masses",
-    "spend_budget",
-]
-
 _STRIDES = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01)
 """Nats that a logit may move in one step; the next where that does not climb."""
 _MOST_OF = 0.3

@@ -8,8 +8,6 @@ import numpy as np
 
 from privpipe.numerics.compiler import njit
 
-__all__ = ["multiply_curvature", "smooth_minimum", "sum_slopes"]
-
 
 @njit(cache=True, nogil=True)
 def smooth_minimum(

@@ -8,8 +8,6 @@ import numpy as np
 
 from privpipe.numerics.compiler import njit
 
-__all__ = ["absolute_transform", "price_by_runs", "squared_transform"]
-
 _NARROW = 16
 """Symbols of a run that is looked at whole."""
 _RUNS = 64

@@ -25,8 +25,6 @@ from privpipe.numerics.mapping.problem.distortion import CodeDistance
 from privpipe.numerics.mapping.problem.programme import MappingProblem
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = ["PosteriorBins", "bin_posteriors", "is_line", "price_line"]
-
 _MOST_DISTINCT = 24
 
 

@@ -8,8 +8,6 @@ import numpy as np
 
 from privpipe.numerics.compiler import njit
 
-__all__ = ["build_envelopes", "search_envelopes", "search_far", "sort_into_groups"]
-
 _RUN = 64
 """Symbols of like slope that are passed over together."""
 

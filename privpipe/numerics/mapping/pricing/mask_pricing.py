@@ -30,8 +30,6 @@ from privpipe.numerics.mapping.problem.distortion import CodeDistance
 from privpipe.numerics.mapping.problem.programme import MappingProblem
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = ["MaskPricing", "suits_masks"]
-
 _MOST_ATTRIBUTES = 16
 _MOST_MASKS = 64
 _MOST_COMPARED = 12

@@ -8,8 +8,6 @@ import numpy as np
 
 from privpipe.numerics.compiler import njit
 
-__all__ = ["count_differences", "find_cheapest", "price_columns_kernel", "sum_distances"]
-
 # No contraction or reassociation: the same pair must give the same bits in every block.
 _LOOSE = {"nnan", "ninf", "nsz"}
 _LANES = 64

@@ -18,18 +18,6 @@ from privpipe.numerics.mapping.problem.distortion import CodeDistance, FunctionD
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = [
-    "PriceOracle",
-    "Prices",
-    "Question",
-    "column_groups",
-    "measure_bound",
-    "merge_prices",
-    "price_block",
-    "price_in_memory",
-    "sum_prices",
-]
-
 _BLOCK_PAIRS = 2**22
 _KINDS = {"hamming": 0, "squared": 1, "absolute": 2}
 

@@ -24,8 +24,6 @@ from privpipe.numerics.mapping.pricing.pair_pricing import (
 from privpipe.numerics.mapping.problem.incumbent import Progress
 from privpipe.numerics.mapping.problem.programme import MappingProblem
 
-__all__ = ["OutOfTime", "TimedPricing"]
-
 _PAIRS_PER_PIECE = 2**25
 """Less than a tenth of a second."""
 

@@ -16,15 +16,6 @@ import numpy.typing as npt
 from privpipe.errors import InputError, OptionError
 from privpipe.protocols import FloatArray, IntArray, WordArray
 
-__all__ = [
-    "CodeDistance",
-    "Distance",
-    "DistanceKind",
-    "FunctionDistance",
-    "MatrixDistance",
-    "pack_codes",
-]
-
 DistanceKind = Literal["hamming", "squared", "absolute"]
 CodeArray = npt.NDArray[Any]
 BlockFunction = Callable[[CodeArray, CodeArray], FloatArray]

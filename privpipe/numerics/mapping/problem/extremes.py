@@ -9,8 +9,6 @@ from privpipe.numerics.mapping.problem.mutual_information import LOWEST, normali
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem
 from privpipe.protocols import FloatArray
 
-__all__ = ["identity_duals", "measure_mean_distances"]
-
 _BLOCK_PAIRS = 2**22
 
 

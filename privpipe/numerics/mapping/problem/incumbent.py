@@ -12,8 +12,6 @@ import numpy as np
 from privpipe.numerics.mapping.problem.known_steps import KnownSteps
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Plan, measure_plan
 
-__all__ = ["Progress", "Round"]
-
 _LOST = 1e-12
 """Share of a column's mass, or of the budget, that rounding may explain."""
 

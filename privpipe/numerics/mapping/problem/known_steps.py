@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-__all__ = ["KnownSteps"]
-
 
 class KnownSteps(Protocol):
     """A place that outlives the process, for the steps of one search."""

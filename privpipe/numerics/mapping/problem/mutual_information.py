@@ -11,14 +11,6 @@ from scipy.special import rel_entr
 
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = [
-    "LOWEST",
-    "log_ratios",
-    "measure_information",
-    "normalise_potentials",
-    "released_masses",
-]
-
 LOWEST = -690.0
 """Stands for the logarithm of nothing: exp of it is still a normal float64."""
 

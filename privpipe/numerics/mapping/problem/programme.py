@@ -17,18 +17,6 @@ from privpipe.numerics.mapping.problem.mutual_information import (
 )
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = [
-    "Duals",
-    "MappingProblem",
-    "Pairs",
-    "Plan",
-    "draw_into_budget",
-    "keep_free_pairs",
-    "make_feasible",
-    "measure_plan",
-    "thin_plan",
-]
-
 _SHARES = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
 
 

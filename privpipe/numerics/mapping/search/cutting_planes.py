@@ -31,8 +31,6 @@ from privpipe.numerics.mapping.problem.mutual_information import LOWEST, normali
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs
 from privpipe.protocols import FloatArray
 
-__all__ = ["ConstrainedPlan", "Limits", "search_constrained"]
-
 _ALL_PAIRS = 40_000
 _TOP = 8
 _ROUNDS = 60

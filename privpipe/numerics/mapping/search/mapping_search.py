@@ -20,8 +20,6 @@ from privpipe.numerics.mapping.search.pairs.interior_point_search import MOST_DE
 from privpipe.numerics.mapping.search.pairs.recalled_steps import KnownExplorer
 from privpipe.numerics.mapping.search.pairs.smoothed_dual_search import anneal, start_state
 
-__all__ = ["search_mapping"]
-
 _START_TEMPERATURE = 0.05
 _POLISH_FROM = 2e-3
 _MANY_PAIRS = 2**31

@@ -11,8 +11,6 @@ import numpy as np
 
 from privpipe.protocols import FloatArray
 
-__all__ = ["add_up", "measure_columns", "multiply_closely", "multiply_in_order"]
-
 SPLITTER = 2.0**27 + 1
 """Times this, a float64 falls apart into two halves whose products are exact."""
 

@@ -11,8 +11,6 @@ import numpy as np
 from privpipe.numerics.null_space.grid.fixed_order import multiply_in_order
 from privpipe.protocols import FloatArray
 
-__all__ = ["bound_norms", "lift_coordinates", "turn_predictions"]
-
 
 def turn_predictions(
     values: FloatArray, shift: FloatArray, turn: FloatArray

@@ -13,8 +13,6 @@ import numpy as np
 from privpipe.numerics.compiler import njit
 from privpipe.numerics.null_space.grid.fixed_order import OFFSET, SPLITTER
 
-__all__ = ["settle_closely", "settle_tile"]
-
 _strict = njit(nogil=True, error_model="numpy")
 
 MARGIN = 2.0**-49

@@ -19,8 +19,6 @@ from privpipe.numerics.compiler import can_compile
 from privpipe.numerics.null_space.grid.fixed_order import OFFSET
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 
-__all__ = ["OFFSET", "Grid", "plan_grid", "predict_on_grid", "settle_exactly", "snap_predictions"]
-
 UNIT = 2.0**-53
 
 SHARE = 2.3e-7

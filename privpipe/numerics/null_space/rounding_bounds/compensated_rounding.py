@@ -18,8 +18,6 @@ from privpipe.numerics.null_space.grid.fixed_order import add_up, measure_column
 from privpipe.numerics.null_space.rounding_bounds.rounding_margin import RoundingMargin
 from privpipe.protocols import BoolArray, FloatArray
 
-__all__ = ["Balance", "round_in_balance", "store_within"]
-
 ATTEMPTS = 6
 """How often a record is shrunk anew to make room for what storing it cost."""
 

@@ -22,8 +22,6 @@ from privpipe.numerics.null_space.grid.fixed_order import (
 from privpipe.numerics.null_space.grid.prediction_grid import FARTHEST, Grid
 from privpipe.protocols import FloatArray
 
-__all__ = ["Defects", "RoundingMargin", "find_turn", "measure_defects", "plan_margin"]
-
 UNIT = 2.0**-53
 
 

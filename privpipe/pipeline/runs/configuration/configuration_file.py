@@ -27,8 +27,6 @@ from privpipe.pipeline.serving.scheduling.logical_time import fill_time
 from privpipe.records.schema import suggest
 from privpipe.sanitizers import METHODS
 
-__all__ = ["read_options"]
-
 MOST_BYTES = 2**20
 """Of a configuration; the rest is not read, and its syntax is refused."""
 

@@ -11,9 +11,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
-from privpipe.sanitizers.options import admits
-
-__all__ = ["PREFIX", "name_variable", "read_environment"]
+from privpipe.option_values import admits
 
 PREFIX = "PRIVPIPE_"
 

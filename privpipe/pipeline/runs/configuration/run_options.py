@@ -21,10 +21,8 @@ from pydantic import (
 
 from privpipe.attacks.adversaries.attack_options import AdversaryName, AttackOptions, ScoreName
 from privpipe.cluster.passes.cleaning_pass import Nonfinite
+from privpipe.option_values import take_plain
 from privpipe.sanitizers import METHODS
-from privpipe.sanitizers.options import take_plain
-
-__all__ = ["RunOptions"]
 
 LEAST_MEMORY = 2**28
 """Least memory of a worker, bytes: below it nothing but its libraries fits."""

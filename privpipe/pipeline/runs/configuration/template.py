@@ -20,8 +20,6 @@ from privpipe.pipeline.runs.configuration.run_options import RunOptions
 from privpipe.records.schema import CollectionSchema, suggest
 from privpipe.sanitizers import METHODS
 
-__all__ = ["FILL_IN", "write_template"]
-
 WIDTH = 96
 FILL_IN = "FILL IN"
 

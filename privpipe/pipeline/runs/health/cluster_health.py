@@ -22,8 +22,6 @@ from privpipe.store.access.holding.lease import MOST_SKEW
 from privpipe.store.access.location import join, open_store, read_bytes, write_bytes
 from privpipe.store.arrays.layout import ROOT_DOCUMENT
 
-__all__ = ["check_certificates", "check_cluster"]
-
 WARN_DAYS = 14.0
 """Left to a certificate when its renewal becomes due."""
 

@@ -8,8 +8,6 @@ from typing import Literal
 
 from privpipe.cluster.workers.boundary import seal
 
-__all__ = ["Check", "Finding", "run_checks"]
-
 
 @dataclass(frozen=True)
 class Finding:

@@ -17,8 +17,6 @@ from privpipe.store.access.location import create_bytes, join, local_path, shown
 from privpipe.store.keyring.account import find_account
 from privpipe.store.keyring.keyfiles import KeyFolder, key_folder
 
-__all__ = ["check_account", "check_keys", "check_places", "tries_conditions"]
-
 LEAST_FREE = 2**30
 """Bytes where releases go."""
 

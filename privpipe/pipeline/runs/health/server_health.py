@@ -19,8 +19,6 @@ from privpipe.pipeline.serving.scheduling.deployment_file import (
 )
 from privpipe.pipeline.serving.scheduling.server_address import check_server
 
-__all__ = ["check_deployed", "check_server_health"]
-
 PATIENCE = 30.0
 """Seconds for an answer: a busy SQLite takes long."""
 

@@ -18,8 +18,6 @@ import yaml
 from privpipe.errors import OptionError
 from privpipe.records.schema import suggest
 
-__all__ = ["Deployment", "read_automations", "read_deployments"]
-
 
 @dataclass(frozen=True)
 class Deployment:

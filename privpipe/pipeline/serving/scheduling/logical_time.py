@@ -6,8 +6,6 @@ from datetime import UTC, datetime
 
 from privpipe.errors import OptionError
 
-__all__ = ["PLACE", "fill_time", "read_time", "write_time"]
-
 PLACE = "{logical_time}"
 """Stands in ``[release] path`` for the logical time of the run."""
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from privpipe.report.console import say
 
-__all__ = ["tell_prefect"]
-
 PAUSES = (0.2, 1.0)
 """Seconds between attempts. Prefect's client has tried each request several times by then."""
 

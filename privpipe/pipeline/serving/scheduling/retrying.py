@@ -12,8 +12,6 @@ from typing import TypeVar
 
 from privpipe.errors import ClusterError, MemoryBudgetError, PrivpipeError, StoreError
 
-__all__ = ["PAUSES", "is_passing", "retry_passing"]
-
 R = TypeVar("R")
 
 PAUSES = (10.0, 60.0, 300.0)

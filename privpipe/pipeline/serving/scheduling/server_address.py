@@ -13,8 +13,6 @@ from urllib.parse import urlsplit
 from privpipe.cluster.workers.listener_owner import guard_address, is_loopback
 from privpipe.errors import ClusterError, OptionError
 
-__all__ = ["check_server"]
-
 
 def check_server(settings: Mapping[str, str] = os.environ) -> str:
     """The API's address, if work may be taken from it.

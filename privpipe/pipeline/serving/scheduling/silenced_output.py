@@ -13,8 +13,6 @@ from contextlib import suppress
 
 from rich.console import Console  # noqa: TID251 - makes none
 
-__all__ = ["outlive_reader"]
-
 
 def outlive_reader() -> None:
     """From now on no console of this process ends it for want of a reader."""

@@ -16,8 +16,6 @@ from datetime import UTC, datetime
 
 from privpipe.cluster.workers.monitoring.progress import Progress
 
-__all__ = ["Telling"]
-
 EXPORT_EVERY = 5.0
 """Seconds between two exports, each of which is a file or a request."""
 

@@ -10,8 +10,6 @@ from typing import Any, NoReturn
 
 from privpipe.errors import ClusterError
 
-__all__ = ["refuse_stored_results"]
-
 
 def refuse_stored_results() -> None:
     """From now on this process reads no result that Prefect names.

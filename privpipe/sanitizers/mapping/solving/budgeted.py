@@ -34,8 +34,6 @@ from privpipe.sanitizers.mapping.solving.named_steps import NamedSteps
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, UnseenPolicy
 
-__all__ = ["check_budgets", "solve_budgeted_mapping"]
-
 _ROUNDS = 60
 
 

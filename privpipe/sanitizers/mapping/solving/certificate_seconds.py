@@ -16,8 +16,6 @@ from privpipe.numerics.mapping.certificate import certify_mapping
 from privpipe.protocols import IntArray
 from privpipe.sanitizers.mapping.alphabet import Alphabet
 
-__all__ = ["forecast_certificate"]
-
 _PILOT = 2048
 """Symbols of the smaller of two pilots; alphabets of twice as many are certified as they are."""
 

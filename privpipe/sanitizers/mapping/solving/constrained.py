@@ -22,8 +22,6 @@ from privpipe.sanitizers.mapping.alphabet import Distortion, prepare_alphabet
 from privpipe.sanitizers.mapping.solving.solve import check_solve_options, store_plan
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, UnseenPolicy
 
-__all__ = ["solve_constrained_mapping"]
-
 _LEAST_MASS = 1e-9
 """Released symbols of less probability are left out: their limits are rounding alone."""
 _SAFETY = 1e-12

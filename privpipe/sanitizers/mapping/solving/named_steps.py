@@ -7,8 +7,6 @@ from typing import Any
 
 from privpipe.numerics.mapping.problem.known_steps import KnownSteps
 
-__all__ = ["NamedSteps"]
-
 
 @dataclass(frozen=True)
 class NamedSteps:

@@ -34,8 +34,6 @@ from privpipe.sanitizers.mapping.solving.named_steps import NamedSteps
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, UnseenPolicy
 
-__all__ = ["MOST_ROBUST_SYMBOLS", "solve_robust_mapping"]
-
 MOST_ROBUST_SYMBOLS = 4096
 """Distances are held as a matrix; with more profiles the ball holds nearly every law anyway."""
 

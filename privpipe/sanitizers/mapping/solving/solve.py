@@ -31,8 +31,6 @@ from privpipe.sanitizers.mapping.solving.certificate_seconds import forecast_cer
 from privpipe.sanitizers.mapping.solving.start import read_start
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, UnseenPolicy
 
-__all__ = ["Solver", "check_solve_options", "solve_privacy_mapping", "store_plan"]
-
 Solver = Literal["auto", "frank_wolfe"]
 
 _LEAST_BUDGET = 1e-30

@@ -15,8 +15,6 @@ from privpipe.protocols import BoolArray, FloatArray, IntArray
 from privpipe.sanitizers.mapping.alphabet import Alphabet
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 
-__all__ = ["read_start"]
-
 _FAR = 60.0
 """Nats below 0 at which a potential is as good as none, and from which a search can still move."""
 

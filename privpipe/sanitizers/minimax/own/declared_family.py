@@ -14,8 +14,6 @@ from privpipe.numerics.minimax.filters import Pullback
 from privpipe.protocols import FloatArray
 from privpipe.sanitizers.minimax.own.filter_code import Arrays, DeclaredFilter, FilterCode
 
-__all__ = ["DeclaredFamily", "Setting", "build_filter", "declare_family"]
-
 Setting = bool | int | float | str
 Settings = tuple[tuple[str, Setting], ...]
 

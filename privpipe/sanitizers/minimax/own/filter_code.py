@@ -24,15 +24,6 @@ from privpipe.code_trust import is_trusted, trust, trust_named
 from privpipe.errors import OptionError
 from privpipe.protocols import FloatArray
 
-__all__ = [
-    "GROUP",
-    "LOSSES",
-    "Arrays",
-    "DeclaredFilter",
-    "FilterCode",
-    "trust_filter",
-]
-
 GROUP = "privpipe.filters"
 """Entry points of installed filters."""
 LOSSES = "privpipe.losses"

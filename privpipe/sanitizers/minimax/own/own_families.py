@@ -17,6 +17,7 @@ from privpipe.code_trust import is_trusted
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.minimax.descent import Descent, descend_quasi_newton
 from privpipe.numerics.minimax.filters import DifferentiableFilter, InputScaling
+from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.minimax.own.declared_family import Setting
@@ -33,16 +34,6 @@ from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoment
 from privpipe.sanitizers.minimax.training.task_planning import plan_tasks
 from privpipe.sanitizers.minimax.training.tasks import Task, name_history
 from privpipe.sanitizers.minimax.training.training_rounds import TrainingRounds
-from privpipe.sanitizers.options import FORBID
-
-__all__ = [
-    "FamilyFit",
-    "FamilyOptions",
-    "fit_minimax_family",
-    "freeze_descent",
-    "plan_family_tasks",
-    "train_family",
-]
 
 UNCHANGED = InputScaling(np.empty((0, 0)), 0)
 

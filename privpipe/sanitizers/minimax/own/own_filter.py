@@ -13,6 +13,7 @@ from pydantic.dataclasses import dataclass as options_dataclass
 from privpipe.code_trust import is_trusted, say_trusted, trust
 from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError, OptionError
+from privpipe.option_values import FORBID
 from privpipe.protocols import (
     FloatArray,
     Guarantee,
@@ -38,9 +39,6 @@ from privpipe.sanitizers.minimax.training.labelled_moments import LABEL_STATISTI
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks
 from privpipe.sanitizers.minimax.training.tasks import find_needs
 from privpipe.sanitizers.names import by_name, keep_names
-from privpipe.sanitizers.options import FORBID
-
-__all__ = ["METHODS", "MinimaxOwnOptions", "OwnFilter", "fit_minimax_own_filter"]
 
 ROWS = 1024
 """Records filtered at once: a filter may need many times their memory."""

@@ -19,8 +19,6 @@ from privpipe.sanitizers.minimax.own.declared_family import Setting
 from privpipe.sanitizers.minimax.own.filter_code import FilterCode
 from privpipe.sanitizers.minimax.own.vjp_check import describe_difference
 
-__all__ = ["DeclaredLoss", "OwnLoss", "check_loss"]
-
 ROWS = 12
 DIRECTIONS = 4
 STEP = 1e-4

@@ -12,8 +12,6 @@ from privpipe.errors import OptionError
 from privpipe.protocols import FloatArray
 from privpipe.sanitizers.minimax.own.filter_code import Arrays
 
-__all__ = ["TorchFilter"]
-
 
 class TorchFilter:
     """A ``torch.nn.Module`` in double precision, on a GPU where there is one.

@@ -10,8 +10,6 @@ from privpipe.errors import OptionError
 from privpipe.protocols import FloatArray
 from privpipe.sanitizers.minimax.own.declared_family import DeclaredFamily
 
-__all__ = ["check_filter", "describe_difference"]
-
 ROWS = 8
 DIRECTIONS = 4
 STEP = 1e-4

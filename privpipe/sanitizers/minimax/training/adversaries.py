@@ -17,20 +17,10 @@ from pydantic.dataclasses import dataclass as options_dataclass
 from privpipe.errors import OptionError
 from privpipe.numerics.minimax.lifts import Lift
 from privpipe.numerics.minimax.objective import SmoothMaximum
+from privpipe.option_values import FORBID
 from privpipe.protocols import Role, Shards, ShardSchema
 from privpipe.sanitizers.minimax.training.group_pooling import check_groups
 from privpipe.sanitizers.minimax.training.tasks import Pool, Task, TaskOptions
-from privpipe.sanitizers.options import FORBID
-
-__all__ = [
-    "AdversaryKind",
-    "AdversaryOptions",
-    "check_adversaries",
-    "examine_groups",
-    "find_columns",
-    "find_maxima",
-    "name_adversaries",
-]
 
 AdversaryKind = Literal["logistic", "random_features", "kernel", "network", "group"]
 

@@ -26,8 +26,6 @@ from privpipe.sanitizers.minimax.training.adversaries import AdversaryOptions, n
 from privpipe.sanitizers.minimax.training.tasks import Task
 from privpipe.sanitizers.minimax.training.training_rounds import TrainingRounds
 
-__all__ = ["Trained", "descend_in_rounds"]
-
 COUNTS = ("rounds", "bytes")
 """Columns of a history that count on."""
 

@@ -16,13 +16,6 @@ from privpipe.protocols import FloatArray
 from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments, LabelMoments
 from privpipe.sanitizers.minimax.training.tasks import Task
 
-__all__ = [
-    "between_classes",
-    "cross_moments",
-    "find_least_squares_directions",
-    "find_privacy_lds",
-]
-
 INFORMATIVE = 1e-10
 """An eigenvalue of at most so much of the largest says nothing about the target."""
 

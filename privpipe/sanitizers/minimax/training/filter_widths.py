@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from privpipe.errors import OptionError, PrivacyWarning
 from privpipe.protocols import Column
 
-__all__ = ["check_reduced_width", "check_width", "warn_of_outputs", "warn_of_width"]
-
 
 def check_width(n_filtered: int, n_features: int) -> None:
     """Raise OptionError unless ``1 <= n_filtered <= n_features``."""

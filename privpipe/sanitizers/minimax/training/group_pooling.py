@@ -18,8 +18,6 @@ from privpipe.protocols import BoolArray, FloatArray, IntArray, Shard, Shards, S
 from privpipe.sanitizers.minimax.training.labelled_moments import read_labels
 from privpipe.sanitizers.minimax.training.tasks import Pool
 
-__all__ = ["GroupTally", "PooledRows", "check_groups", "cut_at_groups", "draw_pools"]
-
 
 @dataclass(frozen=True, eq=False)
 class PooledRows:

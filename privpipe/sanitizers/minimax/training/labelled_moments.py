@@ -18,18 +18,6 @@ from privpipe.numerics.regression.moments import CoMoments
 from privpipe.protocols import BoolArray, FloatArray, IntArray, Role, Shard, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted, say_incomplete
 
-__all__ = [
-    "MAX_CLASSES",
-    "LabelMoments",
-    "LabelledMoments",
-    "Radius",
-    "measure_moments",
-    "measure_radius",
-    "need_all_labels",
-    "read_labels",
-    "summarise_labelled",
-]
-
 MAX_CLASSES = 1024
 """Most distinct values of a variable that one pass collects; more make it a number."""
 BLOCK_BYTES = 1 << 24

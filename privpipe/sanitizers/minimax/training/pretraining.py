@@ -15,8 +15,6 @@ from privpipe.numerics.minimax.network import SigmoidFamily, measure_autoencoder
 from privpipe.protocols import FloatArray, Oracle, Shard, Shards, Sums
 from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments
 
-__all__ = ["pretrain_layers"]
-
 ROWS = 2048
 
 

@@ -37,8 +37,6 @@ from privpipe.sanitizers.minimax.training.group_pooling import (
 from privpipe.sanitizers.minimax.training.labelled_moments import read_labels
 from privpipe.sanitizers.minimax.training.tasks import Pool, RecordLoss, Task
 
-__all__ = ["Asked", "Landmarks", "Outputs", "Round", "Units", "ask_shard"]
-
 BLOCK_BYTES = 1 << 23
 NOTHING = np.empty(0)
 

@@ -16,8 +16,6 @@ from privpipe.protocols import Column, FloatArray, ShardSchema
 from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments, LabelMoments
 from privpipe.sanitizers.minimax.training.tasks import MAX_AUTO_CLASSES, Task, TaskKind, TaskOptions
 
-__all__ = ["check_tasks", "plan_tasks"]
-
 
 def plan_tasks(
     options: TaskOptions,

@@ -19,10 +19,8 @@ from privpipe.numerics.minimax.descent import HISTORY_TAIL
 from privpipe.numerics.minimax.lifts import Lift
 from privpipe.numerics.minimax.objective import ROUND_BYTES
 from privpipe.numerics.regression.logistic import make_class_basis
+from privpipe.option_values import FORBID, Options
 from privpipe.protocols import FloatArray, IntArray, Role
-from privpipe.sanitizers.options import FORBID, Options
-
-__all__ = ["Pool", "RecordLoss", "Task", "TaskKind", "TaskOptions", "find_needs", "name_history"]
 
 TaskKind = Literal["auto", "classification", "regression"]
 MAX_AUTO_CLASSES = MOST_CODES

@@ -34,8 +34,6 @@ from privpipe.sanitizers.minimax.training.shard_oracle import (
 )
 from privpipe.sanitizers.minimax.training.tasks import Task
 
-__all__ = ["TrainingRounds", "make_objective"]
-
 FEWEST = 5
 """Records of a landmark, at least: with fewer it stays where it was drawn."""
 

@@ -19,8 +19,6 @@ from privpipe.protocols import FloatArray, Guarantee
 from privpipe.sanitizers.null_space.maps.linear_cleaner import LinearCleaner
 from privpipe.sanitizers.null_space.maps.target_release import TargetRelease
 
-__all__ = ["FactoredCleaner"]
-
 
 @described(facts_of_map)
 @dataclass(frozen=True, eq=False)

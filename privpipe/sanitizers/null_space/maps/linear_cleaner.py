@@ -32,15 +32,6 @@ from privpipe.sanitizers.arrays import as_finite, as_records, check_finite_recor
 from privpipe.sanitizers.names import by_name
 from privpipe.sanitizers.utility_summary import UtilitySummary
 
-__all__ = [
-    "BudgetScope",
-    "LinearCleaner",
-    "OnUnrepresentable",
-    "Representative",
-    "factor_lift",
-    "scale_budget",
-]
-
 BudgetScope = Literal["total", "per_label"]
 OnUnrepresentable = Literal["fail", "withhold"]
 Representative = Literal["closest", "likely"]

@@ -18,8 +18,6 @@ from privpipe.sanitizers.null_space.maps.linear_cleaner import (
 )
 from privpipe.sanitizers.null_space.maps.target_release import TargetRelease
 
-__all__ = ["NullSpaceCleaner"]
-
 
 @described(facts_of_map)
 @dataclass(frozen=True, eq=False)

@@ -19,8 +19,6 @@ from privpipe.sanitizers.arrays import as_records
 from privpipe.sanitizers.names import by_name
 from privpipe.sanitizers.null_space.maps.linear_cleaner import LinearCleaner
 
-__all__ = ["TargetRelease"]
-
 
 class TargetRelease(LinearCleaner):
     """The capability `FollowsTarget`.

@@ -27,8 +27,6 @@ from privpipe.sanitizers.null_space.maps.linear_cleaner import (
 )
 from privpipe.sanitizers.null_space.maps.target_release import TargetRelease
 
-__all__ = ["TargetedCleaner", "Variant"]
-
 Variant = Literal["null_first", "simultaneous"]
 
 

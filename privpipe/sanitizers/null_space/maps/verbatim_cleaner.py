@@ -31,8 +31,6 @@ from privpipe.sanitizers.null_space.maps.linear_cleaner import (
 )
 from privpipe.sanitizers.null_space.maps.targeted_cleaner import check_confidential
 
-__all__ = ["PrintedCleaner"]
-
 
 @described(facts_of_map)
 @dataclass(frozen=True, eq=False)

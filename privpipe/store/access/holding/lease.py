@@ -21,8 +21,6 @@ import fsspec
 from privpipe.errors import StoreError
 from privpipe.store.access.location import create_bytes, join, shown
 
-__all__ = ["LEASES", "LEASE_SECONDS", "MOST_SKEW", "hold_lease"]
-
 LEASE_SECONDS = 120.0
 MOST_SKEW = LEASE_SECONDS / 4
 """Seconds that the clock of a holder may be away from the store's."""

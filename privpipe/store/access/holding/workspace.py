@@ -33,22 +33,6 @@ from privpipe.store.access.location import (
     shown,
 )
 
-__all__ = [
-    "REMOVED",
-    "RunState",
-    "check_name",
-    "has_workspace",
-    "hold_workspace",
-    "is_held",
-    "list_parts_begun",
-    "purge_workspace",
-    "read_state",
-    "remove_place",
-    "remove_workspace",
-    "workspace_url",
-    "write_state",
-]
-
 STATE = "state.json"
 LOCK = "lock"
 SCRATCH = "dask"

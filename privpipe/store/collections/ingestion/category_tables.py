@@ -16,17 +16,6 @@ from privpipe.errors import InputError, StoreError
 from privpipe.records.schema import MISSING, Variable
 from privpipe.store.sources.reading.source import Coded
 
-__all__ = [
-    "MAX_CATEGORIES",
-    "MAX_DISTINCT",
-    "POOLED",
-    "Coder",
-    "code_values",
-    "count_values",
-    "order_names",
-    "pool_rare",
-]
-
 MAX_CATEGORIES = 2**15 - 2
 """Categories that a variable may have in a collection: codes fit int16."""
 

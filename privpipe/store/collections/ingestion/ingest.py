@@ -30,9 +30,6 @@ from privpipe.store.sources.opening import open_source
 from privpipe.store.sources.reading.quantile_bins import BinnedSource, parse_bins
 from privpipe.store.sources.reading.source import Block, RecordSource, SourceLayout, SourceVariable
 
-__all__ = ["IngestOptions", "ingest"]
-
-
 MOST_CHUNK_BYTES = 2**30
 """Largest chunk: compressors take less than 2 GiB, and a worker holds several."""
 

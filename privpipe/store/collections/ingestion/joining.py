@@ -10,8 +10,6 @@ from privpipe.store.collections.ingestion.category_tables import POOLED, Coder
 from privpipe.store.collections.ingestion.survey import Survey
 from privpipe.store.sources.reading.source import RecordSource
 
-__all__ = ["fit_survey"]
-
 
 def fit_survey(survey: Survey, source: RecordSource, like: CollectionSchema, where: str) -> Survey:
     """The survey of a source with the variables of the collection that it joins.

@@ -19,8 +19,6 @@ from privpipe.store.collections.ingestion.category_tables import (
 )
 from privpipe.store.sources.reading.source import Block, RecordSource, SourceVariable
 
-__all__ = ["Survey", "survey_source"]
-
 
 @dataclass(frozen=True)
 class Survey:

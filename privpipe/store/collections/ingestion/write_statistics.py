@@ -19,8 +19,6 @@ from privpipe.store.arrays.headers import read_header
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.sources.reading.quantile_bins import BinningLoss
 
-__all__ = ["Statistics", "Tally", "read_statistics"]
-
 
 @dataclass(frozen=True)
 class Statistics:

@@ -21,8 +21,6 @@ from privpipe.store.collections.trust.proof import ReceiptBook, digest_collectio
 from privpipe.store.collections.trust.sealing import collection_arrays
 from privpipe.store.sources.reading.quantile_bins import BinningLoss
 
-__all__ = ["Chunk", "write_collection", "write_held"]
-
 Chunk = Mapping[str, npt.NDArray[Any]]
 """Rows of one chunk by array: "features" and each variable."""
 

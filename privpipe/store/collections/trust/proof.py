@@ -35,15 +35,6 @@ from privpipe.store.access.location import (
     write_bytes,
 )
 
-__all__ = [
-    "RECEIPTS",
-    "Origin",
-    "Proof",
-    "ReceiptBook",
-    "digest_collection",
-    "read_receipts",
-]
-
 RECEIPTS = "__receipts__"
 """Array of the receipts within a collection; no variable can be named so."""
 

@@ -33,8 +33,6 @@ from privpipe.store.arrays.headers import check_documents
 from privpipe.store.arrays.layout import ROOT_DOCUMENT, ArrayPlan, chunk_key
 from privpipe.store.collections.trust.proof import Proof
 
-__all__ = ["SealedArrays", "read_columns", "read_sealed"]
-
 T = TypeVar("T")
 
 BLOSC_HEADER = 16

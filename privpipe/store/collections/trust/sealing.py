@@ -14,8 +14,6 @@ from privpipe.store.arrays.layout import FEATURES, ArrayPlan, chunk_key
 from privpipe.store.collections.trust.proof import Proof
 from privpipe.store.collections.trust.reading import SealedArrays
 
-__all__ = ["check_chunks", "collection_arrays", "seal_collection"]
-
 
 def collection_arrays(schema: CollectionSchema) -> tuple[ArrayPlan, ...]:
     """The arrays of a collection, features first; there is none for no features."""

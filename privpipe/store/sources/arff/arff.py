@@ -35,8 +35,6 @@ from privpipe.store.sources.reading.lines import (
 from privpipe.store.sources.reading.roles import TRUTH_VALUES, Form, TableColumn, check_drift
 from privpipe.store.sources.reading.source import SourceLayout
 
-__all__ = ["ArffTable", "open_arff"]
-
 MISSING = ("?", " ?", "? ", " ? ")
 
 PEEK_LINES = 200

@@ -14,14 +14,6 @@ from dataclasses import dataclass
 from privpipe.errors import FormatError, InputError
 from privpipe.store.sources.reading.lines import not_utf8
 
-__all__ = [
-    "ArffAttribute",
-    "ArffHeader",
-    "read_arff_header",
-    "undeclared",
-    "unquote",
-]
-
 _WORD = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s,{}'"]+"""
 _ATTRIBUTE = re.compile(rf"@attribute\s+({_WORD})\s*(\{{.*\}}|\S.*)$", re.IGNORECASE)
 _VALUE = re.compile(rf"\s*({_WORD}|[^,]*?)\s*(?:,|$)")

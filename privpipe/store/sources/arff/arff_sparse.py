@@ -17,8 +17,6 @@ from privpipe.protocols import IntArray
 from privpipe.store.sources.arff.arff_header import ArffAttribute, ArffHeader, undeclared, unquote
 from privpipe.store.sources.reading.roles import Form
 
-__all__ = ["read_sparse"]
-
 _TOKEN = re.compile(rb"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s,]+""")
 _ROW = re.compile(rb"""^\s*\{((?:[^}'"]|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")*)\}""")
 

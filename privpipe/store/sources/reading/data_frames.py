@@ -23,9 +23,6 @@ from privpipe.store.sources.reading.roles import (
 )
 from privpipe.store.sources.reading.source import Block, Coded, SourceLayout, SourceVariable
 
-__all__ = ["Table", "TableSource"]
-
-
 MICROSECONDS = 86_400e6
 """Of a day."""
 

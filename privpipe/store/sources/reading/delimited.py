@@ -21,8 +21,6 @@ from privpipe.store.sources.reading.lines import (
 )
 from privpipe.store.sources.reading.roles import MOST_COLUMNS, too_wide
 
-__all__ = ["BLOCK_BYTES", "DelimitedText", "Dialect"]
-
 BLOCK_BYTES = 2**20
 """Text parsed at once, or four times the first row where that is more. Arrow reads up to 32
 blocks ahead, and no row may be longer than a block."""

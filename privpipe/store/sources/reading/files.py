@@ -18,8 +18,6 @@ import pyarrow.dataset as ds
 from privpipe.errors import InputError, StoreError
 from privpipe.store.access.location import explain_unreachable, shown
 
-__all__ = ["TableFile", "TableFiles", "list_files", "open_input"]
-
 
 @dataclass(frozen=True)
 class TableFile:

@@ -9,8 +9,6 @@ import pyarrow as pa
 from privpipe.store.sources.reading.files import TableFile, TableFiles
 from privpipe.store.sources.reading.roles import Form, TableColumn
 
-__all__ = ["with_key_columns", "with_keys"]
-
 
 def with_key_columns(stored: tuple[TableColumn, ...], files: TableFiles) -> tuple[TableColumn, ...]:
     """Add the keys that the files do not hold too: integers where every file has one."""

@@ -10,8 +10,6 @@ import fsspec
 from privpipe.errors import FormatError
 from privpipe.store.access.location import shown
 
-__all__ = ["read_label_file", "read_label_list", "read_labels"]
-
 MOST_BYTES = 2**24
 """Read of a list: far more than any has."""
 

@@ -11,15 +11,6 @@ import pyarrow as pa
 
 from privpipe.errors import FormatError
 
-__all__ = [
-    "MOST_LINE_BYTES",
-    "DataLines",
-    "explain_long_line",
-    "find_undecodable",
-    "not_utf8",
-    "read_lines",
-]
-
 BUFFER_BYTES = 2**20
 
 LINE_FEED = b"\n"

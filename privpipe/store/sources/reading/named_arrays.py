@@ -22,8 +22,6 @@ from privpipe.store.access.location import shown
 from privpipe.store.sources.reading.roles import check_names, check_variable_name
 from privpipe.store.sources.reading.source import Block, Coded, Kind, SourceLayout, SourceVariable
 
-__all__ = ["ArraySource", "Column"]
-
 FEATURE_NAMES = ("features", "X", "x", "data")
 """Names under which features are looked for, in this order."""
 

@@ -16,8 +16,6 @@ import numpy.typing as npt
 from privpipe.errors import InputError, OptionError
 from privpipe.store.sources.reading.source import Block, Coded, RecordSource, SourceVariable
 
-__all__ = ["MOST_CATEGORIES", "OneHotSource"]
-
 MOST_CATEGORIES = 1_000
 """Categories that all columns together may become: more are surely identifiers or free text."""
 

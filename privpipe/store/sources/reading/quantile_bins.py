@@ -17,8 +17,6 @@ from privpipe.errors import InputError, OptionError
 from privpipe.protocols import FloatArray, IntArray
 from privpipe.store.sources.reading.source import Block, Coded, RecordSource, SourceVariable
 
-__all__ = ["BinnedSource", "BinningLoss", "choose_edges", "measure_loss", "parse_bins"]
-
 MOST_CHOSEN = 2**18
 """Records that edges are chosen by, at most; every 2nd, 4th, ... where there are more."""
 

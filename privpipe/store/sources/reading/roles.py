@@ -15,20 +15,6 @@ from privpipe.records.schema import suggest
 from privpipe.store.access.location import MOST_NAME_BYTES
 from privpipe.store.sources.reading.source import SourceLayout, SourceVariable
 
-__all__ = [
-    "MOST_COLUMNS",
-    "ColumnKind",
-    "Form",
-    "Roles",
-    "TableColumn",
-    "assign_roles",
-    "check_drift",
-    "check_keys",
-    "check_names",
-    "check_variable_name",
-    "too_wide",
-]
-
 MOST_COLUMNS = 2**16
 """Of a table: Arrow needs some kilobytes for each, whatever the column holds."""
 

@@ -13,8 +13,6 @@ from privpipe.errors import OptionError
 from privpipe.protocols import IntArray
 from privpipe.records.schema import as_names
 
-__all__ = ["Block", "Coded", "Kind", "RecordSource", "SourceLayout", "SourceVariable"]
-
 Kind = Literal["number", "integer", "boolean", "text"]
 """What a source holds of a variable, before it is decided how to store it."""
 

@@ -8,8 +8,6 @@ import pyarrow as pa
 
 from privpipe.store.sources.reading.roles import ColumnKind
 
-__all__ = ["is_narrow", "kind_of"]
-
 
 def kind_of(type_: Any) -> ColumnKind:
     """What a column of an Arrow type holds.

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from privpipe.numerics.null_space.grid import prediction_grid as module
 from privpipe.numerics.null_space.grid.fixed_order import (
+    OFFSET,
     add_up,
     multiply_closely,
     multiply_in_order,
 )
 from privpipe.numerics.null_space.grid.prediction_grid import (
     FARTHEST,
-    OFFSET,
     plan_grid,
     predict_on_grid,
     settle_entries,

@@ -40,8 +40,6 @@ from privpipe.numerics.mapping.search.pairs.smoothed_dual_search import (
     start_logits,
 )
 
-__all__ = ["search_line"]
-
 _COARSEST = 256
 _REFINEMENT = 4
 _FINE_BINS = 128

@@ -28,8 +28,6 @@ from privpipe.numerics.mapping.problem.programme import (
 )
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = ["CoarseLine", "coarsen_line"]
-
 
 @dataclass(frozen=True, eq=False)
 class CoarseLine:

@@ -36,8 +36,6 @@ from privpipe.numerics.mapping.search.ordered.mass_exchange_kernels import (
 )
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = ["exchange_masses", "measure_noise"]
-
 _CHOSEN = 0.15
 _WIDEST = 8
 _NEIGHBOURS = 4

@@ -8,8 +8,6 @@ import numpy as np
 
 from privpipe.numerics.compiler import njit
 
-__all__ = ["ABSENT", "STIFFNESS", "fill_slots", "sweep_columns"]
-
 ABSENT = 1e3
 """Potential, in nats, of a symbol that nobody releases: nobody goes there alone."""
 STIFFNESS = 10.0

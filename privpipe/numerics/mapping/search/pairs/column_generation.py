@@ -29,8 +29,6 @@ from privpipe.protocols import FloatArray, IntArray
 _MOST_NAMED = 24
 _FEW_BINS = 8  # with more, every symbol has partners enough
 
-__all__ = ["Explorer", "Found", "LineExplorer", "OracleExplorer", "most_named", "repair_potentials"]
-
 
 @dataclass(frozen=True, eq=False)
 class Found:

@@ -40,8 +40,6 @@ from privpipe.numerics.mapping.search.pairs.column_generation import repair_pote
 from privpipe.numerics.mapping.search.pairs.recalled_steps import shorten
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = ["LinearSolution", "search_frank_wolfe", "solve_coupled_choice"]
-
 _RATIO_FLOOR = float(np.log(1e-12))
 _TOLERANCE = 1e-9
 _HIGHEST = 1e250  # a multiplier at which nothing pays for distance

@@ -13,8 +13,6 @@ from privpipe.numerics.mapping.search.pairs.recalled_steps import find_interior_
 from privpipe.numerics.mapping.search.pairs.smoothed_dual_search import AnnealState, logits_of
 from privpipe.protocols import FloatArray
 
-__all__ = ["MOST_DENSE", "polish"]
-
 _NEAR = 0.02  # nats of slack of a pair worth adding
 MOST_DENSE = 2600
 """Unknowns over symbols up to which the dense factorisation is taken for any alphabet."""

@@ -22,8 +22,6 @@ from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, P
 from privpipe.numerics.mapping.search.pairs.column_generation import Explorer, Found
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = ["KnownExplorer", "find_interior_point", "find_smoothed_dual", "shorten"]
-
 
 def find_smoothed_dual(
     progress: Progress,

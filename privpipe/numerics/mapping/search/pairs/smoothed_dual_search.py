@@ -26,8 +26,6 @@ from privpipe.numerics.mapping.search.pairs.column_generation import Explorer, F
 from privpipe.numerics.mapping.search.pairs.recalled_steps import find_smoothed_dual
 from privpipe.protocols import FloatArray, IntArray
 
-__all__ = ["AnnealState", "anneal", "logits_of", "start_logits", "start_state"]
-
 _COOLING = 0.6
 _REACH = 30.0  # temperatures; a pair farther from its column's price carries no mass
 _SMOOTHING = 0.3
