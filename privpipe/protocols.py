@@ -6,7 +6,7 @@ Values and protocols only, no behaviour worth a test of its own. Records are row
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar, runtime_checkable
 
@@ -384,8 +384,6 @@ class Method(Generic[O_contra]):
     resumes
         Whether `fit` takes a place, `known`, where it leaves the steps that it took: `read` gives
         the answer to a question that its `write` took, a tuple of arrays and numbers.
-    warms
-        Whether `fit` takes `warm`, a map that it fitted with neighbouring options, to go on from.
     needs_labels
         Roles of which a record must have every value that is named to be learned from, for each
         part of the fit that leaves records out by itself; none where all records are learned from.
@@ -413,13 +411,6 @@ class Method(Generic[O_contra]):
         Options of a first configuration where only what is to be hidden is named:
         ``suggest(confidential, columns, read)``, with all variables and a function that reads
         codes of named ones from a few chunks; empty where the method does not suit.
-    trace
-        Its trade-off curve: ``trace(shards, options, n_points, kept, keep)``, where `kept` gives
-        the map of a point that an interrupted tracing had `keep` store, or None; a list of points,
-        each a mapping of numbers by name. None where there is no curve.
-    vary
-        Options of the filters that a frontier learns: ``vary(widths, tradeoffs, adversaries)``.
-        None where the method is no part of one.
     """
 
     name: str
@@ -436,7 +427,6 @@ class Method(Generic[O_contra]):
     check: Callable[[O_contra, ShardSchema], None] = lambda _, __: None
     prices: bool = False
     resumes: bool = False
-    warms: bool = False
     factored: Callable[[Any, npt.DTypeLike], RecordMap] | None = None
     may_factor: Callable[[O_contra], bool] = lambda _: True
     needs_labels: Callable[[O_contra], tuple[frozenset[Role], ...]] = lambda _: ()
@@ -449,10 +439,3 @@ class Method(Generic[O_contra]):
     forgets_keys: bool = False
     forecast: Callable[[Any, Any], Any] | None = None
     suggest: Callable[..., Mapping[str, Any]] | None = None
-    trace: Callable[..., list[Mapping[str, float]]] | None = None
-    vary: (
-        Callable[
-            [Sequence[int], Sequence[float], Sequence[tuple[str, ...]]], list[Mapping[str, Any]]
-        ]
-        | None
-    ) = None

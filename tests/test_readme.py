@@ -13,7 +13,7 @@ from PIL import Image
 
 import privpipe
 from privpipe.command.app import app
-from privpipe.command.explain_command import EXIT_CODES
+from privpipe.command.error_catalog import EXIT_CODES
 from privpipe.flows.demo import CONFIGURATION
 from privpipe.pipeline.runs.configuration.run_options import RunOptions
 from privpipe.pipeline.stages.weaker_limits import list_weaker_limits

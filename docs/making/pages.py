@@ -9,8 +9,7 @@ import privpipe
 from docs.making.commands import write_commands
 from docs.making.configuration import write_configuration
 from docs.making.method_pages import write_method_pages
-from privpipe.command.error_catalog import read_catalog
-from privpipe.command.explain_command import EXIT_CODES
+from privpipe.command.error_catalog import EXIT_CODES, read_catalog
 
 __all__ = ["write_pages"]
 

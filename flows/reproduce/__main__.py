@@ -100,11 +100,19 @@ def _write(found: Reproduction, folder: str) -> None:
 
 def list_figures() -> Table:
     """All figures by name."""
-    table = tabulate("name", "what", "paper", "runs", "takes", "--small takes")
-    for name, figure in FIGURES.items():
-        row = (figure.title, figure.paper, str(figure.runs), figure.takes, figure.takes_small)
-        table.add_row(name, *row)
-    return table
+    return tabulate(
+        [
+            {
+                "name": name,
+                "what": figure.title,
+                "paper": figure.paper,
+                "runs": figure.runs,
+                "takes": figure.takes,
+                "--small takes": figure.takes_small,
+            }
+            for name, figure in FIGURES.items()
+        ]
+    )
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def main(program: typer.Typer = app) -> None:
 def _run(program: typer.Typer, debug: bool) -> tuple[int, Any]:
     """Exit code, and what the command answers to a machine."""
     if not debug:
-        from privpipe.command.failure import report_warnings
+        from privpipe.command.output import report_warnings
 
         report_warnings()
     try:
@@ -58,7 +58,7 @@ def _run(program: typer.Typer, debug: bool) -> tuple[int, Any]:
     except Exception as error:
         if debug:
             raise
-        from privpipe.command.failure import as_ours, describe_failure, show_failure
+        from privpipe.command.output import as_ours, describe_failure, show_failure
 
         ours = as_ours(error)
         show_failure(ours)
@@ -68,7 +68,7 @@ def _run(program: typer.Typer, debug: bool) -> tuple[int, Any]:
         from privpipe.report.console import say
 
         say(message, stderr=True)
-        remedy = "Run it again: an interrupted run goes on where it stopped."
+        remedy = "Run it again: an interrupted run resumes where it stopped."
         return INTERRUPTED, _refuse("interrupted", INTERRUPTED, message, remedy)
     # Only --help and its like end with a number of their own.
     return (answer, None) if isinstance(answer, int) else (0, answer)

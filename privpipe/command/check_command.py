@@ -1,9 +1,14 @@
-"""``privpipe check``: what metadata tells of a configuration, and what its budget means."""
+"""``privpipe check`` and ``run --dry-run``: what metadata and a few chunks say before a run."""
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Iterator
 from dataclasses import asdict, is_dataclass
 from typing import Any
+
+import numpy as np
 
 from privpipe.capabilities import Forecast
 from privpipe.command.ingest_command import describe
@@ -14,31 +19,51 @@ from privpipe.pipeline.runs.trusted_code import list_unrun
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.gate_check import GateNeeds
 from privpipe.pipeline.stages.label_check import LabelFindings
+from privpipe.pipeline.stages.preview import forecast_run
 from privpipe.pipeline.stages.round_plan import plan_rounds
 from privpipe.pipeline.stages.sample_check import SampleFindings, check_sample
 from privpipe.pipeline.stages.subject_limit import count_subjects
+from privpipe.records.chunks import ChunkPlan, predict_chunk_memory
 from privpipe.report.audit_text import say_unknown
 from privpipe.report.console import say, tabulate
 from privpipe.store.access.holding.workspace import read_state
 from privpipe.store.access.location import shown
 from privpipe.store.collections.collection import Collection
 
+START_SECONDS = 18.0
+"""Prefect's in-process server, a local cluster, and what workers import for their first task."""
 
-def check_command(config: str, *, as_json: bool) -> dict[str, Any]:
+TRAIN_READS, CLEAN_READS, AUDIT_READS = 2.0, 4.0, 4.0
+"""How many times as long as reading the records a stage takes, where its map is not iterative."""
+
+ATTACK_SECONDS = 3e-7
+"""One adversary, trained on raw or released records, per cell of its sample (measured)."""
+
+MOST_NAMED = 12
+"""Features whose names are listed."""
+
+
+def check_command(config: str) -> dict[str, Any]:
     """Check without a cluster; then read a few chunks to explain the budget."""
     run = check_stage(read_options(config))
     found = check_sample(run)
     meaning, subjects = found.meaning, count_subjects(run)
     groups, rounds = found.groups, plan_rounds(run)
-    if not as_json:
-        _show(run, found)
-        if groups is not None:
-            say(f"groups     {groups.describe()}")
-        if rounds is not None:
-            say(f"rounds     {rounds.describe()}")
-        if subjects is not None:
-            say(f"subjects   {subjects.describe()}")
-        say("Everything that can be known without reading all records is in order.")
+    for name, sentence in _list_lines(run, found):
+        say(f"{name:10s} {sentence}")
+        if name == "budget" and meaning is not None:
+            say(
+                tabulate(
+                    [
+                        {"utility_budget": f"{budget:.3g}", "share of the variance": f"{share:.1%}"}
+                        for share, budget in meaning.suggestions
+                    ]
+                )
+            )
+    for name, one in (("groups", groups), ("rounds", rounds), ("subjects", subjects)):
+        if one is not None:
+            say(f"{name:10s} {one.describe()}")
+    say("Everything that can be known without reading all records is in order.")
     return {
         "collection": _summarise(run.collection),
         "training": None if run.trains_on_itself else _summarise(run.training),
@@ -58,7 +83,7 @@ def check_command(config: str, *, as_json: bool) -> dict[str, Any]:
         },
         "rounds": None if rounds is None else asdict(rounds),
         "profiles": None,  # what readers of other methods' answers find
-        **_tell(found.forecast),
+        **_by_subject(found.forecast),
         "subjects": None if subjects is None else asdict(subjects),
         "budget": None
         if meaning is None
@@ -72,7 +97,7 @@ def check_command(config: str, *, as_json: bool) -> dict[str, Any]:
     }
 
 
-def _tell(forecast: Forecast | None) -> dict[str, Any]:
+def _by_subject(forecast: Forecast | None) -> dict[str, Any]:
     """A forecast by what it is about."""
     return {forecast.about: asdict(forecast)} if is_dataclass(forecast) else {}
 
@@ -88,55 +113,52 @@ def _summarise(collection: Collection) -> dict[str, Any]:
     }
 
 
-def _show(run: Run, found: SampleFindings) -> None:
+def _list_lines(run: Run, found: SampleFindings) -> Iterator[tuple[str, str]]:
+    """What was found, a name and a sentence each."""
     meaning, forecast, constant = found.meaning, found.forecast, found.constant
-    say(f"collection {shown(run.collection.url)}: {describe(run.collection.schema_of_records)}")
-    if not run.trains_on_itself:
-        say(f"training   {shown(run.training.url)}: {describe(run.training.schema_of_records)}")
-    say(f"method     {run.method.name} ({run.method.source})")
+    for name, collection in (("collection", run.collection), ("training", run.training)):
+        if name == "collection" or not run.trains_on_itself:
+            yield name, f"{shown(collection.url)}: {describe(collection.schema_of_records)}"
+    yield "method", f"{run.method.name} ({run.method.source})"
     if meaning is not None:
-        say(
-            f"budget     {meaning.budget:g} is {_write_share(meaning.share)} the variance of the "
-            f"desired prediction ({meaning.variance:.4g}, from {meaning.n_records:,} records)."
+        yield (
+            "budget",
+            f"{meaning.budget:g} is {_write_share(meaning.share)} the variance of the target "
+            f"prediction ({meaning.variance:.4g}, from {meaning.n_records:,} records).",
         )
-        table = tabulate("utility_budget", "share of the variance")
-        for share, budget in meaning.suggestions:
-            table.add_row(f"{budget:.3g}", f"{share:.1%}")
-        say(table)
     if forecast is not None:
-        say(f"{forecast.about:10s} {forecast.describe()}")
+        yield forecast.about, forecast.describe()
     if unknown := say_unknown(run.collection.unknown_categories):
-        say(f"names      {unknown}")
+        yield "names", unknown
     if constant:
-        more = f" and {len(constant) - 12} more" if len(constant) > 12 else ""
-        say(
-            f"features   {', '.join(constant[:12])}{more} did not vary in the records read: they "
-            "say nothing, and least squares without a ridge refuses them."
+        more = f" and {len(constant) - MOST_NAMED} more" if len(constant) > MOST_NAMED else ""
+        yield (
+            "features",
+            f"{', '.join(constant[:MOST_NAMED])}{more} did not vary in the records read: they "
+            "say nothing, and least squares without a ridge refuses them.",
         )
     if found.dependence:
-        say(f"features   {found.dependence}")
+        yield "features", found.dependence
     if labels := found.labels.describe():
-        say(f"labels     {labels}")
-    for copy in found.labels.copies:
-        say(f"tasks      {copy.describe()}")
-    for sentence in list_unrun(run.options):
-        say(f"code       {sentence}")
+        yield "labels", labels
+    yield from (("tasks", copy.describe()) for copy in found.labels.copies)
+    yield from (("code", sentence) for sentence in list_unrun(run.options))
     known = read_state(run.release_url)
     if known is not None and (changed := say_changed_code(known.code, run.state.code)):
-        say(f"code       Since run {known.run_id} began, {changed}: `run` refuses it.")
+        yield "code", f"Since run {known.run_id} began, {changed}: `run` refuses it."
     if found.warning:
-        say(f"gate       {found.warning}")
+        yield "gate", found.warning
     elif found.gate is not None:
-        say(f"gate       {found.gate.describe()}")
+        yield "gate", found.gate.describe()
     elif run.options.gate.enforce:
-        say("gate       nothing is attacked.")
+        yield "gate", "nothing is attacked."
     else:
-        say("gate       not enforced: the release will say that it is not gated.")
+        yield "gate", "not enforced: the release will say that it is not gated."
     for sentence in list_fleeting(run.options):
-        say(f"account    {sentence}: later runs do not know of what is released.")
-    left_out = list_left_out(run)
-    if left_out:
-        say(f"left out   {', '.join(left_out)}: variables are released where include names them.")
+        yield "account", f"{sentence}: later runs do not know of what is released."
+    if left_out := list_left_out(run):
+        names = ", ".join(left_out)
+        yield "left out", f"{names}: variables are released where include names them."
 
 
 def _describe_labels(found: LabelFindings) -> dict[str, Any]:
@@ -175,3 +197,83 @@ def _write_share(share: float) -> str:
     if share == float("inf"):
         return "beyond"
     return f"{share:.2%} of" if share < 10 else f"{share:.3g} times"
+
+
+def dry_run_command(config: str) -> dict[str, Any]:
+    """Print the plan of a run."""
+    run = check_stage(read_options(config))
+    plan, forecast, subjects = _plan(run), forecast_run(run), count_subjects(run)
+    parts, workers = plan["seconds_by_part"], plan["workers"]
+    where = f"on {workers} workers" if workers else "in this process"
+    say(
+        f"would clean {plan['records']:,} records in {plan['chunks']:,} chunks ({plan['tasks']:,} "
+        f"tasks), {plan['bytes_raw'] / 2**20:,.0f} MiB uncompressed"
+    )
+    say(
+        f"would need  about {plan['bytes_per_thread'] / 2**20:,.0f} MiB per worker thread, "
+        f"{plan['bytes_on_disk'] / 2**20:,.0f} MiB of disk at most"
+    )
+    say(
+        f"would take  roughly {plan['seconds']:.0f} s {where}: start "
+        f"{parts['start']:.0f} s, passes over the records {parts['passes']:.0f} s, adversaries "
+        f"{parts['adversaries']:.0f} s (from reading one chunk now; on a busy machine twice as "
+        "long, and training of iterative methods comes on top)"
+    )
+    if forecast is not None:
+        say(f"would mean  {forecast.describe()}")
+    for sentence in list_unrun(run.options):
+        say(f"would run   {sentence}")
+    if subjects is not None:
+        say(f"would count {subjects.describe()}")
+    for what, place in plan["writes"].items():
+        say(f"would write {what:8s} {place}")
+    return plan | _by_subject(forecast)
+
+
+def _plan(run: Run) -> dict[str, Any]:
+    schema = run.collection.schema_of_records
+    chunks = ChunkPlan(schema.n_records, schema.chunk_rows)
+    itemsize = np.dtype(schema.dtype).itemsize
+    chosen = run.options.cluster.workers
+    workers = os.cpu_count() or 1 if chosen is None else chosen
+    parts = _estimate_seconds(run, workers)
+    raw = schema.n_records * max(schema.n_features, len(run.collection.attributes)) * itemsize
+    return {
+        "records": schema.n_records,
+        "chunks": chunks.n_chunks,
+        "tasks": len(chunks.tasks()),
+        "bytes_raw": raw,
+        "bytes_on_disk": raw,
+        "bytes_per_thread": predict_chunk_memory(
+            schema.chunk_rows, schema.n_features, schema.n_features, itemsize
+        ),
+        "workers": workers,
+        "seconds": sum(parts.values()),
+        "seconds_by_part": parts,
+        "writes": {
+            "release": shown(run.release_url),
+            "model": shown(run.model_url),
+            "report": shown(run.report_url),
+        },
+    }
+
+
+def _estimate_seconds(run: Run, workers: int) -> dict[str, float]:
+    """Seconds of a run by part, from reading one chunk."""
+    run.training.shard(0)  # what is opened or compiled once
+    begun = time.perf_counter()
+    run.training.shard(0)
+    one = time.perf_counter() - begun
+    at_once = min(max(workers, 1), os.cpu_count() or 1)
+    chunks = CLEAN_READS * run.collection.plan.n_chunks
+    chunks += (TRAIN_READS + AUDIT_READS) * run.training.plan.n_chunks
+    audit, schema = run.options.audit, run.training.schema_of_records
+    held_out = schema.n_records * (audit.holdout or 1.0)
+    cells = min(held_out, audit.max_records) * max(schema.n_features, len(run.training.attributes))
+    # Features raw and released, and three more ways to read what is released.
+    attacks = (2 * len(audit.adversaries) + 3) * len(run.training.confidential)
+    return {
+        "start": START_SECONDS,
+        "passes": one * chunks / at_once,
+        "adversaries": ATTACK_SECONDS * cells * attacks / at_once,
+    }

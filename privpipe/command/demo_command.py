@@ -10,8 +10,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from rich.table import Table
-
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.flows.demo import N_ORIGINALS, prepare_demo
 from privpipe.numerics.limits import fix_limits
@@ -30,12 +28,12 @@ ROWS = (
 )
 
 
-def demo_command(folder: str, n_records: int, workers: int, *, as_json: bool) -> dict[str, Any]:
+def demo_command(folder: str, n_records: int, workers: int) -> dict[str, Any]:
     """Make the collection, run the flow, show what came out and where it is."""
     begun = time.perf_counter()
     say(
         f"{n_records:,} scans of digits: {n_records // N_ORIGINALS:,} whole repeats of "
-        f"{N_ORIGINALS:,} real ones.\nWanted: is it a zero? Confidential: which digit is it?"
+        f"{N_ORIGINALS:,} real ones.\nTarget: is it a zero? Confidential: which digit is it?"
     )
     config = prepare_demo(folder, n_records, workers)
     prepare_prefect()
@@ -50,10 +48,9 @@ def demo_command(folder: str, n_records: int, workers: int, *, as_json: bool) ->
         findings = json.load(file)
     picture = draw_portrait(base)
     seconds = time.perf_counter() - begun
-    if not as_json:
-        say(f"Verdict: {say_verdict(findings)}\nGate: {say_gate(findings)}")
-        _say_what(findings)
-        _say_where(base, picture, seconds)
+    say(f"Verdict: {say_verdict(findings)}\nGate: {say_gate(findings)}")
+    _say_what(findings)
+    _say_where(base, picture, seconds)
     return {
         "release": f"{base}/release.zarr",
         "model": f"{base}/release.model.zarr",
@@ -66,7 +63,7 @@ def demo_command(folder: str, n_records: int, workers: int, *, as_json: bool) ->
 
 
 def _say_what(findings: Mapping[str, Any]) -> None:
-    say(_tabulate(findings))
+    say(tabulate(_tabulate(findings)))
     best = findings["adversaries"]["strongest"]["digit"]["released"]
     say(
         f"Accuracies rest on {findings['n_groups']} different scans the fit never saw; the "
@@ -76,16 +73,19 @@ def _say_what(findings: Mapping[str, Any]) -> None:
     )
 
 
-def _tabulate(findings: Mapping[str, Any]) -> Table:
-    table = tabulate("predicted from", "zero: accuracy (F1)", "which digit: accuracy (F1)")
-    wanted, confidential = findings["desired"]["zero"], findings["confidential"]["digit"]
+def _tabulate(findings: Mapping[str, Any]) -> list[dict[str, str]]:
+    target, confidential = findings["desired"]["zero"], findings["confidential"]["digit"]
     for source in ("raw", "released"):
         best = findings["adversaries"]["strongest"]["digit"][source]
-        name = f"{source}, strongest adversary"
-        confidential = confidential | {name: {"accuracy": best["estimate"]}}
-    for row in ROWS:
-        table.add_row(row, _figure(wanted.get(row)), _figure(confidential.get(row)))
-    return table
+        confidential |= {f"{source}, strongest adversary": {"accuracy": best["estimate"]}}
+    return [
+        {
+            "predicted from": row.replace("wanted answer", "target"),
+            "zero: accuracy (F1)": _figure(target.get(row)),
+            "which digit: accuracy (F1)": _figure(confidential.get(row)),
+        }
+        for row in ROWS
+    ]
 
 
 def _figure(found: Mapping[str, float] | None) -> str:
@@ -100,8 +100,8 @@ def _say_where(base: str, picture: str, seconds: float) -> None:
         f"report   {base}/release.report/report.html\npicture  {picture}\n"
         f"Took {seconds:.0f} s. Look at it, then take records of your own:",
         f"  {_call()} open {base}/release.zarr",
-        f"  {_call()} ingest people.csv people.zarr --labels WANTED,HIDDEN",
-        f"  {_call()} init people.zarr my.toml --desired WANTED --confidential HIDDEN",
+        f"  {_call()} ingest people.csv people.zarr --labels TARGET,SECRET",
+        f"  {_call()} init people.zarr my.toml --desired TARGET --confidential SECRET",
         f"  {_call()} run my.toml",
     )
 

@@ -1,10 +1,13 @@
-"""``privpipe deploy``: check a file of deployments, and give it to Prefect's server."""
+"""``privpipe deploy`` and ``doctor``: deployments, and all that their runs need."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +15,13 @@ from privpipe.errors import ClusterError
 from privpipe.pipeline.serving.prefect_home import blaming_prefect, prepare_prefect
 from privpipe.report.console import say
 
+STYLES = {"ok": "green", "warns": "yellow", "fails": "red"}
+
 
 def deploy_command(path: str) -> dict[str, Any]:
     """Deploy: pool, deployments with their schedules, automations that end dead runs.
 
-    The automations stand in ``automations.yaml`` beside the file; those of the same name are
+    The automations are in ``automations.yaml`` beside the file; those of the same name are
     replaced.
 
     Raises
@@ -45,7 +50,7 @@ def deploy_command(path: str) -> dict[str, Any]:
             _replace_automation(automation)
     for one in deployments:
         when = ", ".join(f"{cron} {zone}" for cron, zone, active in one.schedules if active)
-        say(f"deployed {one.flow}/{one.name}  {when or 'when asked'}")
+        say(f"deployed {one.flow}/{one.name}  {when or 'on request'}")
     for automation in automations:
         say(f"watches  {automation['name']}")
     return {
@@ -70,7 +75,7 @@ def _make_pool(name: str) -> None:
                 client.create_work_pool(
                     WorkPoolCreate(name=name, type="process", base_job_template=template)
                 )
-            except ObjectAlreadyExists:  # somebody else was faster
+            except ObjectAlreadyExists:  # someone else was faster
                 pass
 
 
@@ -106,3 +111,63 @@ def _replace_automation(automation: dict[str, Any]) -> None:
             await client.create_automation(AutomationCore.model_validate(automation))
 
     asyncio.run(replace())
+
+
+def doctor_command(config: str, deployments: str) -> dict[str, Any]:
+    """Check everything that a scheduled run needs, before the night does; say each finding.
+
+    Raises
+    ------
+    ClusterError
+        If a check fails; the message names all that did.
+    """
+    prepare_prefect()
+    from privpipe.pipeline.runs.configuration.configuration_file import read_options
+    from privpipe.pipeline.runs.health.cluster_health import check_certificates, check_cluster
+    from privpipe.pipeline.runs.health.finding import Finding, run_checks
+    from privpipe.pipeline.runs.health.place_health import (
+        check_account,
+        check_keys,
+        check_places,
+    )
+    from privpipe.pipeline.runs.health.server_health import check_deployed, check_server_health
+    from privpipe.pipeline.runs.trusted_code import list_unrun
+    from privpipe.pipeline.stages.check import check_stage
+
+    options = read_options(config, datetime.now(UTC))
+
+    def check_configuration() -> list[Finding]:
+        check_stage(options)
+        unread = [Finding("warns", "code", one) for one in list_unrun(options)]
+        return [Finding("ok", "configuration", f"{config} fits its collection"), *unread]
+
+    checks: list[tuple[str, Any]] = [
+        ("configuration", check_configuration),
+        ("server", check_server_health),
+    ]
+    if os.path.exists(deployments):
+        automations = os.path.join(os.path.dirname(deployments), "automations.yaml")
+        checks.append(("deployments", partial(check_deployed, deployments, automations)))
+    if str(options.cluster.address or "").startswith("tls://"):
+        checks.append(("certificates", check_certificates))
+    checks += [
+        ("cluster", partial(check_cluster, options)),
+        ("places", partial(check_places, options)),
+        ("account", partial(check_account, options)),
+        ("keys", check_keys),
+    ]
+    found = []
+    for finding in run_checks(checks):
+        found.append(finding)
+        say(f"{finding.state:5s}  {finding.what}: {finding.detail}", style=STYLES[finding.state])
+        if finding.remedy:
+            say(f"       {finding.remedy}")
+    failed = [finding for finding in found if finding.state == "fails"]
+    if failed:
+        raise ClusterError(
+            "; ".join(f"{one.what}: {one.detail.rstrip('.')}" for one in failed) + ".",
+            remedy=" ".join(dict.fromkeys(f"{one.remedy.rstrip('.')}." for one in failed)),
+            code="doctor",
+        )
+    say("privpipe is ready: schedules fire, workers reach their records.")
+    return {"findings": [asdict(finding) for finding in found]}

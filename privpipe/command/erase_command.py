@@ -20,7 +20,6 @@ def erase_command(
     options: ErasureOptions,
     *,
     dry_run: bool,
-    as_json: bool,
 ) -> dict[str, Any]:
     """Erase, or say what would be; see `erase_records`.
 
@@ -33,11 +32,10 @@ def erase_command(
     plan = plan_erasure if dry_run else erase_records
     found = plan(collection, wanted, options)
     certificates = [found] if isinstance(found, dict) else found
-    if not as_json:
-        for one in certificates:
-            _show(one, dry_run=dry_run)
-        if not certificates:
-            say(f"{shown(collection)} holds no such record: nothing was changed")
+    for one in certificates:
+        _show(one, dry_run=dry_run)
+    if not certificates:
+        say(f"{shown(collection)} holds no such record: nothing was changed")
     return {"erasures": certificates, "dry_run": dry_run}
 
 
@@ -94,6 +92,6 @@ def _show(certificate: Mapping[str, Any], *, dry_run: bool) -> None:
             f"{certificate['after'][:16] or 'nothing'} after"
         )
         say(
-            "To release the rest run again. An earlier release that is gone is asked for: name "
-            "those that nobody has a copy of in [audit] disowned."
+            "To release the rest run again. An earlier release that is gone is required: name "
+            "those that no one has a copy of in [audit] disowned."
         )

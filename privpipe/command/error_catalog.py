@@ -1,24 +1,39 @@
-"""Every error that privpipe raises on purpose, by its code, read from the code that raises it.
+"""``privpipe explain``: every error raised on purpose, by its code, read from where it is raised.
 
-Nobody keeps a list: a module that raises a new code has documented it. Names of what a message
-fills in stand in angle brackets.
+There is no list to maintain: a module that raises a new code has documented it. Names of what a
+message fills in stand in angle brackets.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import privpipe
 from privpipe import errors
+from privpipe.records.schema import suggest
+from privpipe.report.console import say, tabulate
 
 RAISED = {
     name: kind
     for name, kind in vars(errors).items()
     if isinstance(kind, type) and issubclass(kind, errors.PrivpipeError)
 }
+
+EXIT_CODES = {
+    0: "a warning: the command goes on",
+    2: "command line or configuration",
+    3: "data",
+    4: "storage",
+    5: "cluster or memory",
+    6: "guarantee or gate",
+    7: "anything else",
+    130: "interrupted",
+}
+"""What an exit code says."""
 
 
 @dataclass(frozen=True, order=True)
@@ -45,7 +60,7 @@ class Situation:
 
 
 COMPLAINT = "Complaint"
-"""What the gate says against a release; the first one's code is the error's."""
+"""What the gate objects to in a release; the first one's code is the error's."""
 
 GATE_REMEDY = (
     "Sanitise more strongly, allow more in [gate], audit more records, or approve this release "
@@ -72,13 +87,13 @@ ELSEWHERE = (
         130,
         "none",
         "The command was interrupted.",
-        "Run it again: an interrupted run goes on where it stopped.",
+        "Run it again: an interrupted run resumes where it stopped.",
     ),
     Situation(
         "internal",
         7,
         "PrivpipeError",
-        "Something that nobody foresaw; its text is withheld, for it may hold values of records.",
+        "Something that no one foresaw; its text is withheld, for it may hold values of records.",
         "Run it again with --debug, on a machine whose log is private, and report what it shows.",
     ),
     Situation(
@@ -182,3 +197,40 @@ def _fill(node: ast.expr | None) -> str:
 
 HELPERS = ("shown", "join", "sorted", "map", "str", "len", "repr", "type", "max", "min", "suggest")
 """Functions that write what is filled in."""
+
+
+def explain_command(code: str) -> dict[str, Any]:
+    """Say when a code is raised and what to do; without one, list all.
+
+    Raises
+    ------
+    OptionError
+        If there is no such code.
+    """
+    catalog = read_catalog()
+    code = code.removeprefix("error[").removeprefix("warning[").removesuffix("]")
+    if code and code not in catalog:
+        raise errors.OptionError(
+            f"There is no error code {code!r}{suggest(code, catalog)}.",
+            remedy="`privpipe explain` lists all of them.",
+        )
+    chosen = catalog[code] if code else [each[0] for each in catalog.values()]
+    if code:
+        _show(code, chosen)
+    else:
+        rows = [
+            {"code": one.code, "exit code": one.exit_code, "about": EXIT_CODES[one.exit_code]}
+            for one in chosen
+        ]
+        say(tabulate(rows), "privpipe explain CODE says when it is raised and what to do.")
+    return {"codes": [asdict(situation) for situation in chosen]}
+
+
+def _show(code: str, situations: list[Situation]) -> None:
+    number = situations[0].exit_code
+    say(f"error[{code}]  exit code {number} ({EXIT_CODES[number]})", style="bold")
+    for situation in situations:
+        kind = "" if situation.kind == "none" else f"   ({situation.kind} in Python)"
+        say("", f"  {situation.message}{kind}")
+        if situation.remedy:
+            say(f"  -> {situation.remedy}", style="green")

@@ -1,12 +1,13 @@
-"""``privpipe ingest``: a foreign source becomes a collection."""
+"""``privpipe ingest``, ``append`` and ``withdraw``: records come to a collection, parts go."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from rich.table import Table
-
+from privpipe.errors import OptionError
+from privpipe.pipeline.serving.scheduling.logical_time import read_time
 from privpipe.records.schema import CollectionSchema
 from privpipe.report.console import say, tabulate
 from privpipe.report.work_bar import showing
@@ -16,21 +17,18 @@ from privpipe.store.collections.ingestion.write_statistics import Statistics, re
 from privpipe.store.sources.reading.quantile_bins import BinningLoss
 
 
-def ingest_command(
-    source: str, dest: str, options: IngestOptions, *, as_json: bool
-) -> dict[str, Any]:
+def ingest_command(source: str, dest: str, options: IngestOptions) -> dict[str, Any]:
     """Ingest and describe the result, values withheld."""
     with showing("ingest") as listen:
         schema = ingest(source, dest, options, listen=listen)
     statistics = read_statistics(dest)
-    if not as_json:
-        say(f"{shown(dest)}: {describe(schema)}")
-        if warning := describe_gaps(statistics):
-            say(warning)
-        say(f"features: {_list_features(schema)}")
-        say(tabulate_schema(schema, statistics))
-        for name, lost in statistics.binning.items():
-            say(describe_binning(name, lost))
+    say(f"{shown(dest)}: {describe(schema)}")
+    if warning := describe_gaps(statistics):
+        say(warning)
+    say(f"features: {_list_features(schema)}")
+    say_variables(schema, statistics)
+    for name, lost in statistics.binning.items():
+        say(describe_binning(name, lost))
     return list_counts(schema, statistics)
 
 
@@ -73,19 +71,22 @@ def describe_binning(name: str, lost: BinningLoss) -> str:
     return f"{text} Within bins, too: {', '.join(hidden)}." if hidden else text
 
 
-def tabulate_schema(schema: CollectionSchema, statistics: Statistics) -> Table:
+def say_variables(schema: CollectionSchema, statistics: Statistics) -> None:
     """The variables with their counts, values and names of categories withheld."""
-    table = tabulate("variable", "kind", "stored as", "missing", "pooled")
-    for variable in schema.variables:
-        kind = (
-            "numeric"
-            if variable.categories is None
-            else f"categorical, {len(variable.categories)} categories"
-        )
-        missing = f"{statistics.n_missing.get(variable.name, 0):,}"
-        pooled = f"{statistics.n_pooled.get(variable.name, 0):,}" if variable.categories else ""
-        table.add_row(variable.name, kind, variable.dtype, missing, pooled)
-    return table
+    rows = [
+        {
+            "variable": one.name,
+            "kind": "numeric"
+            if one.categories is None
+            else f"categorical, {len(one.categories)} categories",
+            "stored as": one.dtype,
+            "missing": f"{statistics.n_missing.get(one.name, 0):,}",
+            "pooled": f"{statistics.n_pooled.get(one.name, 0):,}" if one.categories else "",
+        }
+        for one in schema.variables
+    ]
+    if rows:
+        say(tabulate(rows))
 
 
 def list_counts(schema: CollectionSchema, statistics: Statistics) -> dict[str, Any]:
@@ -111,3 +112,59 @@ def list_counts(schema: CollectionSchema, statistics: Statistics) -> dict[str, A
         ],
         "binning": {name: asdict(lost) for name, lost in statistics.binning.items()},
     }
+
+
+def append_command(
+    source: str,
+    collection: str,
+    partition: str,
+    time: str,
+    options: IngestOptions,
+    *,
+    replacing: bool,
+) -> dict[str, Any]:
+    """Append, and say what the collection holds now."""
+    from privpipe.store.collections.growing_collection import append_partition, read_partitions
+
+    name = partition or source.rstrip("/").rpartition("/")[2]
+    moment = read_time(time) if time else datetime.now(UTC).replace(microsecond=0)
+    added, changed = append_partition(
+        source, collection, name, moment.isoformat(), options, replacing=replacing
+    )
+    there = read_partitions(collection)
+    n_records = sum(one.n_records for one in there)
+    what = f"{added.name}, {added.n_records:,} records"
+    say(
+        f"{'appended' if changed else 'stored  '} {what}; {shown(collection)}: {n_records:,} "
+        f"records in {len(there)} partitions"
+    )
+    return {
+        "collection": collection,
+        "partition": added.name,
+        "changed": changed,
+        "n_records": n_records,
+        "n_partitions": len(there),
+    }
+
+
+def withdraw_command(partition: str, config: str, grace: float) -> dict[str, Any]:
+    """Withdraw, and say what is left to do."""
+    from privpipe.flows.increments.withdraw import withdraw_partition
+    from privpipe.pipeline.runs.configuration.configuration_file import read_options
+    from privpipe.store.keyring.account import find_account
+
+    options = read_options(config)
+    if not options.release.incremental:
+        raise OptionError(
+            "[release] incremental is false: a whole release has no parts.",
+            remedy="Make a new release without these records.",
+        )
+    if not 0 <= grace < float("inf"):
+        raise OptionError(f"--grace is {grace:g}.", remedy="Give hours, 0 or more.")
+    account = find_account(options.privacy.account)
+    number, n_records = withdraw_partition(
+        options.release.path, partition, timedelta(hours=grace), account
+    )
+    say(f"withdrawn {partition}: generation {number} has {n_records:,} records less")
+    say("The raw records are still in the collection: `privpipe erase` takes them out.")
+    return {"generation": number, "n_records": n_records, "grace_hours": grace}

@@ -1,32 +1,45 @@
-"""``privpipe inspect``: what a collection, a model or a release is, values withheld."""
+"""``privpipe inspect``, ``diff`` and ``export``: what is stored, and what a release changed."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from privpipe.command.ingest_command import (
     describe,
     describe_gaps,
     list_counts,
-    tabulate_schema,
+    say_variables,
 )
-from privpipe.errors import FormatError
+from privpipe.errors import FormatError, InputError
+from privpipe.numerics.column_change import ColumnChange
 from privpipe.report.console import say, say_raw, tabulate
 from privpipe.report.work_bar import showing
 from privpipe.store.access.generation_log import FORMAT as GENERATIONS
 from privpipe.store.access.generation_log import read_generation
-from privpipe.store.access.location import shown
-from privpipe.store.arrays.headers import read_kind
-from privpipe.store.collections.collection import open_collection
+from privpipe.store.access.location import local_path, shown
+from privpipe.store.arrays.headers import read_header, read_kind
+from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.collections.growing_collection import read_partitions
 from privpipe.store.collections.ingestion.write_statistics import read_statistics
 from privpipe.store.collections.proving import verify_collection
 from privpipe.store.collections.trust.proof import Origin
+from privpipe.store.keyring.account import find_account
+from privpipe.store.keyring.export_register import note_export
 from privpipe.store.models.artifacts import open_model, read_model_header
+from privpipe.store.releases.export import export_release
 from privpipe.store.releases.joined_parts import check_generation
-from privpipe.store.releases.published import check_release
+from privpipe.store.releases.published import check_release, open_release
+
+MOST_SHOWN = 40
+"""Columns in the table of `diff`: those that changed most; `--json` has all."""
+
+MEASURED = ("correlation", "spread", "shift")
+"""What `diff` measures of a column."""
 
 WITHHELD = ("fields", "schema", "arrays")
 
@@ -38,35 +51,35 @@ VERIFIED: dict[Origin, str] = {
 }
 
 
-def inspect_command(path: str, *, verify: bool, as_json: bool) -> dict[str, Any]:
+def inspect_command(path: str, *, verify: bool) -> dict[str, Any]:
     """Describe what is at `path`; raise if it is damaged."""
     kind = read_kind(path)
     if kind == "collection":
-        return _show_collection(path, verify, as_json)
+        return _show_collection(path, verify)
     if kind == "model":
         open_model(path)  # checks the digest
-        return _show_header(read_model_header(path), path, as_json)
+        return _show_header(read_model_header(path), path)
     if kind == "release":
         with showing("verify" if verify else "inspect", "objects") as listen:
             header = check_release(path, verify=verify, listen=listen)
-        answer = _show_header(header, path, as_json)
-        if verify and not as_json:
+        answer = _show_header(header, path)
+        if verify:
             say("Every stored byte matches its receipt.")
         return answer | ({"verified": True} if verify else {})
     if kind == GENERATIONS:
-        return _show_generations(path, verify, as_json)
+        return _show_generations(path, verify)
     raise FormatError(
         f"{shown(path)} is not of privpipe.", remedy="Ingest foreign data with privpipe ingest."
     )
 
 
-def _show_generations(path: str, verify: bool, as_json: bool) -> dict[str, Any]:
+def _show_generations(path: str, verify: bool) -> dict[str, Any]:
     """A growing collection, or the newest generation of a release."""
     if read_generation(path, 1).kind == "release":
         with showing("verify" if verify else "inspect", "parts") as listen:
             header, state = check_generation(path, verify=verify, listen=listen)
-        answer = _show_header(header, path, as_json)
-        if verify and not as_json:
+        answer = _show_header(header, path)
+        if verify:
             say(f"Every stored byte of {len(state.parts)} parts matches its receipt.")
         return answer | ({"verified": True} if verify else {})
     there = read_partitions(path)
@@ -82,15 +95,14 @@ def _show_generations(path: str, verify: bool, as_json: bool) -> dict[str, Any]:
             {"name": one.name, "n_records": one.n_records, "time": one.time} for one in there
         ],
     }
-    if not as_json:
-        table = tabulate("partition", "records", "time", title=f"collection {shown(path)}")
-        for one in there:
-            table.add_row(one.name, f"{one.n_records:,}", one.time)
-        say(table)
+    rows = [
+        {"partition": one.name, "records": f"{one.n_records:,}", "time": one.time} for one in there
+    ]
+    say(tabulate(rows, title=f"collection {shown(path)}"))
     return content | ({"verified": True} if verify else {})
 
 
-def _show_collection(path: str, verify: bool, as_json: bool) -> dict[str, Any]:
+def _show_collection(path: str, verify: bool) -> dict[str, Any]:
     collection = open_collection(path)
     with showing("verify" if verify else "inspect") as listen:
         origin = verify_collection(collection, listen) if verify else None
@@ -99,30 +111,115 @@ def _show_collection(path: str, verify: bool, as_json: bool) -> dict[str, Any]:
     content = {**list_counts(schema, statistics), "digest": collection.digest}
     if origin is not None:
         content |= {"verified": origin != "noted", "verified_by": VERIFIED[origin]}
-    if as_json:
-        return content
     say(f"collection {shown(path)}: {describe(schema)}")
     say(f"digest {collection.digest}")
     if gaps := describe_gaps(statistics):
         say(gaps)
-    say(tabulate_schema(schema, statistics))
+    say_variables(schema, statistics)
     if origin is not None:
         say(VERIFIED[origin])
     return content
 
 
-def _show_header(header: Mapping[str, Any], path: str, as_json: bool) -> dict[str, Any]:
-    if as_json:
-        return dict(header)
-    table = tabulate("key", "value", title=f"{header['format']} {shown(path)}")
-    for key, value in header.items():
-        if key in WITHHELD or key == "audit":
-            continue
-        written = json.dumps(value) if isinstance(value, dict | list) else str(value)
-        table.add_row(key, "none" if value is None else written)
-    say(table)
+def _show_header(header: Mapping[str, Any], path: str) -> dict[str, Any]:
+    rows = [
+        {"key": key, "value": _write(value)}
+        for key, value in header.items()
+        if key not in (*WITHHELD, "audit")
+    ]
+    say(tabulate(rows, title=f"{header['format']} {shown(path)}"))
     if "audit" in header:
         from privpipe.report.audit_text import unescape_markdown, write_audit_markdown
 
         say_raw(unescape_markdown(write_audit_markdown(header["audit"])))
     return dict(header)
+
+
+def _write(value: Any) -> str:
+    if value is None:
+        return "none"
+    return json.dumps(value) if isinstance(value, dict | list) else str(value)
+
+
+def diff_command(source: str, release: str) -> dict[str, Any]:
+    """Compare a release with the collection it was made of, chunk by chunk.
+
+    Raises
+    ------
+    InputError
+        If records or columns of the two do not correspond.
+    """
+    collection = open_collection(source)
+    found = measure_change(collection, release)
+    names = collection.schema.feature_names or tuple(map(str, range(collection.schema.n_features)))
+    columns = [
+        {
+            "column": name,
+            **{key: _number(getattr(found, key)[j]) for key in MEASURED},
+            "unchanged": _number(found.share_same[j]),
+        }
+        for j, name in enumerate(names)
+    ]
+    _show_change(columns, found.n_records, collection.n_records)
+    return {
+        "source": shown(source),
+        "release": shown(release),
+        "n_records": collection.n_records,
+        "n_compared": found.n_records,
+        "columns": columns,
+    }
+
+
+def measure_change(collection: Collection, release: str) -> ColumnChange:
+    """Sums over all chunks; memory does not grow with the records."""
+    opened = open_release(release)
+    width = collection.schema.n_features
+    here = opened["features"].shape if "features" in opened else None
+    if here != (collection.n_records, width):
+        raise InputError(
+            f"{shown(release)} does not hold the columns of {shown(collection.url)}, record by "
+            f"record: {here} against {(collection.n_records, width)}.",
+            remedy="Name the collection that was cleaned, not the training one. Releases of "
+            "surrogates, of attributes or of filtered features have other columns.",
+            code="not-comparable",
+        )
+    total = ColumnChange.of(np.empty((0, width)), np.empty((0, width)))
+    with showing("compare") as listen:
+        for chunk in range(collection.plan.n_chunks):
+            start, stop = collection.plan.rows(chunk)
+            after = np.asarray(opened["features"][start:stop])
+            total = total.merge(ColumnChange.of(collection.shard(chunk).features, after))
+            listen(stop - start, collection.n_records)
+    return total
+
+
+def _number(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _show_change(columns: list[dict[str, Any]], n_compared: int, n_records: int) -> None:
+    ordered = sorted(columns, key=lambda row: abs(row["correlation"] or 0.0))
+    rows = [
+        row
+        | {key: "" if row[key] is None else f"{row[key]:.3f}" for key in MEASURED}
+        | {"unchanged": f"{row['unchanged']:.1%}"}
+        for row in ordered[:MOST_SHOWN]
+    ]
+    say(
+        tabulate(rows),
+        f"{n_compared:,} of {n_records:,} records, columns that changed most first"
+        + (f" ({MOST_SHOWN} of {len(columns):,})" if len(columns) > MOST_SHOWN else "")
+        + ". Correlation: of a column before and after. Spread: standard deviation after, as a "
+        "multiple. Shift: of the mean, in standard deviations.",
+    )
+
+
+def export_command(release: str, out: str, *, verify: bool) -> dict[str, Any]:
+    """Export and say how many records were written."""
+    run = str(read_header(release, "release").get("run", ""))
+    path = local_path(out)
+    note_export(find_account(), run, shown(out) if path is None else path)
+    with showing("export") as listen:
+        n_records = export_release(release, out, verify=verify, listen=listen)
+    say(f"{shown(out)}: {n_records:,} released records")
+    return {"release": shown(release), "out": shown(out), "n_records": n_records}

@@ -1,29 +1,37 @@
-"""What a command leaves on stdout: text for people, or exactly one JSON document for machines."""
+"""What a command leaves: text for people, one JSON document for machines, and how it fails.
+
+A failure has a code, what is wrong and what to do; it is never a traceback or a record's value.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
-from privpipe.report.console import say_raw
+from privpipe.cluster.workers.boundary import seal
+from privpipe.errors import GuessWarning, LeftOutWarning, PrivacyWarning, PrivpipeError
+from privpipe.report.console import say, say_raw
+
+OURS = {PrivacyWarning: "privacy", GuessWarning: "guess", LeftOutWarning: "left-out"}
 
 
 @contextmanager
 def printing_to_stderr() -> Iterator[None]:
     """Whatever is printed goes to stderr, also by libraries and child processes."""
     sys.stdout.flush()
-    kept = os.dup(1)
+    saved = os.dup(1)
     os.dup2(2, 1)
     try:
         with redirect_stdout(sys.stderr):
             yield
     finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(saved, 1)
+        os.close(saved)
 
 
 def print_document(content: Any) -> None:
@@ -33,3 +41,39 @@ def print_document(content: Any) -> None:
     except BrokenPipeError:
         # Python flushes once more at its end, and would complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def report_warnings() -> None:
+    """From now on print our own warnings as one line each, without a place in the code."""
+    usual = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        name = next((name for kind, name in OURS.items() if issubclass(category, kind)), None)
+        if name is None:
+            usual(message, category, *place, **more)
+        else:
+            say(f"warning[{name}]: {message}", style="yellow", stderr=True)
+
+    warnings.showwarning = show
+
+
+def as_ours(error: Exception) -> PrivpipeError:
+    """The error as one of ours, which holds no foreign text."""
+    return error if isinstance(error, PrivpipeError) else seal(error, "privpipe")
+
+
+def describe_failure(error: PrivpipeError) -> dict[str, Any]:
+    """The error for machines."""
+    return {
+        "code": error.code,
+        "exit_code": error.exit_code,
+        "message": error.message,
+        "remedy": error.remedy.strip(),
+    }
+
+
+def show_failure(error: PrivpipeError) -> None:
+    """Print the error on stderr."""
+    say(f"error[{error.code}]: {error.message}", style="red", stderr=True)
+    if error.remedy:
+        say(error.remedy.strip(), stderr=True)

@@ -1,8 +1,11 @@
-"""``privpipe report``: the pages of an audit, again from its JSON."""
+"""``privpipe report`` and ``open``: the pages of an audit, again from its JSON, or in a browser."""
 
 from __future__ import annotations
 
 import json
+import os
+import webbrowser
+from pathlib import Path
 from typing import Any
 
 import fsspec
@@ -15,7 +18,7 @@ from privpipe.store.access.location import join, shown
 from privpipe.store.arrays.headers import companion_url
 
 
-def report_command(release: str, *, public: bool, as_json: bool) -> dict[str, Any]:
+def report_command(release: str, *, public: bool) -> dict[str, Any]:
     """Render both pages and name one.
 
     Raises
@@ -43,7 +46,41 @@ def report_command(release: str, *, public: bool, as_json: bool) -> dict[str, An
             remedy="Run again with this version of privpipe.",
         )
     write_pages(folder, findings)
-    page = f"{shown(folder)}/{'public' if public else 'report'}.html"
-    if not as_json:
-        say(page)
+    page = shown(_find_page(release, public))
+    say(page)
     return {"release": shown(release), "page": page, "verdict": findings["adversaries"]["verdict"]}
+
+
+def open_command(release: str, *, public: bool) -> dict[str, Any]:
+    """Open the report of a release, or say where it is.
+
+    Raises
+    ------
+    StoreError
+        If the release has no report on this machine.
+    """
+    page = _find_page(release, public)
+    path = Path(page.removeprefix("file://"))
+    if not path.is_file():
+        raise StoreError(
+            f"There is no report at {shown(page)} on this machine.",
+            remedy="`privpipe report RELEASE` renders it again from its JSON; fetch the report "
+            "of a release elsewhere first.",
+            code="missing",
+        )
+    opened = _has_window() and webbrowser.open(path.resolve().as_uri())
+    say(f"{shown(page)}" + ("" if opened else "  (no browser here: open it by hand)"))
+    return {"release": shown(release), "page": shown(page), "opened": bool(opened)}
+
+
+def _find_page(release: str, public: bool) -> str:
+    return join(companion_url(release, "report"), "public.html" if public else "report.html")
+
+
+def _has_window() -> bool:
+    """Whether a browser shows a window; one of text would take over the terminal."""
+    try:
+        found = webbrowser.get()
+    except webbrowser.Error:
+        return False
+    return "BROWSER" in os.environ or type(found) is not webbrowser.GenericBrowser

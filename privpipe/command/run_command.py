@@ -1,14 +1,30 @@
-"""``privpipe run`` and its parts: the main job, whole or up to a stage."""
+"""``privpipe run`` and its parts, ``status``, ``approve`` and ``purge``: the work of a release."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from privpipe.errors import GateError
+from privpipe.errors import GateError, OptionError
+from privpipe.pipeline.runs.approval import approve_release
+from privpipe.pipeline.runs.configuration.configuration_file import read_options
 from privpipe.pipeline.serving.prefect_home import blaming_prefect, prepare_prefect
+from privpipe.pipeline.stages.clean import read_progress
 from privpipe.report.console import say
+from privpipe.store.access.generation_log import newest_kind
+from privpipe.store.access.holding.workspace import (
+    has_workspace,
+    is_held,
+    purge_workspace,
+    read_state,
+)
 from privpipe.store.access.location import shown
-from privpipe.store.arrays.headers import companion_url, exists
+from privpipe.store.arrays.headers import companion_url, exists, has_root, read_header
+from privpipe.store.collections.erasing import end_exchange
+from privpipe.store.collections.growing_collection import purge_collection
+from privpipe.store.releases.incremental_release import purge_parts
+
+if TYPE_CHECKING:
+    from privpipe.pipeline.stages.sample_check import SampleFindings
 
 
 def run_command(
@@ -34,13 +50,11 @@ def run_command(
     # Whatever the metadata says is reported in a moment, before Prefect and a cluster start.
     from privpipe.flows.increments.line import check_growing
     from privpipe.flows.increments.scope import Scope
-    from privpipe.pipeline.runs.configuration.configuration_file import read_options
     from privpipe.pipeline.runs.results import read_results, write_failure
     from privpipe.pipeline.runs.trusted_code import confirm_code
     from privpipe.pipeline.serving.scheduling.logical_time import read_time
     from privpipe.pipeline.stages.check import check_stage
     from privpipe.pipeline.stages.sample_check import check_sample
-    from privpipe.store.access.holding.workspace import read_state
 
     logical_time = read_time(time) if time else None
     begin = read_time(since) if since else None
@@ -54,17 +68,7 @@ def run_command(
             checked = check_stage(options)
             if read_state(options.release.path) is None and not exists(options.release.path):
                 # A first run: what a few chunks tell ends it now, not after the cluster started.
-                found = check_sample(checked)
-                if found.labels.lacks:
-                    say(f"labels   {found.labels.describe()}", stderr=True)
-                for copy in found.labels.copies:
-                    say(f"tasks    {copy.describe()}", stderr=True)
-                if found.dependence:
-                    say(f"features {found.dependence}", stderr=True)
-                if found.warning:
-                    say(f"gate     {found.warning}", stderr=True)
-                if found.groups is not None and not found.groups.is_enough:
-                    say(f"groups   {found.groups.describe()}", stderr=True)
+                _warn(check_sample(checked))
     except Exception as error:
         write_failure(options.release.path, None, error)
         raise
@@ -81,19 +85,28 @@ def run_command(
     return read_results(options.release.path)
 
 
+def _warn(found: SampleFindings) -> None:
+    """Say what speaks against a run before it begins."""
+    labels, groups = found.labels, found.groups
+    for name, sentence in (
+        ("labels", labels.describe() if labels.lacks else ""),
+        *(("tasks", copy.describe()) for copy in labels.copies),
+        ("features", found.dependence),
+        ("gate", found.warning),
+        ("groups", "" if groups is None or groups.is_enough else groups.describe()),
+    ):
+        if sentence:
+            say(f"{name:8s} {sentence}", stderr=True)
+
+
 def resume_command(config: str) -> dict[str, Any]:
-    """Go on with an interrupted run.
+    """Resume an interrupted run.
 
     Raises
     ------
     OptionError
         If there is none.
     """
-    from privpipe.errors import OptionError
-    from privpipe.pipeline.runs.configuration.configuration_file import read_options
-    from privpipe.store.access.holding.workspace import read_state
-    from privpipe.store.access.location import shown
-
     release = read_options(config).release.path
     if read_state(release) is None:
         raise OptionError(
@@ -102,3 +115,82 @@ def resume_command(config: str) -> dict[str, Any]:
             code="nothing-to-resume",
         )
     return run_command(config)
+
+
+def status_command(release: str) -> dict[str, Any]:
+    """Say how far the run of a release is.
+
+    Raises
+    ------
+    StoreError, FormatError
+        If something else is at the place.
+    """
+    release = find_release(release)
+    state = read_state(release)
+    begun, running = has_workspace(release), is_held(release)
+    # A first incremental run makes folders before there is anything to read in them. Whatever else
+    # is there is no release, and reported as an error.
+    there = has_root(release) if begun else exists(release)
+    grown = newest_kind(release) == "release"
+    published = grown or (there and bool(read_header(release, "release")))
+    content = {
+        "release": shown(release),
+        "published": published,
+        "running": running,
+        "interrupted": begun and not running,
+        "run": state.run_id if state else None,
+        "stage": state.stage if state else None,
+        "started": state.started if state else None,
+        "chunks": state.n_chunks if state else None,
+        "chunks_done": read_progress(release, state.run_id) if state else None,
+    }
+    how = "running" if running else "interrupted; `privpipe run` resumes it"
+    if state is None:
+        said = ["published"] * published + [how] * begun
+        say(f"{shown(release)}: {'; '.join(said) or 'nothing here'}")
+        return content
+    say(
+        f"{shown(release)}: {how}. Run {state.run_id}, started {state.started}, stage "
+        f"{state.stage}, {content['chunks_done']} of {state.n_chunks or '?'} chunks."
+    )
+    return content
+
+
+def approve_command(release: str, name: str, reason: str) -> dict[str, Any]:
+    """Approve what the gate of a release refused.
+
+    Raises
+    ------
+    OptionError, StoreError
+        If there is nothing to approve, or a run is writing.
+    """
+    release = find_release(release)
+    approval = approve_release(release, name, reason)
+    say(f"approved by {approval['name']}: {approval['reason']}\n{approval['sentence']}")
+    say("`privpipe run` publishes it; the approval is stored in the release.")
+    return {"release": shown(release), **approval}
+
+
+def purge_command(release: str) -> dict[str, Any]:
+    """Remove what an interrupted run left; a running one and a published release stay.
+
+    Raises
+    ------
+    StoreError
+        If a run is writing.
+    """
+    release = find_release(release)
+    end_exchange(release)
+    if purge_collection(release):
+        say(f"{shown(release)}: partitions that no generation names removed")
+        return {"release": shown(release), "removed": True}
+    found = purge_parts(release)
+    found = purge_workspace(release) or found
+    what = "workspace removed" if found else "there was no workspace; nothing removed"
+    say(f"{shown(release)}: {what}")
+    return {"release": shown(release), "removed": found}
+
+
+def find_release(place: str) -> str:
+    """Where the release is; of a configuration, the one that it writes."""
+    return read_options(place).release.path if place.endswith(".toml") else place

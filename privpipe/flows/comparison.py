@@ -3,16 +3,17 @@
 Every entry is trained on the same records and judged by the same adversaries on the same sample of
 held-out records, which its map releases where they are read: no release is written. The raw records
 are attacked once, and leaks are planted once. What was measured is checkpointed in a workspace per
-entry, so that a comparison that was stopped goes on.
+entry, so that a comparison that was stopped resumes.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields, replace
 from functools import partial
 from importlib.metadata import version
+from itertools import product
 from typing import Any
 
 from privpipe.attacks.kinds.verdicts.attack_report import AttackReport
@@ -41,7 +42,10 @@ from privpipe.pipeline.stages.gate import judge_findings
 from privpipe.pipeline.stages.judged_records import find_labelled
 from privpipe.pipeline.stages.train import Trained, train_stage
 from privpipe.records.holdout import Part
+from privpipe.report.pages.comparison_page import render_comparison
+from privpipe.report.pages.release_sections import WEIGHED
 from privpipe.sanitizers import METHODS
+from privpipe.sanitizers.options import make_options
 from privpipe.store.access.holding.workspace import hold_workspace, remove_workspace
 from privpipe.store.access.location import join, shown
 from privpipe.store.access.text import write_file
@@ -50,59 +54,59 @@ from privpipe.store.arrays.headers import companion_url
 FORMAT = 1
 """Version of ``compare.json``."""
 
-WEIGHED = ("accuracy", "auc", "r2")
-"""Scores whose gains are drawn; true-positive rates decide beside them."""
 
-
-@dataclass(frozen=True)
-class Entry:
-    """One thing to compare.
+def plan_entries(
+    options: RunOptions, vary: Mapping[str, Sequence[Any]] | None = None
+) -> dict[str, RunOptions]:
+    """The entries of a configuration by label, each with a place of its own to work in.
 
     Parameters
     ----------
-    label
-        What the table calls it.
     options
-        The configuration with its method, and a release that is never written.
-    """
-
-    label: str
-    options: RunOptions
-
-
-def plan_entries(options: RunOptions) -> tuple[Entry, ...]:
-    """The entries of a configuration, each with a place of its own to work in.
+        Its ``[[compare]]`` entries are compared; without any, its method.
+    vary
+        Values by option: an entry whose method has the option becomes one for each value.
 
     Raises
     ------
     OptionError
-        If there are fewer than two, or two are the same.
+        If there are fewer than two, two are the same, or no method has an option of `vary`.
     """
-    if len(options.compare) < 2:
+    entries: dict[str, RunOptions] = {}
+    base, varied = companion_url(options.release.path, "compare"), vary or {}
+    named = [(one.label or _name(one.method), one.method) for one in options.compare]
+    if varied and not named:
+        named = [(str(options.method.name), options.method)]
+    known = sorted({key for _, method in named for key in _list_options(method)})
+    if unknown := [key for key in varied if key not in known]:
         raise OptionError(
-            f"There are {len(options.compare)} [[compare]] entries.",
-            remedy='Add two or more, as: [[compare]] and method = { name = "leace" } below it.',
+            f"No method that is compared has an option {unknown[0]!r}.",
+            remedy=f"Name one of: {', '.join(known)}.",
             code="nothing-to-compare",
         )
-    base = companion_url(options.release.path, "compare")
-    entries: list[Entry] = []
-    for one in options.compare:
-        about = options.model_copy(update={"method": one.method, "compare": ()})
-        if not METHODS[one.method.name].scales:  # standardised are those that depend on it
+    found = [each for label, method in named for each in _vary(label, method, varied)]
+    if len(found) < 2:
+        raise OptionError(
+            f"There are {len(found)} [[compare]] entries.",
+            remedy='Add two or more, as: [[compare]] and method = { name = "leace" } below it; or '
+            "vary an option of the method: --vary utility_budget=0.01,0.1.",
+            code="nothing-to-compare",
+        )
+    for label, method in found:
+        about = options.model_copy(update={"method": method, "compare": ()})
+        if not METHODS[method.name].scales:  # standardised are those that depend on it
             plain = options.collection.model_copy(update={"standardise": False})
             about = about.model_copy(update={"collection": plain})
-        place = join(base, f"{one.method.name}-{digest_options(about)[:8]}.zarr")
+        place = join(base, f"{method.name}-{digest_options(about)[:8]}.zarr")
         release = options.release.model_copy(update={"path": place})
-        about = about.model_copy(update={"release": release})
-        entries.append(Entry(one.label or _name(one.method), about))
-    labels = [entry.label for entry in entries]
-    if len(set(labels)) < len(labels):
+        entries[label] = about.model_copy(update={"release": release})
+    if len(entries) < len(found):
         raise OptionError(
-            "Two [[compare]] entries have the same label, or the same method and options.",
-            remedy="Give each entry a label of its own.",
+            "Two entries have the same label, or the same method and options.",
+            remedy="Give each [[compare]] entry a label of its own.",
             code="same-entries",
         )
-    return tuple(entries)
+    return entries
 
 
 def _name(method: Any) -> str:
@@ -110,7 +114,25 @@ def _name(method: Any) -> str:
     return str(method.name) if budget is None else f"{method.name} {budget:g}"
 
 
-def compare_collection(options: RunOptions, watch: Watch) -> dict[str, Any]:
+def _list_options(method: Any) -> list[str]:
+    return [item.name for item in fields(method) if item.name != "name"]
+
+
+def _vary(
+    label: str, method: Any, varied: Mapping[str, Sequence[Any]]
+) -> Iterator[tuple[str, Any]]:
+    """A method with each value of the options to vary; itself where it has none of them."""
+    keys = [key for key in varied if key in _list_options(method)]
+    given = {item.name: getattr(method, item.name) for item in fields(method)}
+    for values in product(*(varied[key] for key in keys)):
+        chosen = dict(zip(keys, values, strict=True))
+        name = ", ".join([label, *(f"{key} {value}" for key, value in chosen.items())])
+        yield name, make_options(type(method), given | chosen, method.name) if chosen else method
+
+
+def compare_collection(
+    options: RunOptions, watch: Watch, vary: Mapping[str, Sequence[Any]] | None = None
+) -> dict[str, Any]:
     """Train, attack and measure every entry; write the table, the figure and the JSON.
 
     Returns
@@ -121,10 +143,9 @@ def compare_collection(options: RunOptions, watch: Watch) -> dict[str, Any]:
     Raises
     ------
     OptionError, InputError, StoreError
-        If the configuration cannot be compared; what an entry alone raises is told in its row.
+        If the configuration cannot be compared; what an entry alone raises is in its row.
     """
-    entries = plan_entries(options)
-    checked = [_check(entry) for entry in entries]
+    runs = {label: _check(entry) for label, entry in plan_entries(options, vary).items()}
     url = companion_url(options.release.path, "compare")
     work = options.release.model_copy(update={"path": join(url, "cluster.zarr")})
     at_work = options.model_copy(update={"release": work})
@@ -135,31 +156,30 @@ def compare_collection(options: RunOptions, watch: Watch) -> dict[str, Any]:
     ):
         watch.say(f"cluster  {executor.describe()}")
         shared: AttackReport | None = None
-        for entry, run in zip(entries, checked, strict=True):
-            with watch.stage("compare", entry.label):
-                row, shared = _measure(entry, run, executor, shared)
+        for label, run in runs.items():
+            with watch.stage("compare", label):
+                row, shared = _measure(label, run, executor, shared)
                 rows.append(row)
     front = find_front(rows)
     document = {
         "format_version": FORMAT,
         "made": now(),
-        "source": checked[0].collection.digest,
+        "source": next(iter(runs.values())).collection.digest,
         "limits": options.gate.model_dump(mode="json", exclude={"previous"}),
         "entries": [row | {"on_front": row["label"] in front} for row in rows],
     }
     comparison = _write(url, document)
-    for entry in entries:
-        remove_workspace(entry.options.release.path)
-    remove_workspace(at_work.release.path)
+    for place in (*(run.release_url for run in runs.values()), at_work.release.path):
+        remove_workspace(place)
     watch.say(f"compared {shown(url)}/compare.html")
     return comparison
 
 
-def _check(entry: Entry) -> Run:
-    run = check_stage(entry.options)
+def _check(options: RunOptions) -> Run:
+    run = check_stage(options)
     if run.method.releases == "surrogate":
         raise OptionError(
-            f"[[compare]] names {run.method.name!r}, whose records are nobody's: they cannot be "
+            f"[[compare]] names {run.method.name!r}, whose records are no one's: they cannot be "
             "compared record by record.",
             remedy="Leave it out.",
             code="surrogate",
@@ -168,11 +188,11 @@ def _check(entry: Entry) -> Run:
 
 
 def _measure(
-    entry: Entry, run: Run, executor: Executor, shared: AttackReport | None
+    label: str, run: Run, executor: Executor, shared: AttackReport | None
 ) -> tuple[dict[str, Any], AttackReport | None]:
     """One row, and what the first one measured for all."""
     about: dict[str, Any] = {
-        "label": entry.label,
+        "label": label,
         "method": run.method.name,
         "options": run.method_options(),
     }
@@ -187,7 +207,7 @@ def _measure(
         return about | {"error": error.message, "code": error.code}, shared
     found: dict[str, Any] = json.loads(report.to_json())
     findings = {"adversaries": found, "utility": utility, "desired": _as_views(utility)}
-    section = entry.options.gate.model_copy(update={"require": (), "linkage_max": None})
+    section = run.options.gate.model_copy(update={"require": (), "linkage_max": None})
     complaints = judge_findings(findings, section)
     return about | {
         "guarantee": asdict(trained.guarantee),
@@ -269,7 +289,7 @@ def _measure_utility(executor: Executor, sources: KindSources, run: Run) -> dict
 
 
 def _as_views(utility: Mapping[str, Any]) -> dict[str, Any]:
-    """Wanted predictions as the gate reads them of an audit."""
+    """Target predictions as the gate reads them of an audit."""
     return {
         name: {view: {one["score"]: one[view]["estimate"]} for view in ("raw", "released")}
         for name, one in utility.items()
@@ -278,7 +298,7 @@ def _as_views(utility: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _find_gain(report: AttackReport) -> dict[str, float] | None:
-    """What the strongest adversary gains beyond the wanted answer, of the worst variable."""
+    """What the strongest adversary gains over the target, of the variable that leaks most."""
     found = [
         score
         for outcome in report.outcomes
@@ -293,7 +313,7 @@ def _find_gain(report: AttackReport) -> dict[str, float] | None:
 
 
 def _find_loss(utility: Mapping[str, Any]) -> dict[str, float] | None:
-    """What the wanted variable that loses most loses."""
+    """The loss of the target that loses most."""
     found = [one["loss"] for one in utility.values() if "loss" in one]
     if not found:
         return None
@@ -302,7 +322,7 @@ def _find_loss(utility: Mapping[str, Any]) -> dict[str, float] | None:
 
 
 def find_front(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Labels of the entries that no other beats in both what is lost and what is told.
+    """Labels of the entries that no other beats in both loss and gain.
 
     >>> row = lambda label, loss, gain: {
     ...     "label": label, "loss": {"estimate": loss}, "gain": {"estimate": gain}}
@@ -323,12 +343,9 @@ def find_front(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 def _write(url: str, document: Mapping[str, Any]) -> dict[str, Any]:
     """Write JSON and page; what readers of the JSON find."""
-    from privpipe.report.pages.comparison_page import render_comparison  # Matplotlib is slow
-
     content = json.dumps(document, indent=1)
     comparison: dict[str, Any] = json.loads(content)
+    page = render_comparison(comparison, version=version("privpipe"))
     write_file(join(url, "compare.json"), content)
-    write_file(
-        join(url, "compare.html"), render_comparison(comparison, version=version("privpipe"))
-    )
+    write_file(join(url, "compare.html"), page)
     return comparison

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 from rich.console import Console
@@ -51,7 +52,7 @@ class PlainConsole(Console):
 
 
 def say(*parts: str | Table, style: str = "", stderr: bool = False) -> None:
-    """Print texts and tables, a line each.
+    """Print texts and tables, a line each; nothing for people where stdout holds a document.
 
     Parameters
     ----------
@@ -62,6 +63,8 @@ def say(*parts: str | Table, style: str = "", stderr: bool = False) -> None:
     stderr
         Say it on stderr.
     """
+    if not stderr and _answers_machine():
+        return
     console = PlainConsole(stderr=stderr)
     for part in parts:
         if isinstance(part, Table) and not console.is_terminal:
@@ -73,10 +76,19 @@ def say(*parts: str | Table, style: str = "", stderr: bool = False) -> None:
 
 def say_raw(text: str, *, end: str = "\n", flush: bool = False) -> None:
     """Write a document to stdout as it is, for files and programs; control characters shown."""
-    print(printable(text), end=end, flush=flush, file=sys.stdout)
+    if not _answers_machine():
+        print(printable(text), end=end, flush=flush, file=sys.stdout)
 
 
-def tabulate(*headers: str, title: str | None = None) -> Table:
-    """An empty table; its cells are plain text, and what is too long for a line goes on below."""
-    columns = [Column(header, overflow="fold") for header in headers]
-    return Table(*columns, title=title, title_justify="left")
+def _answers_machine() -> bool:
+    """Whether a command with ``--json`` is at work: `main` has then joined stdout to stderr."""
+    return sys.stdout is sys.stderr
+
+
+def tabulate(rows: Sequence[Mapping[str, object]], *, title: str | None = None) -> Table:
+    """A table of rows with the same keys; its cells are plain text, and what is too long folds."""
+    columns = [Column(name, overflow="fold") for name in next(iter(rows), {})]
+    table = Table(*columns, title=title, title_justify="left")
+    for row in rows:
+        table.add_row(*map(str, row.values()))
+    return table

@@ -5,7 +5,7 @@ How the values themselves are read is the same for all options: see `privpipe.op
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -13,11 +13,6 @@ from pydantic import TypeAdapter, ValidationError
 from privpipe.errors import OptionError
 
 T = TypeVar("T")
-
-
-def vary_width(widths: Sequence[int], *_: Any) -> list[Mapping[str, Any]]:
-    """Options of a baseline of a frontier: one filter of each width."""
-    return [{"n_filtered": width} for width in widths]
 
 
 def make_options(kind: type[T], given: Mapping[str, Any], method: str) -> T:

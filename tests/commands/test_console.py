@@ -19,9 +19,7 @@ NASTY = "a[final] [/b] :smile: \x1b[31mred\x1b[0m \x07\x9b2J \u202egnp"
 @pytest.mark.parametrize("what", [NASTY, "[/b]", "[link=http://x]y[/link]", "back\\[slash]"])
 def test_say__shows_text_as_it_is(capsys, what):
     say(what)
-    table = tabulate(what, title=what)
-    table.add_row(what)
-    say(table)
+    say(tabulate([{what: what}], title=what))
     say_raw(what)
     told = capsys.readouterr().out
     for harmless in ("\x1b", "\x07", "\x9b", "\u202e"):

@@ -15,7 +15,7 @@ import privpipe
 from privpipe.command import main
 from privpipe.command.app import app
 from privpipe.command.error_catalog import read_catalog
-from privpipe.command.open_command import open_command
+from privpipe.command.report_command import open_command
 
 COMMAND = "from privpipe.command import main; main()"
 
@@ -74,8 +74,8 @@ def test_open__says_where_the_report_is_when_there_is_no_browser(
     assert "privpipe report RELEASE" in said
     (tmp_path / "a.report").mkdir()
     (tmp_path / "a.report" / "report.html").write_text("<p>x</p>")
-    monkeypatch.setattr("privpipe.command.open_command._has_window", lambda: False)
-    assert open_command(release, public=False, as_json=False)["opened"] is False
+    monkeypatch.setattr("privpipe.command.report_command._has_window", lambda: False)
+    assert open_command(release, public=False)["opened"] is False
     assert "a.report/report.html" in capsys.readouterr().out
 
 
@@ -86,8 +86,8 @@ def test_open__opens_the_report_in_the_browser_that_is_named(tmp_path: Path) -> 
     browser.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/opened\n')
     browser.chmod(0o755)
     program = (
-        "from privpipe.command.open_command import open_command;"
-        f"open_command({str(tmp_path / 'a.zarr')!r}, public=False, as_json=True)"
+        "from privpipe.command.report_command import open_command;"
+        f"open_command({str(tmp_path / 'a.zarr')!r}, public=False)"
     )
     environment = {**os.environ, "BROWSER": f"{browser} %s"}
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)

@@ -133,8 +133,8 @@ def main(folder: Path) -> None:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     os.umask(0o077)
     prepare_prefect()  # before Prefect is imported, as the command does
-    from privpipe.command.failure import as_ours, describe_failure, show_failure
     from privpipe.command.inspect_command import inspect_command
+    from privpipe.command.output import as_ours, describe_failure, show_failure
     from privpipe.command.run_command import run_command
 
     codes = {}
@@ -150,8 +150,7 @@ def main(folder: Path) -> None:
             print(json.dumps(describe_failure(ours)))
             codes[config.stem] = ours.exit_code
     for name in ("input/records.zarr", "good/release.zarr", "good/release.model.zarr"):
-        for as_json in (False, True):
-            print(json.dumps(inspect_command(str(folder / name), verify=True, as_json=as_json)))
+        print(json.dumps(inspect_command(str(folder / name), verify=True)))
     (folder / "codes.json").write_text(json.dumps(codes))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privpipe.command.account_command import account_command
+from privpipe.command.key_commands import account_command
 from privpipe.errors import FormatError, GuaranteeError
 from privpipe.pipeline.runs.configuration.configuration_file import read_options
 from privpipe.pipeline.stages.check import check_stage
@@ -86,7 +86,7 @@ VERSIONS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], dict[str, Any]]] =
 
 
 def read_account() -> list[float]:
-    return [one["joined_epsilon"] for one in account_command("", as_json=True)["partitions"]]
+    return [one["joined_epsilon"] for one in account_command("")["partitions"]]
 
 
 def test_account__of_people_in_nine_files_shows_nine_losses(bench: Bench) -> None:
@@ -148,7 +148,7 @@ def test_sketch__that_is_missing_or_damaged_stops_every_charge(bench: Bench, wha
         shutil.rmtree(place / "links")
         shutil.rmtree(place / "words")
     else:
-        (charged,) = (one["partition"] for one in account_command("", as_json=True)["partitions"])
+        (charged,) = (one["partition"] for one in account_command("")["partitions"])
         (words,) = (place / "words" / charged).iterdir()
         words.write_bytes(words.read_bytes()[:-32])
     with pytest.raises(FormatError) as caught:
@@ -156,7 +156,7 @@ def test_sketch__that_is_missing_or_damaged_stops_every_charge(bench: Bench, wha
     assert caught.value.code in ("sketch-missing", "sketch-damaged")
     assert not (bench.folder / "other.zarr").exists()
     if what == "links":  # its records can be read again
-        account_command("", as_json=True, sketch=str(bench.places / "first.zarr"))
+        account_command("", sketch=str(bench.places / "first.zarr"))
         bench.release("other", rows="other", **PUBLIC)
 
 

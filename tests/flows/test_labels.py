@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 
 from privpipe.command.check_command import check_command
-from privpipe.command.frontier_command import frontier_command
 from privpipe.command.ingest_command import ingest_command
 from privpipe.command.run_command import run_command
 from privpipe.errors import GateError, InputError
@@ -80,7 +79,7 @@ def write(
     table.to_csv(folder / "records.csv", index=False)
     layout = SourceLayout(labels=(*CATEGORIES, "age", "months"), categorical=CATEGORIES)
     options = IngestOptions(layout=layout, chunk_bytes=chunk_bytes)
-    ingest_command(str(folder / "records.csv"), str(folder / "records.zarr"), options, as_json=True)
+    ingest_command(str(folder / "records.csv"), str(folder / "records.zarr"), options)
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +116,7 @@ def configure(
 
 def say(config: str, capsys: pytest.CaptureFixture[str]) -> str:
     capsys.readouterr()
-    check_command(config, as_json=False)
+    check_command(config)
     return " ".join(capsys.readouterr().out.split())
 
 
@@ -181,7 +180,7 @@ def test_check__says_that_all_have_their_labels(
 ) -> None:
     said = say(configure(records, desired='["months"]', confidential='["gender"]'), capsys)
     assert "every one of 600 training records has a value of 'months', 'gender'." in said
-    told = check_command(configure(records, group='group = "age"'), as_json=True)["labels"]
+    told = check_command(configure(records, group='group = "age"'))["labels"]
     assert {one["name"]: one["n_missing"] for one in told["variables"]} == {
         "activity": 60,
         "sex": 40,
@@ -219,7 +218,7 @@ def test_check__refuses_a_variable_that_nobody_has(
     roles: dict[str, str], match: str, way_out: str, records: Path
 ) -> None:
     with pytest.raises(InputError, match=match) as found:
-        check_command(configure(records, **roles), as_json=True)
+        check_command(configure(records, **roles))
     assert found.value.code == "missing_labels"
     assert way_out in found.value.remedy
 
@@ -238,15 +237,14 @@ def test_check__refuses_numbers_that_nobody_has_and_labels_that_nobody_has_toget
         str(tmp_path / "records.csv"),
         str(tmp_path / "records.zarr"),
         IngestOptions(layout=layout),
-        as_json=True,
     )
     given: dict[str, Any] = {"desired": '["even"]', "confidential": '["odd"]'}
     with pytest.raises(InputError, match=r"None of 200 .* has 'even' and 'odd' together"):
-        check_command(configure(tmp_path, 'name = "minimax"', **given), as_json=True)
-    check_command(configure(tmp_path, **given), as_json=True)  # LEACE asks for one alone
+        check_command(configure(tmp_path, 'name = "minimax"', **given))
+    check_command(configure(tmp_path, **given))  # LEACE asks for one alone
     given["confidential"] = '["never"]'
     with pytest.raises(InputError, match=r"'never' \(confidential\) has no value in any of 200"):
-        check_command(configure(tmp_path, **given), as_json=True)
+        check_command(configure(tmp_path, **given))
 
 
 @pytest.mark.parametrize("method", [method for method, _ in TRAINS])
@@ -262,7 +260,7 @@ def test_check__tells_what_determines_a_secret(
     records: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def find(**roles: str) -> list[tuple[str, str, str, bool]]:
-        told = check_command(configure(records, **roles), as_json=True)["labels"]["copies"]
+        told = check_command(configure(records, **roles))["labels"]["copies"]
         return [tuple(one.values()) for one in told]
 
     assert find(desired='["title"]') == [("title", "sex", "desired", False)]
@@ -284,7 +282,7 @@ def test_check__tells_what_determines_a_secret(
     )
 
 
-def test_run_and_frontier__say_it_before_they_begin(
+def test_run__says_it_before_it_begins(
     records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
     monkeypatch.setenv("PRIVPIPE_CACHE", str(tmp_path))
@@ -294,17 +292,8 @@ def test_run_and_frontier__say_it_before_they_begin(
     run_command(str(config), until="train")
     run_said = capsys.readouterr().err
 
-    def stop(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("privpipe.command.frontier_command.measure_frontier", stop)
-    with pytest.raises(KeyboardInterrupt):
-        frontier_command(
-            str(config), out=str(tmp_path / "out"), tradeoffs="10", widths="1", as_json=True
-        )
-    for said in (run_said, capsys.readouterr().err):
-        assert "no value of 'sex' (confidential) in 40 of 600 training records" in said
-        assert "'gender' (desired) is 'sex' (confidential) under another name" in said
+    assert "no value of 'sex' (confidential) in 40 of 600 training records" in run_said
+    assert "'gender' (desired) is 'sex' (confidential) under another name" in run_said
 
 
 LIMITS = "confidential_advantage_max = 0.5\nexposed_max = 0.5"
@@ -340,7 +329,7 @@ def test_check__of_a_variable_that_names_the_group_asks_for_its_records(
     wide = LIMITS.replace("0.5", "0.9")
     given = {"group": 'group = "subject"', "gate": wide, "confidential": '["subject"]'}
     named = configure(records, **given)
-    needs = check_command(named, as_json=True)["groups"]
+    needs = check_command(named)["groups"]
     assert needs["gate"]["variable"] == "subject"
     assert needs["gate"]["n_held_out"] == 25 * 15  # records of those held out
     said = say(named, capsys)
@@ -357,12 +346,12 @@ def test_audit__of_as_many_groups_as_check_asked_for_is_not_unproven_for_lack_of
     monkeypatch.setenv("PRIVPIPE_GATE__ENFORCE", "true")
     given = {"group": 'group = "subject"', "gate": LIMITS, "confidential": '["gender"]'}
     write(tmp_path)
-    needed = check_command(configure(tmp_path, **given), as_json=True)["groups"]["gate"]["n_needed"]
+    needed = check_command(configure(tmp_path, **given))["groups"]["gate"]["n_needed"]
     more = tmp_path / "more"
     more.mkdir()
     write(more, n_subjects=int(needed / 0.5), n_each=10, chunk_bytes=1 << 20, shift=3.0)
     config = configure(more, **given)
-    told = check_command(config, as_json=True)["groups"]["gate"]
+    told = check_command(config)["groups"]["gate"]
     assert told["reaches"] < told["limit"]
     run_command(config, until="audit")
     found = json.loads((more / "release.report" / "audit.json").read_text())["adversaries"]

@@ -123,7 +123,7 @@ def test_other_run__in_a_container_is_told_and_not_refused(
         '[method]\nname = "null_space"\nutility_budget = 0.05\nridge = 0.01\n'
         '[release]\npath = "release.zarr"\n[audit]\nadversaries = []\n[gate]\nenforce = false\n'
     )
-    check_command("run.toml", as_json=False)
+    check_command("run.toml")
     assert "goes with its container" in " ".join(capsys.readouterr().out.split())
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from privpipe import list_keys
-from privpipe.command.keys_command import forget_key_command
+from privpipe.command.key_commands import forget_key_command
 from privpipe.flows.release_flow import run_pipeline
 from privpipe.protocols import IntArray
 from privpipe.records.schema import CollectionSchema, Variable
@@ -89,9 +89,7 @@ def test_privacy_mapping__releases_codes_that_tell_less(tmp_path: Path, keys: Pa
     assert strongest["released"]["estimate"] < strongest["raw"]["estimate"] - 0.05
     (entry,) = list_keys()
     assert entry.binding.model == release.attrs["privpipe"]["model_digest"]
-    assert forget_key_command(str(tmp_path / "release.zarr"), as_json=True) == {
-        "forgotten": [entry.key_id]
-    }
+    assert forget_key_command(str(tmp_path / "release.zarr")) == {"forgotten": [entry.key_id]}
     assert list_keys()[0].forgotten
     guarantee = release.attrs["privpipe"]["guarantee"]
     assert guarantee["kind"] == "information_bound"

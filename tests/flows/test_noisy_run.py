@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from privpipe.cluster.executors.executor import LocalExecutor
-from privpipe.command.account_command import account_command
+from privpipe.command.key_commands import account_command
 from privpipe.errors import GuaranteeError, OptionError, PrivpipeError, StoreError
 from privpipe.pipeline.runs.configuration.configuration_file import read_options
 from privpipe.pipeline.runs.resume import begin_or_resume, reach_stage
@@ -131,7 +131,7 @@ def test_run__twice_is_one_charge_and_equal_bytes_and_another_key_charges_again(
     work = Path(workspace_url(str(bench.folder / "five.zarr")))
     assert not list(work.rglob("features/c/*"))
     assert bench.losses() == [(2.0, 2, 0)]
-    assert account_command("", as_json=True)["partitions"][0]["epsilon"] == 2.0
+    assert account_command("")["partitions"][0]["epsilon"] == 2.0
 
 
 def test_check__a_limit_that_no_repeat_can_keep_is_refused_before_anything(bench: Bench) -> None:

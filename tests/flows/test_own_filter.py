@@ -7,17 +7,14 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from privpipe import open_model, open_release
-from privpipe.command.check_command import check_command
+from privpipe.command.check_command import check_command, dry_run_command
 from privpipe.command.compare_command import compare_command
-from privpipe.command.dry_run import dry_run_command
-from privpipe.command.frontier_command import frontier_command
 from privpipe.command.run_command import resume_command, run_command
 from privpipe.errors import InputError, OptionError, StoreError
 from privpipe.flows.release_flow import run_pipeline
@@ -102,7 +99,7 @@ def test_own_filter__is_trained_audited_by_group_and_published(
         with pytest.raises(OptionError, match=changed) as refused:
             go_on(str(config))
         assert "Nothing of it was published" in refused.value.remedy
-    check_command(str(config), as_json=False)
+    check_command(str(config))
     assert changed in " ".join(capsys.readouterr().out.split())
     assert not (tmp_path / "release.zarr").exists()
     module.write_text(text)
@@ -119,7 +116,7 @@ def test_own_filter__is_trained_audited_by_group_and_published(
     # Published, and the file changes: neither is it made anew, nor taken for what it was.
     header = (tmp_path / "release.zarr" / "zarr.json").read_bytes()
     module.write_text(text + "\n# another day\n")
-    for again in (run_command, lambda one: check_command(one, as_json=True)):
+    for again in (run_command, lambda one: check_command(one)):
         with pytest.raises(StoreError, match=changed) as refused:
             again(str(config))
         assert refused.value.code == "code-changed"
@@ -163,12 +160,10 @@ def test_code_of_a_configuration__is_run_once_confirmed_and_by_run_alone(
     module = tmp_path / "convolution.py"
     module.write_text(SPY.format(seen=str(seen)) + module.read_text())
     sha256 = hashlib.sha256(module.read_bytes()).hexdigest()
-    check_command(config, as_json=False)
-    dry_run_command(config, as_json=False)
+    check_command(config)
+    dry_run_command(config)
     assert capsys.readouterr().out.count(f"a filter: the file (SHA-256 {sha256}) was not run") == 2
-    frontier = partial(frontier_command, out=str(tmp_path), widths="2", tradeoffs="1", as_json=True)
-    compare = partial(compare_command, as_json=True)
-    for start in (run_command, run_pipeline, frontier, compare):
+    for start in (run_command, run_pipeline, compare_command):
         with pytest.raises(OptionError, match="was not confirmed yet") as refused:
             start(config)
         assert f"--trust {sha256}" in refused.value.remedy
@@ -176,7 +171,7 @@ def test_code_of_a_configuration__is_run_once_confirmed_and_by_run_alone(
     with pytest.raises(OptionError, match="64 hexadecimal digits"):
         remember_code(["../" + sha256[3:]])
     remember_code([sha256])
-    check_command(config, as_json=True)
+    check_command(config)
     assert not seen.exists()  # confirmed, and still only looked at
     confirm_code(read_options(config))
     check_stage(read_options(config))
@@ -195,7 +190,7 @@ def test_check__counts_groups_where_records_of_one_are_alike(
     assert not found.gate.can_pass
     assert f"40 groups of 'subject', {held_out.n_groups} held out" in found.describe()
     assert "more groups" in found.describe()
-    told = check_command(str(config), as_json=True)
+    told = check_command(str(config))
     assert told["groups"]["gate"]["n_needed"] > 100
     assert told["gate"]["n_held_out"] == 320  # records
 
@@ -248,10 +243,10 @@ def test_check__refuses_groups_that_cannot_be_read_together(tmp_path: Path) -> N
     with pytest.raises(
         InputError, match=r"have fewer than 21 training records\. Set group_size to"
     ):
-        check_command(str(config), as_json=True)
+        check_command(str(config))
     config.write_text(text.replace('"sex"', '"activity"'))
     with pytest.raises(InputError, match="'activity' differs between records of one group"):
-        check_command(str(config), as_json=True)
+        check_command(str(config))
 
 
 def test_check__says_that_a_variable_cannot_be_kept_and_hidden(
@@ -259,5 +254,5 @@ def test_check__says_that_a_variable_cannot_be_kept_and_hidden(
 ) -> None:
     config = configure(tmp_path)
     config.write_text(config.read_text().replace('desired = ["activity"]', 'desired = ["sex"]'))
-    check_command(str(config), as_json=False)
+    check_command(str(config))
     assert "sex is both desired and confidential" in " ".join(capsys.readouterr().out.split())

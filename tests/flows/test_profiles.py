@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from privpipe.command.check_command import check_command
-from privpipe.command.configuration import init_command
+from privpipe.command.init_command import init_command
 from privpipe.errors import OptionError
 from privpipe.pipeline.runs.configuration.configuration_file import read_options
 from privpipe.pipeline.stages.check import check_stage
@@ -24,7 +24,7 @@ from tests.standard import write_standard
 
 def init(collection: str, out: Path, **given: object) -> dict[str, object]:
     asked = {"method": "", "desired": (), "confidential": (), "release": "", **given}
-    return init_command(collection, str(out), as_json=True, **asked)  # type: ignore[arg-type]
+    return init_command(collection, str(out), **asked)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_forecast_run__a_sample_is_said_to_be_one(tmp_path: Path) -> None:
 def test_check__tells_of_profiles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_profiles(str(tmp_path / "records.zarr"), 90)
     config = configure_mapping(tmp_path, 0.5)
-    answer = check_command(config, as_json=False)
+    answer = check_command(config)
     assert "treated as the nearest known one" in capsys.readouterr().out
     assert answer["profiles"]["n_unseen"] > 0
     text = (
@@ -99,7 +99,7 @@ def test_check__tells_of_profiles(tmp_path: Path, capsys: pytest.CaptureFixture[
         .replace("distortion_budget", 'unseen = "refuse"\ndistortion_budget')
     )
     Path(config).write_text(text)
-    check_command(config, as_json=False)
+    check_command(config)
     assert "will stop the run" in capsys.readouterr().out
     assert tomllib.loads(text)["method"]["unseen"] == "refuse"
 

@@ -7,15 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from privpipe.command.configuration import init_command
+from privpipe.command.init_command import init_command
 from privpipe.errors import OptionError
 from privpipe.flows.comparison import plan_entries
-from privpipe.flows.frontier import Point, _learn
 from privpipe.flows.release_flow import run_pipeline
 from privpipe.pipeline.runs.configuration.configuration_file import read_options
 from privpipe.pipeline.runs.run import digest_options
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.records.memory import Records
 from privpipe.sanitizers.composed.chain import Chain
 from privpipe.sanitizers.composed.standardiser import Standardiser
 from privpipe.store.models.artifacts import open_model
@@ -85,7 +83,6 @@ def test_init__standardises_features_of_different_units(
         desired=["height"],
         confidential=["party"],
         release="",
-        as_json=True,
     )
     assert ("\nstandardise = true\n" in out.read_text()) == written
 
@@ -95,14 +92,5 @@ def test_compare__standardises_the_methods_that_depend_on_scales(tmp_path: Path)
     others = "".join(f"[[compare]]\nmethod = {{ {one} }}\n" for one in COMPARED)
     config.write_text(config.read_text() + others)
     entries = plan_entries(read_options(str(config)))
-    found = {one.options.method.name: one.options.collection.standardise for one in entries}
+    found = {one.method.name: one.collection.standardise for one in entries.values()}
     assert found == {"pca": True, "leace": False}
-
-
-def test_frontier__learns_from_standardised_records(tmp_path: Path) -> None:
-    x, variables = make_standard(300)
-    records = Records(x, desired=variables["late"].astype(int))
-    for standardises in (True, False):
-        folder = tmp_path / str(standardises)
-        found = _learn(Point("pca", {"n_filtered": 2}), records, folder, standardises)
-        assert isinstance(open_model(found["model_url"]), Chain) == standardises

@@ -11,8 +11,10 @@ import pytest
 
 import privpipe.flows.comparison
 from privpipe.attacks.kinds import inference
+from privpipe.command import main
+from privpipe.command.compare_command import _read_values
 from privpipe.errors import OptionError, RankError
-from privpipe.flows.comparison import compare_collection
+from privpipe.flows.comparison import compare_collection, plan_entries
 from privpipe.pipeline.runs.configuration.run_options import RunOptions
 from privpipe.pipeline.serving.watch import Watch
 from privpipe.report.console import PlainConsole
@@ -31,8 +33,8 @@ def make(folder: Path, *entries: dict[str, Any]) -> RunOptions:
     return RunOptions(**content)
 
 
-def compare(options: RunOptions) -> dict[str, Any]:
-    return compare_collection(options, Watch(PlainConsole(file=io.StringIO())))
+def compare(options: RunOptions, **vary: list[Any]) -> dict[str, Any]:
+    return compare_collection(options, Watch(PlainConsole(file=io.StringIO())), vary)
 
 
 @pytest.fixture
@@ -47,10 +49,10 @@ def test_compare__ranks_methods_and_goes_on_where_it_was_stopped(
     options = make(folder, LEACE, WIDE)
     measure, attacked = privpipe.flows.comparison._measure, []
 
-    def stop_at_the_second(entry: Any, *rest: Any) -> Any:
-        if entry.label != "eraser <b>":
+    def stop_at_the_second(label: str, *rest: Any) -> Any:
+        if label != "eraser <b>":
             raise KeyboardInterrupt
-        return measure(entry, *rest)
+        return measure(label, *rest)
 
     monkeypatch.setattr(privpipe.flows.comparison, "_measure", stop_at_the_second)
     with pytest.raises(KeyboardInterrupt):
@@ -103,3 +105,43 @@ def test_compare__refuses_what_is_nothing_to_compare(
     with pytest.raises(OptionError, match=says):
         compare(make(folder, *entries))
     assert not (folder / "release.compare").exists()
+
+
+def test_compare__varies_options_of_the_method_or_of_entries_that_have_them(folder: Path) -> None:
+    options = make(folder)
+    assert list(plan_entries(options, {"utility_budget": [0.1, 1.0], "ridge": [0.0, 0.1]})) == [
+        f"null_space, utility_budget {budget}, ridge {ridge}"
+        for budget in (0.1, 1.0)
+        for ridge in (0.0, 0.1)
+    ]
+    entries = plan_entries(make(folder, LEACE, WIDE), {"utility_budget": [0.1, 1.0]})
+    budgets = [getattr(one.method, "utility_budget", None) for one in entries.values()]
+    assert budgets == [None, 0.1, 1.0]
+    for vary, says in (({"bugdet": [1]}, "no option|has an option"), ({"ridge": [-1.0]}, "ridge")):
+        with pytest.raises(OptionError, match=says):
+            plan_entries(options, vary)
+    narrow, wide = compare(options, utility_budget=[1e-9, 0.01])["entries"]
+    assert narrow["loss"]["estimate"] <= wide["loss"]["estimate"] + 0.02
+    assert [one["guarantee"]["number"] for one in (narrow, wide)] == [1e-9, 0.01]
+    page = (folder / "release.compare" / "compare.html").read_text()
+    assert "null_space, utility_budget 0.01" in page
+
+
+@pytest.mark.parametrize("name", ["frontier", "tradeoff"])
+def test_compare__has_taken_in_two_commands_whose_names_say_so(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["privpipe", name, "my.toml", "--points", "3"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert "error[moved]" in said
+    assert "privpipe compare CONFIG --vary" in said
+
+
+@pytest.mark.parametrize("text", ["utility_budget", "utility_budget=", "utility_budget=a b"])
+def test_compare__values_to_vary_are_written_as_in_the_configuration(text: str) -> None:
+    with pytest.raises(OptionError, match="names no values"):
+        _read_values(text)
+    assert _read_values("n_hidden=[6,2],[3]") == ("n_hidden", [[6, 2], [3]])

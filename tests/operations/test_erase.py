@@ -16,7 +16,7 @@ import pytest
 
 import privpipe
 from privpipe.command.erase_command import erase_command
-from privpipe.command.export_command import export_command
+from privpipe.command.inspect_command import export_command
 from privpipe.errors import GateError, OptionError, PrivpipeError, StoreError
 from privpipe.flows.release_flow import release_collection
 from privpipe.pipeline.erasure.erase import ErasureOptions, erase_records, plan_erasure
@@ -113,9 +113,7 @@ def whole(tmp_path: Path, sources: Path) -> Path:
     with serial_flows():
         run_serially(configure(tmp_path, "w", "good"))
         release_collection(configure(tmp_path, "w", "kept"), Watch(), until="audit")
-    export_command(
-        str(tmp_path / "good.zarr"), str(tmp_path / "out.parquet"), verify=False, as_json=True
-    )
+    export_command(str(tmp_path / "good.zarr"), str(tmp_path / "out.parquet"), verify=False)
     return tmp_path
 
 
@@ -281,7 +279,7 @@ def test_erase__a_selection_that_is_none_is_refused_without_its_value(
     url = str(tmp_path / "w.zarr")
     ingest(write_records(sources / "a.npz", 1, n=20), url, INGEST)
     with pytest.raises(PrivpipeError) as refused:
-        erase_command(url, (where, ()), ErasureOptions(), dry_run=False, as_json=True)
+        erase_command(url, (where, ()), ErasureOptions(), dry_run=False)
     assert "notanumber" not in str(refused.value)
 
 
@@ -290,7 +288,7 @@ def test_erase__by_a_file_of_identifiers(tmp_path: Path, sources: Path) -> None:
     ingest(write_records(sources / "a.npz", 1, with_her=True), url, INGEST)
     (sources / "ids.txt").write_text(f"17\n{SERIAL}\n")
     where = f"serial in {sources}/ids.txt"
-    found = erase_command(url, (where, ()), ErasureOptions(), dry_run=False, as_json=False)
+    found = erase_command(url, (where, ()), ErasureOptions(), dry_run=False)
     assert [one["n_records"] for one in found["erasures"]] == [1]
     assert search(tmp_path) == {}
     assert not search_tree(canaries(), Path(os.environ["PRIVPIPE_ACCOUNT"]))

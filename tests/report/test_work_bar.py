@@ -78,17 +78,15 @@ def test_terminal__shows_a_bar_unless_plain_output_is_asked_for(
 def test_say__tables_have_lines_on_a_terminal_only(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = tabulate("variable", "kind")
-    table.add_row("ill", "categorical")
-    say(table)
+    rows = [{"variable": "ill", "kind": "categorical"}]
+    say(tabulate(rows))
     said = capsys.readouterr().out
     assert [line.split() for line in said.splitlines()] == [
         ["variable", "kind"],
         ["ill", "categorical"],
     ]
     monkeypatch.setenv("FORCE_COLOR", "1")
-    again = tabulate("variable", "kind")
-    say(again)
+    say(tabulate(rows))
     assert "━" in capsys.readouterr().out
 
 

@@ -23,10 +23,9 @@ import pytest
 
 import privpipe.flows.release_flow
 from privpipe.cluster.passes import cleaning_pass
-from privpipe.command.account_command import account_command
-from privpipe.command.export_command import export_command
-from privpipe.command.keys_command import forget_key_command
-from privpipe.command.status_command import approve_command, purge_command
+from privpipe.command.inspect_command import export_command
+from privpipe.command.key_commands import account_command, forget_key_command
+from privpipe.command.run_command import approve_command, purge_command
 from privpipe.flows.demo import N_ORIGINALS, load_scans, prepare_demo
 from privpipe.flows.increments.scope import Scope
 from privpipe.flows.increments.withdraw import withdraw_partition
@@ -274,7 +273,7 @@ def _hold_traces(world: World) -> None:
 
 
 def _export(world: World, name: str = "out.parquet") -> None:
-    export_command(world.at("r.zarr"), world.at(name), verify=False, as_json=True)
+    export_command(world.at("r.zarr"), world.at(name), verify=False)
 
 
 def _configure_parts(world: World) -> RunOptions:
@@ -323,7 +322,7 @@ def _stop_refused(world: World) -> None:
 
 
 def _approve(world: World) -> None:
-    approve_command(world.at("r.zarr"), "Ada", "Seen.", as_json=True)
+    approve_command(world.at("r.zarr"), "Ada", "Seen.")
 
 
 def _hold_public(world: World) -> None:
@@ -342,7 +341,7 @@ def _hold_noisy(world: World) -> None:
 
 
 def _forget(world: World) -> None:
-    forget_key_command(world.at("n.zarr"), as_json=True)
+    forget_key_command(world.at("n.zarr"))
 
 
 def _make_key(world: World) -> None:
@@ -351,15 +350,15 @@ def _make_key(world: World) -> None:
 
 
 def _sketch(world: World) -> None:
-    account_command(world.at("account"), as_json=True, sketch=world.at("c.zarr"))
+    account_command(world.at("account"), sketch=world.at("c.zarr"))
 
 
 def _purge(world: World) -> None:
-    purge_command(world.at("g.zarr"), as_json=True)
+    purge_command(world.at("g.zarr"))
 
 
 def _purge_run(world: World) -> None:
-    purge_command(world.at("r.zarr"), as_json=True)
+    purge_command(world.at("r.zarr"))
 
 
 def _demo(world: World) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from numcodecs.zstd import decompress
 
-from privpipe.command.status_command import purge_command, status_command
+from privpipe.command.run_command import purge_command, status_command
 from privpipe.errors import PrivpipeError
 from privpipe.store.access.generation_log import read_newest
 from privpipe.store.collections.collection import open_collection
@@ -207,7 +207,7 @@ def purge_all(world: World, command: Command) -> None:
     forget_process()
     for place, kind in command.places.items():
         if kind not in ("keys", "account"):
-            purge_command(world.at(place), as_json=True)
+            purge_command(world.at(place))
 
 
 def status_all(world: World, command: Command) -> list[str]:
@@ -219,7 +219,7 @@ def status_all(world: World, command: Command) -> list[str]:
             continue
         url = world.at(place)
         try:
-            said = status_command(url, as_json=True)
+            said = status_command(url)
         except PrivpipeError:
             if kind in ("release", "parts"):
                 raise

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import pytest
 
-from privpipe.command.status_command import purge_command
+from privpipe.command.run_command import purge_command
 from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.store.access.holding import workspace
 from privpipe.store.access.holding.lease import hold_lease
@@ -145,7 +145,7 @@ def test_run__follows_no_link_into_the_source(tmp_path: Path, name: str) -> None
         run_serially(make_options(str(source), str(tmp_path / "release.zarr")))
     assert caught.value.code == "link"
     assert not (tmp_path / "release.zarr").exists()
-    purge_command(str(tmp_path / "release.zarr"), as_json=True)
+    purge_command(str(tmp_path / "release.zarr"))
     assert not os.path.lexists(place)
     assert read_tree(source) == before
     assert {p: p.stat().st_mode for p in source.rglob("*")} == modes
@@ -181,7 +181,7 @@ def test_purge__holds_the_lock_until_all_is_gone(
         remove(path, **options)
 
     monkeypatch.setattr(workspace.shutil, "rmtree", remove_slowly)
-    purging = threading.Thread(target=purge_command, args=(url,), kwargs={"as_json": True})
+    purging = threading.Thread(target=purge_command, args=(url,))
     purging.start()
     assert removing.wait(30)
     with hold_workspace(url):
@@ -191,7 +191,7 @@ def test_purge__holds_the_lock_until_all_is_gone(
         purging.join()
         assert ours.read_text() == '{"of": "the new run"}'
         with pytest.raises(StoreError, match="A run is writing"):
-            purge_command(url, as_json=True)
+            purge_command(url)
     assert held == [True]
 
 
@@ -203,18 +203,18 @@ def test_purge__removes_what_an_interrupted_removal_left(
         patch.setattr(workspace.shutil, "rmtree", lambda *_, **__: None)
         workspace.remove_workspace(url)
     assert has_workspace(url)
-    assert purge_command(url, as_json=True)["removed"] is True
+    assert purge_command(url)["removed"] is True
     assert not has_workspace(url)
     assert list(tmp_path.iterdir()) == []
-    assert purge_command(url, as_json=True)["removed"] is False
+    assert purge_command(url)["removed"] is False
 
 
 def test_purge__where_nothing_can_be_locked_waits_for_the_lease(place: str) -> None:
     url = f"{place}/release.zarr"
     with hold_lease(workspace_url(url)), pytest.raises(StoreError, match="Another run holds"):
-        purge_command(url, as_json=True)
+        purge_command(url)
     create_bytes(f"{workspace_url(url)}/state.json", b"{}")
-    assert purge_command(url, as_json=True)["removed"] is True
+    assert purge_command(url)["removed"] is True
     assert not has_workspace(url)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from privpipe.command.export_command import export_command
+from privpipe.command.inspect_command import export_command
 from privpipe.flows.release_flow import release_collection
 from privpipe.pipeline.serving.watch import Watch
 from privpipe.store.access.holding.workspace import purge_workspace
@@ -98,7 +98,7 @@ def test_erase__of_a_whole_collection_in_a_bucket_leaves_no_byte(
     with serial_flows():
         run_serially(configure(tmp_path, "w", "good", place=released))
         release_collection(configure(tmp_path, "w", "kept", place=released), Watch(), until="audit")
-    export_command(f"{released}/good.zarr", f"{released}/out.parquet", verify=False, as_json=True)
+    export_command(f"{released}/good.zarr", f"{released}/out.parquet", verify=False)
     before = fetch(released, tmp_path / "before")
     for name in ("w.zarr", "good.zarr", ".kept.zarr.privpipe"):
         assert any(name in found for found in before), name

@@ -16,7 +16,7 @@ import privpipe.pipeline.stages.draw
 import privpipe.pipeline.stages.publish
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.kinds.verdicts.reach import plan_reach
-from privpipe.command.configuration import init_command
+from privpipe.command.init_command import init_command
 from privpipe.errors import GateError, OptionError, PrivpipeError, StoreError
 from privpipe.numerics.random.streams import KEY_BYTES
 from privpipe.pipeline.runs.configuration.configuration_file import read_options
@@ -262,7 +262,6 @@ def test_init__writes_limits_of_surrogates_that_its_records_can_show(
         desired=["score"],
         confidential=["hidden"],
         release="",
-        as_json=True,
     )
     text = config.read_text().replace("n_surrogates = FILL IN", "n_surrogates = 90")
     assert "THIS METHOD DOES NOT PROTECT SINGLE RECORDS" in text

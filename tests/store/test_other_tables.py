@@ -205,7 +205,7 @@ def test_check__counts_new_categories_by_column_and_refuses_them_when_asked_to(
 ) -> None:
     store(tmp_path / "training.zarr", draw_table())
     store(tmp_path / "later.zarr", *renumber())
-    answer = check_command(configure(tmp_path), as_json=False)
+    answer = check_command(configure(tmp_path))
     said = " ".join(capsys.readouterr().out.split())
     assert answer["unknown_categories"] == {"kind": 1}
     assert "Categories that no training record has: 1 of 'kind'." in said

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from privpipe.command.status_command import purge_command
+from privpipe.command.run_command import purge_command
 from privpipe.errors import GateError, IncompleteReleaseError
 from privpipe.flows import release_flow
 from privpipe.flows.increments import increment
@@ -263,6 +263,6 @@ def test_purge__of_a_run_killed_while_it_copied_leaves_nothing(
     with pytest.raises(OSError, match="killed"):
         run_serially(make_options(f"{place}/records.zarr", url))
     assert len(list_place(url)) == 2
-    assert purge_command(url, as_json=True)["removed"] is True
+    assert purge_command(url)["removed"] is True
     assert list_place(url) == []
     assert not has_workspace(url)

@@ -3,51 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from privpipe.report.comparison_figure import plot_trade_off
 from privpipe.report.pages.page import Picture, Section, render_page
+from privpipe.report.pages.published_findings import say_promised
 from privpipe.report.tables import format_limits
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 TEXT = (
     "Every entry was trained on the same records and judged by the same adversaries on the same "
-    "held-out sample; nothing was published. The gain is what the strongest adversary has beyond "
-    "knowing the wanted answer, of the variable that is told most; the loss is that of the wanted "
-    "prediction that loses most. An entry is on the front where no other does better in one and "
-    "no worse in the other. Limits of one entry hold together; differences between entries that "
-    "overlap are not shown to be differences. Choosing the best of many by one sample flatters "
-    "it: its own run judges it again."
+    "held-out sample; nothing was published. The gain is the strongest adversary's over who knows "
+    "the target, of the variable that leaks most; the loss is that of the target whose prediction "
+    "loses most. An entry is on the front where no other does better in one and no worse in the "
+    "other. Limits of one entry hold jointly; differences between entries that overlap are not "
+    "shown to be differences. Choosing the best of many by one sample flatters it: its own run "
+    "judges it again."
 )
 
 
-def tabulate_comparison(comparison: Mapping[str, Any]) -> pd.DataFrame:
-    """One row per entry: verdict, gain, loss, front."""
-    import pandas as pd  # slow to load
-
-    return pd.DataFrame([_describe(one) for one in comparison["entries"]])
-
-
-def _describe(one: Mapping[str, Any]) -> dict[str, str]:
-    if "error" in one:
-        return {
+def tabulate_comparison(comparison: Mapping[str, Any]) -> list[dict[str, str]]:
+    """One row per entry: verdict, promise, gain, loss, front."""
+    return [
+        {
             "entry": one["label"],
-            "verdict": "unknown",
-            "gate": f"no: {one['code']}",
-            "gain": "-",
-            "loss of the wanted prediction": "-",
-            "front": "",
+            "verdict": one.get("verdict", "unknown"),
+            "gate": _say_gate(one),
+            "promise": _say_promise(one.get("guarantee") or {}),
+            "gain": _limits(one.get("gain")),
+            "loss of the target": _limits(one.get("loss")),
+            "front": "yes" if one["on_front"] else "",
         }
-    return {
-        "entry": one["label"],
-        "verdict": one["verdict"],
-        "gate": "would pass" if one["would_pass"] else "would fail",
-        "gain": _limits(one["gain"]),
-        "loss of the wanted prediction": _limits(one["loss"]),
-        "front": "yes" if one["on_front"] else "",
-    }
+        for one in comparison["entries"]
+    ]
+
+
+def _say_gate(one: Mapping[str, Any]) -> str:
+    if "error" in one:
+        return f"no: {one['code']}"
+    return "would pass" if one["would_pass"] else "would fail"
+
+
+def _say_promise(guarantee: Mapping[str, Any]) -> str:
+    number = guarantee.get("number")
+    return "-" if number is None else f"{say_promised(number)} {guarantee['unit']}"
 
 
 def _limits(found: Mapping[str, float] | None) -> str:
@@ -58,6 +56,8 @@ def _limits(found: Mapping[str, float] | None) -> str:
 
 def render_comparison(comparison: Mapping[str, Any], *, version: str = "") -> str:
     """The page as HTML, from what ``compare.json`` holds."""
+    import pandas as pd  # slow to load
+
     entries = comparison["entries"]
     pictures: tuple[Picture, ...] = ()
     if any(one.get("gain") and one.get("loss") for one in entries):
@@ -67,7 +67,7 @@ def render_comparison(comparison: Mapping[str, Any], *, version: str = "") -> st
         )
         pictures = (Picture(light, dark, "Gain against loss of every entry, with limits."),)
     sections = [
-        Section("Side by side", TEXT, pictures, tabulate_comparison(comparison)),
+        Section("Side by side", TEXT, pictures, pd.DataFrame(tabulate_comparison(comparison))),
         *(
             Section(one["label"], one.get("reason") or one.get("error", ""), folded=True)
             for one in entries

@@ -23,7 +23,6 @@ from privpipe.sanitizers.mapping.profile_forecast import (
 from privpipe.sanitizers.mapping.profiles import ProfileCounts, split_counts
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
-from privpipe.sanitizers.mapping.traced_curve import trace_curve
 from privpipe.sanitizers.names import keep_names
 
 _FORECAST_SECONDS = 20.0
@@ -149,5 +148,4 @@ METHOD = Method(
     forecast=_forecast,
     suggest=suggest_mapping,
     resumes=True,
-    trace=trace_curve,
 )

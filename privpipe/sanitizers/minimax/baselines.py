@@ -32,7 +32,6 @@ from privpipe.sanitizers.minimax.training.labelled_moments import (
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks, plan_tasks
 from privpipe.sanitizers.minimax.training.tasks import Task, TaskOptions, find_needs
 from privpipe.sanitizers.names import keep_names
-from privpipe.sanitizers.options import vary_width
 
 Width = Annotated[int, Field(ge=1, description="Features released.")]
 OptionalWidth = Annotated[
@@ -240,7 +239,6 @@ METHODS = (
         releases="rows",
         scales=True,
         fit=fit_privacy_lds_filter,
-        vary=vary_width,
         source="Hamm 2017, Minimax Filter, JMLR 18, equations (59)-(62)",
         maps=(LinearFilter,),
         check=check_directions,
@@ -255,7 +253,6 @@ METHODS = (
         releases="rows",
         scales=True,
         fit=fit_pca_filter,
-        vary=vary_width,
         source="Hamm 2017, Minimax Filter, JMLR 18, section 6.1",
         maps=(LinearFilter,),
         check=check_projection,
@@ -270,7 +267,6 @@ METHODS = (
         releases="rows",
         scales=True,
         fit=fit_rand_filter,
-        vary=vary_width,
         source="Hamm 2017, Minimax Filter, JMLR 18, section 6.1",
         maps=(LinearFilter,),
         check=check_projection,

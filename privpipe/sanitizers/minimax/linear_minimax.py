@@ -6,9 +6,9 @@ the best adversary's, both solved anew for every U. Records stay on their shards
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -57,8 +57,6 @@ from privpipe.sanitizers.names import keep_names
 Start = Literal["auto", "zero", "least_squares", "privacy_lds", "rand"]
 WHITENING = 1e-3
 """Ridge of the whitening, relative to the mean eigenvalue."""
-DRAWN_ITERATIONS = 30
-"""Of a frontier's filters against adversaries that are drawn: six draws of five iterations."""
 START_RIDGE = 1e-8
 """Ridge of the eigenproblems that give a starting point, likewise."""
 
@@ -378,22 +376,6 @@ def _descend(
     )
 
 
-def vary_training(
-    widths: Sequence[int], tradeoffs: Sequence[float], adversaries: Sequence[tuple[str, ...]]
-) -> list[Mapping[str, Any]]:
-    """Options of the filters of a frontier: every width, set of adversaries and trade-off.
-
-    Adversaries that are drawn anew take more iterations than the logistic one.
-    """
-    return [
-        {"n_filtered": width, "adversary": list(names), "tradeoff": tradeoff}
-        | ({"max_iterations": DRAWN_ITERATIONS} if tuple(names) != ("logistic",) else {})
-        for width in widths
-        for names in adversaries
-        for tradeoff in tradeoffs
-    ]
-
-
 def check_minimax(options: MinimaxOptions, schema: ShardSchema) -> None:
     """Raise OptionError or InputError if tasks, width or start do not suit the records."""
     check_tasks(options, schema)
@@ -430,11 +412,9 @@ METHODS = (
         needs=find_needs,
         releases="rows",
         scales=True,
-        warms=True,
         in_rounds=True,
         examine=examine_groups,
         fit=fit_minimax_filter,
-        vary=vary_training,
         source="Hamm 2017, Minimax Filter, JMLR 18, Algorithm 1 and section 4",
         maps=(MinimaxFilter,),
         check=check_minimax,

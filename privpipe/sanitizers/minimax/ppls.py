@@ -27,7 +27,6 @@ from privpipe.sanitizers.minimax.training.labelled_moments import (
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks, plan_tasks
 from privpipe.sanitizers.minimax.training.tasks import TaskOptions, find_needs
 from privpipe.sanitizers.names import keep_names
-from privpipe.sanitizers.options import vary_width
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
@@ -141,7 +140,6 @@ METHODS = (
         releases="rows",
         scales=True,
         fit=fit_ppls_filter,
-        vary=vary_width,
         source="Enev et al. 2012, SensorSift, Algorithm 1",
         maps=(LinearFilter,),
         check=check_ppls,

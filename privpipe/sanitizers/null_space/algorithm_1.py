@@ -158,5 +158,4 @@ METHOD = Method(
     factored=FactoredCleaner.of,
     check=check_augmented,
     weighs=True,
-    vary=lambda *_: [{"utility_budget": budget, "ridge": 1e-6} for budget in (0.0, 0.01)],
 )

@@ -149,7 +149,6 @@ def fit_leace(shards: Shards, options: LeaceOptions) -> LeaceEraser:
 
 METHOD = Method(
     name="leace",
-    vary=lambda *_: [{}],
     options=LeaceOptions,
     needs=lambda _: frozenset({"confidential"}),
     releases="rows",

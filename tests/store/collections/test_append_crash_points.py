@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from privpipe.command.status_command import purge_command
+from privpipe.command.run_command import purge_command
 from privpipe.errors import StoreError
 from privpipe.store.access.generation_log import read_newest
 from privpipe.store.collections.growing_collection import (
@@ -110,14 +110,14 @@ def test_append__killed_anywhere_is_repeated_or_purged(
         ):
             append(what, sources, url)
         if number % 2 == 0:
-            purge_command(url, as_json=True)
-            purge_command(url, as_json=True)
+            purge_command(url)
+            purge_command(url)
             assert not list_stray(folder), number
             held = list_named(url) if read_newest(url, "collection") else []
             assert held in (before, expected), number
         append(what, sources, url)
         assert list_named(url) == expected, number
-        purge_command(url, as_json=True)
+        purge_command(url)
         assert not list_stray(folder), number
 
 

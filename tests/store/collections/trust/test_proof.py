@@ -61,25 +61,25 @@ def swap(url: Path, name: str = "features", end: str = "/0") -> None:
 
 
 def test_inspect__verifies_a_collection(url: Path) -> None:
-    found = inspect_command(str(url), verify=True, as_json=True)
+    found = inspect_command(str(url), verify=True)
     assert (found["verified"], found["verified_by"]) == (
         True,
         "Every stored byte matches its receipt.",
     )
     swap(url)
-    assert "verified" not in inspect_command(str(url), verify=False, as_json=True)
+    assert "verified" not in inspect_command(str(url), verify=False)
     with pytest.raises(StoreError, match=r"2 chunks of .* are not those that were ingested"):
-        inspect_command(str(url), verify=True, as_json=True)
+        inspect_command(str(url), verify=True)
 
 
 def test_inspect__verifies_an_old_collection_by_its_digest(url: Path) -> None:
     make_old(url)
-    found = inspect_command(str(url), verify=True, as_json=True)
+    found = inspect_command(str(url), verify=True)
     assert found["verified"] is True
     assert "digest of the collection; it has no receipts" in found["verified_by"]
     swap(url, "party", "")
     with pytest.raises(StoreError, match="differ from its digest"):
-        inspect_command(str(url), verify=True, as_json=True)
+        inspect_command(str(url), verify=True)
 
 
 def test_prove__makes_of_an_old_collection_one_that_is_checked(url: Path, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_prove__says_what_the_first_collections_cannot_prove(url: Path, tmp_path
     proved = prove(open_collection(str(url)), tmp_path / "kept")
     assert proved.sealed.proof is not None
     assert proved.sealed.proof.origin == "noted"
-    found = inspect_command(str(url), verify=True, as_json=True)
+    found = inspect_command(str(url), verify=True)
     assert found["verified"] is False
     swap(url)  # what was noted holds from then on
     with pytest.raises(StoreError, match="is not the one that was ingested"):

@@ -34,17 +34,16 @@ SCALES = 30.0
 """Ratio of deviations from which features are surely not in one unit."""
 
 SHARE = 0.01
-"""Share of the variance of the desired prediction that a first configuration gives away."""
+"""Share of the variance of the target prediction that a first configuration gives away."""
 
 
-def schema_command(*, as_json: bool) -> dict[str, Any]:
+def schema_command() -> dict[str, Any]:
     """Print the JSON schema of the configuration."""
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **RunOptions.model_json_schema(),
     }
-    if not as_json:
-        print_document(schema)
+    print_document(schema)
     return schema
 
 
@@ -56,7 +55,6 @@ def init_command(
     desired: Sequence[str],
     confidential: Sequence[str],
     release: str,
-    as_json: bool,
 ) -> dict[str, Any]:
     """Write a commented configuration; an existing file is never overwritten.
 
@@ -87,12 +85,12 @@ def init_command(
         n_gaps=n_gaps,
         standardise=standardise,
     )
-    answer = {"path": out, "complete": FILL_IN not in _uncommented(text), "text": text}
-    if out != "-":
-        _write_new(out, text)
-    elif not as_json:
+    uncommented = [line for line in text.splitlines() if not line.startswith("#")]
+    complete = not any(FILL_IN in line for line in uncommented)
+    if out == "-":
         say_raw(text, end="")
-    if out != "-" and not as_json:
+    else:
+        _write_new(out, text)
         if n_gaps:
             say(
                 f"{n_gaps:,} of {schema.n_records:,} records have cells that are missing: "
@@ -102,13 +100,9 @@ def init_command(
             say("Features differ in scale: [collection] standardise = true is written.")
         if gate:
             say(_explain_gate(schema.n_records, gate))
-        todo = "" if answer["complete"] else f"fill in what is marked {FILL_IN}, then: "
+        todo = "" if complete else f"fill in what is marked {FILL_IN}, then: "
         say(f"{out}: method {method}; {todo}privpipe check {out}, privpipe run {out}")
-    return answer
-
-
-def _uncommented(text: str) -> str:
-    return "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+    return {"path": out, "complete": complete, "text": text}
 
 
 def _suggest_budget(
@@ -119,7 +113,7 @@ def _suggest_budget(
     confidential: Sequence[str],
     n_gaps: int,
 ) -> tuple[float | None, dict[str, Any]]:
-    """1 % of the variance of the desired prediction, to two digits, and what else the fit needs.
+    """1 % of the variance of the target prediction, to two digits, and what else the fit needs.
 
     A small ridge where the features of a few chunks depend on one another, as columns of 0 and 1
     made of one column do, or do not vary. Nothing where that is unknown.
@@ -149,7 +143,7 @@ def _suggest_gate(
     """Limits that can be shown, where those of the gate cannot; none where that is unknown.
 
     They depend on how many records there are and how rare the classes, on no option of a method;
-    where surrogates are sums of records, on what is attacked beside.
+    where surrogates are sums of records, on what is attacked as well.
     """
     if method not in METHODS:
         return {}
@@ -158,7 +152,7 @@ def _suggest_gate(
         if "n_surrogates" in _options_of(method):  # the fewest: how many does not matter here
             found = open_whole_collection(collection)
             chosen["n_surrogates"] = found.schema_of_records.n_features + 1
-        elif METHODS[method].releases == "rows":  # any of rows: options are not asked
+        elif METHODS[method].releases == "rows":  # any of rows: options do not matter
             chosen["name"] = next(one.name for one in METHODS.values() if _needs_nothing(one))
         options = RunOptions(
             collection={"path": collection, "desired": desired, "confidential": confidential},
@@ -195,7 +189,7 @@ def _explain_gate(n_records: int, gate: Mapping[tuple[str, str], Any]) -> str:
         )
     return (
         f"{n_records:,} records are too few, for classes as rare as these, to show the usual "
-        "limits of the gate. Weaker ones are written, and will stand in the release: "
+        "limits of the gate. Weaker ones are written, and will be reported in the release: "
         f"{write_keys(gate)}. For stricter limits, take more records."
     )
 
@@ -225,13 +219,12 @@ def _options_of(method: str) -> set[str]:
 
 
 def _write_new(out: str, text: str) -> None:
-    problem = ""
     try:
         with open(out, "x", encoding="utf-8") as file:
             file.write(text)
-    except FileExistsError:
-        problem = "exists"
     except OSError as error:
-        problem = f"cannot be written ({error.strerror})"
-    if problem:
-        raise StoreError(f"{out} {problem}.", remedy="Choose another place.", code="exists")
+        exists = isinstance(error, FileExistsError)
+        problem = "exists" if exists else f"cannot be written ({error.strerror})"
+        raise StoreError(
+            f"{out} {problem}.", remedy="Choose another place.", code="exists"
+        ) from None

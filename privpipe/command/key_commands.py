@@ -1,0 +1,165 @@
+"""``privpipe account``, ``forget-key``, ``certs``: privacy budget, keys of draws, certificates."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from privpipe.cluster.executors.executor import LocalExecutor
+from privpipe.cluster.passes.sketch_pass import sketch_collection
+from privpipe.errors import StoreError
+from privpipe.numerics.identity.record_grids import Overlap
+from privpipe.report.console import say, tabulate
+from privpipe.store.access.location import as_url, shown
+from privpipe.store.arrays.headers import exists, read_header
+from privpipe.store.collections.collection import open_collection
+from privpipe.store.keyring.account import Account, Loss, find_account
+from privpipe.store.keyring.keyformat import KeyEntry
+from privpipe.store.keyring.keys import forget_key, list_keys, list_unreadable
+from privpipe.store.keyring.partition_keys import forget_keys
+from privpipe.store.keyring.sketches import Sketches, Ties
+
+
+def account_command(url: str, *, sketch: str | None = None) -> dict[str, Any]:
+    """List the privacy budget that every partition consumed, by the digest of its content.
+
+    Parameters
+    ----------
+    url
+        Of the account.
+    sketch
+        A collection whose records the account is to know again; read in this process.
+    """
+    place = as_url(find_account(url or None))
+    sketches = Sketches(place)
+    if sketch is not None:
+        sketch_collection(LocalExecutor(), open_collection(as_url(sketch)), sketches)
+    ties = sketches.ties()
+    account = Account(place, ties)
+    losses = list(account.read_all())
+    charged = [loss.partition for loss in losses if loss.n_charges]
+    overlaps = {loss.partition: _list_overlaps(loss, ties, charged) for loss in losses}
+    joined = {loss.partition: account.read_joined(loss.partition)[0] for loss in losses}
+    missing = sketches.find_missing(charged)
+    _show_account(place, losses, joined, overlaps)
+    if missing:
+        say(f"{len(missing)} partitions without a sketch: privpipe account --sketch COLLECTION")
+    return {
+        "account": shown(place),
+        "partitions": [
+            {
+                **asdict(loss),
+                "entries": [asdict(entry) for entry in loss.entries],
+                "joined_epsilon": joined[loss.partition],
+                "overlaps": {other: how.mine for other, how in overlaps[loss.partition].items()},
+            }
+            for loss in losses
+        ],
+        "without_sketch": missing,
+    }
+
+
+def _list_overlaps(loss: Loss, ties: Ties, charged: list[str]) -> dict[str, Overlap]:
+    """Other partitions that were charged and hold records of this one."""
+    return {one: how for one, how in ties.relatives(loss.partition).items() if one in charged}
+
+
+def _show_account(
+    place: str,
+    losses: list[Loss],
+    joined: dict[str, float],
+    overlaps: dict[str, dict[str, Overlap]],
+) -> None:
+    if not losses:
+        say(f"{shown(place)}: nothing was ever charged.")
+        return
+    rows = [
+        {
+            "partition": loss.partition[:12],
+            "epsilon": f"{loss.epsilon:g}",
+            "with others": f"{joined[loss.partition]:g}",
+            "delta": f"{loss.delta:.3g}",
+            "releases": loss.n_charges,
+            "unconfirmed": loss.n_open,
+            "protects": ", ".join(sorted({entry.protects for entry in loss.entries})),
+        }
+        for loss in losses
+    ]
+    say(f"account {shown(place)}", tabulate(rows))
+    for partition, others in overlaps.items():
+        for other, how in others.items():
+            why = " (equal profiles)" if how.by_profile else ""
+            say(f"{how.mine:.3g} of the records of {partition[:12]} are in {other[:12]}{why}")
+
+
+def forget_key_command(name: str) -> dict[str, Any]:
+    """Destroy a key, or all keys of a release; without a name list all, never their secrets."""
+    if name:
+        forgotten = _forget(name)
+        say(
+            f"{len(forgotten)} keys of {name} are destroyed: their draws can neither be repeated "
+            "nor be subtracted."
+        )
+        return {"forgotten": [entry.key_id for entry in forgotten]}
+    entries, unreadable = list_keys(), list_unreadable()
+    rows = [
+        {
+            "key": entry.key_id,
+            "made": entry.created,
+            "source": entry.binding.source[:12],
+            "model": entry.binding.model[:12],
+            "forgotten": entry.forgotten or "",
+        }
+        for entry in entries
+    ]
+    say(tabulate(rows) if rows else "There are no keys.")
+    for key_id in unreadable:
+        say(f"{key_id}: damaged, not private, or not a key")
+    return {
+        "keys": [
+            {
+                "key": entry.key_id,
+                "made": entry.created,
+                "source": entry.binding.source,
+                "model": entry.binding.model,
+                "forgotten": entry.forgotten,
+                "runs": list(entry.runs),
+            }
+            for entry in entries
+        ],
+        "unreadable": list(unreadable),
+    }
+
+
+def _forget(name: str) -> tuple[KeyEntry, ...]:
+    """Of a release's place all its keys, else the key of this name."""
+    if not exists(name):
+        return (forget_key(name),)
+    run = str(read_header(name, "release")["run"])
+    forgotten = forget_keys(run)
+    if not forgotten:
+        raise StoreError(
+            f"The release {shown(name)} drew from no key of this key folder.",
+            remedy="Only mappings and noise draw at random; see PRIVPIPE_KEYS for the folder.",
+            code="key_unknown",
+        )
+    return forgotten
+
+
+def certs_command(folder: str, hosts: tuple[str, ...], days: int, *, renew: bool) -> dict[str, Any]:
+    """Make or renew them; see `make_certificates`."""
+    from privpipe.cluster.workers.certificates import make_certificates
+    from privpipe.cluster.workers.deployed import write_configuration
+
+    made = make_certificates(folder, hosts, days, renew=renew)
+    config = write_configuration(folder)
+    for one in made:
+        say(f"made     {one.path}  until {one.expires:%Y-%m-%d}")
+    say(f"use      export DASK_CONFIG={config}")
+    return {
+        "certificates": {
+            str(one.path): {"expires": one.expires.isoformat(), "hosts": list(one.hosts)}
+            for one in made
+        },
+        "dask_config": str(config),
+    }
