@@ -7,6 +7,8 @@ command, flows and pages with ``privpipe[flows]``.
 
 from __future__ import annotations
 
+import importlib
+import sys
 from importlib.util import find_spec
 
 EXTRAS = {
@@ -53,3 +55,12 @@ def explain_missing(error: ModuleNotFoundError) -> ModuleNotFoundError:
 def is_installed(module: str) -> bool:
     """Whether a module can be imported, without importing it."""
     return find_spec(module) is not None
+
+
+def run_command() -> None:
+    """The command ``privpipe``; without its extra it says what to install."""
+    try:
+        command = importlib.import_module("privpipe.command")
+    except ModuleNotFoundError as error:
+        sys.exit(str(explain_missing(error)))
+    command.main()
