@@ -36,6 +36,7 @@ from privpipe.pipeline.runs.configuration.configuration_file import read_options
 from privpipe.pipeline.runs.configuration.run_options import RunOptions
 from privpipe.pipeline.serving.watch import Watch
 from privpipe.report.console import PlainConsole
+from privpipe.store.access import mounts
 from privpipe.store.arrays import blocks
 from privpipe.store.collections.erasing import Wanted
 from privpipe.store.collections.growing_collection import append_partition
@@ -198,6 +199,8 @@ class Command:
         Whether all is in a bucket.
     exchanged
         Places that readers find empty for a moment, between two renames.
+    stride
+        Of the places that are swept: each of a command that is cheap.
     """
 
     prepare: Callable[[World], Any]
@@ -209,6 +212,7 @@ class Command:
     free: tuple[str, ...] = ()
     in_bucket: bool = False
     exchanged: tuple[str, ...] = ()
+    stride: int = 1
 
 
 EVERYTHING = Scope()
@@ -475,10 +479,31 @@ IN_BUCKET = {
     "run": 1,
     "run-parts": 1,
 }
+STRIDES = {
+    "append-replace": 3,
+    "withdraw": 2,
+    "withdraw-later": 2,
+    "erase": 11,
+    "erase-growing": 41,
+    "run": 17,
+    "run-noisy": 41,
+    "run-parts": 83,
+    "run-more": 61,
+    "backfill": 83,
+    "demo": 7,
+    "append-second-in-bucket": 3,
+    "append-replace-in-bucket": 3,
+    "withdraw-in-bucket": 3,
+    "erase-growing-in-bucket": 41,
+    "run-in-bucket": 29,
+    "run-parts-in-bucket": 61,
+}
+"""Of commands whose histories take long; what is drawn strikes between."""
 COMMANDS |= {
     f"{name}-in-bucket": replace(COMMANDS[name], weight=weight, in_bucket=True)
     for name, weight in IN_BUCKET.items()
 }
+COMMANDS |= {name: replace(COMMANDS[name], stride=stride) for name, stride in STRIDES.items()}
 
 
 def _draw(n: int = 32, _random: Callable[[int], bytes] = secrets.token_bytes) -> bytes:
@@ -495,6 +520,7 @@ def open_world(base: Path, *, in_bucket: bool = False) -> Iterator[World]:
     with pytest.MonkeyPatch.context() as patch, using_bucket():
         patch.setenv("PRIVPIPE_ACCOUNT", world.at("account"))
         patch.setenv("PRIVPIPE_KEYS", str(world.root / "keys"))
+        patch.setattr(mounts, "TABLE", os.devnull)  # worlds lie in memory, and that is no matter
         patch.setattr("privpipe.cluster.passes.pass_checkpoints.FEWEST_CHECKPOINTED", 1)
         patch.setattr("privpipe.cluster.passes.pass_checkpoints.CHECKPOINTED_SHARE", 0.3)
         patch.setattr(secrets, "token_bytes", _draw)

@@ -32,7 +32,7 @@ from zarr.storage import FsspecStore, LocalStore, StorePath
 
 from privpipe.errors import FormatError, OptionError, StoreError, printable
 from privpipe.store.access.bounds import use_bounded_codecs
-from privpipe.store.access.durability import keep_file
+from privpipe.store.access.durability import flush_folder, keep_file
 from privpipe.store.access.store_refusals import http_status
 
 Place = str | os.PathLike[str]
@@ -510,16 +510,19 @@ def delete_place(url: str) -> None:
 def remove_tree(url: str) -> None:
     """Remove a place with all that is in it, folders included; nothing where there is nothing.
 
-    Of a link the link itself: what it leads to is not in the place.
+    Of a link the link itself: what it leads to is not in the place. What is removed does not come
+    back with a power cut: records are, too.
     """
     path = local_path(url)
     if path is None:
         delete_tree(open_store(url))
-    elif os.path.islink(path):
-        os.unlink(path)
-    else:
-        with suppress(FileNotFoundError):
+        return
+    with suppress(FileNotFoundError):
+        if os.path.islink(path):
+            os.unlink(path)
+        else:
             shutil.rmtree(path)
+        flush_folder(os.path.dirname(path))
 
 
 def use_one_thread() -> None:
