@@ -254,10 +254,10 @@ class PrivateLedger:
         for key in list_keys(store):
             if key in names or (lines and key != "secret"):
                 sync(store.delete(key))
-        path = local_path(self.url)
-        for folder in ("", PARTS, "drift") if path is not None else ():
-            with suppress(FileNotFoundError):  # what is forgotten stays so after a power cut
-                flush_folder(os.path.join(path, folder))
+        if path := local_path(self.url):
+            for folder in ("", PARTS, "drift"):
+                with suppress(FileNotFoundError):  # what is forgotten stays so after a power cut
+                    flush_folder(os.path.join(path, folder))
         drop_unfinished(self.url)
 
     def _mark(self, text: str) -> str:
