@@ -1,0 +1,127 @@
+"""What recovery does at places that few histories strike, asked directly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from privpipe.errors import StoreError
+from privpipe.store.access.durability import keep_file
+from privpipe.store.access.generation_log import read_generation, read_newest, write_root
+from privpipe.store.access.holding.workspace import hold_workspace
+from privpipe.store.access.location import list_keys, open_store
+from tests.simulation.bucket import Bucket
+from tests.simulation.commands import COMMANDS, World, open_world
+from tests.simulation.histories import WORST, History
+from tests.simulation.many import open_simulator
+from tests.simulation.oracles import purge_all
+from tests.simulation.recording import recording
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with open_world(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Iterator[World]:
+    with open_world(tmp_path, in_bucket=True) as found:
+        found.clear()
+        yield found
+        found.clear()
+
+
+def test_hold_workspace__is_for_one(tmp_path: Path) -> None:
+    url = str(tmp_path / "r.zarr")
+    with hold_workspace(url), pytest.raises(StoreError, match="Another run"):
+        with hold_workspace(url):
+            pass
+
+
+def test_keep_file__flushes_the_content_and_then_the_name(tmp_path: Path) -> None:
+    with recording(tmp_path) as recorder:
+        keep_file(str(tmp_path / "kept.json"), b"{}", replacing=True)
+    kinds = [one.kind for one in recorder.changes]
+    assert kinds == ["make", "write", "sync", "move", "sync"]
+    written, named = (one for one in recorder.changes if one.kind == "sync")
+    assert written.node == recorder.changes[0].node
+    assert named.node == recorder.changes[3].folder
+
+
+def test_list_keys__knows_no_unfinished_file(tmp_path: Path) -> None:
+    (tmp_path / "whole.json").write_bytes(b"{}")
+    (tmp_path / ".whole.json.0123456789abcdef.partial").write_bytes(b"{")
+    assert list_keys(open_store(str(tmp_path))) == ["whole.json"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "place"), [("append-second", "g.zarr"), ("run-more", "p.zarr"), ("withdraw", "p.zarr")]
+)
+def test_root__follows_every_generation(world: World, name: str, place: str) -> None:
+    COMMANDS[name].prepare(world)
+    COMMANDS[name].call(world)
+    root, url = world.root / place / "zarr.json", world.at(place)
+    newest = read_newest(url, "collection" if place == "g.zarr" else "release")
+    assert newest is not None
+    assert f'"generation": {newest.number}'.encode() in root.read_bytes()
+    followed = root.read_bytes()
+    write_root(url, read_generation(url, newest.number - 1 or 1))
+    if name == "run-more":  # it finds nothing to do, and mends what a sleeper set back
+        COMMANDS[name].call(world)
+        assert root.read_bytes() == followed
+
+
+@pytest.mark.slow
+def test_part__that_was_shown_before_a_kill_is_found_and_noted(name: str = "run-more") -> None:
+    """Killed at each change from a part's own to the generation that names it."""
+    with open_simulator() as simulator:
+        changes = simulator.know(name).changes
+        shown = [n for n, one in enumerate(changes) if one.kind == "move" and len(one.name) == 32]
+        assert shown
+        for place in sorted({m for n in shown for m in range(n, n + 9)} & {*range(len(changes))}):
+            where = (place + 0.5) / (len(changes) + 1)
+            for then in ("again", "purge"):
+                problem, _ = simulator.judge(History(place, name, "lost", where, WORST, then))
+                assert not problem, (place, then, problem)
+
+
+@pytest.mark.slow
+def test_purge__of_a_growing_place_leaves_nothing_that_is_not_named(world: World) -> None:
+    """A killed append's partition, a killed run's part, and what a purge itself began."""
+    COMMANDS["run-more"].prepare(world)
+    for place in ("g.zarr/partitions/0123456789abcdef", "p.zarr/parts/" + "0" * 32):
+        keep_file(str(world.root / place / "features" / "0"), b"raw", replacing=True)
+    purge_all(world, COMMANDS["run-more"])
+    assert not (world.root / "g.zarr/partitions/0123456789abcdef").exists()
+    assert not (world.root / "p.zarr/parts" / ("0" * 32)).exists()
+
+
+def test_first_append__that_was_killed_is_purged_whole(world: World) -> None:
+    keep_file(str(world.root / "g.zarr/partitions/0123456789abcdef/0"), b"raw", replacing=True)
+    purge_all(world, COMMANDS["append"])
+    assert not (world.root / "g.zarr").exists()
+
+
+@pytest.mark.slow
+def test_purge__in_a_bucket_leaves_no_workspace_and_no_begun_release(bucket: World) -> None:
+    command = COMMANDS["purge-run-in-bucket"]
+    command.prepare(bucket)
+    command.call(bucket)
+    left = [path for path in bucket.read() if "r.zarr" in path and "/leases/" not in path]
+    assert not left
+
+
+@pytest.mark.parametrize("name", ["append-in-bucket", "ingest-in-bucket"])
+def test_careless_store__is_refused(bucket: World, name: str) -> None:
+    COMMANDS[name].prepare(bucket)
+    Bucket.is_careless = True
+    try:
+        with pytest.raises(StoreError) as refused:
+            COMMANDS[name].call(bucket)
+    finally:
+        Bucket.is_careless = False
+    assert refused.value.code == "conditions-ignored"
