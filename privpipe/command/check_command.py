@@ -7,16 +7,15 @@ from typing import Any
 
 from privpipe.capabilities import Forecast
 from privpipe.command.ingest_command import describe
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.lasting import list_fleeting
 from privpipe.pipeline.runs.run import Run, say_changed_code
+from privpipe.pipeline.runs.subject_limit import count_subjects
 from privpipe.pipeline.runs.trusted_code import list_unrun
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.pipeline.stages.gate_check import GateNeeds
+from privpipe.pipeline.stages.forecast import SampleFindings, check_sample, plan_rounds
+from privpipe.pipeline.stages.gate_forecast import GateNeeds
 from privpipe.pipeline.stages.label_check import LabelFindings
-from privpipe.pipeline.stages.round_plan import plan_rounds
-from privpipe.pipeline.stages.sample_check import SampleFindings, check_sample
-from privpipe.pipeline.stages.subject_limit import count_subjects
 from privpipe.report.audit_text import say_unknown
 from privpipe.report.console import say, tabulate
 from privpipe.store.access.holding.workspace import read_state

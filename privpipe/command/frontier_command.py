@@ -18,7 +18,7 @@ from privpipe.flows.frontier import (
     plot_frontier,
 )
 from privpipe.numerics.limits import fix_limits
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run import cluster_options
 from privpipe.pipeline.runs.trusted_code import confirm_code
 from privpipe.pipeline.stages.check import check_stage

@@ -32,14 +32,13 @@ def run_command(
     """
     prepare_prefect()
     # Whatever the metadata says is reported in a moment, before Prefect and a cluster start.
-    from privpipe.flows.increments.line import check_growing
-    from privpipe.flows.increments.scope import Scope
-    from privpipe.pipeline.runs.configuration.configuration_file import read_options
+    from privpipe.pipeline.runs.configuration_file import read_options
+    from privpipe.pipeline.runs.logical_time import read_time
     from privpipe.pipeline.runs.results import read_results, write_failure
     from privpipe.pipeline.runs.trusted_code import confirm_code
-    from privpipe.pipeline.serving.scheduling.logical_time import read_time
     from privpipe.pipeline.stages.check import check_stage
-    from privpipe.pipeline.stages.sample_check import check_sample
+    from privpipe.pipeline.stages.forecast import check_sample
+    from privpipe.pipeline.stages.increment_check import Scope, check_growing
     from privpipe.store.access.holding.workspace import read_state
 
     logical_time = read_time(time) if time else None
@@ -90,7 +89,7 @@ def resume_command(config: str) -> dict[str, Any]:
         If there is none.
     """
     from privpipe.errors import OptionError
-    from privpipe.pipeline.runs.configuration.configuration_file import read_options
+    from privpipe.pipeline.runs.configuration_file import read_options
     from privpipe.store.access.holding.workspace import read_state
     from privpipe.store.access.location import shown
 

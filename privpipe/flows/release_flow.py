@@ -7,7 +7,7 @@ futures, never Prefect tasks. Parameters are paths, results are receipts, except
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from typing import Any, ParamSpec, TypeVar
@@ -23,27 +23,25 @@ from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.executors.open_executor import open_executor
 from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.errors import PrivpipeError
-from privpipe.flows.increments.increment import Stages, release_increment
-from privpipe.flows.increments.scope import Scope
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
-from privpipe.pipeline.runs.ending import say_end
+from privpipe.flows.increment_flow import Stages, release_increment
+from privpipe.pipeline.runs.configuration_file import read_options
+from privpipe.pipeline.runs.earlier import find_differences
 from privpipe.pipeline.runs.lasting import list_fleeting
 from privpipe.pipeline.runs.results import write_failure, write_results
 from privpipe.pipeline.runs.resume import begin_or_resume, is_published, reach_stage
 from privpipe.pipeline.runs.run import Run, cluster_options
+from privpipe.pipeline.runs.run_options import RunOptions
+from privpipe.pipeline.runs.spend import confirm_published
 from privpipe.pipeline.runs.trusted_code import confirm_code
-from privpipe.pipeline.serving.scheduling.prefect_calls import tell_prefect
-from privpipe.pipeline.serving.scheduling.silenced_output import outlive_reader
+from privpipe.pipeline.serving.prefect_guards import outlive_reader, tell_prefect
 from privpipe.pipeline.serving.watch import Watch
-from privpipe.pipeline.stages.audit import audit_stage
-from privpipe.pipeline.stages.audit_constant import is_constant
+from privpipe.pipeline.stages.audit.audit_places import is_constant
+from privpipe.pipeline.stages.audit.audit_stage import audit_stage
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.pipeline.stages.clean import clean_stage, plan_release
-from privpipe.pipeline.stages.draw import draw_stage, forget_drawing
-from privpipe.pipeline.stages.earlier import find_differences
+from privpipe.pipeline.stages.clean import clean_stage, draw_stage, plan_release
 from privpipe.pipeline.stages.gate import check_gated, dropping_refused, gate_stage
-from privpipe.pipeline.stages.gate_check import read_previous
+from privpipe.pipeline.stages.gate_forecast import read_previous
+from privpipe.pipeline.stages.increment_check import Scope
 from privpipe.pipeline.stages.prove import has_receipts, prove_sources
 from privpipe.pipeline.stages.publish import (
     count_unseen,
@@ -52,7 +50,6 @@ from privpipe.pipeline.stages.publish import (
     publish_stage,
     write_report,
 )
-from privpipe.pipeline.stages.spend import confirm_published
 from privpipe.pipeline.stages.train import train_stage
 from privpipe.report.audit_text import (
     say_gate,
@@ -69,6 +66,7 @@ from privpipe.store.access.holding.workspace import (
 )
 from privpipe.store.access.location import shown
 from privpipe.store.arrays.blocks import Receipt
+from privpipe.store.keyring.partition_keys import forget_keys
 from privpipe.store.releases.release import ReleasePlan
 
 P = ParamSpec("P")
@@ -260,7 +258,7 @@ def _end_published(options: RunOptions, checked: Run) -> None:
     if known is not None:
         confirm_published(checked, known.run_id)
         if checked.method.forgets_keys:
-            forget_drawing(known.run_id)
+            forget_keys(known.run_id)
     remove_workspace(options.release.path)
 
 
@@ -316,3 +314,16 @@ def _describe_unseen(
     found: dict[str, Any] = {"n_records": unseen, "n_released": plan.chunks.n_records}
     unknown = run.collection.unknown_categories
     return found | ({"unknown_categories": dict(unknown)} if unknown else {})
+
+
+def say_end(run: Run, findings: Mapping[str, Any]) -> Iterator[str]:
+    """Lines in the columns of the stages above them."""
+    report = shown(run.report_url)
+    yield f"done     release {shown(run.release_url)}"
+    yield f"judged   {say_judged(findings)}"
+    yield f"gate     {say_gate(findings)}"
+    yield f"verdict  {say_verdict(findings)}"
+    yield f"open     {report}/report.html  the report, for you: it holds small counts"
+    yield f"         {report}/public.html  the report, for everybody"
+    yield f"         {shown(run.model_url)}  the model, for records to come; keep it private"
+    yield f"next     privpipe open {shown(run.release_url)}"

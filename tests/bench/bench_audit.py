@@ -28,11 +28,11 @@ from privpipe.attacks.kinds.power import LEAKS
 from privpipe.attacks.kinds.trained_adversary import train_adversary
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.flows.comparison import compare_collection
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
 from privpipe.pipeline.runs.resume import begin_or_resume
 from privpipe.pipeline.runs.run import find_attack_options
+from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.serving.watch import Watch
-from privpipe.pipeline.stages.audit import audit_stage
+from privpipe.pipeline.stages.audit.audit_stage import audit_stage
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.clean import clean_stage, plan_release
 from privpipe.pipeline.stages.gate import gate_stage

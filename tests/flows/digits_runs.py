@@ -13,9 +13,9 @@ import pytest
 
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.flows.demo import write_digits
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
 from privpipe.pipeline.runs.resume import begin_or_resume
-from privpipe.pipeline.stages.audit import audit_stage
+from privpipe.pipeline.runs.run_options import RunOptions
+from privpipe.pipeline.stages.audit.audit_stage import audit_stage
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.clean import clean_stage, plan_release
 from privpipe.pipeline.stages.gate import gate_stage

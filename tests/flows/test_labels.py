@@ -15,7 +15,7 @@ from privpipe.command.frontier_command import frontier_command
 from privpipe.command.ingest_command import ingest_command
 from privpipe.command.run_command import run_command
 from privpipe.errors import GateError, InputError
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.stages import label_check
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.label_check import count_labels

@@ -21,13 +21,13 @@ from privpipe.command.frontier_command import frontier_command
 from privpipe.command.run_command import resume_command, run_command
 from privpipe.errors import InputError, OptionError, StoreError
 from privpipe.flows.release_flow import run_pipeline
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.trusted_code import confirm_code, remember_code
-from privpipe.pipeline.stages import round_plan
+from privpipe.pipeline.stages import forecast
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.pipeline.stages.group_check import plan_groups
+from privpipe.pipeline.stages.forecast import plan_rounds
+from privpipe.pipeline.stages.group_forecast import plan_groups
 from privpipe.pipeline.stages.label_check import count_labels
-from privpipe.pipeline.stages.round_plan import plan_rounds
 from tests.motion import draw_windows, write_windows
 
 CONVOLUTION = Path(__file__).parents[1] / "examples" / "convolution.py"
@@ -223,7 +223,7 @@ def test_check__says_what_is_read_once_and_what_in_every_round(
     assert found is not None
     assert found.n_bytes == 800 * 96 * 4
     assert "0.3 MiB of features: read once and kept." in found.describe()
-    monkeypatch.setattr(round_plan, "RESIDENT_SHARE", 1e-9)
+    monkeypatch.setattr(forecast, "RESIDENT_SHARE", 1e-9)
     assert "the rest is read anew in every round" in plan_rounds(run).describe()
     on_workers = run.options.model_copy(
         update={"cluster": run.options.cluster.model_copy(update={"workers": 2})}

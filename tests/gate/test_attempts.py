@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from privpipe.errors import GateError
-from privpipe.pipeline.runs.configuration.run_options import AuditOptions
+from privpipe.pipeline.runs.run_options import AuditOptions
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 from tests.store.serial_run import run_serially, serial_flows
 

@@ -15,14 +15,14 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.kinds import inference
 from privpipe.errors import GateError, OptionError, PrivpipeError, StoreError
 from privpipe.pipeline.runs.approval import approve_release
-from privpipe.pipeline.runs.configuration.run_options import AuditOptions, GateSection, RunOptions
 from privpipe.pipeline.runs.resume import is_published
 from privpipe.pipeline.runs.run import find_attack_options
-from privpipe.pipeline.stages import audit_attacks
+from privpipe.pipeline.runs.run_options import AuditOptions, GateSection, RunOptions
+from privpipe.pipeline.stages.audit import audit_attacks
+from privpipe.pipeline.stages.forecast import SampleFindings
 from privpipe.pipeline.stages.gate import check_gated, judge_findings
-from privpipe.pipeline.stages.gate_check import GateNeeds
+from privpipe.pipeline.stages.gate_forecast import GateNeeds
 from privpipe.pipeline.stages.label_check import LabelFindings
-from privpipe.pipeline.stages.sample_check import SampleFindings
 from privpipe.pipeline.stages.weaker_limits import list_weaker_limits
 from privpipe.store.access.holding.workspace import has_workspace, read_state
 from privpipe.store.collections.collection import open_collection

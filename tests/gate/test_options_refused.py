@@ -12,8 +12,8 @@ import pytest
 
 from privpipe.errors import GateError, InputError, OptionError, PrivpipeError, StoreError
 from privpipe.pipeline.runs.approval import approve_release, read_approval, write_case
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.configuration_file import read_options
+from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.store.access.holding.workspace import RunState, write_state
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records

@@ -73,8 +73,8 @@ CHANCES = 16
 RIVALS = ("again", "purge", "status")
 CLOCKS = (
     "privpipe.pipeline.runs.run",
-    "privpipe.flows.increments.increment",
-    "privpipe.flows.increments.withdraw",
+    "privpipe.flows.increment_flow",
+    "privpipe.pipeline.operations.withdraw",
     "privpipe.store.keyring.account",
     "privpipe.store.keyring.account_chain",
     "privpipe.store.keyring.keys",

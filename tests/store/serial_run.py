@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 
 import privpipe.flows.release_flow
-import privpipe.pipeline.stages.audit
+import privpipe.pipeline.stages.audit.audit_stage
 import privpipe.pipeline.stages.clean
 import privpipe.pipeline.stages.prove
 import privpipe.pipeline.stages.train
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.cluster.passes import cleaning_pass as apply
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.serving.watch import Watch
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.report.console import PlainConsole

@@ -20,14 +20,17 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.cluster.passes.pass_checkpoints import Checkpoints
 from privpipe.cluster.workers.connection import ClusterOptions
 from privpipe.fitted_schema import FittedSchema
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
-from privpipe.protocols import Method
+from privpipe.pipeline.runs.run_options import RunOptions
+from privpipe.protocols import FloatArray, Guarantee, Method
 from privpipe.records.holdout import Split
 from privpipe.store.access.holding.workspace import RunState, workspace_url
 from privpipe.store.access.location import join, local_path, shown
 from privpipe.store.arrays.headers import companion_url, exists
 from privpipe.store.collections.collection import Collection
+from privpipe.store.keyring.account import Account, find_account
 from privpipe.store.keyring.attempt_register import Attempt, share_level
+from privpipe.store.keyring.sketches import Sketches
+from privpipe.store.models.artifacts import read_model_header
 
 
 @dataclass(frozen=True)
@@ -125,11 +128,70 @@ class Run:
         """What the model knows by name of the records that it is trained on."""
         return find_fitted(self.options, self.training)
 
+    @property
+    def sketches(self) -> Sketches:
+        """Who the records are, whatever their file: beside the account."""
+        return Sketches(find_account(self.options.privacy.account))
+
+    def open_account(self) -> Account:
+        """The account, which knows records again in whatever partition they are."""
+        return Account(self.sketches.account, self.sketches.ties())
+
     def method_options(self) -> dict[str, Any]:
         """The method's options as the header shows them."""
         method = self.options.method
         dumped: dict[str, Any] = TypeAdapter(type(method)).dump_python(method, mode="json")
         return dumped
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Receipt of the train stage: where the model is and what it promises.
+
+    Parameters
+    ----------
+    model_digest
+        SHA-256 of the fitted map.
+    n_features_in, n_features_out
+        Its shape.
+    guarantee
+        Its promise.
+    reads
+        What the map reads: "features", or "attributes", whose released codes are the release.
+    draws
+        Whether it draws at random and needs a release key.
+    keeps_features
+        Whether predictors of raw records apply to released ones.
+    mean_record : (n_features,), optional
+        Mean training record, when values that are not finite are imputed.
+    n_records
+        Of a surrogate release, which has its own; None where each record has its release.
+    tile_rows
+        Of a surrogate release that sums up all records: surrogates of one pass; None elsewhere.
+    feature_names, response_names
+        Columns of such a release.
+    """
+
+    model_digest: str
+    n_features_in: int
+    n_features_out: int
+    guarantee: Guarantee
+    reads: str
+    draws: bool
+    keeps_features: bool
+    mean_record: FloatArray | None = None
+    n_records: int | None = None
+    tile_rows: int | None = None
+    feature_names: tuple[str, ...] = ()
+    response_names: tuple[str, ...] = ()
+
+
+def find_training(run: Run) -> str:
+    """Digest of the records that the stored model was learned from: these, or earlier ones."""
+    if not exists(run.stored_model_url):
+        return run.training.digest
+    header = read_model_header(run.stored_model_url)
+    return str(header.get("training_digest") or run.training.digest)
 
 
 def find_fitted(options: RunOptions, training: Collection) -> FittedSchema:
@@ -198,6 +260,9 @@ def say_changed_code(before: Mapping[str, str], now: Mapping[str, str]) -> str:
         if name in now and now[name] != sha256
     )
 
+
+MOST_RECORDS = 20_000
+"""Records of each side that the attack on membership compares: every one with all of its sample."""
 
 SHARED = (
     "max_records",

@@ -21,8 +21,8 @@ from types import FrameType
 import psutil
 
 from privpipe.cluster.workers.listener_owner import guard_address
+from privpipe.pipeline.serving.prefect_guards import refuse_stored_results
 from privpipe.pipeline.serving.prefect_home import is_server, own_home, servers_in
-from privpipe.pipeline.serving.scheduling.unread_results import refuse_stored_results
 from privpipe.pipeline.serving.server_process import Served, serve
 
 KEPT_RUNS = 50

@@ -20,10 +20,8 @@ from privpipe.attacks.kinds.verdicts.judgement import SCORE_WORDS, is_of_release
 from privpipe.errors import GateError, GuaranteeError
 from privpipe.numerics.limits import Figure, say_lower, say_upper
 from privpipe.pipeline.runs.approval import read_approval, write_case
-from privpipe.pipeline.runs.configuration.run_options import GateSection
 from privpipe.pipeline.runs.run import Run, find_attack_options
-from privpipe.pipeline.stages.audit_places import say_place
-from privpipe.pipeline.stages.known_records import find_sketches
+from privpipe.pipeline.runs.run_options import GateSection
 from privpipe.pipeline.stages.weaker_limits import list_weaker_limits
 from privpipe.store.access.location import join
 from privpipe.store.arrays.headers import companion_url
@@ -106,7 +104,7 @@ def _note_decision(run: Run, case: str, approval: Mapping[str, str] | None) -> N
     if approval is not None:
         note |= {"name": approval["name"], "approved": approval["approved"]}
     kind: Kind = "refusal" if approval is None else "approval"
-    append_link(find_sketches(run).account, kind, note)
+    append_link(run.sketches.account, kind, note)
 
 
 def check_gated(findings: Mapping[str, Any]) -> None:
@@ -204,6 +202,34 @@ def _judge_places(findings: Mapping[str, Any], limit: float) -> Iterator[Complai
     for one in found.get("places", ()):
         if not one["excess_lower"] <= limit:
             yield Complaint("place", say_place(one, limit))
+
+
+def check_places(found: Mapping[str, Any], section: GateSection) -> None:
+    """Stop a part of a growing release of which a place reveals more than is allowed.
+
+    Raises
+    ------
+    GateError
+        With the worst place.
+    """
+    limit = section.confidential_advantage_max
+    worst = next((one for one in found.get("places", ()) if one["excess_lower"] > limit), None)
+    if worst is not None and section.enforce:
+        raise GateError(
+            say_place(worst, limit),
+            remedy="The part was not published. Look at this place of the source, release without "
+            "the column, or allow more in [gate] confidential_advantage_max.",
+            code="place",
+        )
+
+
+def say_place(one: Mapping[str, Any], limit: float) -> str:
+    """A place that reveals more than the rest, in a sentence."""
+    return (
+        f"In {one['place']} {one['column']} reveals {one['variable']!r} with an advantage of "
+        f"{one['advantage']:.3g}, surely {one['excess_lower']:.3g} beyond the rest of the release; "
+        f"allowed {limit:g}."
+    )
 
 
 def _judge_utility(findings: Mapping[str, Any], limit: float | None) -> Iterator[Complaint]:

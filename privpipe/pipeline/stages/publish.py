@@ -10,14 +10,19 @@ from typing import Any
 
 from privpipe.cluster.events import Event, Listener, ignore
 from privpipe.odds import MEANINGLESS, say_odds
+from privpipe.pipeline.runs.earlier import note_release
 from privpipe.pipeline.runs.resume import check_unchanged
-from privpipe.pipeline.runs.run import Run, digest_options, list_versions, now
-from privpipe.pipeline.stages.draw import forget_drawing
-from privpipe.pipeline.stages.earlier import note_release
+from privpipe.pipeline.runs.run import (
+    Run,
+    Trained,
+    digest_options,
+    find_training,
+    list_versions,
+    now,
+)
+from privpipe.pipeline.runs.spend import confirm_loss
 from privpipe.pipeline.stages.gate import check_gated
 from privpipe.pipeline.stages.prove import describe_proof
-from privpipe.pipeline.stages.spend import confirm_loss
-from privpipe.pipeline.stages.train import Trained, find_training
 from privpipe.protocols import Guarantee
 from privpipe.report.audit_text import write_audit_markdown
 from privpipe.report.pages.published_findings import (
@@ -31,6 +36,7 @@ from privpipe.store.access.location import drop_unfinished, join
 from privpipe.store.access.text import write_file
 from privpipe.store.arrays.blocks import Receipt
 from privpipe.store.arrays.headers import exists
+from privpipe.store.keyring.partition_keys import forget_keys
 from privpipe.store.models.artifacts import publish_model
 from privpipe.store.releases.release import ReleasePlan, publish_release
 
@@ -68,7 +74,7 @@ def publish_stage(
     )
     confirm_loss(run, trained)
     if run.method.forgets_keys:
-        forget_drawing(run.run_id)
+        forget_keys(run.run_id)
     listener(Event("publish", "ends", unit="objects"))
 
 

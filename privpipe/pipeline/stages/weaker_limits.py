@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from privpipe.pipeline.runs.configuration.run_options import GateSection, RunOptions
 from privpipe.pipeline.runs.lasting import is_promised_across_runs
+from privpipe.pipeline.runs.run_options import GateSection, RunOptions
 
 LARGER = {
     "gate": (

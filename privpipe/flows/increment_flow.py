@@ -1,0 +1,436 @@
+"""One run of an incremental release: clean what is new, then switch to the next generation.
+
+Whatever is killed on the way leaves the former generation as it was; parts that were finished are
+found by their names, and the next run goes on with the rest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from privpipe.cluster.executors.executor import Executor
+from privpipe.cluster.passes.reduce import ShardedCollection
+from privpipe.errors import GateError, InputError, StoreError
+from privpipe.pipeline.runs.earlier import find_differences, note_release
+from privpipe.pipeline.runs.lasting import check_lasting
+from privpipe.pipeline.runs.resume import begin_or_resume, reach_stage
+from privpipe.pipeline.runs.run import Run, Trained, digest_options, list_versions, now
+from privpipe.pipeline.runs.run_options import RunOptions
+from privpipe.pipeline.serving.watch import Watch
+from privpipe.pipeline.stages.audit.audit_places import audit_places, is_constant
+from privpipe.pipeline.stages.audit.audit_stage import audit_losses
+from privpipe.pipeline.stages.audit.judged_records import find_labelled
+from privpipe.pipeline.stages.clean import plan_release
+from privpipe.pipeline.stages.drift import Reference, check_drift, measure_drift
+from privpipe.pipeline.stages.gate import (
+    check_gated,
+    check_places,
+    dropping_refused,
+    gate_stage,
+    judge_findings,
+)
+from privpipe.pipeline.stages.gate_forecast import read_previous
+from privpipe.pipeline.stages.increment_check import (
+    Line,
+    Scope,
+    check_incremental,
+    check_part_of,
+    describe_line,
+    find_line,
+    fresh_state,
+)
+from privpipe.pipeline.stages.publish import count_withheld, merge_utility, write_report
+from privpipe.pipeline.stages.train import summarise_features
+from privpipe.sanitizers.utility_summary import UtilitySummary
+from privpipe.store.access.generation_log import Generation, publish_generation, write_root
+from privpipe.store.access.holding.workspace import (
+    hold_workspace,
+    remove_workspace,
+    write_state,
+)
+from privpipe.store.access.location import shown
+from privpipe.store.arrays.blocks import Receipt
+from privpipe.store.arrays.headers import exists, read_header
+from privpipe.store.collections.growing_collection import StoredPartition, read_partitions
+from privpipe.store.models.artifacts import publish_model
+from privpipe.store.releases.incremental_release import (
+    IncrementalState,
+    Part,
+    PrivateLedger,
+    Retired,
+    delete_part,
+    digest_root,
+    part_url,
+    read_incremental,
+    sweep_parts,
+)
+from privpipe.store.releases.release import ReleasePlan, publish_release
+
+GRACE = timedelta(days=1)
+"""Before a part that was replaced is deleted: readers may have it open."""
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The stages that do the work, and who they work on; Prefect's tasks in a flow."""
+
+    train: Callable[[Run, Executor], Trained]
+    clean: Callable[[Run, Trained, ReleasePlan, Executor], dict[int, Receipt]]
+    audit: Callable[..., dict[str, Any]]
+    open_executor: Callable[[str], AbstractContextManager[Executor]]
+
+
+def release_increment(options: RunOptions, watch: Watch, scope: Scope, stages: Stages) -> str:
+    """Release the partitions of a scope that are not released yet, as one new generation.
+
+    Returns
+    -------
+    outcome
+        "published", or "nothing to do" where all are released already.
+
+    Raises
+    ------
+    GateError
+        If the audit of a new line, or the drift of a partition, does not pass.
+    """
+    check_incremental(options)
+    check_lasting(options)
+    url = options.release.path
+    partitions = read_partitions(options.collection.path)
+    line = find_line(options)
+    with hold_workspace(url):
+        found = read_incremental(url)
+        if found is not None:
+            write_root(url, found[0])  # a writer that died may have left it behind
+        before = _Before(found, line, PrivateLedger(url))
+        wanted = [p for p in partitions if scope.holds(p) and not before.is_withdrawn(p)]
+        new = [p for p in wanted if not before.has(p)]
+        replaced = before.find_replaced(partitions)
+        if not new and not replaced:
+            watch.say(f"done     {shown(url)}: all partitions of this time are released")
+            remove_workspace(url)
+            return "nothing to do"
+        content = _make(options, watch, stages, before, new)
+        content = _retire(content, replaced)
+        generation = publish_generation(
+            url, "release", content.encode(), None if found is None else found[0]
+        )
+        left = sweep_parts(url, content, datetime.now(UTC))
+        watch.say(
+            f"done     release {shown(url)}, generation {generation.number}: "
+            f"{len(new)} new parts of {len(content.parts)}; {len(left)} retired"
+        )
+        remove_workspace(url)
+    return "published"
+
+
+class _Before:
+    """The generation that a run begins with, as far as it is of the same line."""
+
+    def __init__(
+        self,
+        found: tuple[Generation, IncrementalState] | None,
+        line: Line,
+        ledger: PrivateLedger,
+    ) -> None:
+        self.state = None if found is None else found[1]
+        self.line, self.ledger = line, ledger
+        same = self.state is not None and self.state.line == line.id
+        self.same = self.state if same else None
+        self.parts: tuple[Part, ...] = () if self.same is None else tuple(self.same.parts)
+        self._ids = frozenset(part.id for part in self.parts)
+
+    def name(self, partition: StoredPartition) -> str:
+        return self.ledger.name_part(self.line.id, partition.content)
+
+    def has(self, partition: StoredPartition) -> bool:
+        return self.name(partition) in self._ids
+
+    def is_withdrawn(self, partition: StoredPartition) -> bool:
+        withdrawn = () if self.state is None else self.state.withdrawn
+        return self.ledger.mark_content(partition.content) in withdrawn
+
+    def note(self, partition: StoredPartition) -> None:
+        """Write down whose part it is, without which nobody could withdraw it by name."""
+        about = {"name": partition.name, "time": partition.time, "content": partition.content}
+        self.ledger.note(self.name(partition), about)
+
+    def find_replaced(self, partitions: tuple[StoredPartition, ...]) -> frozenset[str]:
+        """Parts whose partition holds other records now, or is gone."""
+        current = {self.name(partition) for partition in partitions}
+        return self._ids - current
+
+
+def _make(
+    options: RunOptions,
+    watch: Watch,
+    stages: Stages,
+    before: _Before,
+    new: list[StoredPartition],
+) -> IncrementalState:
+    """The next state, with the new parts made; the first of a line brings model and audit."""
+    state, made = before.same, list[Part]()
+    if state is not None:
+        _judge_again(options, before, state)
+    for partition in new:
+        if state is not None and (known := _find_made(options, before, partition)) is not None:
+            made.append(known)
+            continue
+        state, part = _make_part(options, watch, stages, before, partition, state)
+        made.append(part)
+    assert state is not None, "without a line there is something new"
+    kept = before.parts
+    old = () if before.state is None or before.same else before.state.parts
+    due = (datetime.now(UTC) + GRACE).isoformat()
+    return replace(
+        state,
+        parts=(*kept, *made),
+        withdrawn=() if before.state is None else before.state.withdrawn,
+        retired=(
+            *(() if before.state is None else before.state.retired),
+            *(Retired(part.id, due) for part in old),
+        ),
+    )
+
+
+def _retire(state: IncrementalState, replaced: frozenset[str]) -> IncrementalState:
+    due = (datetime.now(UTC) + GRACE).isoformat()
+    return replace(
+        state,
+        parts=tuple(part for part in state.parts if part.id not in replaced),
+        retired=(*state.retired, *(Retired(part, due) for part in sorted(replaced))),
+    )
+
+
+def _judge_again(options: RunOptions, before: _Before, state: IncrementalState) -> None:
+    """The limits of today on the audit of the line: what was let through once may be too much.
+
+    The whole audit is in the private ledger; the header of an older release holds its own.
+    """
+    findings = before.ledger.recall(_audit_key(before.line)) or state.header["audit"]
+    if "differences" not in findings and "options" not in findings["adversaries"]:
+        raise StoreError(
+            "The audit of this line is not in its private ledger.",
+            remedy="Restore the ledger beside the release, or begin a new line.",
+            code="ledger",
+        )
+    if not options.gate.enforce or findings["gate"]["state"] == "approved":
+        return
+    if complaints := judge_findings(findings, options.gate):
+        raise GateError(
+            complaints[0].reason,
+            remedy="Nothing was published. The line was judged by other limits: loosen [gate], or "
+            "change the method, which begins a new line.",
+            code=complaints[0].code,
+        )
+
+
+def _find_made(options: RunOptions, before: _Before, partition: StoredPartition) -> Part | None:
+    """A part that a killed run finished and no generation names."""
+    url = part_url(options.release.path, before.name(partition))
+    if not exists(url):
+        return None
+    with hold_workspace(url):
+        before.note(partition)
+        remove_workspace(url)
+    return _describe_part(before, partition, url)
+
+
+def _make_part(
+    options: RunOptions,
+    watch: Watch,
+    stages: Stages,
+    before: _Before,
+    partition: StoredPartition,
+    state: IncrementalState | None,
+) -> tuple[IncrementalState, Part]:
+    part = before.name(partition)
+    url = part_url(options.release.path, part)
+    if state is None and exists(url):  # of a line whose first run died: its audit is not known
+        delete_part(options.release.path, part)
+    run = check_part_of(options, before.line, partition, part)
+    with hold_workspace(url), dropping_refused(url):
+        run, _ = begin_or_resume(run)
+        watch.run_id = run.run_id
+        with stages.open_executor(run.run_id) as executor:
+            watch.executor = executor
+            if state is None:
+                watch.say(f"cluster  {executor.describe()}")
+            with watch.stage("train", f"{run.training.n_records:,} records, once per line"):
+                trained = stages.train(run, executor)
+            plan = plan_release(run, trained)
+            if state is not None:
+                _check_arrays(state, plan, partition)
+            run = reach_stage(
+                run, "clean", model_digest=trained.model_digest, n_chunks=plan.chunks.n_chunks
+            )
+            about = f"{plan.chunks.n_records:,} records of a new partition"
+            with watch.stage("clean", about):
+                receipts = stages.clean(run, trained, plan, executor)
+            with watch.stage("drift", f"limit {options.gate.drift_max}"):
+                _check_drift(run, trained, before, partition, executor)
+            cost = merge_utility(receipts)
+            if state is None:
+                with watch.stage("audit", "held-out records, once per line"):
+                    findings = stages.audit(run, trained, plan, cost, executor)
+                differences = find_differences(run, trained.model_digest)
+                findings = {**findings, "differences": differences}
+                header = _pass_gate(options, run, trained, plan, findings, before)
+                watch.judge(str(header["audit"]["gate"]["state"]))
+                state = _begin(before.line, header, plan)
+            else:
+                _audit_part(options, watch, stages, run, trained, plan, cost, executor)
+        chain = note_release(run, trained.model_digest, incremental=True)
+        if exists(run.work_model_url):  # of a line that begins
+            publish_model(run.work_model_url, run.model_url)
+        head = _head_part(run, trained, before.line, receipts) | {"account": chain.describe()}
+        publish_release(plan, receipts, head)
+        before.note(partition)
+        remove_workspace(url)
+    return state, _describe_part(before, partition, url)
+
+
+def _audit_part(
+    options: RunOptions,
+    watch: Watch,
+    stages: Stages,
+    run: Run,
+    trained: Trained,
+    plan: ReleasePlan,
+    cost: UtilitySummary | None,
+    executor: Executor,
+) -> None:
+    """Audit a further part on its own records, where they carry labels; else what they lost.
+
+    What no label judges was refused when the line began, or vouched for by name.
+    """
+    if find_labelled(run) is None:
+        with watch.stage("audit", "what each new record lost"):
+            audit_losses(run, plan, cost, executor)
+            check_places(audit_places(run, trained, plan), options.gate)
+        return
+    with watch.stage("audit", "the part's own records"):
+        findings = stages.audit(run, trained, plan, cost, executor)
+    _pass_gate(options, run, trained, plan, dict(findings), None)
+
+
+def _check_drift(
+    run: Run, trained: Trained, before: _Before, partition: StoredPartition, executor: Executor
+) -> None:
+    key = f"reference-{before.line.id[:16]}"
+    indicators = trained.reads == "attributes"
+    kept = before.ledger.recall(key)
+    if kept is None:
+        fit = replace(run.training.keeping(run.split, "fit"), indicators=indicators)
+        moments = ShardedCollection(fit, executor, "reference").reduce(summarise_features)
+        kept = Reference.of(moments).encode()
+        before.ledger.keep(key, kept)
+    collection = replace(
+        run.collection,
+        desired=(),
+        confidential=(),
+        weights=None,
+        only_finite=not indicators,
+        indicators=indicators,
+    )
+    moments = ShardedCollection(collection, executor, "drift").reduce(summarise_features)
+    sizes = [column.n_categories or 0 for column in run.collection.schema.attributes]
+    drift = measure_drift(
+        Reference.decode(kept), moments, run.options.audit.level, sizes if indicators else ()
+    )
+    before.ledger.keep(f"drift/{before.name(partition)}", vars(drift))
+    check_drift(drift, run.options.gate.drift_max, partition.name)
+
+
+def _audit_key(line: Line) -> str:
+    return f"audit-{line.id[:16]}"
+
+
+def _pass_gate(
+    options: RunOptions,
+    run: Run,
+    trained: Trained,
+    plan: ReleasePlan,
+    findings: dict[str, Any],
+    before: _Before | None,
+) -> dict[str, Any]:
+    """Judge the line, or a further part of it, write the report, and stop at a closed gate."""
+    write_state(options.release.path, fresh_state(digest_options(options)))
+    findings = {**findings, "constant": is_constant(run, plan)}
+    judged = gate_stage(
+        replace(run, options=options), plan, findings, read_previous(options, run.training)
+    )
+    write_report(run, judged)
+    check_gated(judged)
+    if before is not None:
+        before.ledger.keep(_audit_key(before.line), json.loads(json.dumps(judged)))
+    return describe_line(run, trained, judged)
+
+
+def _check_arrays(state: IncrementalState, plan: ReleasePlan, partition: StoredPartition) -> None:
+    """Readers join the parts: each has the arrays and category tables of the first.
+
+    Raises
+    ------
+    InputError
+        Before a record of the partition is read.
+    """
+    mine = {str(one["name"]): one["attributes"] for one in _describe_arrays(plan)}
+    first = {str(one["name"]): dict(one["attributes"]) for one in state.arrays}
+    other = sorted(name for name in {*mine, *first} if mine.get(name) != first.get(name))
+    if other:
+        raise InputError(
+            f"The partition {partition.name!r} would be released with another kind or other "
+            f"categories of {', '.join(map(repr, other))} than the parts before.",
+            remedy="Ingest it like the partitions before, leave the variable out of include, or "
+            "begin a new line with a training collection that has all its categories.",
+            code="schema-drift",
+        )
+
+
+def _describe_arrays(plan: ReleasePlan) -> tuple[dict[str, Any], ...]:
+    return tuple(
+        {
+            "name": array.name,
+            "dtype": array.dtype,
+            "columns": array.shape[1] if len(array.shape) > 1 else 0,
+            "attributes": dict(array.attributes),
+        }
+        for array in plan.arrays
+    )
+
+
+def _begin(line: Line, header: dict[str, Any], plan: ReleasePlan) -> IncrementalState:
+    return IncrementalState(line.id, header, _describe_arrays(plan), plan.arrays[0].chunk_rows, ())
+
+
+def _head_part(
+    run: Run, trained: Trained, line: Line, receipts: Mapping[int, Receipt]
+) -> dict[str, Any]:
+    """The header of a part: what it is a part of; no digest of its records."""
+    return {
+        "method": run.method.name,
+        "line": line.id,
+        "model_digest": trained.model_digest,
+        "versions": list_versions(),
+        "published": now(),
+        "feature_names": [],
+        "partitions": [],
+        "n_withheld": count_withheld(receipts),
+    }
+
+
+def _describe_part(before: _Before, partition: StoredPartition, url: str) -> Part:
+    header = read_header(url, "release")
+    return Part(
+        before.name(partition),
+        before.ledger.mark_content(partition.content),
+        int(header["n_records"]),
+        header["n_withheld"],
+        digest_root(url),
+    )
