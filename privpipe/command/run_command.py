@@ -54,16 +54,10 @@ def run_command(
             if read_state(options.release.path) is None and not exists(options.release.path):
                 # A first run: what a few chunks tell ends it now, not after the cluster started.
                 found = check_sample(checked)
-                if found.labels.lacks:
-                    say(f"labels   {found.labels.describe()}", stderr=True)
-                for copy in found.labels.copies:
-                    say(f"tasks    {copy.describe()}", stderr=True)
                 if found.dependence:
                     say(f"features {found.dependence}", stderr=True)
                 if found.warning:
                     say(f"gate     {found.warning}", stderr=True)
-                if found.groups is not None and not found.groups.is_enough:
-                    say(f"groups   {found.groups.describe()}", stderr=True)
     except Exception as error:
         write_failure(options.release.path, None, error)
         raise

@@ -22,7 +22,6 @@ from privpipe.pipeline.stages.audit import audit_attacks
 from privpipe.pipeline.stages.forecast import SampleFindings
 from privpipe.pipeline.stages.gate import check_gated, judge_findings
 from privpipe.pipeline.stages.gate_forecast import GateNeeds
-from privpipe.pipeline.stages.label_check import LabelFindings
 from privpipe.pipeline.stages.weaker_limits import list_weaker_limits
 from privpipe.store.access.holding.workspace import has_workspace, read_state
 from privpipe.store.collections.collection import open_collection
@@ -178,8 +177,7 @@ def test_gate_needs__a_limit_just_above_a_guess_has_no_room(
     """Whether such a gate opens is chance: `check` warns, and `init` writes other limits."""
     needs = GateNeeds("secret", "auc", 100, 200, 4, 0.1, reaches)
     assert (needs.can_pass, needs.has_room) == (passes, room)
-    labels = LabelFindings(0, 0, (), (), (), None, surrogate=False)
-    warning = SampleFindings(labels, (), None, None, needs, "keys").warning
+    warning = SampleFindings((), None, None, needs, "keys").warning
     assert ("by chance" in warning) == (passes and not room)
     assert ("hardly open" in warning) == (not passes)
 

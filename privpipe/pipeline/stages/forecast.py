@@ -1,11 +1,10 @@
-"""What a few chunks tell before Prefect and a cluster start: rank, classes, alphabet, gate.
+"""What a few chunks tell before Prefect and a cluster start: rank, constants, budget, noise, gate.
 
 `check` shows it, `run` refuses by it: what would end the fit after a minute ends the command now.
 """
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,108 +12,25 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from dask.utils import parse_bytes
 
 from privpipe.capabilities import Forecast
-from privpipe.cluster.executors.executor import RESIDENT_SHARE, LocalExecutor
-from privpipe.cluster.workers.worker_memory import KEPT_SHARE, find_room
 from privpipe.errors import LeftOutWarning, RankError
 from privpipe.numerics.regression.moments import CoMoments
 from privpipe.pipeline.runs.earlier import count_earlier
 from privpipe.pipeline.runs.run import Run
 from privpipe.pipeline.stages.check import refuse_constant
 from privpipe.pipeline.stages.gate_forecast import GateNeeds, plan_gate, suggest_gate, write_keys
-from privpipe.pipeline.stages.group_forecast import GroupNeeds, plan_groups
-from privpipe.pipeline.stages.label_check import LabelFindings, count_labels
 from privpipe.pipeline.stages.train import read_files
 from privpipe.protocols import Column, FloatArray, IntArray, Shard, ShardSchema
 from privpipe.records.memory import Records
 from privpipe.sanitizers import METHODS
 from privpipe.store.collections.collection import Collection
 
-
-@dataclass(frozen=True)
-class SampleFindings:
-    """What a few chunks tell of a run.
-
-    Parameters
-    ----------
-    labels
-        What labels tell, of all records.
-    constant
-        Features that do not vary there.
-    meaning
-        What the budget means; None for methods without one.
-    forecast
-        What the method tells of itself: its alphabet, its noise; None where it tells nothing.
-    gate
-        What the gate needs of classes of such sizes; None where it is not enforced, or judges
-        no variable.
-    instead
-        Keys with which so many records would do, where the gate will hardly open.
-    groups
-        What the gate needs of groups that are judged together; None where there are none.
-    """
-
-    labels: LabelFindings
-    constant: tuple[str, ...]
-    meaning: BudgetMeaning | None
-    forecast: Forecast | None
-    gate: GateNeeds | None
-    instead: str = ""
-    groups: GroupNeeds | None = None
-
-    @property
-    def dependence(self) -> str:
-        """A sentence where the fit will probably refuse the features; else nothing."""
-        if self.meaning is None or not self.meaning.dependence:
-            return ""
-        return (
-            f"The fit will probably refuse the features: {self.meaning.dependence} Set [method] "
-            "ridge = 1e-6."
-        )
-
-    @property
-    def warning(self) -> str:
-        """A sentence where the gate will hardly open, or by chance alone; else nothing."""
-        if self.gate is None or self.gate.has_room:
-            return ""
-        how = "may stay closed by chance" if self.gate.can_pass else "will hardly open"
-        return f"The gate {how}: {self.gate.describe()} So many records can show: {self.instead}."
-
-
-def check_sample(run: Run) -> SampleFindings:
-    """Read a few chunks of a run that was checked, and fit where fitting is quick.
-
-    Raises
-    ------
-    InputError, RankError
-        If no record has a variable, one does not vary, groups are too small to be read together,
-        records have gaps that the run would fail on, or the fit refuses the features.
-    """
-    labels = count_labels(run)
-    constant, _ = check_variation(run)
-    if run.method.examine is not None and run.training.plan.n_chunks <= MOST_CHUNKS:
-        run.method.examine(run.options.method, run.training.keeping(run.split, "fit"))
-    meaning = explain_budget(run, strict=True)
-    forecast = forecast_run(run)
-    if not run.options.gate.enforce:
-        return SampleFindings(labels, tuple(constant), meaning, forecast, None)
-    audit = run.options.audit
-    rarest = measure_rarest(run.training, audit.min_class_records / (audit.holdout or 1.0))
-    known = (run.options, run.training, rarest, count_earlier(run))
-    needs = plan_gate(*known)
-    has_room = needs is None or needs.has_room
-    instead = "" if has_room else write_keys(suggest_gate(*known))
-    groups = plan_groups(run, labels.groups)
-    return SampleFindings(labels, tuple(constant), meaning, forecast, needs, instead, groups)
-
+MOST_CHUNKS = 4
+"""Chunks read for a forecast, spread over the collection."""
 
 SHARES = (0.001, 0.01, 0.05)
 """Shares of the variance that are suggested as budgets."""
-
-MOST_CHUNKS = 4
-"""Chunks read for the estimate, spread over the collection."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +67,108 @@ class BudgetMeaning:
         return [(share, share * self.variance) for share in SHARES]
 
 
+@dataclass(frozen=True)
+class FewChunks:
+    """The `Preview` of a run.
+
+    Parameters
+    ----------
+    training
+        Records of the fit.
+    collection
+        Records to release.
+    """
+
+    training: Collection
+    collection: Collection
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether these are all records."""
+        return _is_whole(self.training) and _is_whole(self.collection)
+
+    def read_training(self) -> Sequence[Shard]:
+        """Attributes and labels of records that the fit will see; no features."""
+        return _read_labels(self.training)
+
+    def read_labelled(self) -> tuple[Sequence[Shard], ShardSchema]:
+        """The same records whole, with what they look like."""
+        whole = replace(self.training, only_finite=True)
+        return [whole.shard(chunk) for chunk in _choose(whole)], whole.schema
+
+    def read_attributes(self) -> IntArray:
+        """Attributes of records that will be released, (n_records, n_attributes)."""
+        return _read_codes(self.collection)
+
+
+@dataclass(frozen=True)
+class SampleFindings:
+    """What a few chunks tell of a run.
+
+    Parameters
+    ----------
+    constant
+        Features that do not vary there.
+    meaning
+        What the budget means; None for methods without one.
+    forecast
+        What the method tells of itself: its alphabet, its noise; None where it tells nothing.
+    gate
+        What the gate needs of classes of such sizes; None where it is not enforced, or judges
+        no variable.
+    instead
+        Keys with which so many records would do, where the gate will hardly open.
+    """
+
+    constant: tuple[str, ...]
+    meaning: BudgetMeaning | None
+    forecast: Forecast | None
+    gate: GateNeeds | None = None
+    instead: str = ""
+
+    @property
+    def dependence(self) -> str:
+        """A sentence where the fit will probably refuse the features; else nothing."""
+        if self.meaning is None or not self.meaning.dependence:
+            return ""
+        return (
+            f"The fit will probably refuse the features: {self.meaning.dependence} Set [method] "
+            "ridge = 1e-6."
+        )
+
+    @property
+    def warning(self) -> str:
+        """A sentence where the gate will hardly open, or by chance alone; else nothing."""
+        if self.gate is None or self.gate.has_room:
+            return ""
+        how = "may stay closed by chance" if self.gate.can_pass else "will hardly open"
+        return f"The gate {how}: {self.gate.describe()} So many records can show: {self.instead}."
+
+
+def check_sample(run: Run) -> SampleFindings:
+    """Read a few chunks of a run that was checked, and fit where fitting is quick.
+
+    Raises
+    ------
+    InputError, RankError
+        If a variable does not vary, groups are too small to be read together, records have gaps
+        that the run would fail on, or the fit refuses the features.
+    """
+    constant, _ = check_variation(run)
+    if run.method.examine is not None and _is_whole(run.training):
+        run.method.examine(run.options.method, run.training.keeping(run.split, "fit"))
+    found = SampleFindings(tuple(constant), explain_budget(run, strict=True), forecast_run(run))
+    if not run.options.gate.enforce:
+        return found
+    audit = run.options.audit
+    rarest = measure_rarest(run.training, audit.min_class_records / (audit.holdout or 1.0))
+    known = (run.options, run.training, rarest, count_earlier(run))
+    needs = plan_gate(*known)
+    has_room = needs is None or needs.has_room
+    instead = "" if has_room else write_keys(suggest_gate(*known))
+    return replace(found, gate=needs, instead=instead)
+
+
 def explain_budget(run: Run, *, strict: bool = False) -> BudgetMeaning | None:
     """Fit on a few chunks in this process and measure; None for methods without such a budget.
 
@@ -182,7 +200,7 @@ def explain_budget(run: Run, *, strict: bool = False) -> BudgetMeaning | None:
             fitted = run.method.fit(shards, run.options.method, **files)
         except RankError as error:
             dependence = error.message
-            if strict and run.training.plan.n_chunks <= MOST_CHUNKS:
+            if strict and _is_whole(run.training):
                 raise
             eased = replace(run.options.method, ridge=1e-6)
             fitted = run.method.fit(shards, eased, **files)
@@ -195,83 +213,6 @@ def explain_budget(run: Run, *, strict: bool = False) -> BudgetMeaning | None:
     if getattr(run.options.method, "budget", "total") == "per_label":
         variance /= predictor.shape[1]
     return BudgetMeaning(float(budget), variance, shard.n_records, dependence)
-
-
-def find_constants(training: Collection) -> tuple[list[str], list[str]]:
-    """Names of features, and of variables asked for, that do not vary in a few chunks.
-
-    Returns
-    -------
-    features, variables
-        Names; of features without names their numbers, from 0.
-    """
-    shard, schema = read_sample(training), training.schema
-    names = schema.feature_names or tuple(map(str, range(shard.features.shape[1])))
-    columns = (*schema.desired, *schema.confidential)
-    labels = np.hstack([shard.desired, shard.confidential])
-    return (
-        [name for name, same in zip(names, _is_constant(shard.features), strict=False) if same],
-        [c.name for c, same in zip(columns, _is_constant(labels), strict=True) if same],
-    )
-
-
-def _is_constant(table: FloatArray) -> list[bool]:
-    """Of each column, whether all values that are there are equal."""
-    if len(table) < 2:
-        return [False] * table.shape[1]
-    low, high = np.fmin.reduce(table, axis=0), np.fmax.reduce(table, axis=0)
-    return [bool(same) for same in (low == high) | np.isnan(low)]
-
-
-def read_sample(training: Collection) -> Shard:
-    """A few chunks, evenly spread, as one shard."""
-    n_chunks = training.plan.n_chunks
-    chosen = np.unique(np.linspace(0, n_chunks - 1, min(MOST_CHUNKS, n_chunks)).astype(int))
-    shards = [training.shard(int(chunk)) for chunk in chosen]
-    return Shard(
-        np.concatenate([shard.features for shard in shards]),
-        np.concatenate([shard.desired for shard in shards]),
-        np.concatenate([shard.confidential for shard in shards]),
-        np.concatenate([shard.attributes for shard in shards]),
-        first_record=-1,
-        weights=np.concatenate([shard.weights for shard in shards]),
-    )
-
-
-@dataclass(frozen=True)
-class FewChunks:
-    """The `Preview` of a run.
-
-    Parameters
-    ----------
-    training
-        Records of the fit.
-    collection
-        Records to release.
-    """
-
-    training: Collection
-    collection: Collection
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether these are all records."""
-        both = (self.training, self.collection)
-        return all(len(_choose(one)) == one.plan.n_chunks for one in both)
-
-    def read_training(self) -> Sequence[Shard]:
-        """Attributes and labels of records that the fit will see; no features."""
-        bare = replace(self.training, reads_features=False, only_finite=False)
-        return [bare.shard(chunk) for chunk in _choose(bare)]
-
-    def read_labelled(self) -> tuple[Sequence[Shard], ShardSchema]:
-        """The same records whole, with what they look like."""
-        whole = replace(self.training, only_finite=True)
-        return [whole.shard(chunk) for chunk in _choose(whole)], whole.schema
-
-    def read_attributes(self) -> IntArray:
-        """Attributes of records that will be released, (n_records, n_attributes)."""
-        return _read_codes(self.collection)
 
 
 def forecast_run(run: Run) -> Forecast | None:
@@ -294,16 +235,14 @@ def measure_rarest(training: Collection, least: float) -> dict[str, float]:
         Records that a class must have in the whole collection; of fewer it does not count, as
         the audit merges it with another or refuses it.
     """
-    bare = replace(training, reads_features=False, only_finite=False)
-    shards = [bare.shard(chunk) for chunk in _choose(bare)]
-    codes = np.concatenate([shard.confidential for shard in shards])
+    codes = np.concatenate([shard.confidential for shard in _read_labels(training)])
     found = {}
-    for column, values in zip(bare.schema.confidential, codes.T, strict=True):
+    for column, values in zip(training.schema.confidential, codes.T, strict=True):
         if column.n_categories is None:
             continue
         known = values[np.isfinite(values) & (values >= 0)].astype(int)
         shares = np.bincount(known, minlength=column.n_categories) / max(len(known), 1)
-        counted = shares[shares * bare.schema_of_records.n_records >= least]
+        counted = shares[shares * training.schema_of_records.n_records >= least]
         if counted.size:
             found[column.name] = float(counted.min())
     return found
@@ -327,11 +266,62 @@ def suggest_method(
     return next(iter(METHODS)), {}
 
 
+def check_variation(run: Run) -> tuple[list[str], list[str]]:
+    """Read a few chunks and refuse variables of one value, which nothing can be learned from.
+
+    Returns
+    -------
+    features, variables
+        Names of those that do not vary in the chunks read; of features without names their
+        numbers, from 0. Where these are not all chunks, a variable may vary elsewhere, and is only
+        named.
+
+    Raises
+    ------
+    InputError
+        If a desired or confidential variable does not vary in any record.
+    """
+    shard, schema = read_sample(run.training), run.training.schema
+    names = schema.feature_names or tuple(map(str, range(shard.features.shape[1])))
+    columns = [column.name for column in (*schema.desired, *schema.confidential)]
+    labels = np.hstack([shard.desired, shard.confidential])
+    features = [name for name, same in zip(names, _is_same(shard.features), strict=False) if same]
+    variables = [name for name, same in zip(columns, _is_same(labels), strict=True) if same]
+    if variables and _is_whole(run.training):
+        raise refuse_constant(variables)
+    return features, variables
+
+
+def _is_same(table: FloatArray) -> list[bool]:
+    """Of each column, whether all values that are there are equal."""
+    if len(table) < 2:
+        return [False] * table.shape[1]
+    low, high = np.fmin.reduce(table, axis=0), np.fmax.reduce(table, axis=0)
+    return [bool(same) for same in (low == high) | np.isnan(low)]
+
+
+def read_sample(training: Collection) -> Shard:
+    """A few chunks, evenly spread, as one shard."""
+    shards = [training.shard(chunk) for chunk in _choose(training)]
+    parts = ("features", "desired", "confidential", "attributes", "weights")
+    joined = {name: np.concatenate([getattr(one, name) for one in shards]) for name in parts}
+    return Shard(**joined, first_record=-1)
+
+
 def _choose(collection: Collection) -> list[int]:
     """Numbers of a few chunks, evenly spread."""
     n_chunks = collection.plan.n_chunks
     spread = np.linspace(0, n_chunks - 1, min(MOST_CHUNKS, n_chunks))
     return [int(chunk) for chunk in np.unique(spread.astype(int))]
+
+
+def _is_whole(collection: Collection) -> bool:
+    return collection.plan.n_chunks <= MOST_CHUNKS
+
+
+def _read_labels(training: Collection) -> list[Shard]:
+    bare = replace(training, reads_features=False, only_finite=False)
+    return [bare.shard(chunk) for chunk in _choose(bare)]
 
 
 def _read_named(collection: Collection, names: tuple[str, ...]) -> IntArray:
@@ -341,84 +331,3 @@ def _read_named(collection: Collection, names: tuple[str, ...]) -> IntArray:
 def _read_codes(collection: Collection) -> IntArray:
     parts = [collection.codes(*collection.plan.rows(chunk)) for chunk in _choose(collection)]
     return np.concatenate(parts)
-
-
-@dataclass(frozen=True)
-class RoundPlan:
-    """Features that every round of a fit asks about.
-
-    Parameters
-    ----------
-    n_bytes
-        Of the features of all training records, as they are stored.
-    room
-        Bytes of them that are kept; None of workers that are not known before they are connected.
-    workers
-        On this machine; 0 where this process does all work.
-    """
-
-    n_bytes: int
-    room: int | None
-    workers: int = 0
-
-    def describe(self) -> str:
-        """In a sentence."""
-        asks = "every one asks of all training records, " + _write_bytes(self.n_bytes)
-        if self.room is None:
-            return (
-                f"{asks} of features: read once and kept, shared among the workers, as far as "
-                f"{KEPT_SHARE:.0%} of their memory goes; the rest is read anew in every round."
-            )
-        whose = f" by {self.workers} workers" if self.workers else ""
-        if self.n_bytes <= self.room:
-            return f"{asks} of features: read once and kept{whose}."
-        return (
-            f"{asks} of features: {_write_bytes(self.room)} are kept{whose}, the rest is read anew "
-            "in every round. More memory, or [cluster] workers on more machines, keep more."
-        )
-
-
-def plan_rounds(run: Run) -> RoundPlan | None:
-    """What is read how often; None of a method that does not learn in rounds."""
-    if not run.method.in_rounds:
-        return None
-    schema, cluster = run.training.schema_of_records, run.options.cluster
-    n_bytes = schema.n_records * schema.n_features * (8 if schema.dtype == "float64" else 4)
-    if cluster.address is not None:
-        return RoundPlan(n_bytes, None)
-    memory = LocalExecutor().measure().smallest
-    if cluster.workers == 0:
-        return RoundPlan(n_bytes, int(RESIDENT_SHARE * memory))
-    workers = cluster.workers or os.cpu_count() or 1
-    given = cluster.memory_limit
-    limit = memory // workers if given == "auto" else parse_bytes(given)
-    return RoundPlan(n_bytes, workers * find_room(limit), workers)
-
-
-def _write_bytes(n_bytes: int) -> str:
-    """Bytes for people.
-
-    >>> _write_bytes(3 << 20), _write_bytes(5 << 30)
-    ('3.0 MiB', '5.0 GiB')
-    """
-    return f"{n_bytes / 2**30:.1f} GiB" if n_bytes >= 2**30 else f"{n_bytes / 2**20:.1f} MiB"
-
-
-def check_variation(run: Run) -> tuple[list[str], list[str]]:
-    """Read a few chunks and refuse variables of one value, which nothing can be learned from.
-
-    Returns
-    -------
-    features, variables
-        Names of those that do not vary in the chunks read. Where these are not all chunks, a
-        variable may vary elsewhere, and is only named.
-
-    Raises
-    ------
-    InputError
-        If a desired or confidential variable does not vary in any record.
-    """
-    features, variables = find_constants(run.training)
-    if variables and run.training.plan.n_chunks <= MOST_CHUNKS:
-        raise refuse_constant(variables)
-    return features, variables
