@@ -14,7 +14,7 @@ from privpipe.store.arrays.headers import companion_url, exists
 def run_command(
     config: str, until: str = "publish", time: str = "", since: str = ""
 ) -> dict[str, Any]:
-    """Check the file, then run the flow with an in-process Prefect unless a server is set.
+    """Read and check once, then run the flow with an in-process Prefect unless a server is set.
 
     Parameters
     ----------
@@ -35,6 +35,7 @@ def run_command(
     from privpipe.pipeline.runs.configuration_file import read_options
     from privpipe.pipeline.runs.logical_time import read_time
     from privpipe.pipeline.runs.results import read_results, write_failure
+    from privpipe.pipeline.runs.run import Run
     from privpipe.pipeline.runs.trusted_code import confirm_code
     from privpipe.pipeline.stages.check import check_stage
     from privpipe.pipeline.stages.forecast import check_sample
@@ -46,6 +47,7 @@ def run_command(
     scope = Scope(begin, logical_time)
     options = read_options(config, logical_time)
     confirm_code(options)
+    checked: Run | None = None
     try:
         if options.release.incremental:
             check_growing(options)
@@ -61,11 +63,11 @@ def run_command(
     except Exception as error:
         write_failure(options.release.path, None, error)
         raise
-    from privpipe.flows.release_flow import run_pipeline
+    from privpipe.flows.release_flow import handing_over, run_pipeline
     from privpipe.pipeline.serving.prefect_server import own_server
 
     try:
-        with blaming_prefect(), own_server():
+        with blaming_prefect(), own_server(), handing_over(options, checked):
             run_pipeline(config, until, scope.until, scope.since)
     except GateError:
         page = f"{shown(companion_url(options.release.path, 'report'))}/report.html"

@@ -16,13 +16,13 @@ from typing import Any
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.errors import GateError, InputError, StoreError
-from privpipe.pipeline.runs.earlier import find_differences, note_release
+from privpipe.pipeline.runs.earlier import note_release
 from privpipe.pipeline.runs.lasting import check_lasting
 from privpipe.pipeline.runs.resume import begin_or_resume, reach_stage
-from privpipe.pipeline.runs.run import Run, Trained, digest_options, list_versions, now
+from privpipe.pipeline.runs.run import Cleaned, Run, Trained, digest_options, list_versions, now
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.serving.watch import Watch
-from privpipe.pipeline.stages.audit.audit_places import audit_places, is_constant
+from privpipe.pipeline.stages.audit.audit_places import audit_places
 from privpipe.pipeline.stages.audit.audit_stage import audit_losses
 from privpipe.pipeline.stages.audit.judged_records import find_labelled
 from privpipe.pipeline.stages.clean import plan_release
@@ -34,7 +34,6 @@ from privpipe.pipeline.stages.gate import (
     gate_stage,
     judge_findings,
 )
-from privpipe.pipeline.stages.gate_forecast import read_previous
 from privpipe.pipeline.stages.increment_check import (
     Line,
     Scope,
@@ -44,9 +43,8 @@ from privpipe.pipeline.stages.increment_check import (
     find_line,
     fresh_state,
 )
-from privpipe.pipeline.stages.publish import count_withheld, merge_utility, write_report
 from privpipe.pipeline.stages.train import summarise_features
-from privpipe.sanitizers.utility_summary import UtilitySummary
+from privpipe.report.pages.published_findings import hide_small_count
 from privpipe.store.access.generation_log import Generation, publish_generation, write_root
 from privpipe.store.access.holding.workspace import (
     hold_workspace,
@@ -54,7 +52,6 @@ from privpipe.store.access.holding.workspace import (
     write_state,
 )
 from privpipe.store.access.location import shown
-from privpipe.store.arrays.blocks import Receipt
 from privpipe.store.arrays.headers import exists, read_header
 from privpipe.store.collections.growing_collection import StoredPartition, read_partitions
 from privpipe.store.models.artifacts import publish_model
@@ -80,8 +77,8 @@ class Stages:
     """The stages that do the work, and who they work on; Prefect's tasks in a flow."""
 
     train: Callable[[Run, Executor], Trained]
-    clean: Callable[[Run, Trained, ReleasePlan, Executor], dict[int, Receipt]]
-    audit: Callable[..., dict[str, Any]]
+    clean: Callable[[Run, Trained, ReleasePlan, Executor], Cleaned]
+    audit: Callable[[Run, Trained, Cleaned, Executor], dict[str, Any]]
     open_executor: Callable[[str], AbstractContextManager[Executor]]
 
 
@@ -271,25 +268,22 @@ def _make_part(
             )
             about = f"{plan.chunks.n_records:,} records of a new partition"
             with watch.stage("clean", about):
-                receipts = stages.clean(run, trained, plan, executor)
+                cleaned = stages.clean(run, trained, plan, executor)
             with watch.stage("drift", f"limit {options.gate.drift_max}"):
                 _check_drift(run, trained, before, partition, executor)
-            cost = merge_utility(receipts)
             if state is None:
                 with watch.stage("audit", "held-out records, once per line"):
-                    findings = stages.audit(run, trained, plan, cost, executor)
-                differences = find_differences(run, trained.model_digest)
-                findings = {**findings, "differences": differences}
-                header = _pass_gate(options, run, trained, plan, findings, before)
+                    findings = stages.audit(run, trained, cleaned, executor)
+                header = _pass_gate(options, run, trained, cleaned, findings, before)
                 watch.judge(str(header["audit"]["gate"]["state"]))
                 state = _begin(before.line, header, plan)
             else:
-                _audit_part(options, watch, stages, run, trained, plan, cost, executor)
+                _audit_part(options, watch, stages, run, trained, cleaned, executor)
         chain = note_release(run, trained.model_digest, incremental=True)
         if exists(run.work_model_url):  # of a line that begins
             publish_model(run.work_model_url, run.model_url)
-        head = _head_part(run, trained, before.line, receipts) | {"account": chain.describe()}
-        publish_release(plan, receipts, head)
+        head = _head_part(run, trained, before.line, cleaned) | {"account": chain.describe()}
+        publish_release(plan, cleaned.receipts, head)
         before.note(partition)
         remove_workspace(url)
     return state, _describe_part(before, partition, url)
@@ -301,8 +295,7 @@ def _audit_part(
     stages: Stages,
     run: Run,
     trained: Trained,
-    plan: ReleasePlan,
-    cost: UtilitySummary | None,
+    cleaned: Cleaned,
     executor: Executor,
 ) -> None:
     """Audit a further part on its own records, where they carry labels; else what they lost.
@@ -311,12 +304,12 @@ def _audit_part(
     """
     if find_labelled(run) is None:
         with watch.stage("audit", "what each new record lost"):
-            audit_losses(run, plan, cost, executor)
-            check_places(audit_places(run, trained, plan), options.gate)
+            audit_losses(run, cleaned, executor)
+            check_places(audit_places(run, trained, cleaned.plan), options.gate)
         return
     with watch.stage("audit", "the part's own records"):
-        findings = stages.audit(run, trained, plan, cost, executor)
-    _pass_gate(options, run, trained, plan, dict(findings), None)
+        findings = stages.audit(run, trained, cleaned, executor)
+    _pass_gate(options, run, trained, cleaned, findings, None)
 
 
 def _check_drift(
@@ -355,21 +348,18 @@ def _pass_gate(
     options: RunOptions,
     run: Run,
     trained: Trained,
-    plan: ReleasePlan,
-    findings: dict[str, Any],
+    cleaned: Cleaned,
+    findings: Mapping[str, Any],
     before: _Before | None,
 ) -> dict[str, Any]:
     """Judge the line, or a further part of it, write the report, and stop at a closed gate."""
     write_state(options.release.path, fresh_state(digest_options(options)))
-    findings = {**findings, "constant": is_constant(run, plan)}
-    judged = gate_stage(
-        replace(run, options=options), plan, findings, read_previous(options, run.training)
-    )
-    write_report(run, judged)
+    judged = gate_stage(replace(run, options=options), cleaned, findings)
     check_gated(judged)
     if before is not None:
         before.ledger.keep(_audit_key(before.line), json.loads(json.dumps(judged)))
-    return describe_line(run, trained, judged)
+    # Method and guarantee stand in the header of the line itself.
+    return describe_line(run, trained, judged | {"about": {}})
 
 
 def _check_arrays(state: IncrementalState, plan: ReleasePlan, partition: StoredPartition) -> None:
@@ -409,9 +399,7 @@ def _begin(line: Line, header: dict[str, Any], plan: ReleasePlan) -> Incremental
     return IncrementalState(line.id, header, _describe_arrays(plan), plan.arrays[0].chunk_rows, ())
 
 
-def _head_part(
-    run: Run, trained: Trained, line: Line, receipts: Mapping[int, Receipt]
-) -> dict[str, Any]:
+def _head_part(run: Run, trained: Trained, line: Line, cleaned: Cleaned) -> dict[str, Any]:
     """The header of a part: what it is a part of; no digest of its records."""
     return {
         "method": run.method.name,
@@ -421,7 +409,7 @@ def _head_part(
         "published": now(),
         "feature_names": [],
         "partitions": [],
-        "n_withheld": count_withheld(receipts),
+        "n_withheld": hide_small_count(cleaned.n_withheld),
     }
 
 

@@ -24,8 +24,7 @@ from privpipe.pipeline.runs.run import Run, Trained
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.audit.audit_stage import audit_stage
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.pipeline.stages.clean import clean_stage, draw_stage, plan_release
-from privpipe.pipeline.stages.publish import merge_utility
+from privpipe.pipeline.stages.clean import clean_stage, plan_release
 from privpipe.pipeline.stages.train import train_stage
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.store.access.holding.workspace import hold_workspace
@@ -129,10 +128,9 @@ def _run_stages(options: RunOptions, client: Client | None) -> Spent:
 
         trained: Trained = time_stage("train", lambda: train_stage(run, executor))
         plan = plan_release(run, trained)
-        make, name = (draw_stage, "draw") if trained.tile_rows else (clean_stage, "clean")
-        receipts = time_stage(name, lambda: make(run, trained, plan, executor))
-        cost = merge_utility(receipts)
-        time_stage("audit", lambda: audit_stage(run, trained, plan, cost, executor))
+        name = "draw" if trained.tile_rows else "clean"
+        cleaned = time_stage(name, lambda: clean_stage(run, trained, plan, executor))
+        time_stage("audit", lambda: audit_stage(run, trained, cleaned, executor))
         _forget(run, trained)
     return spent
 

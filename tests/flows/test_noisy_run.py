@@ -84,8 +84,8 @@ class Bench:
             run = reach_stage(
                 run, "clean", model_digest=trained.model_digest, n_chunks=plan.chunks.n_chunks
             )
-            receipts = clean_stage(run, trained, plan, executor)
-            publish_stage(run, trained, plan, receipts, PASSED)
+            cleaned = clean_stage(run, trained, plan, executor)
+            publish_stage(run, trained, cleaned, PASSED)
             remove_workspace(run.release_url)
         return open_release(run.release_url, verify=True)
 

@@ -68,8 +68,8 @@ BEFORE_THE_GATE = [
     ("privpipe.flows.release_flow.audit_task", True),
     ("privpipe.pipeline.stages.gate.write_case", False),
     ("privpipe.pipeline.stages.gate.write_case", True),
-    ("privpipe.flows.release_flow.write_report", False),
-    ("privpipe.flows.release_flow.write_report", True),
+    ("privpipe.pipeline.stages.gate.write_report", False),
+    ("privpipe.pipeline.stages.gate.write_report", True),
     ("privpipe.flows.release_flow.tell_gate", True),
     ("privpipe.flows.release_flow.check_gated", False),
 ]

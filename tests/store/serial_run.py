@@ -37,7 +37,7 @@ N_RECORDS, N_FEATURES, CHUNK_ROWS = 460, 5, 50
 def serial_flows() -> Iterator[None]:
     """Replace what needs Prefect or a cluster; everything else stays what it is."""
     with pytest.MonkeyPatch.context() as patch:
-        for stage in ("check", "train", "clean", "draw", "audit", "publish"):
+        for stage in ("check", "train", "clean", "audit", "publish"):
             patch.setattr(
                 privpipe.flows.release_flow,
                 f"{stage}_task",

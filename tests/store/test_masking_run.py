@@ -358,7 +358,7 @@ def test_draw__of_one_model_gives_the_same_bytes_in_any_chunks(
             write_model(model, going.work_model_url)
         assert digest_map(model) == trained.model_digest
         plan = plan_release(going, trained)
-        privpipe.pipeline.stages.clean.draw_stage(going, trained, plan, LocalExecutor())
+        privpipe.pipeline.stages.clean.clean_stage(going, trained, plan, LocalExecutor())
         found.append(read_chunks(Path(plan.data_url)))
     assert found[0]
     assert all(one == found[0] for one in found)
@@ -373,14 +373,14 @@ def test_run__every_crash_point_publishes_nothing_mixed_and_resumes(
     source = ingest_table(table, 350)
     counted = tmp_path / "counted"
     counted.mkdir()
-    storage, first, draw = CrashingStorage(counted), [], privpipe.flows.release_flow.draw_stage
+    storage, first, draw = CrashingStorage(counted), [], privpipe.pipeline.stages.clean._draw
 
     def note(*arguments: Any) -> Any:
         first.append(storage.changes)
         return draw(*arguments)
 
     with monkeypatch.context() as patch, storage():
-        patch.setattr(privpipe.flows.release_flow, "draw_stage", note)
+        patch.setattr(privpipe.pipeline.stages.clean, "_draw", note)
         run(source, counted, holdout=0.0)
     n_changes = storage.changes
     assert n_changes > first[0] + 15

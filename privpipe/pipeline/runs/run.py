@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, reduce
 from importlib.metadata import version
 from typing import Any
 
@@ -23,14 +23,17 @@ from privpipe.fitted_schema import FittedSchema
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.protocols import FloatArray, Guarantee, Method
 from privpipe.records.holdout import Split
+from privpipe.sanitizers.utility_summary import UtilitySummary
 from privpipe.store.access.holding.workspace import RunState, workspace_url
 from privpipe.store.access.location import join, local_path, shown
+from privpipe.store.arrays.blocks import Receipt
 from privpipe.store.arrays.headers import companion_url, exists
 from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.account import Account, find_account
 from privpipe.store.keyring.attempt_register import Attempt, share_level
 from privpipe.store.keyring.sketches import Sketches
 from privpipe.store.models.artifacts import read_model_header
+from privpipe.store.releases.release import ReleasePlan
 
 
 @dataclass(frozen=True)
@@ -184,6 +187,39 @@ class Trained:
     tile_rows: int | None = None
     feature_names: tuple[str, ...] = ()
     response_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """Receipt of the clean stage: what was written, every byte proven.
+
+    Parameters
+    ----------
+    plan
+        What the release consists of.
+    receipts
+        Of every chunk.
+    """
+
+    plan: ReleasePlan
+    receipts: Mapping[int, Receipt]
+
+    @property
+    def utility(self) -> UtilitySummary | None:
+        """What cleaning cost all records; None where the map does not measure it."""
+        found = [one.utility for one in self.receipts.values() if one.utility is not None]
+        return reduce(UtilitySummary.merge, found) if found else None
+
+    @property
+    def n_withheld(self) -> int:
+        """Rows that hold nothing."""
+        return sum(one.withheld for one in self.receipts.values())
+
+    @property
+    def n_unseen(self) -> int | None:
+        """Records released as their nearest known profile; None where a map knows no profiles."""
+        found = [one.unseen for one in self.receipts.values() if one.unseen is not None]
+        return sum(found) if found else None
 
 
 def find_training(run: Run) -> str:

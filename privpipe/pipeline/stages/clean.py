@@ -17,7 +17,7 @@ from privpipe.cluster.passes.verification import find_damaged_chunks
 from privpipe.errors import IncompleteReleaseError, MemoryBudgetError, StoreError
 from privpipe.numerics.masking.sign_sums import BLOCK_RECORDS
 from privpipe.pipeline.runs.resume import check_unchanged
-from privpipe.pipeline.runs.run import Run, Trained
+from privpipe.pipeline.runs.run import Cleaned, Run, Trained
 from privpipe.pipeline.runs.spend import make_keys, reserve_loss
 from privpipe.pipeline.runs.subject_limit import write_withheld
 from privpipe.pipeline.stages.audit.audit_attacks import plan_samples
@@ -80,10 +80,27 @@ def _read_basis(run: Run) -> Basis:
     return Basis(arrays["lift"], arrays["centre"], run.collection.schema_of_records.dtype)
 
 
-def clean_stage(
-    run: Run, trained: Trained, plan: ReleasePlan, executor: Executor
-) -> dict[int, Receipt]:
-    """Clean what is not clean yet and return the proven receipts."""
+def clean_stage(run: Run, trained: Trained, plan: ReleasePlan, executor: Executor) -> Cleaned:
+    """Clean what is not clean yet, or draw it where records are made of all others at once.
+
+    Raises
+    ------
+    GuaranteeError
+        If a partition would lose more than its limit.
+    StoreError
+        If a source has changed, or the keys of an interrupted drawing are gone: what was drawn from
+        them cannot be completed.
+    """
+    # Keys are made, and the loss is charged, before the first chunk; what is on disk already keeps
+    # both. The sources are looked at last: a chunk that was read from others is not published.
+    work = _clean if trained.tile_rows is None else _draw
+    done = work(run, trained, plan, executor)
+    check_unchanged(run)
+    return Cleaned(plan, prove_receipts(plan, executor, done))
+
+
+def _clean(run: Run, trained: Trained, plan: ReleasePlan, executor: Executor) -> frozenset[int]:
+    """Every chunk from store to worker to workspace; those that were there before."""
     _check_memory(trained, plan, executor)
     prepare_release(plan)
     places, done = plan_places(run, trained, plan), find_done(plan, executor)
@@ -116,8 +133,7 @@ def clean_stage(
             clean_collection(executor, job, partial(record_receipts, plan), done=frozenset(done))
     finally:
         executor.listener(Event("clean_chunk", "ends"))
-    check_unchanged(run)
-    return prove_receipts(plan, executor, frozenset(done))
+    return frozenset(done)
 
 
 def find_done(plan: ReleasePlan, executor: Executor) -> dict[int, Receipt]:
@@ -166,16 +182,8 @@ def read_progress(release_url: str, run_id: str) -> int:
     return len({receipt.chunk for receipt in read_ledger(plan) if receipt.run == run_id})
 
 
-def draw_stage(
-    run: Run, trained: Trained, plan: ReleasePlan, executor: Executor
-) -> dict[int, Receipt]:
-    """Draw what is not drawn yet and return the proven receipts.
-
-    Raises
-    ------
-    StoreError
-        If the keys of an interrupted run are gone: what was drawn from them cannot be completed.
-    """
+def _draw(run: Run, trained: Trained, plan: ReleasePlan, executor: Executor) -> frozenset[int]:
+    """Surrogates of all records of the fit, tile by tile; those that were there before."""
     _check_drawing_memory(run, trained, executor)
     prepare_release(plan)
     done = find_done(plan, executor)
@@ -189,8 +197,7 @@ def draw_stage(
         draw_surrogates(executor, job, partial(record_receipts, plan), done=frozenset(done))
     finally:
         executor.listener(Event("clean_chunk", "ends"))
-    check_unchanged(run)
-    return prove_receipts(plan, executor, frozenset(done))
+    return frozenset(done)
 
 
 def _make_drawing_keys(run: Run, trained: Trained) -> PartitionKeys:

@@ -20,8 +20,10 @@ from privpipe.attacks.kinds.verdicts.judgement import SCORE_WORDS, is_of_release
 from privpipe.errors import GateError, GuaranteeError
 from privpipe.numerics.limits import Figure, say_lower, say_upper
 from privpipe.pipeline.runs.approval import read_approval, write_case
-from privpipe.pipeline.runs.run import Run, find_attack_options
+from privpipe.pipeline.runs.run import Cleaned, Run, find_attack_options
 from privpipe.pipeline.runs.run_options import GateSection
+from privpipe.pipeline.stages.gate_forecast import read_previous
+from privpipe.pipeline.stages.report_writing import write_report
 from privpipe.pipeline.stages.weaker_limits import list_weaker_limits
 from privpipe.store.access.location import join
 from privpipe.store.arrays.headers import companion_url
@@ -54,19 +56,15 @@ class Complaint:
     reason: str
 
 
-def gate_stage(
-    run: Run, plan: ReleasePlan, findings: Mapping[str, Any], previous: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """Judge the findings, and look for an approval of exactly these.
+def gate_stage(run: Run, cleaned: Cleaned, findings: Mapping[str, Any]) -> dict[str, Any]:
+    """Judge the findings, look for an approval of exactly these, and write the report.
 
     Parameters
     ----------
-    run, plan
+    run, cleaned
         The run and its release, finished and audited.
     findings
         Of the audit.
-    previous
-        Findings of the release named by ``[gate] previous``; None where none is named.
 
     Returns
     -------
@@ -76,6 +74,7 @@ def gate_stage(
         may be approved is recorded.
     """
     section = run.options.gate
+    previous = read_previous(run.options, run.training)
     complaints = judge_findings(findings, section, previous)
     ways_out = find_ways_out(findings, run) if complaints else ""
     gate: dict[str, Any] = {
@@ -90,12 +89,14 @@ def gate_stage(
     if not section.enforce:
         gate["state"] = "not gated"
     elif complaints:
-        digest = digest_case(run, plan, findings, complaints)
+        digest = digest_case(run, cleaned.plan, findings, complaints)
         write_case(run.release_url, digest, gate["sentence"])
         approval = read_approval(run.release_url, digest)
         _note_decision(run, digest, approval)
         gate |= {"state": "approved" if approval else "failed", "approval": approval}
-    return {**findings, "gate": gate}
+    judged = {**findings, "gate": gate}
+    write_report(run, judged)
+    return judged
 
 
 def _note_decision(run: Run, case: str, approval: Mapping[str, str] | None) -> None:

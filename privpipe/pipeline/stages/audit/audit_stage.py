@@ -20,13 +20,15 @@ from privpipe.cluster.passes.judging.together import Question, ask_together
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.errors import GuaranteeError, InputError
 from privpipe.numerics.regression.labels import Coding
-from privpipe.pipeline.runs.run import Run, Trained, find_attack_options
+from privpipe.pipeline.runs.earlier import find_differences
+from privpipe.pipeline.runs.run import Cleaned, Run, Trained, find_attack_options
 from privpipe.pipeline.stages.audit.audit_attacks import attack_release
 from privpipe.pipeline.stages.audit.audit_masking import audit_masking
 from privpipe.pipeline.stages.audit.audit_neighbours import audit_neighbours
-from privpipe.pipeline.stages.audit.audit_places import audit_places
+from privpipe.pipeline.stages.audit.audit_places import audit_places, is_constant
 from privpipe.pipeline.stages.audit.audit_surrogate import audit_surrogate
 from privpipe.pipeline.stages.audit.judged_records import describe_basis, find_test
+from privpipe.pipeline.stages.report_writing import describe_run
 from privpipe.protocols import Shards
 from privpipe.records.holdout import Part, PartCount, Split
 from privpipe.sanitizers.utility_summary import UtilitySummary
@@ -40,40 +42,46 @@ WIDEST_GAP = 1 / 40
 """Of the budget's root, between what the audit finds and what the receipts say."""
 
 
-def audit_stage(
-    run: Run,
-    trained: Trained,
-    plan: ReleasePlan,
-    cost: UtilitySummary | None,
-    executor: Executor,
-) -> dict[str, Any]:
+def audit_stage(run: Run, trained: Trained, cleaned: Cleaned, executor: Executor) -> dict[str, Any]:
     """Audit the release that is about to be published.
 
     Returns
     -------
     findings
-        JSON-ready; see `audit_release`, with the basis of the figures in words.
+        The document of the report, JSON-ready; see `audit_release`, with the basis of the figures
+        in words.
 
     Raises
     ------
     GuaranteeError
         If a released record lost more utility than was promised, or the losses are not what the
-        receipts of the cleaning say (`cost`): nothing is published.
+        receipts of the cleaning say: nothing is published.
     """
-    run = begin_attempt(run, plan)
+    run = begin_attempt(run, cleaned.plan)
     assert run.attempt is not None
-    findings = _audit(run, trained, plan, cost, executor)
-    return findings | {"attempt": run.attempt.number}
+    return {
+        "format_version": 1,
+        "about": describe_run(run, trained),
+        **_audit(run, trained, cleaned, executor),
+        "attempt": run.attempt.number,
+        "unseen": describe_unseen(run, cleaned),
+        "constant": is_constant(run, cleaned.plan),
+        "differences": find_differences(run, trained.model_digest),
+    }
 
 
-def _audit(
-    run: Run,
-    trained: Trained,
-    plan: ReleasePlan,
-    cost: UtilitySummary | None,
-    executor: Executor,
-) -> dict[str, Any]:
+def describe_unseen(run: Run, cleaned: Cleaned) -> dict[str, Any] | None:
+    """Records of a profile that the mapping does not know, of all that were released."""
+    if cleaned.n_unseen is None:
+        return None
+    found = {"n_records": cleaned.n_unseen, "n_released": cleaned.plan.chunks.n_records}
+    unknown = run.collection.unknown_categories
+    return found | ({"unknown_categories": dict(unknown)} if unknown else {})
+
+
+def _audit(run: Run, trained: Trained, cleaned: Cleaned, executor: Executor) -> dict[str, Any]:
     """Findings of one attempt, by kind of release."""
+    plan = cleaned.plan
     if trained.tile_rows is not None:
         return audit_masking(run, trained, plan, executor)
     if run.method.releases == "surrogate":
@@ -105,7 +113,7 @@ def _audit(
         level=find_attack_options(run.options, run.attempt).level,
         names=raw.schema.feature_names,
     )
-    utility = None if promise is None else _audit_utility(losses[0], promise, plan, cost)
+    utility = None if promise is None else _audit_utility(losses[0], promise, cleaned)
     return {
         "basis": describe_basis(run),
         **findings,
@@ -118,9 +126,7 @@ def _audit(
     }
 
 
-def audit_losses(
-    run: Run, plan: ReleasePlan, cost: UtilitySummary | None, executor: Executor
-) -> dict[str, Any] | None:
+def audit_losses(run: Run, cleaned: Cleaned, executor: Executor) -> dict[str, Any] | None:
     """What every released record lost, where the map promises that; see `audit_stage`.
 
     Raises
@@ -131,8 +137,8 @@ def audit_losses(
     promise = _read_promise(run)
     if promise is None:
         return None
-    [losses] = ask_together([_ask_utility(run, plan, promise, executor)], "audit")
-    return _audit_utility(losses, promise, plan, cost)
+    [losses] = ask_together([_ask_utility(run, cleaned.plan, promise, executor)], "audit")
+    return _audit_utility(losses, promise, cleaned)
 
 
 def _with_subjects(
@@ -169,11 +175,11 @@ def _ask_utility(
 
 
 def _audit_utility(
-    losses: UtilityLosses, promise: UtilityPromise, plan: ReleasePlan, cost: UtilitySummary | None
+    losses: UtilityLosses, promise: UtilityPromise, cleaned: Cleaned
 ) -> dict[str, Any]:
     """What every released record lost, held against what is promised."""
     if promise.utility_budget > 0:  # at 0 the promise is exact up to rounding
-        _check_promise(losses, promise, cost, is_dense=plan.basis is None)
+        _check_promise(losses, promise, cleaned.utility, is_dense=cleaned.plan.basis is None)
     return losses.describe(promise.utility_budget)
 
 
