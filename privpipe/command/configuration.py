@@ -170,8 +170,7 @@ def _suggest_gate(
             release={"path": companion_url(collection, "release.zarr")},
         )
         training = open_whole_collection(collection, desired=desired, confidential=confidential)
-        least = options.audit.min_class_records / (options.audit.holdout or 1.0)
-        return suggest_gate(options, training, measure_rarest(training, least))
+        return suggest_gate(options, training, measure_rarest(options, training))
     except (PrivpipeError, ValidationError):  # `check` will say what is wrong
         return {}
 

@@ -117,7 +117,6 @@ def test_environment__is_written_as_in_toml(configure, monkeypatch):
         ('dashboard = "127.0.0.1:seven"', "dashboard"),
         ('dashboard = "127.0.0.1:70000"', "dashboard"),
         ('dashboard = ""', "dashboard"),
-        ("wait_seconds = inf", "wait_seconds"),
         ("workers = true", "workers"),
     ],
 )

@@ -41,7 +41,7 @@ def test_attempts__are_counted_printed_and_share_the_level(tmp_path: Path) -> No
 
     first = attempt()
     again = attempt(gate={"exposed_max": 0.3})  # another limit draws nothing anew
-    second = attempt(test_share=0.35)
+    second = attempt(max_records=9_000)
     assert [one["attempt"] for one in (first, again, second)] == [1, 1, 2]
     options = [one["adversaries"]["options"] for one in (first, again, second)]
     assert options[0]["seed"] == options[1]["seed"] == options[2]["seed"] > 0

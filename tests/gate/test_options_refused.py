@@ -29,7 +29,6 @@ BAD = {
     "gate.require": ('["telepathy"]', "linkage"),
     "audit.decides": ('["luck"]', "accuracy"),
     "audit.level": ("1.0", "less than 1"),
-    "audit.test_share": ("0.79", "leave less than a tenth"),
     "audit.earlier": ('["a.zarr", "a.zarr"]', "name each once"),
     "audit.adversaries": ('["logistic", "oracle"]', "no such adversary"),
 }
@@ -39,11 +38,10 @@ BAD = {
 def test_options__bad_values_are_named_with_their_place(tmp_path: Path, key: str) -> None:
     section, _, name = key.partition(".")
     value, says = BAD[key]
-    more = "tune_share = 0.2\n" if name == "test_share" else ""
     file = tmp_path / "bad.toml"
     file.write_text(
         '[collection]\npath = "r"\nconfidential = ["s"]\n[method]\nname = "leace"\n'
-        f'[release]\npath = "o"\n[{section}]\n{more}{name} = {value}\n'
+        f'[release]\npath = "o"\n[{section}]\n{name} = {value}\n'
     )
     with pytest.raises(OptionError, match=says) as caught:
         read_options(str(file))
@@ -111,10 +109,7 @@ def test_check__a_previous_release_of_other_variables_is_refused(
     assert caught.value.code == "other-variables"
 
 
-@pytest.mark.parametrize("rare_classes", ["merge"])
-def test_run__a_class_too_small_publishes_nothing(
-    tmp_path: Path, serially: None, rare_classes: str
-) -> None:
+def test_run__a_class_too_small_publishes_nothing(tmp_path: Path, serially: None) -> None:
     records = make_records(3000)
     records["other"] = (np.arange(3000) < 6).astype(np.int8)
     write_records(str(tmp_path / "records.zarr"), records)
@@ -122,7 +117,7 @@ def test_run__a_class_too_small_publishes_nothing(
         tmp_path,
         method={"name": "leace"},
         collection={"confidential": ["secret", "other"]},
-        audit={"holdout": 0.5, "adversaries": ("least_squares",), "rare_classes": rare_classes},
+        audit={"holdout": 0.5, "adversaries": ("least_squares",)},
     )
     with pytest.raises(GateError, match="'other' is unproven, it was not attacked: ") as caught:
         run_serially(options)

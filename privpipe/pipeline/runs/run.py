@@ -302,15 +302,8 @@ MOST_RECORDS = 20_000
 
 SHARED = (
     "max_records",
-    "max_bytes",
-    "max_test",
-    "tune_share",
-    "test_share",
-    "min_class_records",
-    "rare_classes",
     "decides",
     "level",
-    "n_replicates",
     "uninformative",
     "max_seconds",
 )
@@ -356,7 +349,6 @@ def cluster_options(options: RunOptions) -> ClusterOptions:
         workers=section.workers,
         memory_limit=section.memory_limit,
         dashboard=section.dashboard,
-        wait_seconds=section.wait_seconds,
         scratch=f"{workspace}/dask",
         performance_report=section.performance_report,
     )

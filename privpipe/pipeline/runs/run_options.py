@@ -162,9 +162,6 @@ class ClusterSection(Section):
             "code), one HTML page that loads nothing. Not set: none."
         ),
     ] = None
-    wait_seconds: Annotated[
-        float, Field(gt=0, description="How long to wait for the first worker.")
-    ] = 60.0
 
     @field_validator("memory_limit")
     @classmethod
@@ -193,13 +190,6 @@ class ClusterSection(Section):
                 'https://HOST:PORT; or "off"'
             )
         return text
-
-    @field_validator("wait_seconds")
-    @classmethod
-    def _is_finite(cls, seconds: float) -> float:
-        if not seconds < float("inf"):
-            raise ValueError("give a number of seconds")
-        return seconds
 
 
 class AuditOptions(Section):
@@ -230,16 +220,6 @@ class AuditOptions(Section):
             "records share it.",
         ),
     ] = AttackOptions().level
-    rare_classes: Annotated[
-        Literal["refuse", "merge"],
-        Field(
-            description="Classes of fewer than ten audited records: merge them, or refuse to "
-            "judge the variable."
-        ),
-    ] = AttackOptions().rare_classes
-    min_class_records: Annotated[
-        int, Field(ge=4, description="Audited records below which a class is rare.")
-    ] = AttackOptions().min_class_records
     decides: Annotated[
         tuple[ScoreName, ...],
         Field(
@@ -248,22 +228,6 @@ class AuditOptions(Section):
             "R squared always is, and of these the true-positive rates.",
         ),
     ] = AttackOptions().decides
-    max_test: Annotated[
-        int, Field(ge=20, description="Records that each adversary is judged by, at most.")
-    ] = AttackOptions().max_test
-    max_bytes: Annotated[
-        int,
-        Field(ge=1 << 20, description="Bytes of one attacked matrix; the sample shrinks to fit."),
-    ] = AttackOptions().max_bytes
-    tune_share: Annotated[
-        float, Field(gt=0, lt=0.8, description="Share of the sample that chooses settings.")
-    ] = AttackOptions().tune_share
-    test_share: Annotated[
-        float, Field(gt=0, lt=0.8, description="Share of the sample that judges.")
-    ] = AttackOptions().test_share
-    n_replicates: Annotated[
-        int, Field(ge=50, description="Replicates of every bootstrap interval.")
-    ] = AttackOptions().n_replicates
     uninformative: Annotated[
         tuple[str, ...],
         Field(
@@ -337,13 +301,6 @@ class AuditOptions(Section):
         if len(set(names)) < len(names):
             raise ValueError("name each once")
         return names
-
-    @field_validator("test_share")
-    @classmethod
-    def _leaves_training(cls, share: float, info: ValidationInfo) -> float:
-        if share + info.data.get("tune_share", 0.0) > 0.9:
-            raise ValueError("tune_share and test_share leave less than a tenth to train on")
-        return share
 
 
 AttackKindName = Literal[

@@ -17,7 +17,8 @@ from privpipe.capabilities import Forecast
 from privpipe.errors import LeftOutWarning, RankError
 from privpipe.numerics.regression.moments import CoMoments
 from privpipe.pipeline.runs.earlier import count_earlier
-from privpipe.pipeline.runs.run import Run
+from privpipe.pipeline.runs.run import Run, find_attack_options
+from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.check import refuse_constant
 from privpipe.pipeline.stages.gate_forecast import GateNeeds, plan_gate, suggest_gate, write_keys
 from privpipe.pipeline.stages.train import read_files
@@ -160,8 +161,7 @@ def check_sample(run: Run) -> SampleFindings:
     found = SampleFindings(tuple(constant), explain_budget(run, strict=True), forecast_run(run))
     if not run.options.gate.enforce:
         return found
-    audit = run.options.audit
-    rarest = measure_rarest(run.training, audit.min_class_records / (audit.holdout or 1.0))
+    rarest = measure_rarest(run.options, run.training)
     known = (run.options, run.training, rarest, count_earlier(run))
     needs = plan_gate(*known)
     has_room = needs is None or needs.has_room
@@ -224,17 +224,13 @@ def forecast_run(run: Run) -> Forecast | None:
     return told
 
 
-def measure_rarest(training: Collection, least: float) -> dict[str, float]:
+def measure_rarest(options: RunOptions, training: Collection) -> dict[str, float]:
     """Share of the rarest class of each categorical confidential variable, in a few chunks.
 
-    Parameters
-    ----------
-    training
-        Records of which some will be audited.
-    least
-        Records that a class must have in the whole collection; of fewer it does not count, as
-        the audit merges it with another or refuses it.
+    A class of which too few records will be held out does not count: the audit merges it with
+    another, or refuses it.
     """
+    least = find_attack_options(options).min_class_records / (options.audit.holdout or 1.0)
     codes = np.concatenate([shard.confidential for shard in _read_labels(training)])
     found = {}
     for column, values in zip(training.schema.confidential, codes.T, strict=True):

@@ -21,12 +21,10 @@ LARGER = {
         "drift_max",
         "regression_max",
     ),
-    "audit": ("min_class_records", "tune_share", "test_share"),
 }
-"""Keys of which a larger number, or none, asks less: more is allowed, more classes are merged, or
-fewer records teach the adversaries."""
+"""Keys of which a larger number, or none, asks less: more is allowed."""
 
-SMALLER = {"audit": ("level", "holdout", "max_records", "max_bytes", "max_test", "n_replicates")}
+SMALLER = {"audit": ("level", "holdout", "max_records")}
 """Keys of which a smaller number asks less."""
 
 CHOICES = ("decides", "adversaries")
