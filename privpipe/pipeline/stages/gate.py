@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import fsspec
@@ -37,6 +37,10 @@ from privpipe.store.releases.release import (
 
 OPEN = ("passed", "approved", "not gated")
 """States of a gate through which a release may go."""
+
+
+CONSTANT = "The released features do not vary: all records are released alike."
+"""They hide everything, and no verdict should praise them."""
 
 
 @dataclass(frozen=True)
@@ -73,29 +77,32 @@ def gate_stage(run: Run, cleaned: Cleaned, findings: Mapping[str, Any]) -> dict[
         complaints, limits, those that ask less than usual, and approval. Where it failed, what
         may be approved is recorded.
     """
-    section = run.options.gate
+    section, weaker = run.options.gate, list_weaker_limits(run.options)
     previous = read_previous(run.options, run.training)
     complaints = judge_findings(findings, section, previous)
-    ways_out = find_ways_out(findings, run) if complaints else ""
-    gate: dict[str, Any] = {
-        "state": "passed",
-        "sentence": _say(complaints, weaker := list_weaker_limits(run.options)),
-        "ways_out": ways_out,
-        "complaints": [{"code": one.code, "reason": one.reason} for one in complaints],
-        "limits": section.model_dump(mode="json", exclude={"previous"}),
-        "weaker": weaker,
-        "approval": None,
-    }
+    state, sentence, approval = "passed", _say(complaints, weaker), None
     if not section.enforce:
-        gate["state"] = "not gated"
+        state = "not gated"
     elif complaints:
+        # The case is written before an approval is looked for: whoever approves signs the digest
+        # that lies there, and an approval of anything else raises. The chain of the account notes
+        # either decision, so that nobody can say later that this was never refused.
         digest = digest_case(run, cleaned.plan, findings, complaints)
-        write_case(run.release_url, digest, gate["sentence"])
+        write_case(run.release_url, digest, sentence)
         approval = read_approval(run.release_url, digest)
         _note_decision(run, digest, approval)
-        gate |= {"state": "approved" if approval else "failed", "approval": approval}
+        state = "approved" if approval else "failed"
+    gate = {
+        "state": state,
+        "sentence": sentence,
+        "ways_out": find_ways_out(findings, run) if complaints else "",
+        "complaints": [asdict(one) for one in complaints],
+        "limits": section.model_dump(mode="json", exclude={"previous"}),
+        "weaker": weaker,
+        "approval": approval,
+    }
     judged = {**findings, "gate": gate}
-    write_report(run, judged)
+    write_report(run, judged)  # of a refused release too: it shows what decided
     return judged
 
 
@@ -165,7 +172,7 @@ def judge_findings(
     """
     found = [
         *_judge_adversaries(findings["adversaries"], section),
-        *_judge_constant(findings),
+        *([Complaint("constant", CONSTANT)] if findings.get("constant") else ()),
         *_judge_places(findings, section.confidential_advantage_max),
         *_judge_utility(findings, section.utility_loss_max),
         *_judge_kinds(_list_kinds(findings), section),
@@ -187,21 +194,13 @@ def _judge_adversaries(found: Mapping[str, Any], section: GateSection) -> Iterat
         yield Complaint(found["verdict"], f"The audit is {found['verdict']}: {found['reason']}.")
 
 
-def _judge_constant(findings: Mapping[str, Any]) -> Iterator[Complaint]:
-    """Features that do not vary hide everything, and no verdict should praise them."""
-    if findings.get("constant"):
-        yield Complaint(
-            "constant", "The released features do not vary: all records are released alike."
-        )
-
-
 def _judge_places(findings: Mapping[str, Any], limit: float) -> Iterator[Complaint]:
     """Chunks and partitions that surely reveal more than the rest, by more than is allowed."""
     found = findings.get("places") or {}
     if found.get("status") == "unknown":
         yield Complaint("place", f"Which places reveal more is unknown: {found['reason']}.")
     for one in found.get("places", ()):
-        if not one["excess_lower"] <= limit:
+        if not one["excess_lower"] <= limit:  # so written that NaN does not pass
             yield Complaint("place", say_place(one, limit))
 
 
@@ -269,10 +268,9 @@ def _read_score(view: Mapping[str, float] | None) -> float:
 
 def _list_kinds(findings: Mapping[str, Any]) -> dict[str, Any]:
     """Kinds of attack that were measured; of a surrogate release membership stands by itself."""
-    attacks = dict(findings.get("attacks") or {})
-    if (members := findings.get("membership")) is not None:
-        attacks["membership"] = {"status": "measured", "report": members}
-    return attacks
+    members = findings.get("membership")
+    own = {} if members is None else {"membership": {"status": "measured", "report": members}}
+    return {**(findings.get("attacks") or {}), **own}
 
 
 def _judge_kinds(attacks: Mapping[str, Any], section: GateSection) -> Iterator[Complaint]:
@@ -300,6 +298,7 @@ def _judge_membership(found: Mapping[str, Any], section: GateSection) -> Iterato
         yield Complaint("membership", f"Whom the model learned from is unknown: {reason}.")
         return
     report = found["report"]
+    # An adversary that failed may have been the one that tells: the rest cannot answer for it.
     if report.get("n_unknown"):
         yield Complaint(
             "membership",
@@ -310,10 +309,13 @@ def _judge_membership(found: Mapping[str, Any], section: GateSection) -> Iterato
         exposed = str(one["score"]).startswith("tpr")
         return section.exposed_max if exposed else section.confidential_advantage_max
 
-    def reach(one: Mapping[str, Any]) -> float:
+    def exceed(one: Mapping[str, Any]) -> float:
+        # In units of its own limit, since that of exposures is a tenth of that of advantages by
+        # default: else the sentence would name the larger number and not the worse one. A limit
+        # of 0 is allowed, and anything beyond it is far beyond.
         return Figure.read(one, "advantage").over(allow(one)) / max(allow(one), 1e-6)
 
-    worst = max(report["differences"], key=reach, default=None)
+    worst = max(report["differences"], key=exceed, default=None)
     if worst is None:
         yield Complaint("membership", "Whom the model learned from is unknown: nothing was scored.")
     elif not (figure := Figure.read(worst, "advantage")).within(limit := allow(worst)):
@@ -346,6 +348,8 @@ def _judge_regression(
 ) -> Iterator[Complaint]:
     """Variables of which an adversary may gain more than of the previous release, by any score."""
     found, before = findings["adversaries"], previous["adversaries"]
+    # The header of a release, all that is left where its report was removed, has no table: then
+    # the gains that decided are compared, of both sides alike.
     by_score = bool(found.get("table")) and bool(before.get("table"))
     for target in [one["target"] for one in found["decisions"]]:
         new, old = (_read_gains(one, target, by_score=by_score) for one in (found, before))
@@ -375,6 +379,7 @@ def _read_gains(found: Mapping[str, Any], target: str, *, by_score: bool) -> dic
         if row["target"] == target and is_of_release(row["source"]) and row["score"] in decides:
             upper = Figure.read(row, "gain").upper
             known = gains.get(row["score"], -math.inf)
+            # `max` would drop a NaN or keep it by its place; unknown has to stay unknown.
             gains[row["score"]] = math.nan if math.isnan(known + upper) else max(known, upper)
     return gains
 
@@ -415,12 +420,12 @@ def _find_compared(run: Run) -> str:
 
 def _find_telling(found: Mapping[str, Any]) -> str:
     """Included variables that by themselves tell more than is allowed."""
-    told = [one["included"] for one in found.get("included", ()) if _is_beyond(one)]
+    told = [
+        one["included"]
+        for one in found.get("included", ())
+        if one["gain_lower"] is not None and one["gain_lower"] > one["allowed"]
+    ]
     return ", ".join(repr(name) for name in dict.fromkeys(told))
-
-
-def _is_beyond(one: Mapping[str, Any]) -> bool:
-    return one["gain_lower"] is not None and one["gain_lower"] > one["allowed"]
 
 
 def _find_limits(found: Mapping[str, Any], run: Run, in_places: float) -> str:
@@ -432,8 +437,7 @@ def _find_limits(found: Mapping[str, Any], run: Run, in_places: float) -> str:
     rows = [row for row in found.get("table", ()) if is_of_release(row["source"])]
     if not rows or any(row["status"] != "measured" for row in rows):
         return ""
-    judged = {row["target"] for row in rows}
-    if any(one["target"] not in judged for one in found["decisions"]):
+    if {one["target"] for one in found["decisions"]} - {row["target"] for row in rows}:
         return ""  # a variable that could not be attacked passes no limit
     limits = {"confidential_advantage_max": 0.0, "exposed_max": 0.0}
     for row in rows:
@@ -444,9 +448,10 @@ def _find_limits(found: Mapping[str, Any], run: Run, in_places: float) -> str:
         name = "exposed_max" if row["score"].startswith("tpr") else "confidential_advantage_max"
         limits[name] = max(limits[name], row["gain_upper"])
     limits["confidential_advantage_max"] = max(limits["confidential_advantage_max"], in_places)
+    # Rounded up: rounded to the nearest, the advice might not let this very release pass.
     shown = {name: min(1.0, math.ceil(100 * x) / 100) for name, x in limits.items()}
     missed = [one["size"] for one in found.get("power", ()) if not one["finds"]]
-    if None in missed:
+    if None in missed:  # a leak that is missed whatever its size: no limit makes up for it
         return ""
     if missed:
         shown["must_find"] = max(missed)
@@ -466,6 +471,8 @@ def digest_case(
     run: Run, plan: ReleasePlan, findings: Mapping[str, Any], complaints: list[Complaint]
 ) -> str:
     """SHA-256 of what somebody approves: this run, these records, these findings and limits."""
+    # Complaints are sentences with the number that was measured and its limit: whoever approves
+    # them approves no others. Receipts bind the bytes, `desired` what the release is good for.
     receipts = [one for one in read_ledger(plan) if one.run == plan.run]
     case = {
         "run": run.run_id,
