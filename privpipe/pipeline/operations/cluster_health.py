@@ -9,17 +9,24 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import dask
 
 from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.cluster.workers.certificates import PARTS, read_certificate
 from privpipe.cluster.workers.connection import connect
-from privpipe.pipeline.operations.place_health import Finding
+from privpipe.pipeline.operations.place_health import Finding, weigh
 from privpipe.pipeline.runs.run import cluster_options
 from privpipe.store.access.holding.lease import MOST_SKEW
-from privpipe.store.access.location import join, open_store, read_bytes, write_bytes
+from privpipe.store.access.location import (
+    delete_tree,
+    join,
+    local_path,
+    open_store,
+    read_bytes,
+    write_bytes,
+)
 from privpipe.store.arrays.layout import ROOT_DOCUMENT
 
 WARN_DAYS = 14.0
@@ -33,52 +40,37 @@ def check_certificates() -> Iterator[Finding]:
     """Expiry, authority and modes of what Dask's configuration names."""
     given = str(dask.config.get("distributed.comm.tls.ca-file", None) or "")
     if not given:
-        yield Finding(
-            "fails",
-            "certificates",
-            "Dask's configuration names none",
-            "privpipe certs FOLDER, then export DASK_CONFIG=FOLDER/dask.yaml",
-        )
+        remedy = "privpipe certs FOLDER, then export DASK_CONFIG=FOLDER/dask.yaml"
+        yield weigh("certificates", "Dask's configuration names none", remedy)
         return
     folder = Path(given).parent
-    there = [part for part in PARTS if (folder / f"{part}.pem").exists()]
-    for part in there:
+    renewal = f"privpipe certs {folder} --renew, then restart scheduler and workers"
+    for part in [part for part in PARTS if (folder / f"{part}.pem").exists()]:
         state = read_certificate(folder, part)
-        left, problem = state.days_left(), ""
-        if not state.ours:
-            problem = "is not signed by the authority beside it"
-        elif not state.private:
-            problem = "has a key that others can read"
-        elif left < 0:
-            problem = f"expired on {state.expires:%Y-%m-%d}"
-        elif left < WARN_DAYS:
-            problem = f"expires in {left:.0f} days"
-        renewal = f"privpipe certs {folder} --renew, then restart scheduler and workers"
-        yield Finding(
-            _weigh(problem, only_soon=left >= 0 and state.ours and state.private),
-            "certificate",
-            f"{part} {problem or f'until {state.expires:%Y-%m-%d}'}",
-            renewal if problem else "",
-        )
-
-
-def _weigh(problem: str, *, only_soon: bool) -> Literal["ok", "warns", "fails"]:
-    if not problem:
-        return "ok"
-    return "warns" if only_soon else "fails"
+        left = state.days_left()
+        problems = {
+            "is not signed by the authority beside it": not state.ours,
+            "has a key that others can read": not state.private,
+            f"expired on {state.expires:%Y-%m-%d}": left < 0,
+            f"expires in {left:.0f} days": left < WARN_DAYS,
+        }
+        problem = next((text for text, is_so in problems.items() if is_so), "")
+        detail = f"{part} {problem or f'until {state.expires:%Y-%m-%d}'}"
+        soon = state.ours and state.private and left >= 0
+        yield weigh("certificate", detail, renewal if problem else "", fails=not soon)
 
 
 def check_cluster(options: Any) -> Iterator[Finding]:
     """Reach the scheduler, and ask each worker."""
     address = options.cluster.address
     if address is None:
-        yield Finding("ok", "cluster", "a local one, made for each run")
+        yield weigh("cluster", "a local one, made for each run")
         return
     release = options.release.path
     begun = time.perf_counter()
     with connect(cluster_options(options)) as client:
         spent = time.perf_counter() - begun
-        yield Finding("ok", "scheduler", f"{address} answers after {spent:.1f} s")
+        yield weigh("scheduler", f"{address} answers after {spent:.1f} s")
         asked = client.run(run_sealed, look_around, options.collection.path, release)
         for worker, found in asked.items():
             yield from _judge(worker, found, time.time())
@@ -92,8 +84,6 @@ def look_around(collection: str, release: str) -> dict[str, Any]:
     store, mark = open_store(probe), secrets.token_bytes(16)
     write_bytes(store, "probe", mark)
     written = read_bytes(store, "probe") == mark
-    from privpipe.store.access.location import delete_tree, local_path
-
     delete_tree(store)
     if (path := local_path(probe)) is not None:
         shutil.rmtree(path, ignore_errors=True)
@@ -119,8 +109,6 @@ def _judge(worker: str, found: Mapping[str, Any], now: float) -> Iterator[Findin
     }
     wrong = [text for text, is_wrong in problems.items() if is_wrong]
     for text in wrong:
-        yield Finding(
-            "fails", "worker", f"{worker} {text}", "See deploy/RUNBOOK.md, page Start: workers."
-        )
+        yield weigh("worker", f"{worker} {text}", "See deploy/RUNBOOK.md, page Start: workers.")
     if not wrong:
-        yield Finding("ok", "worker", f"{worker} reads, writes, clock within {skew:.1f} s")
+        yield weigh("worker", f"{worker} reads, writes, clock within {skew:.1f} s")

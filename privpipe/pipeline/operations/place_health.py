@@ -29,25 +29,20 @@ def check_places(options: Any) -> Iterator[Finding]:
     if path is None:
         parent = release.rstrip("/").rpartition("/")[0]
         enforced = tries_conditions(parent)
-        yield Finding(
-            "ok" if enforced else "fails",
+        does = "refuses" if enforced else "takes"
+        remedy = "Use a store that enforces If-None-Match: without it two runs may publish."
+        yield weigh(
             "put-if-absent",
-            f"{shown(parent)} {'refuses' if enforced else 'takes'} a second write of one object",
-            ""
-            if enforced
-            else "Use a store that enforces If-None-Match: without it two runs may publish.",
+            f"{shown(parent)} {does} a second write of one object",
+            "" if enforced else remedy,
         )
         return
     folder = os.path.dirname(path)
     while not os.path.isdir(folder):
         folder = os.path.dirname(folder)
     free = shutil.disk_usage(folder).free
-    yield Finding(
-        "ok" if free >= LEAST_FREE else "fails",
-        "disk",
-        f"{free / 2**30:.1f} GiB free at {folder}",
-        "" if free >= LEAST_FREE else "Free space; `privpipe purge RELEASE` drops stopped runs.",
-    )
+    remedy = "Free space; `privpipe purge RELEASE` drops stopped runs." * (free < LEAST_FREE)
+    yield weigh("disk", f"{free / 2**30:.1f} GiB free at {folder}", remedy)
 
 
 def tries_conditions(parent: str) -> bool:
@@ -65,25 +60,25 @@ def check_account(options: RunOptions) -> Iterator[Finding]:
     fleeting = list_fleeting(options)
     refused = is_promised_across_runs(options) and options.privacy.ephemeral == "refuse"
     for sentence in fleeting:
-        yield Finding(
-            "fails" if refused else "warns",
+        yield weigh(
             "account",
             f"{sentence}: what later runs have to know is forgotten",
             "Name folders that last in [privacy] account or PRIVPIPE_ACCOUNT, and PRIVPIPE_KEYS.",
+            fails=refused,
         )
     if not fleeting:
         place = shown(find_account(options.privacy.account))
-        yield Finding("ok", "account", f"{place} is not in memory or a container's layer")
+        yield weigh("account", f"{place} is not in memory or a container's layer")
 
 
 def check_keys() -> Iterator[Finding]:
     """The folder of keys is private, or not there yet."""
     folder = key_folder()
     if not folder.exists():
-        yield Finding("ok", "key folder", f"{folder} is made when a method first draws")
+        yield weigh("key folder", f"{folder} is made when a method first draws")
         return
     with KeyFolder(folder, "").opened():
-        yield Finding("ok", "key folder", f"{folder} is its owner's alone")
+        yield weigh("key folder", f"{folder} is its owner's alone")
 
 
 @dataclass(frozen=True)
@@ -106,6 +101,12 @@ class Finding:
     what: str
     detail: str
     remedy: str = ""
+
+
+def weigh(what: str, detail: str, remedy: str = "", *, fails: bool = True) -> Finding:
+    """A finding: what needs no remedy is well."""
+    bad: Literal["warns", "fails"] = "fails" if fails else "warns"
+    return Finding(bad if remedy else "ok", what, detail, remedy)
 
 
 Check = Callable[[], Iterable[Finding]]

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from privpipe.cluster.workers.listener_owner import is_loopback
-from privpipe.pipeline.operations.place_health import Finding
+from privpipe.pipeline.operations.place_health import Finding, weigh
 from privpipe.pipeline.serving.deployment_file import (
     Deployment,
     read_automations,
@@ -34,35 +34,29 @@ def check_server_health() -> Iterator[Finding]:
     url = check_server()
     what = "Prefect server"
     _ask(url, "/health", "GET")
-    yield Finding("ok", what, f"answers at {url}")
+    yield weigh(what, f"answers at {url}")
     known = _ask(url, "/work_pools/filter", "POST", password=True)
     if known.status_code != httpx.codes.OK:
-        yield Finding(
-            "fails",
+        yield weigh(
             "password",
             f"the server answers {known.status_code} to ours",
             "Set PREFECT_API_AUTH_STRING to the server's PREFECT_SERVER_API_AUTH_STRING.",
         )
         return
     if _ask(url, "/work_pools/filter", "POST").status_code == httpx.codes.UNAUTHORIZED:
-        yield Finding("ok", "password", "asked for; ours is right")
+        yield weigh("password", "asked for; ours is right")
     else:
-        local = is_loopback(urlsplit(url).hostname or "")
-        yield Finding(
-            "warns" if local else "fails",
+        yield weigh(
             "password",
             "the server answers without one: every user of this machine may start runs",
             "Start it with PREFECT_SERVER_API_AUTH_STRING=user:secret.",
+            fails=not is_loopback(urlsplit(url).hostname or ""),
         )
-    pools = known.json()
-    for pool in pools:
-        ready = pool.get("status") == "READY"
-        yield Finding(
-            "ok" if ready else "warns",
-            "work pool",
-            f"{pool['name']}: {str(pool.get('status')).lower().replace('_', ' ')}",
-            "" if ready else f"Start a worker: prefect worker start --pool {pool['name']}",
-        )
+    for pool in known.json():
+        status, name = str(pool.get("status")), pool["name"]
+        remedy = f"Start a worker: prefect worker start --pool {name}" * (status != "READY")
+        detail = f"{name}: {status.lower().replace('_', ' ')}"
+        yield weigh("work pool", detail, remedy, fails=False)
 
 
 def check_deployed(path: str, automations: str) -> Iterator[Finding]:
@@ -78,12 +72,8 @@ def check_deployed(path: str, automations: str) -> Iterator[Finding]:
     watching = {item["name"] for item in _list(url, "/automations/filter") if item["enabled"]}
     for item in read_automations(automations):
         found = item["name"] in watching
-        yield Finding(
-            "ok" if found else "fails",
-            "automation",
-            f"{item['name']}: {'enabled' if found else 'not on the server, or not enabled'}",
-            "" if found else f"privpipe deploy {path}",
-        )
+        detail = f"{item['name']}: {'enabled' if found else 'not on the server, or not enabled'}"
+        yield weigh("automation", detail, "" if found else f"privpipe deploy {path}")
 
 
 def _compare(wanted: Deployment, found: dict[str, Any] | None, path: str) -> Finding:
@@ -104,9 +94,9 @@ def _compare(wanted: Deployment, found: dict[str, Any] | None, path: str) -> Fin
         elif found.get("paused"):
             problem = "is paused"
     if problem:
-        return Finding("fails", "deployment", f"{name} {problem}", f"privpipe deploy {path}")
+        return weigh("deployment", f"{name} {problem}", f"privpipe deploy {path}")
     when = ", ".join(f"{cron} {zone}" for cron, zone, active in wanted.schedules if active)
-    return Finding("ok", "deployment", f"{name}  {when or 'when asked'}")
+    return weigh("deployment", f"{name}  {when or 'when asked'}")
 
 
 def _judge_last_run(url: str, wanted: Deployment, deployment: str) -> Finding:
@@ -120,17 +110,11 @@ def _judge_last_run(url: str, wanted: Deployment, deployment: str) -> Finding:
     runs = [run for run in _list(url, "/flow_runs/filter", asked) if run["auto_scheduled"]]
     name = f"{wanted.flow}/{wanted.name}"
     if not runs:
-        return Finding("ok", "last run", f"{name} has not run by its schedule yet")
+        return weigh("last run", f"{name} has not run by its schedule yet")
     state, ended = runs[0]["state_type"], str(runs[0]["end_time"])[:16].replace("T", " ")
-    failed = state != "COMPLETED"
-    return Finding(
-        "warns" if failed else "ok",
-        "last run",
-        f"{name} by its schedule, {state.lower()} at {ended} UTC",
-        "Read the run's page in Prefect, or its log; it goes on where it stopped."
-        if failed
-        else "",
-    )
+    remedy = "Read the run's page in Prefect, or its log; it goes on where it stopped."
+    detail = f"{name} by its schedule, {state.lower()} at {ended} UTC"
+    return weigh("last run", detail, remedy * (state != "COMPLETED"), fails=False)
 
 
 def _list(url: str, path: str, asked: dict[str, Any] | None = None) -> list[dict[str, Any]]:
