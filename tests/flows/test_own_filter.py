@@ -189,12 +189,3 @@ def test_check__refuses_groups_that_cannot_be_read_together(tmp_path: Path) -> N
     config.write_text(text.replace('"sex"', '"activity"'))
     with pytest.raises(InputError, match="'activity' differs between records of one group"):
         check_command(str(config), as_json=True)
-
-
-def test_check__says_that_a_variable_cannot_be_kept_and_hidden(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = configure(tmp_path)
-    config.write_text(config.read_text().replace('desired = ["activity"]', 'desired = ["sex"]'))
-    check_command(str(config), as_json=False)
-    assert "sex is both desired and confidential" in " ".join(capsys.readouterr().out.split())
