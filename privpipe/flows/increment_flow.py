@@ -7,10 +7,11 @@ found by their names, and the next run goes on with the rest.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any
 
 from privpipe.cluster.executors.executor import Executor
@@ -45,7 +46,7 @@ from privpipe.pipeline.stages.increment_check import (
 )
 from privpipe.pipeline.stages.train import summarise_features
 from privpipe.report.pages.published_findings import hide_small_count
-from privpipe.store.access.generation_log import Generation, publish_generation, write_root
+from privpipe.store.access.generation_log import publish_generation, write_root
 from privpipe.store.access.holding.workspace import (
     hold_workspace,
     remove_workspace,
@@ -104,19 +105,17 @@ def release_increment(options: RunOptions, watch: Watch, scope: Scope, stages: S
         found = read_incremental(url)
         if found is not None:
             write_root(url, found[0])  # a writer that died may have left it behind
-        before = _Before(found, line, PrivateLedger(url))
-        wanted = [p for p in partitions if scope.holds(p) and not before.is_withdrawn(p)]
-        new = [p for p in wanted if not before.has(p)]
-        replaced = before.find_replaced(partitions)
+        former, state = (None, None) if found is None else found
+        work = _Work(options, watch, stages, line, PrivateLedger(url), state)
+        wanted = [p for p in partitions if scope.holds(p) and not work.is_withdrawn(p)]
+        new = [p for p in wanted if not work.has(p)]
+        replaced = work.find_replaced(partitions)
         if not new and not replaced:
             watch.say(f"done     {shown(url)}: all partitions of this time are released")
             remove_workspace(url)
             return "nothing to do"
-        content = _make(options, watch, stages, before, new)
-        content = _retire(content, replaced)
-        generation = publish_generation(
-            url, "release", content.encode(), None if found is None else found[0]
-        )
+        content = _make(work, new, replaced)
+        generation = publish_generation(url, "release", content.encode(), former)
         left = sweep_parts(url, content, datetime.now(UTC))
         watch.say(
             f"done     release {shown(url)}, generation {generation.number}: "
@@ -126,30 +125,41 @@ def release_increment(options: RunOptions, watch: Watch, scope: Scope, stages: S
     return "published"
 
 
-class _Before:
-    """The generation that a run begins with, as far as it is of the same line."""
+@dataclass(frozen=True)
+class _Work:
+    """A run of an incremental release, and the generation that it begins with, if there is one."""
 
-    def __init__(
-        self,
-        found: tuple[Generation, IncrementalState] | None,
-        line: Line,
-        ledger: PrivateLedger,
-    ) -> None:
-        self.state = None if found is None else found[1]
-        self.line, self.ledger = line, ledger
-        same = self.state is not None and self.state.line == line.id
-        self.same = self.state if same else None
-        self.parts: tuple[Part, ...] = () if self.same is None else tuple(self.same.parts)
-        self._ids = frozenset(part.id for part in self.parts)
+    options: RunOptions
+    watch: Watch
+    stages: Stages
+    line: Line
+    ledger: PrivateLedger
+    former: IncrementalState | None
+
+    @property
+    def same(self) -> IncrementalState | None:
+        """The former generation, as far as it is of the same line."""
+        former = self.former
+        return former if former is not None and former.line == self.line.id else None
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Parts that stay unless they are replaced."""
+        return () if self.same is None else tuple(self.same.parts)
+
+    @cached_property
+    def ids(self) -> frozenset[str]:
+        """Names of these parts."""
+        return frozenset(part.id for part in self.parts)
 
     def name(self, partition: StoredPartition) -> str:
         return self.ledger.name_part(self.line.id, partition.content)
 
     def has(self, partition: StoredPartition) -> bool:
-        return self.name(partition) in self._ids
+        return self.name(partition) in self.ids
 
     def is_withdrawn(self, partition: StoredPartition) -> bool:
-        withdrawn = () if self.state is None else self.state.withdrawn
+        withdrawn = () if self.former is None else self.former.withdrawn
         return self.ledger.mark_content(partition.content) in withdrawn
 
     def note(self, partition: StoredPartition) -> None:
@@ -159,66 +169,51 @@ class _Before:
 
     def find_replaced(self, partitions: tuple[StoredPartition, ...]) -> frozenset[str]:
         """Parts whose partition holds other records now, or is gone."""
-        current = {self.name(partition) for partition in partitions}
-        return self._ids - current
+        return self.ids - frozenset(map(self.name, partitions))
 
 
-def _make(
-    options: RunOptions,
-    watch: Watch,
-    stages: Stages,
-    before: _Before,
-    new: list[StoredPartition],
-) -> IncrementalState:
+def _make(work: _Work, new: list[StoredPartition], replaced: frozenset[str]) -> IncrementalState:
     """The next state, with the new parts made; the first of a line brings model and audit."""
-    state, made = before.same, list[Part]()
+    state, made, former = work.same, list[Part](), work.former
     if state is not None:
-        _judge_again(options, before, state)
+        _judge_again(work, state)
     for partition in new:
-        if state is not None and (known := _find_made(options, before, partition)) is not None:
+        if state is not None and (known := _find_made(work, partition)) is not None:
             made.append(known)
             continue
-        state, part = _make_part(options, watch, stages, before, partition, state)
+        state, part = _make_part(work, partition, state)
         made.append(part)
     assert state is not None, "without a line there is something new"
-    kept = before.parts
-    old = () if before.state is None or before.same else before.state.parts
+    # Of another line nothing stays: its parts were made by another model, and are never mixed.
+    gone = [] if former is None or work.same else [part.id for part in former.parts]
     due = (datetime.now(UTC) + GRACE).isoformat()
     return replace(
         state,
-        parts=(*kept, *made),
-        withdrawn=() if before.state is None else before.state.withdrawn,
+        parts=tuple(part for part in (*work.parts, *made) if part.id not in replaced),
+        withdrawn=() if former is None else former.withdrawn,
         retired=(
-            *(() if before.state is None else before.state.retired),
-            *(Retired(part.id, due) for part in old),
+            *(() if former is None else former.retired),
+            *(Retired(part, due) for part in (*gone, *sorted(replaced))),
         ),
     )
 
 
-def _retire(state: IncrementalState, replaced: frozenset[str]) -> IncrementalState:
-    due = (datetime.now(UTC) + GRACE).isoformat()
-    return replace(
-        state,
-        parts=tuple(part for part in state.parts if part.id not in replaced),
-        retired=(*state.retired, *(Retired(part, due) for part in sorted(replaced))),
-    )
-
-
-def _judge_again(options: RunOptions, before: _Before, state: IncrementalState) -> None:
+def _judge_again(work: _Work, state: IncrementalState) -> None:
     """The limits of today on the audit of the line: what was let through once may be too much.
 
     The whole audit is in the private ledger; the header of an older release holds its own.
     """
-    findings = before.ledger.recall(_audit_key(before.line)) or state.header["audit"]
+    findings = work.ledger.recall(_audit_key(work.line)) or state.header["audit"]
     if "differences" not in findings and "options" not in findings["adversaries"]:
         raise StoreError(
             "The audit of this line is not in its private ledger.",
             remedy="Restore the ledger beside the release, or begin a new line.",
             code="ledger",
         )
-    if not options.gate.enforce or findings["gate"]["state"] == "approved":
+    gate = work.options.gate
+    if not gate.enforce or findings["gate"]["state"] == "approved":
         return
-    if complaints := judge_findings(findings, options.gate):
+    if complaints := judge_findings(findings, gate):
         raise GateError(
             complaints[0].reason,
             remedy="Nothing was published. The line was judged by other limits: loosen [gate], or "
@@ -227,30 +222,26 @@ def _judge_again(options: RunOptions, before: _Before, state: IncrementalState) 
         )
 
 
-def _find_made(options: RunOptions, before: _Before, partition: StoredPartition) -> Part | None:
+def _find_made(work: _Work, partition: StoredPartition) -> Part | None:
     """A part that a killed run finished and no generation names."""
-    url = part_url(options.release.path, before.name(partition))
+    url = part_url(work.options.release.path, work.name(partition))
     if not exists(url):
         return None
     with hold_workspace(url):
-        before.note(partition)
+        work.note(partition)
         remove_workspace(url)
-    return _describe_part(before, partition, url)
+    return _describe_part(work, partition, url)
 
 
 def _make_part(
-    options: RunOptions,
-    watch: Watch,
-    stages: Stages,
-    before: _Before,
-    partition: StoredPartition,
-    state: IncrementalState | None,
+    work: _Work, partition: StoredPartition, state: IncrementalState | None
 ) -> tuple[IncrementalState, Part]:
-    part = before.name(partition)
+    options, watch, stages = work.options, work.watch, work.stages
+    part = work.name(partition)
     url = part_url(options.release.path, part)
     if state is None and exists(url):  # of a line whose first run died: its audit is not known
         delete_part(options.release.path, part)
-    run = check_part_of(options, before.line, partition, part)
+    run = check_part_of(options, work.line, partition, part)
     with hold_workspace(url), dropping_refused(url):
         run, _ = begin_or_resume(run)
         watch.run_id = run.run_id
@@ -266,63 +257,69 @@ def _make_part(
             run = reach_stage(
                 run, "clean", model_digest=trained.model_digest, n_chunks=plan.chunks.n_chunks
             )
-            about = f"{plan.chunks.n_records:,} records of a new partition"
-            with watch.stage("clean", about):
+            with watch.stage("clean", f"{plan.chunks.n_records:,} records of a new partition"):
                 cleaned = stages.clean(run, trained, plan, executor)
             with watch.stage("drift", f"limit {options.gate.drift_max}"):
-                _check_drift(run, trained, before, partition, executor)
-            if state is None:
-                with watch.stage("audit", "held-out records, once per line"):
-                    findings = stages.audit(run, trained, cleaned, executor)
-                header = _pass_gate(options, run, trained, cleaned, findings, before)
-                watch.judge(str(header["audit"]["gate"]["state"]))
-                state = _begin(before.line, header, plan)
-            else:
-                _audit_part(options, watch, stages, run, trained, cleaned, executor)
+                _check_drift(work, run, trained, partition, executor)
+            state = _audit_part(work, run, trained, cleaned, executor, state)
+        # As in `publish_stage`: register, model, release, and only then that the part is there.
         chain = note_release(run, trained.model_digest, incremental=True)
         if exists(run.work_model_url):  # of a line that begins
             publish_model(run.work_model_url, run.model_url)
-        head = _head_part(run, trained, before.line, cleaned) | {"account": chain.describe()}
+        head = _head_part(run, trained, work.line, cleaned) | {"account": chain.describe()}
         publish_release(plan, cleaned.receipts, head)
-        before.note(partition)
+        work.note(partition)
         remove_workspace(url)
-    return state, _describe_part(before, partition, url)
+    return state, _describe_part(work, partition, url)
 
 
 def _audit_part(
-    options: RunOptions,
-    watch: Watch,
-    stages: Stages,
+    work: _Work,
     run: Run,
     trained: Trained,
     cleaned: Cleaned,
     executor: Executor,
-) -> None:
-    """Audit a further part on its own records, where they carry labels; else what they lost.
+    state: IncrementalState | None,
+) -> IncrementalState:
+    """Audit the first part of a line whole, and further ones on their own records.
 
-    What no label judges was refused when the line began, or vouched for by name.
+    Where these carry no labels, what they lost: what no label judges was refused when the line
+    began, or vouched for by name.
     """
-    if find_labelled(run) is None:
+    watch, options = work.watch, work.options
+    if state is not None and find_labelled(run) is None:
         with watch.stage("audit", "what each new record lost"):
             audit_losses(run, cleaned, executor)
             check_places(audit_places(run, trained, cleaned.plan), options.gate)
-        return
-    with watch.stage("audit", "the part's own records"):
-        findings = stages.audit(run, trained, cleaned, executor)
-    _pass_gate(options, run, trained, cleaned, findings, None)
+        return state
+    whose = "held-out records, once per line" if state is None else "the part's own records"
+    with watch.stage("audit", whose):
+        findings = work.stages.audit(run, trained, cleaned, executor)
+    # The release itself has no run: a state of its own is what `approve` and `purge` look for.
+    write_state(options.release.path, fresh_state(digest_options(options)))
+    judged = gate_stage(replace(run, options=options), cleaned, findings)
+    check_gated(judged)
+    if state is not None:
+        return state
+    work.ledger.keep(_audit_key(work.line), json.loads(json.dumps(judged)))
+    watch.judge(str(judged["gate"]["state"]))
+    # Method and guarantee stand in the header of the line itself.
+    header = describe_line(run, trained, judged | {"about": {}})
+    rows = cleaned.plan.arrays[0].chunk_rows
+    return IncrementalState(work.line.id, header, _describe_arrays(cleaned.plan), rows, ())
 
 
 def _check_drift(
-    run: Run, trained: Trained, before: _Before, partition: StoredPartition, executor: Executor
+    work: _Work, run: Run, trained: Trained, partition: StoredPartition, executor: Executor
 ) -> None:
-    key = f"reference-{before.line.id[:16]}"
+    key = f"reference-{work.line.id[:16]}"
     indicators = trained.reads == "attributes"
-    kept = before.ledger.recall(key)
+    kept = work.ledger.recall(key)
     if kept is None:
         fit = replace(run.training.keeping(run.split, "fit"), indicators=indicators)
         moments = ShardedCollection(fit, executor, "reference").reduce(summarise_features)
         kept = Reference.of(moments).encode()
-        before.ledger.keep(key, kept)
+        work.ledger.keep(key, kept)
     collection = replace(
         run.collection,
         desired=(),
@@ -336,30 +333,12 @@ def _check_drift(
     drift = measure_drift(
         Reference.decode(kept), moments, run.options.audit.level, sizes if indicators else ()
     )
-    before.ledger.keep(f"drift/{before.name(partition)}", vars(drift))
+    work.ledger.keep(f"drift/{work.name(partition)}", vars(drift))
     check_drift(drift, run.options.gate.drift_max, partition.name)
 
 
 def _audit_key(line: Line) -> str:
     return f"audit-{line.id[:16]}"
-
-
-def _pass_gate(
-    options: RunOptions,
-    run: Run,
-    trained: Trained,
-    cleaned: Cleaned,
-    findings: Mapping[str, Any],
-    before: _Before | None,
-) -> dict[str, Any]:
-    """Judge the line, or a further part of it, write the report, and stop at a closed gate."""
-    write_state(options.release.path, fresh_state(digest_options(options)))
-    judged = gate_stage(replace(run, options=options), cleaned, findings)
-    check_gated(judged)
-    if before is not None:
-        before.ledger.keep(_audit_key(before.line), json.loads(json.dumps(judged)))
-    # Method and guarantee stand in the header of the line itself.
-    return describe_line(run, trained, judged | {"about": {}})
 
 
 def _check_arrays(state: IncrementalState, plan: ReleasePlan, partition: StoredPartition) -> None:
@@ -395,10 +374,6 @@ def _describe_arrays(plan: ReleasePlan) -> tuple[dict[str, Any], ...]:
     )
 
 
-def _begin(line: Line, header: dict[str, Any], plan: ReleasePlan) -> IncrementalState:
-    return IncrementalState(line.id, header, _describe_arrays(plan), plan.arrays[0].chunk_rows, ())
-
-
 def _head_part(run: Run, trained: Trained, line: Line, cleaned: Cleaned) -> dict[str, Any]:
     """The header of a part: what it is a part of; no digest of its records."""
     return {
@@ -413,11 +388,11 @@ def _head_part(run: Run, trained: Trained, line: Line, cleaned: Cleaned) -> dict
     }
 
 
-def _describe_part(before: _Before, partition: StoredPartition, url: str) -> Part:
+def _describe_part(work: _Work, partition: StoredPartition, url: str) -> Part:
     header = read_header(url, "release")
     return Part(
-        before.name(partition),
-        before.ledger.mark_content(partition.content),
+        work.name(partition),
+        work.ledger.mark_content(partition.content),
         int(header["n_records"]),
         header["n_withheld"],
         digest_root(url),
