@@ -24,7 +24,6 @@ BAD = {
     "gate.exposed_max": ("1.5", "less than or equal to 1"),
     "gate.utility_loss_max": ("2", "less than or equal to 1"),
     "gate.linkage_max": ("-1", "greater than or equal to 0"),
-    "gate.regression_max": ("7", "less than or equal to 1"),
     "gate.must_find": ("0", "greater than 0"),
     "gate.require": ('["telepathy"]', "linkage"),
     "audit.decides": ('["luck"]', "accuracy"),

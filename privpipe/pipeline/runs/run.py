@@ -305,7 +305,6 @@ SHARED = (
     "decides",
     "level",
     "uninformative",
-    "max_seconds",
 )
 """Options of attacks that ``[audit]`` has by the same name."""
 

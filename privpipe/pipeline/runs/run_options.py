@@ -167,9 +167,6 @@ class AuditOptions(Section):
     """Confidential variables that the raw records do not tell. Of any other "safe" needs the raw
     records to tell more than chance to the same adversaries: of labels joined to the wrong
     records everything would be safe."""
-    max_seconds: Annotated[float | None, Field(gt=0)] = None
-    """Of one attack: an adversary that has not chosen its settings by then is unknown, and the gate
-    stays closed. None: no limit."""
     earlier: tuple[str, ...] = ()
     """Earlier releases of these records, or of some of them, paths or URLs: who holds them joins
     them with this one record by record, and the verdict counts what that tells. Those that the
@@ -268,9 +265,6 @@ class GateSection(Section):
     and the training records, in standard deviations; the upper limit counts. Not set: no limit."""
     previous: str | None = None
     """An earlier release of these variables to compare with, path or URL."""
-    regression_max: Limit = 0.05
-    """How much more than of the previous release an adversary may gain on any variable (upper
-    limits)."""
 
 
 if TYPE_CHECKING:

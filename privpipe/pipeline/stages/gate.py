@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import fsspec
-
 from privpipe.attacks.kinds.verdicts.judgement import SCORE_WORDS, is_of_release
 from privpipe.errors import GateError, GuaranteeError
 from privpipe.numerics.limits import Figure, say_lower, say_upper
@@ -25,8 +23,6 @@ from privpipe.pipeline.runs.run_options import GateSection
 from privpipe.pipeline.stages.gate_forecast import read_previous
 from privpipe.pipeline.stages.report_writing import write_report
 from privpipe.pipeline.stages.weaker_limits import list_weaker_limits
-from privpipe.store.access.location import join
-from privpipe.store.arrays.headers import companion_url
 from privpipe.store.keyring.account_chain import Kind, append_link
 from privpipe.store.releases.release import (
     ReleasePlan,
@@ -38,6 +34,10 @@ from privpipe.store.releases.release import (
 OPEN = ("passed", "approved", "not gated")
 """States of a gate through which a release may go."""
 
+
+REGRESSION = 0.05
+"""How much more an adversary may gain of a variable than of the release named as previous: upper
+limits of two samples, which are not equal even where the releases are alike."""
 
 CONSTANT = "The released features do not vary: all records are released alike."
 """They hide everything, and no verdict should praise them."""
@@ -179,7 +179,7 @@ def judge_findings(
         *(Complaint("difference", said) for said in findings.get("differences", ())),
     ]
     if previous is not None:
-        found += _judge_regression(findings, previous, section.regression_max)
+        found += _judge_regression(findings, previous)
     return found
 
 
@@ -344,7 +344,7 @@ def _judge_linkage(report: Mapping[str, Any], limit: float) -> Iterator[Complain
 
 
 def _judge_regression(
-    findings: Mapping[str, Any], previous: Mapping[str, Any], limit: float
+    findings: Mapping[str, Any], previous: Mapping[str, Any]
 ) -> Iterator[Complaint]:
     """Variables of which an adversary may gain more than of the previous release, by any score."""
     found, before = findings["adversaries"], previous["adversaries"]
@@ -357,14 +357,14 @@ def _judge_regression(
             score: Figure(gain, gain, gain).minus_share(old.get(score, math.nan))
             for score, gain in new.items()
         }
-        score = max(more, key=lambda one: more[one].over(limit), default="")
-        if not more.get(score, Figure.unknown("")).within(limit):
+        score = max(more, key=lambda one: more[one].over(REGRESSION), default="")
+        if not more.get(score, Figure.unknown("")).within(REGRESSION):
             by = f" by {SCORE_WORDS[score]}" if score in SCORE_WORDS else ""
             yield Complaint(
                 "regression",
                 f"Of {target!r} an adversary may gain {say_upper(new.get(score, math.nan))}{by}, "
                 f"of the previous release {say_lower(old.get(score, math.nan))}; allowed "
-                f"{limit:g} more.",
+                f"{REGRESSION:g} more.",
             )
 
 
@@ -387,8 +387,6 @@ def _read_gains(found: Mapping[str, Any], target: str, *, by_score: bool) -> dic
 def find_ways_out(findings: Mapping[str, Any], run: Run) -> str:
     """What would let this very release pass, as far as it was measured."""
     ways = ["Sanitise more strongly (another [method] or budget)"]
-    if passing := _find_compared(run):
-        ways[0] = f"Take what `privpipe compare` found to pass: {passing}"
     if telling := _find_telling(findings["adversaries"]):
         ways.insert(0, f"Release without {telling}, which leaks by itself")
         ways[1] = f"or {ways[1][0].lower()}{ways[1][1:]}"
@@ -401,21 +399,6 @@ def find_ways_out(findings: Mapping[str, Any], run: Run) -> str:
         "[gate] enforce = false publishes as not gated"
     )
     return ", ".join(ways) + "."
-
-
-def _find_compared(run: Run) -> str:
-    """Methods that a comparison of this very collection found to pass these limits."""
-    url = join(companion_url(run.release_url, "compare"), "compare.json")
-    try:
-        with fsspec.open(url, encoding="utf-8", mode="rt") as file:
-            comparison = json.load(file)
-        asked = run.options.gate.model_dump(mode="json", exclude={"previous"})
-        if comparison["source"] != run.collection.digest or comparison["limits"] != asked:
-            return ""
-        passing = [one["label"] for one in comparison["entries"] if one.get("would_pass")]
-    except (OSError, ValueError, KeyError, TypeError):  # none was made, or it is damaged
-        return ""
-    return ", ".join(map(str, passing))
 
 
 def _find_telling(found: Mapping[str, Any]) -> str:

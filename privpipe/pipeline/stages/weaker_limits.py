@@ -19,7 +19,6 @@ LARGER = {
         "must_find",
         "linkage_max",
         "drift_max",
-        "regression_max",
     ),
 }
 """Keys of which a larger number, or none, asks less: more is allowed."""

@@ -45,6 +45,10 @@ DRIFT = 0.1
 """Advantage at telling the release from the judged records above which drift is a warning."""
 
 
+UTILITY = "utility"
+"""Name of the report on wanted variables, beside those of kinds of attack."""
+
+
 def attack_release(
     run: Run, trained: Trained, plan: ReleasePlan, executor: Executor
 ) -> dict[str, Any]:
@@ -68,13 +72,13 @@ def attack_release(
         draw_missing(executor, sources.list_drawings(options))
     if not sources.is_released(sources.judged):
         drawn |= {"model_url": sources.model_url, "model_digest": sources.model_digest}
-    attacks = _attack_kinds(run, executor, sources)
+    attacks, utility = _measure_reports(run, executor, sources)
     adversaries = _attack(run, executor, sources.judged, drawn, earlier)
     return {
         "adversaries": adversaries,
         "proof": _state_proof(target, theorem, adversaries),
         "attacks": attacks,
-        "utility": _measure_utility(run, executor, sources),
+        "utility": utility,
         "warnings": [
             *tell_drift(attacks),
             *earlier.warnings,
@@ -224,58 +228,49 @@ def tell_drift(attacks: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _attack_kinds(run: Run, executor: Executor, sources: KindSources) -> dict[str, Any]:
-    """Every kind of attack beside inference that the release allows; a failure is unknown."""
+def _measure_reports(
+    run: Run, executor: Executor, sources: KindSources
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Every kind of attack beside inference, and how well wanted variables are predicted.
+
+    A failure is unknown, with its code.
+    """
+    if not run.options.audit.adversaries:
+        return {}, {}
     options = find_attack_options(run.options, run.attempt).without_limits()
-    tasks = [
-        (kind, (sources, kind, options, run.checkpoints))
-        for kind in (list_kinds(sources) if run.options.audit.adversaries else ())
-    ]
-    found: dict[str, Any] = {}
-    for kind, answer in executor.map_tasks(attack_kind_once, tasks, prefix="attack"):
-        failed = isinstance(answer, PrivpipeError)
-        found[kind] = (
-            {"status": "unknown", "reason": answer.code}
-            if failed
-            else {"status": "measured", "report": json.loads(answer)}
-        )
-    return {kind: found[kind] for kind, _ in tasks}
+    wanted = run.training.desired
+    names = [*list_kinds(sources), *([UTILITY] if wanted else ())]
+    tasks = [(name, (sources, name, options, run.checkpoints)) for name in names]
+    found = dict(executor.map_tasks(report_once, tasks, prefix="attack"))
+    utility: dict[str, Any] = {}
+    if wanted:
+        answer = found.pop(UTILITY)
+        if isinstance(answer, PrivpipeError):
+            utility = {name: {"reason": answer.code} for name in wanted}
+        else:
+            utility = {one.pop("target"): one for one in json.loads(answer)}
+    attacks = {
+        name: {"status": "unknown", "reason": found[name].code}
+        if isinstance(found[name], PrivpipeError)
+        else {"status": "measured", "report": json.loads(found[name])}
+        for name in names
+        if name in found
+    }
+    return attacks, utility
 
 
-def _measure_utility(run: Run, executor: Executor, sources: KindSources) -> dict[str, Any]:
-    """How well each wanted variable is predicted from raw and from released records."""
-    if not run.training.desired or not run.options.audit.adversaries:
-        return {}
-    options = find_attack_options(run.options, run.attempt).without_limits()
-    tasks = [("utility", (sources, options, run.checkpoints))]
-    [(_, found)] = executor.map_tasks(measure_utility_once, tasks, prefix="attack")
-    if isinstance(found, PrivpipeError):
-        return {name: {"reason": found.code} for name in run.training.desired}
-    listed = json.loads(found)
-    return {one.pop("target"): one for one in listed}
-
-
-def measure_utility_once(
-    sources: KindSources, options: AttackOptions, checkpoints: Checkpoints | None
+def report_once(
+    sources: KindSources, name: str, options: AttackOptions, checkpoints: Checkpoints | None
 ) -> str:
-    """Worker side: measure what is kept, unless an earlier run checkpointed it."""
-    known = checkpoints and checkpoints.about(sources, options, "utility")
+    """Worker side: the report of that name, unless an earlier run checkpointed it."""
+    known = checkpoints and checkpoints.about(sources, options, name)
     if known is not None and (kept := known.read("report")) is not None:
         return str(kept)
-    report = json.dumps(measure_kept_utility(sources, options))
-    if known is not None:
-        known.write("report", report)
-    return report
-
-
-def attack_kind_once(
-    sources: KindSources, kind: str, options: AttackOptions, checkpoints: Checkpoints | None
-) -> str:
-    """Worker side: run a kind of attack, unless an earlier run checkpointed its report."""
-    known = checkpoints and checkpoints.about(sources, options, kind)
-    if known is not None and (kept := known.read("report")) is not None:
-        return str(kept)
-    report = attack_kind(sources, kind, options)
+    report = (
+        json.dumps(measure_kept_utility(sources, options))
+        if name == UTILITY
+        else attack_kind(sources, name, options)
+    )
     if known is not None:
         known.write("report", report)
     return report
