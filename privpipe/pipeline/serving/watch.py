@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
@@ -139,6 +140,17 @@ class Watch:
             tell_prefect(update_progress_artifact, self._artifact, 100.0 * self._bar.share)
 
 
+NOTHING_DONE: dict[str, Any] = {
+    "done": 0.0,
+    "total": 0.0,
+    "per_second": 0.0,
+    "seconds_left": 0.0,
+    "chunks_done": 0,
+    "chunks_total": 0,
+}
+"""Of a `Progress` where work begins."""
+
+
 class ProgressKeeper:
     """Adds up events; a listener of executors.
 
@@ -167,10 +179,7 @@ class ProgressKeeper:
     def reach(self, stage: str, run: str | None = None) -> None:
         """A stage begins."""
         stage = stage if stage in STAGES else "other"
-        self.now = replace(
-            self.now, stage=stage, done=0.0, total=0.0, per_second=0.0, seconds_left=0.0
-        )
-        self.now = replace(self.now, chunks_done=0, chunks_total=0, run=run or self.now.run)
+        self.now = replace(self.now, **NOTHING_DONE, stage=stage, run=run or self.now.run)
         self._work = ""
 
     def judge(self, gate: str) -> None:
@@ -179,16 +188,16 @@ class ProgressKeeper:
 
     def _begin(self, event: Event, numbers: Mapping[str, float]) -> None:
         self._work, self._begun, self._known = event.work, self._clock(), 0.0
+        stage, chunks = find_stage(event.work), event.amount if event.unit == "chunks" else 0
+        changed: dict[str, Any] = NOTHING_DONE | {
+            "total": event.amount,
+            "chunks_total": int(numbers.get("chunks", chunks)),
+        }
         self.now = replace(
             self.now,
-            stage=find_stage(event.work) if find_stage(event.work) != "other" else self.now.stage,
-            done=0.0,
-            total=event.amount,
+            **changed,
+            stage=self.now.stage if stage == "other" else stage,
             unit=event.unit if event.unit in UNITS else "records",
-            chunks_done=0,
-            chunks_total=int(numbers.get("chunks", event.amount if event.unit == "chunks" else 0)),
-            per_second=0.0,
-            seconds_left=0.0,
         )
 
     def _advance(self, event: Event, numbers: Mapping[str, float]) -> None:

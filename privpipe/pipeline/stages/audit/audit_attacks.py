@@ -33,7 +33,11 @@ from privpipe.errors import InputError, MemoryBudgetError, PrivpipeError, StoreE
 from privpipe.numerics.limits import say_limits
 from privpipe.pipeline.runs.earlier import Earlier, find_earlier
 from privpipe.pipeline.runs.run import Run, Trained, find_attack_options, find_training
-from privpipe.pipeline.stages.audit.judged_records import find_labelled, list_unjudged
+from privpipe.pipeline.stages.audit.judged_records import (
+    find_labelled,
+    list_unjudged,
+    pair_released,
+)
 from privpipe.records.holdout import Part
 from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.keys import list_keys
@@ -119,15 +123,15 @@ def find_sources(run: Run, trained: Trained, plan: ReleasePlan, earlier: Earlier
         found = replace(run.training.keeping(run.split, part), indicators=indicators)
         if published.order or published.withholds:  # who is withheld or imputed tells, too
             found = replace(found, only_finite=False)
-        return _pair(found, plan) if run.trains_on_itself else found
+        return pair_released(found, plan) if run.trains_on_itself else found
 
     judged, fresh, release = find("held_out" if held_out else "all"), None, None
     mine = replace(run.collection, indicators=indicators, only_finite=False)
     if (labelled := find_labelled(run)) is not None:
         fresh = judged
-        judged = _pair(replace(labelled, indicators=indicators, only_finite=False), plan)
+        judged = pair_released(replace(labelled, indicators=indicators, only_finite=False), plan)
     elif not run.trains_on_itself:
-        release = _pair(mine, plan)
+        release = pair_released(mine, plan)
     return KindSources(
         judged=judged,
         learned=find("fit") if held_out and _learned_here(run) else None,
@@ -154,16 +158,6 @@ def plan_samples(run: Run, trained: Trained, plan: ReleasePlan) -> tuple[Drawing
 def _learned_here(run: Run) -> bool:
     """Whether the model was learned from these records, so that it is known whom it saw."""
     return find_training(run) == run.training.digest
-
-
-def _pair(collection: Collection, plan: ReleasePlan) -> Collection:
-    """The records with what the release that is being written holds of them."""
-    return replace(
-        collection,
-        released_url=plan.data_url,
-        released_run=plan.run,
-        released_basis=plan.basis,
-    )
 
 
 def describe_published(run: Run, found: Earlier) -> tuple[Published, list[LeftOut]]:

@@ -51,7 +51,12 @@ from privpipe.numerics.regression.labels import name_targets
 from privpipe.numerics.regression.moments import CoMoments
 from privpipe.pipeline.runs.earlier import find_named_surrogates
 from privpipe.pipeline.runs.run import Run, Trained, find_attack_options
-from privpipe.pipeline.stages.audit.audit_surrogate import draw_sides, gather_shard
+from privpipe.pipeline.stages.audit.audit_surrogate import (
+    NOT_COMPARED,
+    draw_sides,
+    gather_shard,
+    say_nothing,
+)
 from privpipe.protocols import FloatArray
 from privpipe.records.holdout import Part
 from privpipe.store.arrays.blocks import read_block
@@ -103,7 +108,7 @@ def audit_masking(
     attacks: dict[str, Any] = {}
     controls: dict[str, Any] = {}
     utility: dict[str, Any] | None = None
-    found: dict[str, Any] = _say_nothing("no record was held out")
+    found: dict[str, Any] = say_nothing("no record was held out")
     if run.options.audit.holdout > 0:
         fitted, held_out = (_keep(run, part) for part in ("fit", "held_out"))
         as_made, as_read = (
@@ -115,22 +120,21 @@ def audit_masking(
         )
         gram = _expand(made, trained.n_features_out - 1)
         mine, theirs = draw_sides(run, (fitted, held_out), executor)
-        job = (mine, theirs, plan, gram, as_made, find_named_surrogates(run))
-        attacks, controls = _attack(job, executor, options)
+        earlier = find_named_surrogates(run)
+        job = (mine, theirs, plan, gram, as_made, earlier, share_level(options))
+        [(_, answer)] = executor.map_tasks(attack_surrogates, [("all", job)], prefix="attack")
+        if isinstance(answer, PrivpipeError):
+            raise answer
+        attacks, controls = answer
         masked = learn(_sum_released(plan, trained), trained.n_features_out)
         utility = _measure_utility(trained, masked, read, held_out, executor, options, as_read)
         if utility is not None and run.options.audit.coefficients:
             utility["coefficients"] = _list_coefficients(trained, masked, read, fitted)
         found = _attack_variables(run, held_out, masked, executor, options, as_read)
-    return {
+    return NOT_COMPARED | {
         "basis": "A surrogate release: its records are nobody's. Confidential variables are "
         "guessed from what models fitted to the surrogates answer for held-out raw records.",
         "n_records": 0 if utility is None else int(utility["n_records"]),
-        "n_groups": None,
-        "privacy": {},
-        "desired": {},
-        "confidential": {},
-        "e_utility": None,
         "membership": attacks.get("membership"),
         "surrogate": {
             "attacks": attacks,
@@ -145,10 +149,6 @@ def audit_masking(
     }
 
 
-def _say_nothing(reason: str, verdict: str = "unknown") -> dict[str, Any]:
-    return {"verdict": verdict, "reason": reason, "decisions": []}
-
-
 def _attack_variables(
     run: Run,
     held_out: Collection,
@@ -159,12 +159,10 @@ def _attack_variables(
 ) -> dict[str, Any]:
     """Every adversary on what models fitted to surrogates answer for held-out raw records."""
     if not held_out.confidential:
-        return _say_nothing(
-            "no variable is named as confidential, so that none was judged",
-            "safe",
-        )
+        why = "no variable is named as confidential, so that none was judged"
+        return say_nothing(why, "safe")
     if not run.options.audit.adversaries:
-        return _say_nothing("no adversary was asked for")
+        return say_nothing("no adversary was asked for")
     place = (run.sample_url, make_sample_key(run.sample_url))
     try:
         report = distribute_attacks(
@@ -175,7 +173,7 @@ def _attack_variables(
             power=True,
         )
     except (InputError, MemoryBudgetError) as error:
-        return _say_nothing(str(error))
+        return say_nothing(str(error))
     found: dict[str, Any] = json.loads(report.to_json())
     return found
 
@@ -218,29 +216,6 @@ def _expand(moments: CoMoments, n_features: int) -> FloatArray:
     whole = np.insert(np.insert(whole, n_features, sums, axis=0), n_features, 0.0, axis=1)
     whole[:, n_features] = np.insert(sums, n_features, moments.count)
     return whole
-
-
-Job = tuple[
-    Drawing,
-    Drawing,
-    ReleasePlan,
-    FloatArray,
-    CompleteRecords,
-    tuple[EarlierSurrogates, ...],
-]
-"""Both sides, the release, sums of products of the model's records, and earlier releases."""
-
-
-def _attack(
-    job: Job, executor: Executor, options: AttackOptions
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Every attack on single records that needs no more than both sides, and its control."""
-    task = ("surrogates", (*job, share_level(options)))
-    [(_, found)] = executor.map_tasks(attack_surrogates, [task], prefix="attack")
-    if isinstance(found, PrivpipeError):
-        raise found
-    attacks, controls = found
-    return attacks, controls
 
 
 def attack_surrogates(

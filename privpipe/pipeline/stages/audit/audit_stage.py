@@ -27,7 +27,7 @@ from privpipe.pipeline.stages.audit.audit_masking import audit_masking
 from privpipe.pipeline.stages.audit.audit_neighbours import audit_neighbours
 from privpipe.pipeline.stages.audit.audit_places import audit_places, is_constant
 from privpipe.pipeline.stages.audit.audit_surrogate import audit_surrogate
-from privpipe.pipeline.stages.audit.judged_records import describe_basis, find_test
+from privpipe.pipeline.stages.audit.judged_records import describe_basis, find_test, pair_released
 from privpipe.pipeline.stages.report_writing import describe_run
 from privpipe.protocols import Shards
 from privpipe.records.holdout import Part, PartCount, Split
@@ -160,17 +160,9 @@ def _ask_utility(
     run: Run, plan: ReleasePlan, promise: UtilityPromise, executor: Executor
 ) -> Question:
     """What every released record lost."""
-    collection = replace(
-        run.collection,
-        desired=(),
-        confidential=(),
-        weights=None,
-        only_finite=False,
-        released_url=plan.data_url,
-        released_run=plan.run,
-        released_basis=plan.basis,
-    )
-    shards = ShardedCollection(collection, executor, "audit_utility", run.checkpoints)
+    bare = replace(run.collection, desired=(), confidential=(), weights=None, only_finite=False)
+    paired = pair_released(bare, plan)
+    shards = ShardedCollection(paired, executor, "audit_utility", run.checkpoints)
     return Question(shards, partial(measure_losses, promise=promise))
 
 
@@ -229,13 +221,7 @@ def _released(
         shards = replace(shards, collection=replace(mine, only_finite=run.training.only_finite))
     elif not run.trains_on_itself:
         return CleanedShards(shards, run.stored_model_url, trained.model_digest)
-    paired = replace(
-        shards.collection,
-        released_url=plan.data_url,
-        released_run=plan.run,
-        released_basis=plan.basis,
-    )
-    return replace(shards, collection=paired)
+    return replace(shards, collection=pair_released(shards.collection, plan))
 
 
 def _count_judged(run: Run, held_out: bool) -> PartCount:

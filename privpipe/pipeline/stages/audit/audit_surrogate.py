@@ -33,6 +33,15 @@ from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.collections.collection import Collection
 from privpipe.store.releases.release import ReleasePlan
 
+NOT_COMPARED: dict[str, Any] = {
+    "n_groups": None,
+    "privacy": {},
+    "desired": {},
+    "confidential": {},
+    "e_utility": None,
+}
+"""Findings of single variables: no released record belongs to a raw one."""
+
 
 def audit_surrogate(run: Run, plan: ReleasePlan, executor: Executor) -> dict[str, Any]:
     """Attack the membership of the records that the surrogate was made from.
@@ -59,16 +68,11 @@ def audit_surrogate(run: Run, plan: ReleasePlan, executor: Executor) -> dict[str
         found = InputError("No record was held out.", remedy="Set [audit] holdout.")
     attacked = not isinstance(found, PrivpipeError)
     n_judged = found["n_members"] + found["n_others"] if attacked else 0
-    return {
+    return NOT_COMPARED | {
         "basis": "A surrogate release: its records are nobody's.",
         "n_records": n_judged,
-        "n_groups": None,
-        "privacy": {},
-        "desired": {},
-        "confidential": {},
-        "e_utility": None,
         "membership": found if attacked else None,
-        "adversaries": _judge(found, options) if attacked else _fail(str(found)),
+        "adversaries": _judge(found, options) if attacked else say_nothing(str(found)),
     }
 
 
@@ -116,10 +120,10 @@ def _judge(found: dict[str, Any], options: AttackOptions) -> dict[str, Any]:
     most = found["true_positive"]["upper"] - found["false_positive"]["lower"]
     told = f"membership is told with an advantage of {least:.3f} to {most:.3f}"
     if least > options.max_advantage:
-        reason = f"{told}; {options.max_advantage:g} is allowed."
-        return {"verdict": "leaks", "reason": reason, "decisions": []}
-    return _fail(f"{told}; what the release tells of confidential variables is not judged.")
+        return say_nothing(f"{told}; {options.max_advantage:g} is allowed.", "leaks")
+    return say_nothing(f"{told}; what the release tells of confidential variables is not judged.")
 
 
-def _fail(reason: str) -> dict[str, Any]:
-    return {"verdict": "unknown", "reason": reason, "decisions": []}
+def say_nothing(reason: str, verdict: str = "unknown") -> dict[str, Any]:
+    """Findings of adversaries, where none decides."""
+    return {"verdict": verdict, "reason": reason, "decisions": []}

@@ -14,6 +14,7 @@ from privpipe.attacks.adversaries.evidence import LeftOut
 from privpipe.pipeline.runs.run import Run, find_training
 from privpipe.records.holdout import Split, make_split
 from privpipe.store.collections.collection import Collection
+from privpipe.store.releases.release import ReleasePlan
 
 
 def find_labelled(run: Run) -> Collection | None:
@@ -115,3 +116,13 @@ def _has(run: Run, names: tuple[str, ...], *, alike: bool = False) -> bool:
         if alike and mine[name].categories != theirs:
             return False
     return True
+
+
+def pair_released(collection: Collection, plan: ReleasePlan) -> Collection:
+    """The records with what the release that is being written holds of them."""
+    return replace(
+        collection,
+        released_url=plan.data_url,
+        released_run=plan.run,
+        released_basis=plan.basis,
+    )
