@@ -164,7 +164,7 @@ def measure_house(house: list[Module]) -> list[Measure]:
 
 def measure_options() -> list[Measure]:
     """Names that a user may set, each counted once, and what a method's row holds."""
-    from privpipe.pipeline.runs.configuration.run_options import RunOptions
+    from privpipe.pipeline.runs.run_options import RunOptions
     from privpipe.protocols import Method
     from privpipe.sanitizers import METHODS
 

@@ -15,7 +15,7 @@ import privpipe
 from privpipe.command.app import app
 from privpipe.command.explain_command import EXIT_CODES
 from privpipe.flows.demo import CONFIGURATION
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.weaker_limits import list_weaker_limits
 from privpipe.report.audit_text import name_verdict, say_weaker
 from privpipe.sanitizers import METHODS

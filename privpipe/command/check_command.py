@@ -7,16 +7,14 @@ from typing import Any
 
 from privpipe.capabilities import Forecast
 from privpipe.command.ingest_command import describe
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.lasting import list_fleeting
 from privpipe.pipeline.runs.run import Run, say_changed_code
+from privpipe.pipeline.runs.subject_limit import count_subjects
 from privpipe.pipeline.runs.trusted_code import list_unrun
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.pipeline.stages.gate_check import GateNeeds
-from privpipe.pipeline.stages.label_check import LabelFindings
-from privpipe.pipeline.stages.round_plan import plan_rounds
-from privpipe.pipeline.stages.sample_check import SampleFindings, check_sample
-from privpipe.pipeline.stages.subject_limit import count_subjects
+from privpipe.pipeline.stages.forecast import SampleFindings, check_sample
+from privpipe.pipeline.stages.gate_forecast import GateNeeds
 from privpipe.report.audit_text import say_unknown
 from privpipe.report.console import say, tabulate
 from privpipe.store.access.holding.workspace import read_state
@@ -29,13 +27,8 @@ def check_command(config: str, *, as_json: bool) -> dict[str, Any]:
     run = check_stage(read_options(config))
     found = check_sample(run)
     meaning, subjects = found.meaning, count_subjects(run)
-    groups, rounds = found.groups, plan_rounds(run)
     if not as_json:
         _show(run, found)
-        if groups is not None:
-            say(f"groups     {groups.describe()}")
-        if rounds is not None:
-            say(f"rounds     {rounds.describe()}")
         if subjects is not None:
             say(f"subjects   {subjects.describe()}")
         say("Everything that can be known without reading all records is in order.")
@@ -47,16 +40,7 @@ def check_command(config: str, *, as_json: bool) -> dict[str, Any]:
         "unknown_categories": dict(run.collection.unknown_categories),
         "constant_features": list(found.constant),
         "left_out": list_left_out(run),
-        "labels": _describe_labels(found.labels),
         "gate": _describe_gate(found.gate),
-        "groups": None
-        if groups is None
-        else {
-            "variable": groups.name,
-            "n_groups": groups.n_groups,
-            "gate": _describe_gate(groups.gate),
-        },
-        "rounds": None if rounds is None else asdict(rounds),
         "profiles": None,  # what readers of other methods' answers find
         **_tell(found.forecast),
         "subjects": None if subjects is None else asdict(subjects),
@@ -115,10 +99,6 @@ def _show(run: Run, found: SampleFindings) -> None:
         )
     if found.dependence:
         say(f"features   {found.dependence}")
-    if labels := found.labels.describe():
-        say(f"labels     {labels}")
-    for copy in found.labels.copies:
-        say(f"tasks      {copy.describe()}")
     for sentence in list_unrun(run.options):
         say(f"code       {sentence}")
     known = read_state(run.release_url)
@@ -137,19 +117,6 @@ def _show(run: Run, found: SampleFindings) -> None:
     left_out = list_left_out(run)
     if left_out:
         say(f"left out   {', '.join(left_out)}: variables are released where include names them.")
-
-
-def _describe_labels(found: LabelFindings) -> dict[str, Any]:
-    """Who lacks what, and which kept variables tell a confidential one."""
-    return {
-        "n_read": found.n_read,
-        "n_records": found.n_records,
-        "variables": [asdict(one) for one in found.variables],
-        "not_learned_from": [
-            {"needs": names, "n_records": n_lacking} for names, n_lacking in found.left_out
-        ],
-        "copies": [asdict(one) for one in found.copies],
-    }
 
 
 def _describe_gate(needs: GateNeeds | None) -> dict[str, Any] | None:

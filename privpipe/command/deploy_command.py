@@ -27,11 +27,11 @@ def deploy_command(path: str) -> dict[str, Any]:
         If the server does not take them.
     """
     prepare_prefect()
-    from privpipe.pipeline.serving.scheduling.deployment_file import (
+    from privpipe.pipeline.serving.deployment_file import (
         read_automations,
         read_deployments,
     )
-    from privpipe.pipeline.serving.scheduling.server_address import check_server
+    from privpipe.pipeline.serving.server_address import check_server
 
     deployments = read_deployments(path)
     beside = Path(path).with_name("automations.yaml")

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run import Run
+from privpipe.pipeline.runs.subject_limit import count_subjects
 from privpipe.pipeline.runs.trusted_code import list_unrun
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.pipeline.stages.preview import forecast_run
-from privpipe.pipeline.stages.subject_limit import count_subjects
+from privpipe.pipeline.stages.forecast import forecast_run
 from privpipe.records.chunks import ChunkPlan, predict_chunk_memory
 from privpipe.report.console import say
 from privpipe.store.access.location import shown

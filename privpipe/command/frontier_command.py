@@ -18,11 +18,10 @@ from privpipe.flows.frontier import (
     plot_frontier,
 )
 from privpipe.numerics.limits import fix_limits
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run import cluster_options
 from privpipe.pipeline.runs.trusted_code import confirm_code
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.pipeline.stages.label_check import count_labels
 from privpipe.pipeline.steps import Steps, follow_steps
 from privpipe.report.console import say, say_raw
 from privpipe.store.access.text import write_file
@@ -48,10 +47,6 @@ def frontier_command(
         _numbers(tradeoffs, "--tradeoffs"),
         ADVERSARIES,
     )
-    labels = count_labels(checked)
-    for sentence in (labels.describe() * labels.lacks, *(c.describe() for c in labels.copies)):
-        if sentence:
-            say(sentence, stderr=True)
     folder = find_frontier_folder(options)
     models = folder / "models"
     models.mkdir(exist_ok=True, mode=0o700)

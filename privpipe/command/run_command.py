@@ -14,7 +14,7 @@ from privpipe.store.arrays.headers import companion_url, exists
 def run_command(
     config: str, until: str = "publish", time: str = "", since: str = ""
 ) -> dict[str, Any]:
-    """Check the file, then run the flow with an in-process Prefect unless a server is set.
+    """Read and check once, then run the flow with an in-process Prefect unless a server is set.
 
     Parameters
     ----------
@@ -32,14 +32,14 @@ def run_command(
     """
     prepare_prefect()
     # Whatever the metadata says is reported in a moment, before Prefect and a cluster start.
-    from privpipe.flows.increments.line import check_growing
-    from privpipe.flows.increments.scope import Scope
-    from privpipe.pipeline.runs.configuration.configuration_file import read_options
+    from privpipe.pipeline.runs.configuration_file import read_options
+    from privpipe.pipeline.runs.logical_time import read_time
     from privpipe.pipeline.runs.results import read_results, write_failure
+    from privpipe.pipeline.runs.run import Run
     from privpipe.pipeline.runs.trusted_code import confirm_code
-    from privpipe.pipeline.serving.scheduling.logical_time import read_time
     from privpipe.pipeline.stages.check import check_stage
-    from privpipe.pipeline.stages.sample_check import check_sample
+    from privpipe.pipeline.stages.forecast import check_sample
+    from privpipe.pipeline.stages.increment_check import Scope, check_growing
     from privpipe.store.access.holding.workspace import read_state
 
     logical_time = read_time(time) if time else None
@@ -47,6 +47,7 @@ def run_command(
     scope = Scope(begin, logical_time)
     options = read_options(config, logical_time)
     confirm_code(options)
+    checked: Run | None = None
     try:
         if options.release.incremental:
             check_growing(options)
@@ -55,24 +56,18 @@ def run_command(
             if read_state(options.release.path) is None and not exists(options.release.path):
                 # A first run: what a few chunks tell ends it now, not after the cluster started.
                 found = check_sample(checked)
-                if found.labels.lacks:
-                    say(f"labels   {found.labels.describe()}", stderr=True)
-                for copy in found.labels.copies:
-                    say(f"tasks    {copy.describe()}", stderr=True)
                 if found.dependence:
                     say(f"features {found.dependence}", stderr=True)
                 if found.warning:
                     say(f"gate     {found.warning}", stderr=True)
-                if found.groups is not None and not found.groups.is_enough:
-                    say(f"groups   {found.groups.describe()}", stderr=True)
     except Exception as error:
         write_failure(options.release.path, None, error)
         raise
-    from privpipe.flows.release_flow import run_pipeline
+    from privpipe.flows.release_flow import handing_over, run_pipeline
     from privpipe.pipeline.serving.prefect_server import own_server
 
     try:
-        with blaming_prefect(), own_server():
+        with blaming_prefect(), own_server(), handing_over(options, checked):
             run_pipeline(config, until, scope.until, scope.since)
     except GateError:
         page = f"{shown(companion_url(options.release.path, 'report'))}/report.html"
@@ -90,7 +85,7 @@ def resume_command(config: str) -> dict[str, Any]:
         If there is none.
     """
     from privpipe.errors import OptionError
-    from privpipe.pipeline.runs.configuration.configuration_file import read_options
+    from privpipe.pipeline.runs.configuration_file import read_options
     from privpipe.store.access.holding.workspace import read_state
     from privpipe.store.access.location import shown
 

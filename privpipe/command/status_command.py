@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from privpipe.pipeline.runs.approval import approve_release
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.stages.clean import read_progress
 from privpipe.report.console import say
 from privpipe.store.access.generation_log import newest_kind

@@ -10,7 +10,7 @@ from typing import Any
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.errors import OptionError
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run import Run, digest_options
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.protocols import RecordMap

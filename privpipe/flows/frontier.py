@@ -30,8 +30,8 @@ from privpipe.cluster.passes.judging.evidence_sample import sample_evidence
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.cluster.passes.sample_drawing import Published
 from privpipe.errors import InputError, OptionError, PrivpipeError
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
 from privpipe.pipeline.runs.run import digest_options, find_attack_options
+from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.steps import expect_steps, step
 from privpipe.protocols import RecordMap

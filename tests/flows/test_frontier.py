@@ -90,7 +90,7 @@ def test_frontier__goes_on_and_says_what_every_filter_keeps_and_hides(
         assert "activity" in point["private"]
 
 
-@pytest.mark.parametrize("other", ["level = 0.9", "n_replicates = 60", 'decides = ["accuracy"]'])
+@pytest.mark.parametrize("other", ["level = 0.9", "max_records = 60", 'decides = ["accuracy"]'])
 def test_frontier__counts_only_steps_that_these_settings_use(
     other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,7 +12,7 @@ from privpipe.errors import OptionError
 from privpipe.flows.comparison import plan_entries
 from privpipe.flows.frontier import Point, _learn
 from privpipe.flows.release_flow import run_pipeline
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run import digest_options
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.records.memory import Records

@@ -13,7 +13,7 @@ import privpipe.flows.comparison
 from privpipe.attacks.kinds import inference
 from privpipe.errors import OptionError, RankError
 from privpipe.flows.comparison import compare_collection
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.serving.watch import Watch
 from privpipe.report.console import PlainConsole
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records

@@ -28,13 +28,13 @@ from privpipe.command.export_command import export_command
 from privpipe.command.keys_command import forget_key_command
 from privpipe.command.status_command import approve_command, purge_command
 from privpipe.flows.demo import N_ORIGINALS, load_scans, prepare_demo
-from privpipe.flows.increments.scope import Scope
-from privpipe.flows.increments.withdraw import withdraw_partition
-from privpipe.pipeline.erasure.erase import ErasureOptions, erase_records
+from privpipe.pipeline.operations.erase import ErasureOptions, erase_records
+from privpipe.pipeline.operations.withdraw import withdraw_partition
 from privpipe.pipeline.runs.approval import write_case
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.configuration_file import read_options
+from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.serving.watch import Watch
+from privpipe.pipeline.stages.increment_check import Scope
 from privpipe.report.console import PlainConsole
 from privpipe.store.access import mounts
 from privpipe.store.arrays import blocks

@@ -76,8 +76,8 @@ WORST = 0
 RIVALS = ("again", "purge", "status")
 CLOCKS = (
     "privpipe.pipeline.runs.run",
-    "privpipe.flows.increments.increment",
-    "privpipe.flows.increments.withdraw",
+    "privpipe.flows.increment_flow",
+    "privpipe.pipeline.operations.withdraw",
     "privpipe.store.keyring.account",
     "privpipe.store.keyring.account_chain",
     "privpipe.store.keyring.keys",

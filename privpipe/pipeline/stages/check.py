@@ -12,7 +12,7 @@ from privpipe.cluster.passes.sample_drawing import GROUP_SLACK
 from privpipe.cluster.workers.connection import check_address
 from privpipe.cluster.workers.dashboard import check_dashboard
 from privpipe.errors import GuaranteeError, InputError, OptionError, StoreError
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.earlier import find_earlier
 from privpipe.pipeline.runs.lasting import check_lasting
 from privpipe.pipeline.runs.resume import is_published
 from privpipe.pipeline.runs.run import (
@@ -24,11 +24,10 @@ from privpipe.pipeline.runs.run import (
     make_run_id,
     now,
 )
-from privpipe.pipeline.stages.budget import MOST_CHUNKS, find_constants
-from privpipe.pipeline.stages.earlier import find_earlier
-from privpipe.pipeline.stages.gate_check import check_gate
-from privpipe.pipeline.stages.spend import check_limit
-from privpipe.pipeline.stages.subject_limit import check_subjects
+from privpipe.pipeline.runs.run_options import RunOptions
+from privpipe.pipeline.runs.spend import check_limit
+from privpipe.pipeline.runs.subject_limit import check_subjects
+from privpipe.pipeline.stages.gate_forecast import check_gate
 from privpipe.protocols import Method, Role
 from privpipe.records.holdout import make_split
 from privpipe.records.schema import CollectionSchema
@@ -190,27 +189,7 @@ def _roles(options: RunOptions) -> dict[Role, tuple[str, ...]]:
     }
 
 
-def check_variation(run: Run) -> tuple[list[str], list[str]]:
-    """Read a few chunks and refuse variables of one value, which nothing can be learned from.
-
-    Returns
-    -------
-    features, variables
-        Names of those that do not vary in the chunks read. Where these are not all chunks, a
-        variable may vary elsewhere, and is only named.
-
-    Raises
-    ------
-    InputError
-        If a desired or confidential variable does not vary in any record.
-    """
-    features, variables = find_constants(run.training)
-    if variables and run.training.plan.n_chunks <= MOST_CHUNKS:
-        raise _constant(variables)
-    return features, variables
-
-
-def _constant(names: Sequence[str]) -> InputError:
+def refuse_constant(names: Sequence[str]) -> InputError:
     return InputError(
         f"{', '.join(map(repr, names))} has one and the same value, or none, in every training "
         "record: nothing can be learned of it.",
@@ -274,7 +253,7 @@ def _check_kinds(training: Collection) -> None:
         )
     alone = [c.name for c in columns if c.n_categories is not None and c.n_categories < 2]
     if alone:
-        raise _constant(alone)
+        raise refuse_constant(alone)
 
 
 def _check_include(options: RunOptions, schema: CollectionSchema) -> None:
