@@ -76,16 +76,16 @@ def test_root__follows_every_generation(world: World, name: str, place: str) -> 
 
 
 @pytest.mark.slow
-def test_part__that_was_shown_before_a_kill_is_found_and_noted(name: str = "run-more") -> None:
+def test_part__that_was_shown_before_a_kill_is_found_and_noted() -> None:
     """Killed at each change from a part's own to the generation that names it."""
     with open_simulator() as simulator:
-        changes = simulator.know(name).changes
+        changes = simulator.know("run-more").changes
         shown = [n for n, one in enumerate(changes) if one.kind == "move" and len(one.name) == 32]
         assert shown
         for place in sorted({m for n in shown for m in range(n, n + 9)} & {*range(len(changes))}):
             where = (place + 0.5) / (len(changes) + 1)
             for then in ("again", "purge"):
-                problem, _ = simulator.judge(History(place, name, "lost", where, WORST, then))
+                problem, _ = simulator.judge(History(place, "run-more", "lost", where, WORST, then))
                 assert not problem, (place, then, problem)
 
 
