@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,18 @@ import pytest
 from privpipe.errors import StoreError
 from privpipe.store.access.durability import keep_file
 from privpipe.store.access.generation_log import read_generation, read_newest, write_root
-from privpipe.store.access.holding.workspace import hold_workspace
-from privpipe.store.access.location import list_keys, open_store
+from privpipe.store.access.holding.workspace import (
+    RunState,
+    hold_workspace,
+    purge_workspace,
+    remove_place,
+    write_state,
+)
+from privpipe.store.access.location import keep_bytes, list_keys, open_store
+from privpipe.store.releases.incremental_release import read_incremental, sweep_parts
 from tests.simulation.bucket import Bucket
 from tests.simulation.commands import COMMANDS, World, open_world
+from tests.simulation.disk import ROOT, Change
 from tests.simulation.histories import WORST, History
 from tests.simulation.many import open_simulator
 from tests.simulation.oracles import purge_all
@@ -55,6 +64,46 @@ def test_list_keys__knows_no_unfinished_file(tmp_path: Path) -> None:
     (tmp_path / "whole.json").write_bytes(b"{}")
     (tmp_path / ".whole.json.0123456789abcdef.partial").write_bytes(b"{")
     assert list_keys(open_store(str(tmp_path))) == ["whole.json"]
+
+
+def test_remove_place__is_without_a_name_before_it_loses_content(tmp_path: Path) -> None:
+    keep_file(str(tmp_path / "c.zarr" / "zarr.json"), b"{}", replacing=True)
+    with recording(tmp_path) as recorder:
+        remove_place(str(tmp_path / "c.zarr"))
+    steps = [(one.kind, one.folder if one.kind != "sync" else one.node) for one in recorder.changes]
+    hidden = steps.index(("move", ROOT))
+    assert steps[hidden + 1] == ("sync", ROOT)
+    assert steps[-1] == ("sync", ROOT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("ingest", "c.zarr"), ("run", "r.zarr"), ("run", "r.model.zarr"), ("demo", "digits.zarr")],
+)
+def test_show__flushes_the_name_before_anything_else(world: World, name: str, shown: str) -> None:
+    COMMANDS[name].prepare(world)
+    with world.record() as recorder:
+        COMMANDS[name].call(world)
+    changes = [one for one in recorder.changes if isinstance(one, Change)]
+    [place] = [n for n, one in enumerate(changes) if (one.kind, one.name) == ("move", shown)]
+    assert (changes[place + 1].kind, changes[place + 1].node) == ("sync", changes[place].folder)
+
+
+@pytest.mark.slow
+def test_withdrawn_part__stays_until_it_is_due(world: World) -> None:
+    """Readers of the generation before still read it."""
+    COMMANDS["withdraw-later"].prepare(world)
+    parts = {path.name for path in (world.root / "p.zarr/parts").iterdir()}
+    COMMANDS["withdraw-later"].call(world)
+    purge_all(world, COMMANDS["withdraw-later"])
+    assert {path.name for path in (world.root / "p.zarr/parts").iterdir()} == parts
+    found = read_incremental(world.at("p.zarr"))
+    assert found is not None
+    [retired] = found[1].retired
+    left = sweep_parts(world.at("p.zarr"), found[1], datetime.fromisoformat(retired.due))
+    assert not left
+    assert not (world.root / "p.zarr/parts" / retired.id).exists()
 
 
 @pytest.mark.slow
@@ -113,6 +162,20 @@ def test_purge__in_a_bucket_leaves_no_workspace_and_no_begun_release(bucket: Wor
     command.call(bucket)
     left = [path for path in bucket.read() if "r.zarr" in path and "/leases/" not in path]
     assert not left
+
+
+def test_purge__in_a_bucket_removes_what_a_run_began_in_place_and_nothing_that_is_whole(
+    bucket: World,
+) -> None:
+    for name, root in (("begun.zarr", ""), ("whole.zarr", "zarr.json")):
+        url = bucket.at(name)
+        write_state(url, RunState("0" * 8, "1" * 64, "", "", "", "2026-11-25T00:00:00+00:00"))
+        keep_bytes(url, "features/c/0/0", b"half")
+        if root:
+            keep_bytes(url, root, b"{}")
+        purge_workspace(url)
+    assert not [path for path in bucket.read() if path.startswith("begun.zarr")]
+    assert [path for path in bucket.read() if path.startswith("whole.zarr")]
 
 
 @pytest.mark.parametrize("name", ["append-in-bucket", "ingest-in-bucket"])
