@@ -19,10 +19,14 @@ from privpipe.store.access.holding.workspace import (
     write_state,
 )
 from privpipe.store.access.location import keep_bytes, list_keys, open_store
-from privpipe.store.releases.incremental_release import read_incremental, sweep_parts
+from privpipe.store.releases.incremental_release import (
+    delete_part,
+    read_incremental,
+    sweep_parts,
+)
 from tests.simulation.bucket import Bucket
 from tests.simulation.commands import COMMANDS, World, open_world
-from tests.simulation.disk import ROOT, Change
+from tests.simulation.disk import ROOT, Change, list_volatile
 from tests.simulation.histories import WORST, History
 from tests.simulation.many import open_simulator
 from tests.simulation.oracles import purge_all
@@ -79,15 +83,48 @@ def test_remove_place__is_without_a_name_before_it_loses_content(tmp_path: Path)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "shown"),
-    [("ingest", "c.zarr"), ("run", "r.zarr"), ("run", "r.model.zarr"), ("demo", "digits.zarr")],
+    [
+        ("ingest", "c.zarr"),
+        ("run", "r.zarr"),
+        ("run", "r.model.zarr"),
+        ("demo", "digits.zarr"),
+        ("erase", "c.zarr"),
+    ],
 )
-def test_show__flushes_the_name_before_anything_else(world: World, name: str, shown: str) -> None:
+def test_show__is_of_what_is_flushed_and_flushes_the_name_before_anything_else(
+    world: World, name: str, shown: str
+) -> None:
     COMMANDS[name].prepare(world)
     with world.record() as recorder:
         COMMANDS[name].call(world)
     changes = [one for one in recorder.changes if isinstance(one, Change)]
     [place] = [n for n, one in enumerate(changes) if (one.kind, one.name) == ("move", shown)]
     assert (changes[place + 1].kind, changes[place + 1].node) == ("sync", changes[place].folder)
+    tree = recorder.before.after(changes[:place])
+    mine = {changes[place].node, *(node for _, node in tree.walk(changes[place].node))}
+    volatile = {changes[n].node for n in list_volatile(changes[:place])}
+    assert not mine & volatile
+
+
+@pytest.mark.slow
+def test_withdrawn_part__goes_at_once_where_nobody_waits(world: World) -> None:
+    COMMANDS["withdraw"].prepare(world)
+    parts = {path.name for path in (world.root / "p.zarr/parts").iterdir()}
+    COMMANDS["withdraw"].call(world)
+    left = {path.name for path in (world.root / "p.zarr/parts").iterdir()}
+    assert len(left) == len(parts) - 1
+
+
+@pytest.mark.slow
+def test_run__that_was_killed_while_it_wrote_a_file_shows_nothing_unfinished() -> None:
+    """Of what its workspace holds, and of what it releases."""
+    with open_simulator() as simulator:
+        changes = simulator.know("run").changes
+        begun = [n + 1 for n, one in enumerate(changes) if one.name.endswith(".partial")]
+        for place in begun[:: max(1, len(begun) // 12)]:
+            where = (place + 0.5) / (len(changes) + 1)
+            problem, _ = simulator.judge(History(place, "run", "lost", where, WORST, "again"))
+            assert not problem, (place, problem)
 
 
 @pytest.mark.slow
@@ -136,6 +173,20 @@ def test_part__that_was_shown_before_a_kill_is_found_and_noted() -> None:
             for then in ("again", "purge"):
                 problem, _ = simulator.judge(History(place, "run-more", "lost", where, WORST, then))
                 assert not problem, (place, then, problem)
+
+
+def test_purge__in_a_bucket_leaves_no_partition_and_no_part_that_is_not_named(
+    bucket: World,
+) -> None:
+    COMMANDS["append-in-bucket"].prepare(bucket)
+    COMMANDS["append-in-bucket"].call(bucket)
+    named = bucket.read()
+    keep_bytes(bucket.at("g.zarr"), "partitions/0123456789abcdef/features/0", b"raw")
+    purge_all(bucket, COMMANDS["append-in-bucket"])
+    assert bucket.read().keys() == named.keys()
+    keep_bytes(bucket.at("p.zarr"), "parts/0/features/0", b"raw")
+    delete_part(bucket.at("p.zarr"), "0")
+    assert bucket.read().keys() == named.keys()
 
 
 @pytest.mark.slow
