@@ -185,6 +185,9 @@ def _begin(url: str, wanted: Wanted, survey: Survey, options: ErasureOptions) ->
 
 def _carry_out(url: str, journal: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
     """All steps, from the first; those that were done change nothing."""
+    # The collection first: from then on no run can read the records, and what runs have made
+    # meanwhile is found by the rounds below. The certificate last, noted in the account's chain
+    # before the journal that held the way back is replaced by it.
     survey = Survey.decode(journal["survey"])
     take_out(url, survey)
     traces = _remove_all(url, journal, wanted)
@@ -207,6 +210,8 @@ def _remove_all(url: str, journal: dict[str, Any], wanted: Wanted) -> Traces:
             for one in traces.found.values()
             if (one.what, one.place, *one.parts) not in there
         ]
+        # Written before it is removed: what is gone cannot be found again by whoever goes on after
+        # a kill, and would be missing from the certificate.
         journal["traces"] += new
         _write(url, journal)
         for one in journal["traces"]:
@@ -282,6 +287,7 @@ def _blank(state: IncrementalState) -> IncrementalState:
 def _forget_draws(url: str, journal: dict[str, Any], survey: Survey) -> None:
     """Destroy the keys of draws for the records, and their words in the sketches."""
     due = {one.key_id for one in list_draw_keys() if one.binding.source in journal["known"]}
+    # Noted first, as traces are: whoever goes on after a kill destroys the rest of the same keys.
     journal["keys"] = sorted({*journal["keys"], *due})
     _write(url, journal)
     for key_id in journal["keys"]:

@@ -68,6 +68,7 @@ def withdraw_partition(url: str, name: str, grace: timedelta, account: str) -> t
             withdrawn=tuple(dict.fromkeys((*state.withdrawn, *(part.content for part in parts)))),
             retired=(*state.retired, *now_due),
         )
+        # In the chain before it is done: a withdrawal that cannot be noted does not happen.
         note = {"release": shown(url), "partition": name, "generation": before.number + 1}
         append_link(account, "withdrawal", note)
         generation = publish_generation(url, "release", following.encode(), before)

@@ -17,6 +17,7 @@ from datetime import datetime
 from typing import Any, get_args
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
 from privpipe.code_trust import reading_only
 from privpipe.errors import OptionError
@@ -121,11 +122,15 @@ def _find_annotation(section: str, key: str) -> Any:
             if name == key
         ]
         return functools.reduce(operator.or_, found, found[0]) if found else Any
+    item = _list_fields(section).get(key)
+    return Any if item is None else item.annotation
+
+
+def _list_fields(section: str) -> dict[str, FieldInfo]:
+    """Keys of a section, which may be optional or a list."""
     annotation = RunOptions.model_fields[section].annotation
-    for model in (annotation, *getattr(annotation, "__args__", ())):
-        if key in getattr(model, "model_fields", {}):
-            return model.model_fields[key].annotation
-    return Any
+    models = (annotation, *getattr(annotation, "__args__", ()))
+    return {key: item for one in models for key, item in getattr(one, "model_fields", {}).items()}
 
 
 def _describe(
@@ -162,9 +167,7 @@ def _known(loc: tuple[Any, ...]) -> list[str]:
     if loc[0] == "method":
         kinds = [METHODS[part] for part in loc if part in METHODS] or list(METHODS.values())
         return [item.name for kind in kinds for item in fields(kind.options)]
-    section = RunOptions.model_fields[str(loc[0])].annotation
-    models = [section, *getattr(section, "__args__", ())]
-    return [name for model in models for name in getattr(model, "model_fields", ())]
+    return list(_list_fields(str(loc[0])))
 
 
 PREFIX = "PRIVPIPE_"

@@ -169,7 +169,7 @@ def find_model(run: Run) -> str | None:
         return None
     learned = digest_learned(run)
     moved = _find_moved(run)
-    for entry, _ in reversed(_list_different(run)):
+    for entry, _ in reversed(_list_different(run)):  # the newest first
         if entry.learned == learned and entry.model:
             for url in (entry.model_url, moved.get(entry.run, "")):
                 with suppress(StoreError), reaching(url):  # then the models differ, which is said

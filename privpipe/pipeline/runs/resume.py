@@ -27,6 +27,7 @@ def is_published(options: RunOptions, collection: Collection) -> bool:
         return False
     if read_kind(url) == "release":
         header = read_header(url, "release")
+        # Both: the same options for other records are another release, and so are others for these.
         asked = digest_options(options), collection.digest
         if (header["options_sha256"], header["source_digest"]) == asked:
             return True
@@ -106,6 +107,8 @@ def check_unchanged(run: Run) -> None:
         (run.collection, state.source_fingerprint),
         (run.training, state.training_fingerprint),
     ):
+        # The version that the store keeps, not a digest of all bytes: this is asked twice in a run.
+        # That each chunk read is the one that was ingested is held by its receipt.
         if read_source_version(collection.url) != known:
             raise StoreError(
                 f"{shown(collection.url)} has changed since the run began.",

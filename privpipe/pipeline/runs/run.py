@@ -108,6 +108,8 @@ class Run:
         where the line of a part has one."""
         if self.shared_model is not None:
             return self.shared_model if exists(self.shared_model) else self.work_model_url
+        # Publication moves the model first and the release last: of a run that died in between, a
+        # digest is known and the workspace has no model any more.
         moved = self.state.model_digest is not None and not exists(self.work_model_url)
         return self.model_url if moved else self.work_model_url
 
@@ -239,6 +241,8 @@ def find_fitted(options: RunOptions, training: Collection) -> FittedSchema:
 
 def make_run_id() -> str:
     """A new identifier."""
+    # Short, since it is in every Dask key and receipt: it tells apart the runs that meet on one
+    # scheduler or in one account, and need not be a secret.
     return secrets.token_hex(4)
 
 
@@ -253,6 +257,8 @@ def digest_options(options: RunOptions) -> str:
     How they are judged is no part of it: a corrected limit goes on with the run that failed.
     Which records the fit does not see is.
     """
+    # A key that came after the first release of a version is left out at its default, so that a run
+    # that an older version began has the digest that it had then.
     excluded = {"cluster", "gate", "audit", "privacy", "compare"}
     content = options.model_dump(mode="json", exclude=excluded)
     counted = {"subject", "records_per_subject"}
@@ -320,6 +326,8 @@ def find_attack_options(options: RunOptions, attempt: Attempt | None = None) -> 
     named: dict[str, Any] = {"adversaries": audit.adversaries} if audit.adversaries else {}
     shared = {name: getattr(audit, name) for name in SHARED}
     if attempt is not None:
+        # Whoever tries until a leak is found safe by chance pays for it: each attempt at the same
+        # records has less of the level than the one before, and its draws are not to be chosen.
         shared |= {"seed": attempt.seed, "level": share_level(audit.level, attempt.number)}
     return AttackOptions(
         **named,
@@ -342,7 +350,7 @@ def cluster_options(options: RunOptions) -> ClusterOptions:
     if workspace is None:
         name = hashlib.sha256(shown(url).encode()).hexdigest()[:16]
         workspace = str(user_cache_path("privpipe", ensure_exists=True) / name)
-        os.makedirs(workspace, mode=0o700, exist_ok=True)
+        os.makedirs(workspace, mode=0o700, exist_ok=True)  # workers spill records there
     return ClusterOptions(
         address=section.address,
         workers=section.workers,

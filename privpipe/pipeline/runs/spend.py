@@ -49,9 +49,13 @@ def check_limit(run: Run) -> None:
     check_remembered(run, check_chain(account.url))
     for part in run.collection.schema_of_records.partitions:
         loss = account.read(part.digest)
+        # The same draws again lose nothing more. Whether these are the same is known only with the
+        # model, so here a charge of at least this epsilon has the benefit of the doubt; the account
+        # itself decides when the loss is reserved.
         repeats = any(entry.epsilon >= epsilon for entry in loss.entries)
         if limit is None or repeats:
             continue
+        # Records are known again in other partitions: what was lost there counts here.
         lost = max(loss.epsilon, account.read_joined(part.digest)[0])
         if add_up_losses([lost, epsilon]) > limit:
             raise GuaranteeError(
@@ -134,11 +138,14 @@ def reserve_loss(
             ]
         )
         check_remembered(run, check_chain(account.url))
+        # Reserved before the first chunk exists: a process that dies later has charged for what may
+        # have been read, never released what was not charged. The chain then notes the new head.
         account.reserve(charges, run.run_id, run.options.privacy.limit)
         append_link(account.url, "charge")
     try:
         yield max((account.read_joined(charge.partition)[0] for charge in charges), default=0.0)
-    except BaseException:
+    except BaseException:  # Ctrl-C, too
+        # A chunk that was written may have been copied by whoever reads the folder: it stays lost.
         if charges and not _has_written(plan):
             account.record("void", charges, run.run_id)
             append_link(account.url, "charge")
@@ -147,6 +154,8 @@ def reserve_loss(
 
 def _has_written(plan: ReleasePlan) -> bool:
     """Whether any chunk is there, with or without a receipt, or had one before it was removed."""
+    # Two traces, since a chunk is written before its receipt, and the chunks of a refused release
+    # are removed while its ledger stays.
     noted = list_keys(open_store(plan.work_url), "ledger/")
     return bool(noted) or any("/c/" in key for key in list_keys(open_store(plan.data_url)))
 

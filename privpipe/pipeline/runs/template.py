@@ -197,16 +197,14 @@ def _method_keys(method: str) -> Iterable[tuple[str, str, Any]]:
 
 
 def _write_key(name: str, given: Any, default: Any, optional: bool) -> str:
-    if default == [PydanticUndefined] and not given:
-        return f"{'# ' if optional else ''}{name} = [{FILL_IN}]"
-    required = default is PydanticUndefined
+    sign = "# " * optional
     if given:
-        return f"{'# ' if optional else ''}{name} = {_as_toml(given)}"
-    if required:
-        return f"# {name} = {FILL_IN}" if optional else f"{name} = {FILL_IN}"
+        return f"{sign}{name} = {_as_toml(given)}"
+    if default in (PydanticUndefined, [PydanticUndefined]):
+        return f"{sign}{name} = {f'[{FILL_IN}]' if isinstance(default, list) else FILL_IN}"
     # Of a section that is commented itself, a default is commented twice: uncommenting the section
     # leaves it where it was.
-    return f"{'# ' if optional else ''}# {name} = {_as_toml(default)}"
+    return f"{sign}# {name} = {_as_toml(default)}"
 
 
 def _as_toml(value: Any) -> str:
@@ -226,9 +224,7 @@ def _comment(text: str) -> list[str]:
 def _list_variables(schema: CollectionSchema) -> list[str]:
     """The variables by name and kind; what their categories are called is withheld."""
     kinds = [
-        f"{v.name} (numeric)"
-        if v.categories is None
-        else f"{v.name} ({len(v.categories)} categories)"
+        f"{v.name} ({'numeric' if v.categories is None else f'{len(v.categories)} categories'})"
         for v in schema.variables
     ]
     size = f"{schema.n_records:,} records of {schema.n_features} features."

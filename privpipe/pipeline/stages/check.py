@@ -60,6 +60,9 @@ def check_stage(options: RunOptions) -> Run:
     OptionError, InputError, StoreError, FormatError
         With what is wrong and the way out.
     """
+    # From what needs the options alone, over what opens collections, to what asks the account: the
+    # first refusal is the cheapest one. `matched` needs both collections, and what is checked after
+    # it sees the released records by the names of the training records.
     method, roles = METHODS[options.method.name], _roles(options)
     check_lasting(options)
     if options.cluster.address is not None:
@@ -367,6 +370,7 @@ def _plan_sample_bytes(options: RunOptions, collection: Collection, n_bytes: int
         return 0
     schema = collection.schema_of_records
     most = find_attack_options(options).plan_sample(schema.n_records, schema.n_features)
+    # Groups are drawn whole, so that a chunk may bring more than its share.
     drawn = most * (GROUP_SLACK if options.audit.group is not None else 1)
     return 2 * min(drawn, schema.n_records) * (n_bytes + SAMPLE_COLUMNS * 8)
 
@@ -399,6 +403,7 @@ def _same_or_inside(url: str, source: str) -> bool:
     """Whether one of two places holds the other; symbolic links are followed."""
     path, home = local_path(url), local_path(source)
     if path is not None and home is not None:
+        # A link is no other place: a release through it would be written into its own source.
         real, home = os.path.realpath(path), os.path.realpath(home)
         return os.path.commonpath([real, home]) in (real, home)
     if path is not None or home is not None:

@@ -91,8 +91,8 @@ def clean_stage(run: Run, trained: Trained, plan: ReleasePlan, executor: Executo
         If a source has changed, or the keys of an interrupted drawing are gone: what was drawn from
         them cannot be completed.
     """
-    # Keys are made, and the loss is charged, before the first chunk; what is on disk already keeps
-    # both. The sources are looked at last: a chunk that was read from others is not published.
+    # The sources are compared once all is written: a chunk that was read from others than those of
+    # the start is then known before anything is judged.
     work = _clean if trained.tile_rows is None else _draw
     done = work(run, trained, plan, executor)
     check_unchanged(run)
@@ -138,6 +138,7 @@ def _clean(run: Run, trained: Trained, plan: ReleasePlan, executor: Executor) ->
 
 def find_done(plan: ReleasePlan, executor: Executor) -> dict[int, Receipt]:
     """Chunks of an interrupted run whose bytes still match their receipts."""
+    # Receipts of another run are no proof: its chunks may have been drawn with other keys.
     known = {receipt.chunk: receipt for receipt in read_ledger(plan) if receipt.run == plan.run}
     damaged = find_damaged_chunks(executor, plan, list(known.values()), "before")
     if damaged:
@@ -228,6 +229,8 @@ def _make_drawing_keys(run: Run, trained: Trained) -> PartitionKeys:
 def _check_drawing_memory(run: Run, trained: Trained, executor: Executor) -> None:
     """A worker holds a chunk, the signs of a block of records, and a tile for each thread."""
     memory, schema = executor.measure(), run.training.schema_of_records
+    # Numbers of eight bytes: four tables as large as the chunk; a sign for each of its records and
+    # each surrogate of the tile, 64 to a word; a block of signs as numbers, and three sums.
     columns, tile = trained.n_features_out, trained.tile_rows or 1
     words = schema.chunk_rows * -(-tile // 64)
     needed = 8 * (4 * schema.chunk_rows * columns + words + (BLOCK_RECORDS + 3 * columns) * tile)

@@ -106,6 +106,8 @@ def measure_drift(
         reference = reference.with_nameless(sizes)
         mean = np.concatenate([mean, lacking])
         variance = np.concatenate([variance, lacking * (1 - lacking)])
+    # A feature that did not vary has no unit of its own; any that begins to vary is new, and is
+    # measured in the typical deviation instead of an infinite number of nothing.
     constant = reference.deviation == 0
     typical = float(np.sqrt(np.mean(reference.deviation**2))) or 1.0
     scale = np.where(constant, typical, reference.deviation)

@@ -141,6 +141,8 @@ def check_gate(run: Run) -> None:
         )
     n_earlier = 0 if method.releases == "surrogate" else count_earlier(run)
     needs = plan_gate(options, training, n_earlier=n_earlier)
+    # Refused is what cannot pass whatever is released. What passes by chance alone (`has_room`) is
+    # the operator's to risk, and only said.
     if needs is not None and not needs.can_pass:
         keys = write_keys(suggest_gate(options, training, n_earlier=n_earlier))
         raise OptionError(
@@ -225,6 +227,8 @@ def plan_limits(
     n_held_out = int(n_records * share) if share else n_records
     found: list[GateNeeds] = []
     if _mixes_records(METHODS[options.method.name]):
+        # Confidential variables and single records are two questions to one release: each has half
+        # of the level, so that both answers hold together.
         attacked = halve_level(attacked)
         found = _plan_records(attacked, n_records, n_held_out)
     return found + _plan_variables(options, attacked, training, n_held_out, rarest, n_earlier)
@@ -269,6 +273,7 @@ def _plan_variables(
 ) -> list[GateNeeds]:
     """What the attacks on confidential variables ask for."""
     n_held_out = min(n_held_out, attacked.max_records)
+    # Not below the 20 records from which `plan_needed_records` searches: both reckon alike.
     n_test = max(20, min(int(n_held_out * attacked.test_share), attacked.max_test))
     columns = training.schema.confidential
     uneven = {name: share for name, share in (rarest or {}).items() if share > 0}
@@ -276,6 +281,8 @@ def _plan_variables(
     alike = {(c.n_categories, uneven.get(c.name)): c for c in reversed(columns)}
     found = []
     for column in alike.values():
+        # n records of which one in ten is of the rarest of two classes show as much of it as n / 5
+        # of two classes alike: only scores that are made of classes one by one suffer from that.
         fill = min(1.0, (column.n_categories or 1) * uneven.get(column.name, 1.0))
         given: dict[str, Any] = {
             "n_attacks": count_attacks(options, column, bool(training.desired), n_earlier),
@@ -321,6 +328,8 @@ def suggest_gate(
             break
         is_share = needs.score.startswith(("tpr", "share"))
         key = "exposed_max" if is_share else "confidential_advantage_max"
+        # In hundredths and rounded up, with room: a release that tells nothing passes by more than
+        # the chance of one sample.
         found["gate", key] = min(1.0, math.ceil(100 * ROOM * needs.reaches) / 100)
         gate = gate.model_copy(update={key: found["gate", key]})
         options = options.model_copy(update={"gate": gate})

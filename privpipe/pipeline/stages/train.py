@@ -32,6 +32,8 @@ from privpipe.store.models.predictor_files import read_predictor
 
 def train_stage(run: Run, executor: Executor) -> Trained:
     """Fit on the training records that are not held out; a stored model is never fitted again."""
+    # First of all, since who the records are decides what they may lose, which earlier releases
+    # are joined with this one, and whose model is used again.
     sketch_records(run, executor)
     if run.options.audit.earlier:
         find_earlier(run)  # of other records they are refused now that records are known
@@ -44,6 +46,7 @@ def train_stage(run: Run, executor: Executor) -> Trained:
     if known is not None and _is_alike(open_model(known), known, run):
         write_model(open_model(known), run.work_model_url, _head_again(known))
         return _describe(open_model(run.stored_model_url), run, executor)
+    # Nothing is known: the records are read.
     shards = _shards(run, executor)
     extra: dict[str, Any] = dict(read_files(run))
     if run.method.prices:

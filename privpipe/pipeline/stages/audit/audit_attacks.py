@@ -187,6 +187,8 @@ def describe_published(run: Run, found: Earlier) -> tuple[Published, list[LeftOu
 
 def find_other_draws(run: Run, earlier: tuple[EarlierRelease, ...]) -> tuple[str, ...]:
     """Runs that drew other noise for partitions of this collection, as the key folder knows."""
+    # Two draws for one record are averaged by whoever holds both. The key folder knows of runs that
+    # no register does: of those whose release was never published, or noted elsewhere.
     mine = {part.digest for part in run.collection.schema_of_records.partitions}
     known = {run.run_id, *(one.run for one in earlier)}
     try:

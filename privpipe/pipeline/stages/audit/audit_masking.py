@@ -45,7 +45,7 @@ from privpipe.cluster.passes.cleaning_pass import load_map
 from privpipe.cluster.passes.judging.attack_tasks import distribute_attacks
 from privpipe.cluster.passes.judging.evidence_sample import sample_answers
 from privpipe.cluster.passes.reduce import ShardedCollection
-from privpipe.cluster.passes.sample_drawing import Drawing, make_sample_key
+from privpipe.cluster.passes.sample_drawing import Drawing, gather_sample, make_sample_key
 from privpipe.errors import InputError, MemoryBudgetError, PrivpipeError
 from privpipe.numerics.regression.labels import name_targets
 from privpipe.numerics.regression.moments import CoMoments
@@ -54,7 +54,6 @@ from privpipe.pipeline.runs.run import Run, Trained, find_attack_options
 from privpipe.pipeline.stages.audit.audit_surrogate import (
     NOT_COMPARED,
     draw_sides,
-    gather_shard,
     say_nothing,
 )
 from privpipe.protocols import FloatArray
@@ -256,7 +255,7 @@ def attack_surrogates(
 
 def _read_some(side: Drawing, complete: CompleteRecords) -> tuple[FloatArray, FloatArray]:
     """The records that were drawn and are whole once completed: both tables."""
-    features, responses = complete(gather_shard(side))
+    features, responses = complete(gather_sample(side).shard)
     whole = np.isfinite(features).all(axis=1) & np.isfinite(responses).all(axis=1)
     return features[whole], responses[whole]
 

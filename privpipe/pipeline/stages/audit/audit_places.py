@@ -86,7 +86,7 @@ def _compare(places: PlacePlan, run: Run) -> dict[str, Any]:
     test = PlaceTest(
         total=total,
         n_codes=places.n_codes,
-        n_places=n_chunks + len(larger),
+        n_places=n_chunks + len(larger),  # all are looked at: the level is shared by all
         allowed=run.options.gate.confidential_advantage_max,
         level=run.options.audit.level,
     )
@@ -126,7 +126,7 @@ def _sum_larger(table: PlaceSums, run: Run) -> Iterator[tuple[tuple[str, int], P
         found, place = np.unique(numbers, return_inverse=True)
         sums = table.add_up(place, len(found))
         for i, number in enumerate(map(int, found)):
-            if number >= 0:
+            if number >= 0:  # -1: of a chunk with too many partitions to be told apart
                 yield (kind, number), sums.take(np.arange(len(found)) == i)
 
 

@@ -57,6 +57,7 @@ def audit_stage(run: Run, trained: Trained, cleaned: Cleaned, executor: Executor
         If a released record lost more utility than was promised, or the losses are not what the
         receipts of the cleaning say: nothing is published.
     """
+    # Noted before anything is judged: an audit that was stopped when it went badly has counted.
     run = begin_attempt(run, cleaned.plan)
     assert run.attempt is not None
     return {
@@ -100,6 +101,7 @@ def _audit(run: Run, trained: Trained, cleaned: Cleaned, executor: Executor) -> 
     ]
     if promise is not None:
         questions.append(_ask_utility(run, plan, promise, executor))
+    # One pass over the records answers all that do not depend on one another.
     moments, pairs, *losses = ask_together(questions, "audit")
     findings = audit_release(
         raw,
@@ -192,6 +194,9 @@ def _check_promise(
         )
     if cost is None or not is_dense or losses.n_records != cost.n_records - cost.n_withheld:
         return
+    # Square roots, since what was rounded moves the distance of a record, not its square: the root
+    # of the largest loss by at most that of one record, and the root of their sum by at most
+    # root n times that (Minkowski).
     pairs = (losses.largest, cost.largest), (losses.total, cost.total)
     n = max(losses.n_records, 1)
     apart = [abs(found**0.5 - said**0.5) for found, said in pairs]

@@ -26,7 +26,7 @@ from privpipe.cluster.passes.sample_drawing import (
 )
 from privpipe.errors import InputError, PrivpipeError
 from privpipe.pipeline.runs.run import MOST_RECORDS, Run
-from privpipe.protocols import FloatArray, Shard
+from privpipe.protocols import FloatArray
 from privpipe.records.holdout import Part
 from privpipe.store.arrays.blocks import read_block
 from privpipe.store.arrays.layout import FEATURES
@@ -82,17 +82,15 @@ def attack_membership(
     """Worker side: read both sides and the release, and attack; numbers alone come back."""
     n_released = plan.chunks.n_records
     sample = Sample(
-        released=_read_release(plan, min(n_released, MOST_RECORDS)),
+        released=np.asarray(
+            read_block(plan.data_url, FEATURES, 0, min(n_released, MOST_RECORDS), plan.run),
+            np.float64,
+        ),
         members=read_drawn_features(fitted),
         others=read_drawn_features(held_out),
     )
     found: dict[str, Any] = json.loads(run_kind("membership", sample, options).to_json())
     return found
-
-
-def _read_release(plan: ReleasePlan, most: int) -> FloatArray:
-    records = read_block(plan.data_url, FEATURES, 0, most, plan.run)
-    return np.asarray(records, np.float64)
 
 
 def draw_sides(run: Run, sides: Sequence[Collection], executor: Executor) -> tuple[Drawing, ...]:
@@ -103,14 +101,9 @@ def draw_sides(run: Run, sides: Sequence[Collection], executor: Executor) -> tup
     return drawings
 
 
-def gather_shard(drawing: Drawing) -> Shard:
-    """Worker side: the records that were drawn."""
-    return gather_sample(drawing).shard
-
-
 def read_drawn_features(drawing: Drawing) -> FloatArray:
     """Worker side: features of the records that were drawn, (n_records, n_features)."""
-    features = gather_shard(drawing).features
+    features = gather_sample(drawing).shard.features
     return features.reshape(-1, drawing.collection.schema.n_features).astype(np.float64)
 
 
