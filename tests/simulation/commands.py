@@ -225,7 +225,8 @@ def forget_process() -> None:
     keys._received.clear()
 
 
-def _run(options: RunOptions, scope: Scope = EVERYTHING, until: str = "publish") -> str:
+def run_alone(options: RunOptions, scope: Scope = EVERYTHING, until: str = "publish") -> str:
+    """A run in this process, as one that begins."""
     forget_process()
     with serial_flows():
         return privpipe.flows.release_flow.release_collection(
@@ -262,7 +263,7 @@ def _hold_whole(world: World) -> None:
 
 
 def _release_whole(world: World) -> None:
-    _run(world.configure("c.zarr", "r.zarr"))
+    run_alone(world.configure("c.zarr", "r.zarr"))
 
 
 def _hold_released(world: World) -> None:
@@ -274,7 +275,7 @@ def _hold_traces(world: World) -> None:
     """A collection, its release, a table of that, and a run that was stopped."""
     _hold_released(world)
     _export(world)
-    _run(world.configure("c.zarr", "kept.zarr"), until="clean")
+    run_alone(world.configure("c.zarr", "kept.zarr"), until="clean")
 
 
 def _export(world: World, name: str = "out.parquet") -> None:
@@ -292,7 +293,7 @@ def _hold_growing(world: World) -> None:
 
 
 def _release_parts(world: World) -> None:
-    _run(_configure_parts(world))
+    run_alone(_configure_parts(world))
 
 
 def _hold_parts(world: World) -> None:
@@ -308,7 +309,7 @@ def _hold_more(world: World) -> None:
 
 def _backfill(world: World) -> None:
     days = [datetime.fromisoformat(f"2026-11-{day:02d}T00:00:00+00:00") for day in (2, 4)]
-    _run(_configure_parts(world), Scope(*days))
+    run_alone(_configure_parts(world), Scope(*days))
 
 
 def _withdraw(world: World, hours: float) -> None:
@@ -322,7 +323,7 @@ def _erase(world: World, name: str) -> None:
 
 def _stop_refused(world: World) -> None:
     _hold_whole(world)
-    _run(world.configure("c.zarr", "r.zarr"), until="clean")
+    run_alone(world.configure("c.zarr", "r.zarr"), until="clean")
     write_case(world.at("r.zarr"), "0" * 64, "It was refused.")
 
 
@@ -337,7 +338,7 @@ def _hold_public(world: World) -> None:
 
 def _release_noisy(world: World) -> None:
     training = f'[training]\npath = "{world.at("t.zarr")}"\npublic = true'
-    _run(world.configure("c.zarr", "n.zarr", training=training, method=NOISY))
+    run_alone(world.configure("c.zarr", "n.zarr", training=training, method=NOISY))
 
 
 def _hold_noisy(world: World) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,15 +20,16 @@ from privpipe.store.access.holding.workspace import (
     write_state,
 )
 from privpipe.store.access.location import keep_bytes, list_keys, open_store
+from privpipe.store.releases import release
 from privpipe.store.releases.incremental_release import (
     delete_part,
     read_incremental,
     sweep_parts,
 )
 from tests.simulation.bucket import Bucket
-from tests.simulation.commands import COMMANDS, World, open_world
+from tests.simulation.commands import COMMANDS, World, open_world, run_alone
 from tests.simulation.disk import ROOT, Change, list_volatile
-from tests.simulation.histories import WORST, History
+from tests.simulation.histories import CONTINUATIONS, WORST, History
 from tests.simulation.many import open_simulator
 from tests.simulation.oracles import purge_all
 from tests.simulation.recording import recording
@@ -107,6 +109,19 @@ def test_show__is_of_what_is_flushed_and_flushes_the_name_before_anything_else(
 
 
 @pytest.mark.slow
+def test_erasure__that_was_killed_between_two_renames_ends_the_exchange() -> None:
+    """The collection has no name there: whoever calls again, or purges, gives it back."""
+    with open_simulator() as simulator:
+        changes = simulator.know("erase").changes
+        [last] = [n for n, one in enumerate(changes) if (one.kind, one.name) == ("move", "c.zarr")]
+        for place in range(last - 3, last + 2):
+            where = (place + 0.5) / (len(changes) + 1)
+            for then in CONTINUATIONS:
+                problem, _ = simulator.judge(History(place, "erase", "lost", where, WORST, then))
+                assert not problem, (place, then, problem)
+
+
+@pytest.mark.slow
 def test_withdrawn_part__goes_at_once_where_nobody_waits(world: World) -> None:
     COMMANDS["withdraw"].prepare(world)
     parts = {path.name for path in (world.root / "p.zarr/parts").iterdir()}
@@ -116,15 +131,32 @@ def test_withdrawn_part__goes_at_once_where_nobody_waits(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_run__that_was_killed_while_it_wrote_a_file_shows_nothing_unfinished() -> None:
-    """Of what its workspace holds, and of what it releases."""
-    with open_simulator() as simulator:
-        changes = simulator.know("run").changes
-        begun = [n + 1 for n, one in enumerate(changes) if one.name.endswith(".partial")]
-        for place in begun[:: max(1, len(begun) // 12)]:
-            where = (place + 0.5) / (len(changes) + 1)
-            problem, _ = simulator.judge(History(place, "run", "lost", where, WORST, "again"))
-            assert not problem, (place, problem)
+def test_run__that_goes_on_drops_what_a_kill_left_unfinished(world: World) -> None:
+    COMMANDS["purge-run"].prepare(world)  # a run that was stopped
+    [data] = (world.root / ".r.zarr.privpipe").glob("**/features")
+    unfinished = data.parent / ".zarr.json.0123456789abcdef.partial"
+    unfinished.write_bytes(b"{")
+    options = world.configure("c.zarr", "r.zarr")
+    run_alone(options, until="clean")
+    assert data.exists()
+    assert not unfinished.exists()
+
+
+@pytest.mark.slow
+def test_release__shows_nothing_unfinished(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker died while it wrote, and another one took its task over in the same run."""
+    COMMANDS["run"].prepare(world)
+    make = release.root_document
+
+    def die_first(header: dict[str, Any]) -> bytes:
+        [data] = (world.root / ".r.zarr.privpipe").glob("**/features")
+        (data.parent / ".zarr.json.0123456789abcdef.partial").write_bytes(b"{")
+        return make(header)
+
+    monkeypatch.setattr(release, "root_document", die_first)
+    COMMANDS["run"].call(world)
+    assert (world.root / "r.zarr/zarr.json").exists()
+    assert not list((world.root / "r.zarr").rglob("*.partial"))
 
 
 @pytest.mark.slow
