@@ -33,7 +33,7 @@ test-kernels: $(READY)
 
 # Set up with every Python found, without any tool but that; downloads, hence apart from `test`.
 test-setup: $(READY)
-	PRIVPIPE_TEST_SETUP=1 $(BIN)/python -m pytest -q -n 0 tests/test_setup.py
+	PRIVPIPE_TEST_SETUP=1 $(BIN)/python -m pytest -q -n 0 tests/test_setup.py tests/test_bare_install.py
 
 # The wheel, by pip alone, in every Python found, beside a user's own folder `flows`: minutes of pip.
 test-wheel: $(READY)
@@ -105,7 +105,7 @@ $(READY): constraints.txt constraints-uv.txt pyproject.toml
 # Newest versions that the requirements of pyproject.toml admit; run now and then, then run the tests.
 constraints: $(READY)
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
-	  --extra dev --extra docs --extra s3 --upgrade pyproject.toml -o constraints.txt
+	  --extra dev --extra docs --extra all --upgrade pyproject.toml -o constraints.txt
 
 clean:
 	rm -rf "$(VENV)" "$(S3_SERVER)" .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist-wheels docs/_build *.egg-info

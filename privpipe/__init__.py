@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from privpipe.extras import explain_missing
+
 _HOME = {
     "AttackOptions": "privpipe.attacks.adversaries.attack_options",
     "AttackReport": "privpipe.attacks.kinds.verdicts.attack_report",
@@ -78,7 +80,10 @@ __all__ = [*sorted(_HOME), "__version__"]
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'privpipe' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOME[name]), name)
+    try:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    except ModuleNotFoundError as error:
+        raise explain_missing(error) from None
 
 
 def __dir__() -> list[str]:

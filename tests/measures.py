@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import ast
 import io
+import os
 import sys
+import tempfile
 import tokenize
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 PLAIN = {
@@ -158,6 +162,87 @@ def measure_house(house: list[Module]) -> list[Measure]:
     ]
 
 
+def measure_options() -> list[Measure]:
+    """Names that a user may set, each counted once, and what a method's row holds."""
+    from privpipe.pipeline.runs.run_options import RunOptions
+    from privpipe.protocols import Method
+    from privpipe.sanitizers import METHODS
+
+    of_methods = {one.name for method in METHODS.values() for one in fields(method.options)}
+    sections = (part.annotation for part in RunOptions.model_fields.values())
+    of_runs = {name for part in sections for name in _list_options(part)}
+    return [
+        Measure("names of options of methods", len(of_methods), 75),
+        Measure("names of options of a run", len(of_runs), 35),
+        Measure("fields of a method's row", len(fields(Method)), 12),
+    ]
+
+
+def _list_options(section: Any) -> Iterator[str]:
+    known: Mapping[str, Any] | None = getattr(section, "model_fields", None)
+    if known is not None:
+        yield from known
+    elif hasattr(section, "__dataclass_fields__"):
+        yield from (one.name for one in fields(section))
+
+
+def measure_run(house: list[Module]) -> list[Measure]:
+    """Code lines of the functions that a run without audit enters, its training included.
+
+    The run is the real one in one thread, so that all of it is seen; what is imported only then is
+    entered once before.
+    """
+    with tempfile.TemporaryDirectory(prefix="privpipe-measures-") as folder:
+        os.environ["PRIVPIPE_ACCOUNT"] = str(Path(folder) / "account")
+        for name in ("warm", "seen"):
+            entered = _run_traced(Path(folder) / name)
+    lines = sum(
+        len(
+            module.code
+            & {
+                line
+                for node in ast.walk(module.tree)
+                if isinstance(node, ast.FunctionDef)
+                and (str(module.path), min(_span(node)[0], *_decorated(node))) in entered
+                for line in _span(node)
+            }
+        )
+        for module in house
+    )
+    return [Measure("lines of functions that a run without audit enters", lines, 2_500)]
+
+
+def _decorated(node: ast.FunctionDef) -> Iterator[int]:
+    """Where a function begins for Python: at its first decorator."""
+    yield node.lineno
+    yield from (one.lineno for one in node.decorator_list)
+
+
+def _run_traced(folder: Path) -> set[tuple[str, int]]:
+    """File and first line of every function that was entered."""
+    from tests.store.serial_run import (
+        make_options,
+        run_serially,
+        serial_flows,
+        write_small_collection,
+    )
+
+    source, entered = str(folder / "records.zarr"), set[tuple[str, int]]()
+    write_small_collection(source)
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            entered.add((frame.f_code.co_filename, frame.f_code.co_firstlineno))
+
+    with serial_flows():
+        sys.setprofile(note)
+        try:
+            run_serially(make_options(source, str(folder / "release.zarr")))
+        finally:
+            sys.setprofile(None)
+    return entered
+
+
 def list_rooms(folder: Path) -> set[str]:
     """Packages and modules of a folder."""
     packages = {path.parent.name for path in folder.glob("*/__init__.py")}
@@ -205,7 +290,7 @@ def _count_comments(house: list[Module]) -> int:
 
 def main() -> int:
     house = read_house()
-    found = measure_house(house)
+    found = [*measure_house(house), *measure_options(), *measure_run(house)]
     for measure in found:
         print(measure.describe())
     if "--folders" in sys.argv:

@@ -119,3 +119,14 @@ def test_house__a_name_of_a_module_stands_once() -> None:
     twice = {name for name in names if names.count(name) > 1}
     assert {path.name for path in (ROOT / "flows").glob("*.py")} == deployed | {"__init__.py"}
     assert not twice
+
+
+def test_house__the_page_of_the_spine_names_functions_where_they_are() -> None:
+    """From the command to a released byte, each step where the page says that it stands."""
+    page = ROOT / "privpipe" / "pipeline" / "DESIGN.md"
+    steps = re.findall(r"^\d+\. \[`(\w+)`\]\((.+?)\)", page.read_text(), flags=re.MULTILINE)
+    assert len(steps) > 10
+    for name, place in steps:
+        tree = ast.parse((page.parent / place).read_text())
+        functions = {one.name for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)}
+        assert name in functions, f"{name} is not in {place}"

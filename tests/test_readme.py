@@ -15,7 +15,7 @@ import privpipe
 from privpipe.command.app import app
 from privpipe.command.error_catalog import EXIT_CODES
 from privpipe.flows.demo import CONFIGURATION
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.weaker_limits import list_weaker_limits
 from privpipe.report.audit_text import name_verdict, say_weaker
 from privpipe.sanitizers import METHODS
@@ -108,7 +108,8 @@ CLAIMS = {
     "test_line__another_option_begins_a_new_one_of_all_partitions "
     "operations/test_generations.py::test_publish__killed_at_any_step_shows_one_whole_generation "
     "operations/test_drift.py::test_drift__beyond_the_limit_passes_at_most_at_its_level",
-    "In Python,": "test_readme.py::test_readme__python_works_and_prints_a_guarantee",
+    "In Python": "test_readme.py::test_readme__python_works_and_prints_a_guarantee "
+    "test_bare_install.py::test_library__fits_applies_and_opens_what_a_cluster_released",
     "`leace`, `privacy_lds`": "test_readme.py::test_readme__lists_the_methods_as_their_rows_do",
     "`privpipe compare`": "gate/test_compare.py::"
     "test_compare__ranks_methods_and_goes_on_where_it_was_stopped",

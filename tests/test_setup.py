@@ -140,7 +140,7 @@ def test_wheel__works_by_pip_alone_beside_a_folder_flows(version: str, tmp_path:
     [wheel] = tmp_path.glob("*.whl")
     subprocess.run([python, "-m", "venv", str(tmp_path / "venv")], check=True)
     run = tmp_path / "venv" / "bin"
-    subprocess.run([str(run / "pip"), "install", "--quiet", str(wheel)], check=True)
+    subprocess.run([str(run / "pip"), "install", "--quiet", f"{wheel}[all]"], check=True)
     (tmp_path / "work" / "flows").mkdir(parents=True)
     (tmp_path / "work" / "flows" / "__init__.py").write_text("raise RuntimeError('mine')\n")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PREFECT_"))}

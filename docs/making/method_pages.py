@@ -9,10 +9,16 @@ from typing import Any
 
 from docs.making.configuration import tabulate_options
 from docs.making.figures import DRAWN
+from privpipe import numerics
 from privpipe.protocols import Method
 from privpipe.sanitizers import METHODS
 
 __all__ = ["write_method_pages"]
+
+NUMERICS = Path(numerics.__file__).parent
+
+PROVED = ("null_space", "null_space_targeted", "privacy_mapping", "masking", "noisy")
+"""Methods that promise a number, or say with a proof what they do not; LEACE's is its paper's."""
 
 RELEASES = {
     "rows": "one released record per record",
@@ -27,18 +33,30 @@ def write_method_pages(bodies: Path) -> dict[str, str]:
         f"| [`{name}`]({name}.md) | {method.promise} | {method.source} |"
         for name, method in METHODS.items()
     ]
-    toctree = ["```{toctree}", ":hidden:", "", *METHODS, "```"]
+    proofs = [f"proof_{wing}" for wing in dict.fromkeys(filter(None, map(find_proof, METHODS)))]
+    toctree = ["```{toctree}", ":hidden:", "", *METHODS, *proofs, "```"]
     head = ["| method | promise | source |", "|---|---|---|"]
     told = (
         "[Choose a method](../howto/choose_a_method.md) says which one to begin with. A promise "
         "is about what stands there and nothing else: see [what is not promised]"
         "(../explanation/not_promised.md)."
     )
+    pages |= {
+        f"methods/proof_{path.parent.name}.md": path.read_text()
+        for path in sorted(NUMERICS.glob("*/PROOF.md"))
+    }
     pages["methods/index.md"] = "\n".join(["# Methods", "", told, "", *head, *rows, "", *toctree])
     return pages
 
 
+def find_proof(name: str) -> str | None:
+    """The wing whose page proves what a method promises; None where it promises nothing."""
+    wing = METHODS[name].options.__module__.split(".")[2]
+    return wing if name in PROVED and (NUMERICS / wing / "PROOF.md").exists() else None
+
+
 def _write(method: Method[Any], bodies: Path) -> str:
+    proof = find_proof(method.name)
     body = bodies / f"{method.name}.md"
     text = body.read_text() if body.exists() else _read_module(method)
     figure = (
@@ -59,7 +77,8 @@ def _write(method: Method[Any], bodies: Path) -> str:
             "",
             f"**Promise** {method.promise}  ",
             f"**Releases** {RELEASES[method.releases]}  ",
-            f"**Source** {method.source}",
+            f"**Source** {method.source}" + ("  " if proof else ""),
+            *([f"**Proof** [of what holds](proof_{proof}.md)"] if proof else []),
             "",
             text.strip(),
             "",

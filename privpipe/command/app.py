@@ -556,7 +556,7 @@ def erase(
 ) -> dict[str, Any]:
     """Erase records from a collection and from all that was made of them; certified, resumable."""
     from privpipe.command.erase_command import erase_command
-    from privpipe.pipeline.erasure.erase import ErasureOptions
+    from privpipe.pipeline.operations.erase import ErasureOptions
 
     options = ErasureOptions(account, tuple(under or ()), name, digest)
     chosen = where, tuple(record or ())

@@ -12,17 +12,14 @@ import numpy as np
 
 from privpipe.capabilities import Forecast
 from privpipe.command.ingest_command import describe
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.lasting import list_fleeting
 from privpipe.pipeline.runs.run import Run, say_changed_code
+from privpipe.pipeline.runs.subject_limit import count_subjects
 from privpipe.pipeline.runs.trusted_code import list_unrun
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.pipeline.stages.gate_check import GateNeeds
-from privpipe.pipeline.stages.label_check import LabelFindings
-from privpipe.pipeline.stages.preview import forecast_run
-from privpipe.pipeline.stages.round_plan import plan_rounds
-from privpipe.pipeline.stages.sample_check import SampleFindings, check_sample
-from privpipe.pipeline.stages.subject_limit import count_subjects
+from privpipe.pipeline.stages.forecast import SampleFindings, check_sample, forecast_run
+from privpipe.pipeline.stages.gate_forecast import GateNeeds
 from privpipe.records.chunks import ChunkPlan, predict_chunk_memory
 from privpipe.report.audit_text import say_unknown
 from privpipe.report.console import say, tabulate
@@ -48,7 +45,6 @@ def check_command(config: str) -> dict[str, Any]:
     run = check_stage(read_options(config))
     found = check_sample(run)
     meaning, subjects = found.meaning, count_subjects(run)
-    groups, rounds = found.groups, plan_rounds(run)
     for name, sentence in _list_lines(run, found):
         say(f"{name:10s} {sentence}")
         if name == "budget" and meaning is not None:
@@ -60,9 +56,8 @@ def check_command(config: str) -> dict[str, Any]:
                     ]
                 )
             )
-    for name, one in (("groups", groups), ("rounds", rounds), ("subjects", subjects)):
-        if one is not None:
-            say(f"{name:10s} {one.describe()}")
+    if subjects is not None:
+        say(f"subjects   {subjects.describe()}")
     say("Everything that can be known without reading all records is in order.")
     return {
         "collection": _summarise(run.collection),
@@ -72,16 +67,7 @@ def check_command(config: str) -> dict[str, Any]:
         "unknown_categories": dict(run.collection.unknown_categories),
         "constant_features": list(found.constant),
         "left_out": list_left_out(run),
-        "labels": _describe_labels(found.labels),
         "gate": _describe_gate(found.gate),
-        "groups": None
-        if groups is None
-        else {
-            "variable": groups.name,
-            "n_groups": groups.n_groups,
-            "gate": _describe_gate(groups.gate),
-        },
-        "rounds": None if rounds is None else asdict(rounds),
         "profiles": None,  # what readers of other methods' answers find
         **_by_subject(found.forecast),
         "subjects": None if subjects is None else asdict(subjects),
@@ -139,9 +125,6 @@ def _list_lines(run: Run, found: SampleFindings) -> Iterator[tuple[str, str]]:
         )
     if found.dependence:
         yield "features", found.dependence
-    if labels := found.labels.describe():
-        yield "labels", labels
-    yield from (("tasks", copy.describe()) for copy in found.labels.copies)
     yield from (("code", sentence) for sentence in list_unrun(run.options))
     known = read_state(run.release_url)
     if known is not None and (changed := say_changed_code(known.code, run.state.code)):
@@ -159,19 +142,6 @@ def _list_lines(run: Run, found: SampleFindings) -> Iterator[tuple[str, str]]:
     if left_out := list_left_out(run):
         names = ", ".join(left_out)
         yield "left out", f"{names}: variables are released where include names them."
-
-
-def _describe_labels(found: LabelFindings) -> dict[str, Any]:
-    """Who lacks what, and which kept variables tell a confidential one."""
-    return {
-        "n_read": found.n_read,
-        "n_records": found.n_records,
-        "variables": [asdict(one) for one in found.variables],
-        "not_learned_from": [
-            {"needs": names, "n_records": n_lacking} for names, n_lacking in found.left_out
-        ],
-        "copies": [asdict(one) for one in found.copies],
-    }
 
 
 def _describe_gate(needs: GateNeeds | None) -> dict[str, Any] | None:

@@ -32,11 +32,11 @@ def deploy_command(path: str) -> dict[str, Any]:
         If the server does not take them.
     """
     prepare_prefect()
-    from privpipe.pipeline.serving.scheduling.deployment_file import (
+    from privpipe.pipeline.serving.deployment_file import (
         read_automations,
         read_deployments,
     )
-    from privpipe.pipeline.serving.scheduling.server_address import check_server
+    from privpipe.pipeline.serving.server_address import check_server
 
     deployments = read_deployments(path)
     beside = Path(path).with_name("automations.yaml")
@@ -122,15 +122,16 @@ def doctor_command(config: str, deployments: str) -> dict[str, Any]:
         If a check fails; the message names all that did.
     """
     prepare_prefect()
-    from privpipe.pipeline.runs.configuration.configuration_file import read_options
-    from privpipe.pipeline.runs.health.cluster_health import check_certificates, check_cluster
-    from privpipe.pipeline.runs.health.finding import Finding, run_checks
-    from privpipe.pipeline.runs.health.place_health import (
+    from privpipe.pipeline.runs.configuration_file import read_options
+    from privpipe.pipeline.operations.cluster_health import check_certificates, check_cluster
+    from privpipe.pipeline.operations.place_health import (
+        Finding,
         check_account,
         check_keys,
         check_places,
+        run_checks,
     )
-    from privpipe.pipeline.runs.health.server_health import check_deployed, check_server_health
+    from privpipe.pipeline.operations.server_health import check_deployed, check_server_health
     from privpipe.pipeline.runs.trusted_code import list_unrun
     from privpipe.pipeline.stages.check import check_stage
 

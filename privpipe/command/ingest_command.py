@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from privpipe.errors import OptionError
-from privpipe.pipeline.serving.scheduling.logical_time import read_time
+from privpipe.pipeline.runs.logical_time import read_time
 from privpipe.records.schema import CollectionSchema
 from privpipe.report.console import say, tabulate
 from privpipe.report.work_bar import showing
@@ -149,8 +149,8 @@ def append_command(
 
 def withdraw_command(partition: str, config: str, grace: float) -> dict[str, Any]:
     """Withdraw, and say what is left to do."""
-    from privpipe.flows.increments.withdraw import withdraw_partition
-    from privpipe.pipeline.runs.configuration.configuration_file import read_options
+    from privpipe.pipeline.operations.withdraw import withdraw_partition
+    from privpipe.pipeline.runs.configuration_file import read_options
     from privpipe.store.keyring.account import find_account
 
     options = read_options(config)

@@ -12,13 +12,17 @@ from pydantic import TypeAdapter, ValidationError
 
 from privpipe.command.output import print_document
 from privpipe.errors import PrivpipeError, RankError, StoreError
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
-from privpipe.pipeline.runs.configuration.template import FILL_IN, write_template
 from privpipe.pipeline.runs.run import Run
-from privpipe.pipeline.stages.budget import explain_budget, read_sample
+from privpipe.pipeline.runs.run_options import RunOptions
+from privpipe.pipeline.runs.template import FILL_IN, write_template
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.pipeline.stages.gate_check import suggest_gate, write_keys
-from privpipe.pipeline.stages.preview import measure_rarest, suggest_method
+from privpipe.pipeline.stages.forecast import (
+    explain_budget,
+    measure_rarest,
+    read_sample,
+    suggest_method,
+)
+from privpipe.pipeline.stages.gate_forecast import suggest_gate, write_keys
 from privpipe.protocols import Method
 from privpipe.report.console import say, say_raw
 from privpipe.sanitizers import METHODS
@@ -160,8 +164,7 @@ def _suggest_gate(
             release={"path": companion_url(collection, "release.zarr")},
         )
         training = open_whole_collection(collection, desired=desired, confidential=confidential)
-        least = options.audit.min_class_records / (options.audit.holdout or 1.0)
-        return suggest_gate(options, training, measure_rarest(training, least))
+        return suggest_gate(options, training, measure_rarest(options, training))
     except (PrivpipeError, ValidationError):  # `check` will say what is wrong
         return {}
 

@@ -11,7 +11,7 @@ from typing import Any
 import fsspec
 
 from privpipe.errors import FormatError, StoreError
-from privpipe.pipeline.stages.publish import write_pages
+from privpipe.pipeline.stages.report_writing import write_pages
 from privpipe.report.console import say
 from privpipe.report.pages.release_page import FORMAT
 from privpipe.store.access.location import join, shown

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from privpipe.errors import GateError, OptionError
 from privpipe.pipeline.runs.approval import approve_release
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.serving.prefect_home import blaming_prefect, prepare_prefect
 from privpipe.pipeline.stages.clean import read_progress
 from privpipe.report.console import say
@@ -24,13 +24,13 @@ from privpipe.store.collections.growing_collection import purge_collection
 from privpipe.store.releases.incremental_release import purge_parts
 
 if TYPE_CHECKING:
-    from privpipe.pipeline.stages.sample_check import SampleFindings
+    from privpipe.pipeline.stages.forecast import SampleFindings
 
 
 def run_command(
     config: str, until: str = "publish", time: str = "", since: str = ""
 ) -> dict[str, Any]:
-    """Check the file, then run the flow with an in-process Prefect unless a server is set.
+    """Read and check once, then run the flow with an in-process Prefect unless a server is set.
 
     Parameters
     ----------
@@ -48,19 +48,20 @@ def run_command(
     """
     prepare_prefect()
     # Whatever the metadata says is reported in a moment, before Prefect and a cluster start.
-    from privpipe.flows.increments.line import check_growing
-    from privpipe.flows.increments.scope import Scope
+    from privpipe.pipeline.runs.logical_time import read_time
     from privpipe.pipeline.runs.results import read_results, write_failure
+    from privpipe.pipeline.runs.run import Run
     from privpipe.pipeline.runs.trusted_code import confirm_code
-    from privpipe.pipeline.serving.scheduling.logical_time import read_time
     from privpipe.pipeline.stages.check import check_stage
-    from privpipe.pipeline.stages.sample_check import check_sample
+    from privpipe.pipeline.stages.forecast import check_sample
+    from privpipe.pipeline.stages.increment_check import Scope, check_growing
 
     logical_time = read_time(time) if time else None
     begin = read_time(since) if since else None
     scope = Scope(begin, logical_time)
     options = read_options(config, logical_time)
     confirm_code(options)
+    checked: Run | None = None
     try:
         if options.release.incremental:
             check_growing(options)
@@ -72,11 +73,11 @@ def run_command(
     except Exception as error:
         write_failure(options.release.path, None, error)
         raise
-    from privpipe.flows.release_flow import run_pipeline
+    from privpipe.flows.release_flow import handing_over, run_pipeline
     from privpipe.pipeline.serving.prefect_server import own_server
 
     try:
-        with blaming_prefect(), own_server():
+        with blaming_prefect(), own_server(), handing_over(options, checked):
             run_pipeline(config, until, scope.until, scope.since)
     except GateError:
         page = f"{shown(companion_url(options.release.path, 'report'))}/report.html"
@@ -87,14 +88,7 @@ def run_command(
 
 def _warn(found: SampleFindings) -> None:
     """Say what speaks against a run before it begins."""
-    labels, groups = found.labels, found.groups
-    for name, sentence in (
-        ("labels", labels.describe() if labels.lacks else ""),
-        *(("tasks", copy.describe()) for copy in labels.copies),
-        ("features", found.dependence),
-        ("gate", found.warning),
-        ("groups", "" if groups is None or groups.is_enough else groups.describe()),
-    ):
+    for name, sentence in (("features", found.dependence), ("gate", found.warning)):
         if sentence:
             say(f"{name:8s} {sentence}", stderr=True)
 

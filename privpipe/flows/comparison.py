@@ -25,22 +25,23 @@ from privpipe.cluster.passes.judging.attack_tasks import distribute_attacks
 from privpipe.cluster.passes.judging.evidence_sample import sample_evidence
 from privpipe.cluster.passes.judging.kind_sample import KindSources, measure_kept_utility
 from privpipe.errors import OptionError, PrivpipeError
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.earlier import find_earlier
 from privpipe.pipeline.runs.resume import begin_or_resume
 from privpipe.pipeline.runs.run import (
     Run,
+    Trained,
     cluster_options,
     digest_options,
     find_attack_options,
     now,
 )
+from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.serving.watch import Watch
-from privpipe.pipeline.stages.audit_attacks import describe_published
+from privpipe.pipeline.stages.audit.audit_attacks import describe_published
+from privpipe.pipeline.stages.audit.judged_records import find_labelled
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.pipeline.stages.earlier import find_earlier
 from privpipe.pipeline.stages.gate import judge_findings
-from privpipe.pipeline.stages.judged_records import find_labelled
-from privpipe.pipeline.stages.train import Trained, train_stage
+from privpipe.pipeline.stages.train import train_stage
 from privpipe.records.holdout import Part
 from privpipe.report.pages.comparison_page import render_comparison
 from privpipe.report.pages.release_sections import WEIGHED

@@ -21,6 +21,7 @@ from privpipe.errors import OptionError, StoreError
 from privpipe.protocols import FloatArray, IntArray
 from privpipe.records.chunks import plan_chunk_rows
 from privpipe.records.schema import CollectionSchema, Variable
+from privpipe.store.access.text import write_file
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.collections.ingestion.writing import write_collection
 
@@ -99,8 +100,7 @@ def prepare_demo(folder: str, n_records: int, workers: int) -> str:
     _clear(folder)
     _check_space(folder, n_records)
     path = os.path.join(folder, MARK)  # first: it says whose folder it is
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(CONFIGURATION.format(folder=folder, workers=workers))
+    write_file(path, CONFIGURATION.format(folder=folder, workers=workers))
     write_digits(os.path.join(folder, "digits.zarr"), n_records)
     return path
 

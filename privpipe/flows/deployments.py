@@ -8,21 +8,23 @@ comes from its logical time and what is published is never made again.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Literal
+from typing import Literal, TypeVar
 
 from prefect import flow
 from prefect.runtime import flow_run
 
 from privpipe.cluster.workers.boundary import run_sealed
-from privpipe.flows.increments.scope import Scope
+from privpipe.errors import ClusterError, MemoryBudgetError, PrivpipeError, StoreError
 from privpipe.flows.release_flow import release_collection
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
-from privpipe.pipeline.serving.scheduling.logical_time import read_time
-from privpipe.pipeline.serving.scheduling.retrying import retry_passing
-from privpipe.pipeline.serving.scheduling.server_address import check_server
-from privpipe.pipeline.serving.scheduling.silenced_output import outlive_reader
+from privpipe.pipeline.runs.configuration_file import read_options
+from privpipe.pipeline.runs.logical_time import read_time
+from privpipe.pipeline.serving.prefect_guards import outlive_reader
+from privpipe.pipeline.serving.server_address import check_server
 from privpipe.pipeline.serving.watch import Watch
+from privpipe.pipeline.stages.increment_check import Scope
 
 Stage = Literal["train", "clean", "audit", "publish"]
 
@@ -99,3 +101,45 @@ def _release_span(config_path: str, since: datetime | None, until: datetime) -> 
 
     run_sealed(check_server)
     return retry_passing(work, watch.say)
+
+
+R = TypeVar("R")
+
+PAUSES = (10.0, 60.0, 300.0)
+"""Seconds before each further attempt."""
+
+PASSING = frozenset(
+    {"unreachable", "no-workers", "task-lost", "task-failed", "scheduler-lost", "storage", "lease"}
+)
+"""Codes of errors that may be gone a moment later; a full disk is not among them."""
+
+
+def is_passing(error: PrivpipeError) -> bool:
+    """Whether another attempt may end well.
+
+    >>> is_passing(ClusterError("No worker joined.", code="no-workers"))
+    True
+    >>> is_passing(StoreError("The release exists.", code="exists"))
+    False
+    """
+    kind = isinstance(error, ClusterError | StoreError)
+    return kind and not isinstance(error, MemoryBudgetError) and error.code in PASSING
+
+
+def retry_passing(
+    work: Callable[[], R],
+    say: Callable[[str], None],
+    pauses: Sequence[float] = PAUSES,
+    sleep: Callable[[float], None] = time.sleep,
+) -> R:
+    """Call until it ends well, an error is not one that passes, or the attempts are used up."""
+    for pause in pauses:
+        try:
+            return work()
+        except PrivpipeError as error:
+            if not is_passing(error):
+                raise
+            problem = error.code
+        say(f"retry    {problem}: goes on in {pause:.0f} s with what has a receipt")
+        sleep(pause)
+    return work()

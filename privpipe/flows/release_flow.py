@@ -7,8 +7,9 @@ futures, never Prefect tasks. Parameters are paths, results are receipts, except
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, ParamSpec, TypeVar
 
@@ -23,36 +24,24 @@ from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.executors.open_executor import open_executor
 from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.errors import PrivpipeError
-from privpipe.flows.increments.increment import Stages, release_increment
-from privpipe.flows.increments.scope import Scope
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
-from privpipe.pipeline.runs.ending import say_end
+from privpipe.flows.increment_flow import Stages, release_increment
+from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.lasting import list_fleeting
 from privpipe.pipeline.runs.results import write_failure, write_results
 from privpipe.pipeline.runs.resume import begin_or_resume, is_published, reach_stage
-from privpipe.pipeline.runs.run import Run, cluster_options
+from privpipe.pipeline.runs.run import Cleaned, Run, cluster_options
+from privpipe.pipeline.runs.run_options import RunOptions
+from privpipe.pipeline.runs.spend import confirm_published
 from privpipe.pipeline.runs.trusted_code import confirm_code
-from privpipe.pipeline.serving.scheduling.prefect_calls import tell_prefect
-from privpipe.pipeline.serving.scheduling.silenced_output import outlive_reader
+from privpipe.pipeline.serving.prefect_guards import outlive_reader, tell_prefect
 from privpipe.pipeline.serving.watch import Watch
-from privpipe.pipeline.stages.audit import audit_stage
-from privpipe.pipeline.stages.audit_constant import is_constant
+from privpipe.pipeline.stages.audit.audit_stage import audit_stage, describe_unseen
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.clean import clean_stage, plan_release
-from privpipe.pipeline.stages.draw import draw_stage, forget_drawing
-from privpipe.pipeline.stages.earlier import find_differences
 from privpipe.pipeline.stages.gate import check_gated, dropping_refused, gate_stage
-from privpipe.pipeline.stages.gate_check import read_previous
+from privpipe.pipeline.stages.increment_check import Scope
 from privpipe.pipeline.stages.prove import has_receipts, prove_sources
-from privpipe.pipeline.stages.publish import (
-    count_unseen,
-    describe_run,
-    merge_utility,
-    publish_stage,
-    write_report,
-)
-from privpipe.pipeline.stages.spend import confirm_published
+from privpipe.pipeline.stages.publish import publish_stage
 from privpipe.pipeline.stages.train import train_stage
 from privpipe.report.audit_text import (
     say_gate,
@@ -68,8 +57,7 @@ from privpipe.store.access.holding.workspace import (
     remove_workspace,
 )
 from privpipe.store.access.location import shown
-from privpipe.store.arrays.blocks import Receipt
-from privpipe.store.releases.release import ReleasePlan
+from privpipe.store.keyring.partition_keys import forget_keys
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -104,23 +92,21 @@ check_task = _as_task(check_stage, "check")
 prove_task = _as_task(prove_sources, "prove")
 train_task = _as_task(train_stage, "train")
 clean_task = _as_task(clean_stage, "clean")
-draw_task = _as_task(draw_stage, "draw")
 audit_task = _as_task(audit_stage, "audit")
 publish_task = _as_task(publish_stage, "publish")
 
 
 def pass_gate(
-    run: Run, plan: ReleasePlan, findings: Mapping[str, Any], enforced: bool, watch: Watch
+    run: Run, cleaned: Cleaned, findings: Mapping[str, Any], enforced: bool, watch: Watch
 ) -> dict[str, Any]:
-    """Judge the findings, report them, and stop a run whose gate stays closed.
+    """Judge the findings, and stop a run whose gate stays closed.
 
     Raises
     ------
     GateError
         With the sentence of the gate, where it is `enforced`.
     """
-    judged = gate_stage(run, plan, findings, read_previous(run.options, run.training))
-    write_report(run, judged)
+    judged = gate_stage(run, cleaned, findings)
     tell_gate(run.run_id, judged["gate"])
     watch.judge(str(judged["gate"]["state"]))
     if enforced:
@@ -171,12 +157,32 @@ def run_pipeline(
     """
     if "PREFECT__FLOW_RUN_ID" in os.environ:  # started by a worker, which may die
         outlive_reader()
-    options, scope = read_options(config_path, logical_time), Scope(since, logical_time)
-    return run_sealed(release_collection, options, Watch(), until, scope)
+    options, checked = _HANDED.get() or (read_options(config_path, logical_time), None)
+    scope = Scope(since, logical_time)
+    return run_sealed(release_collection, options, Watch(), until, scope, checked)
+
+
+_HANDED: ContextVar[tuple[RunOptions, Run | None] | None] = ContextVar("handed", default=None)
+"""What the command has read and checked before Prefect started. It is no parameter of the flow:
+parameters are sent to Prefect's server, and a run holds open collections."""
+
+
+@contextmanager
+def handing_over(options: RunOptions, checked: Run | None) -> Iterator[None]:
+    """Within it the flow takes these in place of reading and checking the file again."""
+    token = _HANDED.set((options, checked))
+    try:
+        yield
+    finally:
+        _HANDED.reset(token)
 
 
 def release_collection(
-    options: RunOptions, watch: Watch, until: str = "publish", scope: Scope = EVERYTHING
+    options: RunOptions,
+    watch: Watch,
+    until: str = "publish",
+    scope: Scope = EVERYTHING,
+    checked: Run | None = None,
 ) -> str:
     """Run, and record how it ended beside the release.
 
@@ -187,6 +193,8 @@ def release_collection(
         Last stage to do.
     scope
         Partitions that an incremental release is made of; a whole one is made of all.
+    checked
+        What the check stage made of the options, where that was done before.
     """
     try:
         confirm_code(options)
@@ -196,7 +204,7 @@ def release_collection(
         if options.release.incremental:
             outcome = release_increment(options, watch, scope, _find_stages(options, watch))
         else:
-            outcome = _release(options, watch, until)
+            outcome = _release(options, watch, until, checked)
     except Exception as error:
         write_failure(options.release.path, watch, error)
         raise
@@ -217,11 +225,11 @@ def _find_stages(options: RunOptions, watch: Watch) -> Stages:
     return Stages(train_task, clean_task, audit_task, open_for)
 
 
-def _release(options: RunOptions, watch: Watch, until: str) -> str:
+def _release(options: RunOptions, watch: Watch, until: str, checked: Run | None) -> str:
     """The stages in order. What a stopped run leaves is kept in its workspace, for the next."""
     url = options.release.path
     with watch.stage("check", f"{shown(options.collection.path)}, method {options.method.name}"):
-        checked = check_task(options)
+        checked = checked or check_task(options)
     if is_published(options, checked.collection) and not has_workspace(url):
         watch.say(f"done     {shown(url)} is already published; nothing to do")
         return "nothing to do"
@@ -260,7 +268,7 @@ def _end_published(options: RunOptions, checked: Run) -> None:
     if known is not None:
         confirm_published(checked, known.run_id)
         if checked.method.forgets_keys:
-            forget_drawing(known.run_id)
+            forget_keys(known.run_id)
     remove_workspace(options.release.path)
 
 
@@ -281,38 +289,34 @@ def _work(run: Run, executor: Executor, watch: Watch, until: str) -> dict[str, A
         return None
     what = f"{plan.chunks.n_records:,} records in {n_chunks} chunks"
     with watch.stage("clean", what), span("clean"):
-        make = clean_task if trained.tile_rows is None else draw_task
-        receipts = make(run, trained, plan, executor)
+        cleaned = clean_task(run, trained, plan, executor)
     run = reach_stage(run, "audit")
-    if (unseen := _describe_unseen(run, plan, receipts)) is not None:
+    if (unseen := describe_unseen(run, cleaned)) is not None:
         watch.say(f"         {say_unseen(unseen)}")
     if last == 1:
         return None
     with watch.stage("audit", "held-out records, attack retrained"), span("audit"):
-        findings = audit_task(run, trained, plan, merge_utility(receipts), executor)
-    about = {"format_version": 1, "about": describe_run(run, trained)}
-    findings = {**about, **findings, "unseen": _describe_unseen(run, plan, receipts)}
-    findings["constant"] = is_constant(run, plan)
-    findings["differences"] = find_differences(run, trained.model_digest)
+        findings = audit_task(run, trained, cleaned, executor)
     if last > 2:
         run = reach_stage(run, "gate")
     with watch.stage("gate", "limits of [gate]"):
-        findings = gate_task(run, plan, findings, last > 2, watch)
+        findings = gate_task(run, cleaned, findings, last > 2, watch)
     if last == 2:
         return findings
     run = reach_stage(run, "publish")
     with watch.stage("publish", shown(run.release_url)):
-        publish_task(run, trained, plan, receipts, findings, watch.hear)
+        publish_task(run, trained, cleaned, findings, watch.hear)
     return findings
 
 
-def _describe_unseen(
-    run: Run, plan: ReleasePlan, receipts: Mapping[int, Receipt]
-) -> dict[str, Any] | None:
-    """Records of a profile that the mapping does not know, of all that were released."""
-    unseen = count_unseen(receipts)
-    if unseen is None:
-        return None
-    found: dict[str, Any] = {"n_records": unseen, "n_released": plan.chunks.n_records}
-    unknown = run.collection.unknown_categories
-    return found | ({"unknown_categories": dict(unknown)} if unknown else {})
+def say_end(run: Run, findings: Mapping[str, Any]) -> Iterator[str]:
+    """Lines in the columns of the stages above them."""
+    report = shown(run.report_url)
+    yield f"done     release {shown(run.release_url)}"
+    yield f"judged   {say_judged(findings)}"
+    yield f"gate     {say_gate(findings)}"
+    yield f"verdict  {say_verdict(findings)}"
+    yield f"open     {report}/report.html  the report, for you: it holds small counts"
+    yield f"         {report}/public.html  the report, for everybody"
+    yield f"         {shown(run.model_url)}  the model, for records to come; keep it private"
+    yield f"next     privpipe open {shown(run.release_url)}"

@@ -1,7 +1,7 @@
 """The compiler of loops, for modules that must load without it.
 
-numba is required, but on a machine where it does not load null-space cleaning still works (in
-NumPy); what has no second form says clearly that it cannot.
+It comes with ``privpipe[cluster]``. Without it null-space cleaning works all the same (in NumPy,
+the same bits); what has no second form says clearly that it cannot.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def _refuse(function: F) -> F:
     def refuse(*args: Any, **kwargs: Any) -> NoReturn:
         raise NumericalError(
             f"{function.__name__} is compiled by numba, which does not load here.",
-            remedy="Install numba; without it null-space cleaning and LEACE work.",
+            remedy="Install it with: pip install 'privpipe[cluster]'. Without it null-space "
+            "cleaning, LEACE and filters work.",
             code="no-compiler",
         )
 

@@ -28,15 +28,14 @@ from privpipe.attacks.kinds.power import LEAKS
 from privpipe.attacks.kinds.trained_adversary import train_adversary
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.flows.comparison import compare_collection
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
 from privpipe.pipeline.runs.resume import begin_or_resume
 from privpipe.pipeline.runs.run import find_attack_options
+from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.serving.watch import Watch
-from privpipe.pipeline.stages.audit import audit_stage
+from privpipe.pipeline.stages.audit.audit_stage import audit_stage
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.clean import clean_stage, plan_release
 from privpipe.pipeline.stages.gate import gate_stage
-from privpipe.pipeline.stages.publish import merge_utility
 from privpipe.pipeline.stages.train import train_stage
 from privpipe.protocols import Column
 from privpipe.report.console import PlainConsole
@@ -105,10 +104,9 @@ def run_stages(options: RunOptions) -> tuple[dict[str, Any], dict[str, float]]:
         run, _ = begin_or_resume(run)
         trained, spent["train"] = _spend(lambda: train_stage(run, executor))
         plan = plan_release(run, trained)
-        receipts, spent["clean"] = _spend(lambda: clean_stage(run, trained, plan, executor))
-        cost = merge_utility(receipts)
-        found, spent["audit"] = _spend(lambda: audit_stage(run, trained, plan, cost, executor))
-        found = gate_stage(run, plan, found, None)
+        cleaned, spent["clean"] = _spend(lambda: clean_stage(run, trained, plan, executor))
+        found, spent["audit"] = _spend(lambda: audit_stage(run, trained, cleaned, executor))
+        found = gate_stage(run, cleaned, found)
     about = {"format_version": 1, "about": {}, "unseen": None}
     return json.loads(json.dumps({**about, **found})), spent
 

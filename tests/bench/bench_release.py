@@ -20,7 +20,7 @@ from statistics import median
 import pytest
 
 from privpipe.flows.demo import N_ORIGINALS, write_digits
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.records.chunks import CHUNKS_PER_TASK
 from privpipe.store.access.location import open_store
 from privpipe.store.arrays import blocks

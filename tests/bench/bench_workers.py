@@ -19,18 +19,17 @@ from distributed import Client
 from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.executors.executor import Executor, LocalExecutor
 from privpipe.cluster.workers.connection import ClusterOptions, connect
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
 from privpipe.pipeline.runs.resume import begin_or_resume
-from privpipe.pipeline.runs.run import Run
-from privpipe.pipeline.stages.audit import audit_stage
+from privpipe.pipeline.runs.run import Run, Trained
+from privpipe.pipeline.runs.run_options import RunOptions
+from privpipe.pipeline.stages.audit.audit_stage import audit_stage
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.clean import clean_stage, plan_release
-from privpipe.pipeline.stages.draw import draw_stage, forget_drawing
-from privpipe.pipeline.stages.publish import merge_utility
-from privpipe.pipeline.stages.train import Trained, train_stage
+from privpipe.pipeline.stages.train import train_stage
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.store.access.holding.workspace import hold_workspace
 from privpipe.store.collections.ingestion.writing import write_collection
+from privpipe.store.keyring.partition_keys import forget_keys
 
 Row = tuple[str, float, str, str, float, float]
 Spent = dict[str, tuple[float, float]]
@@ -129,10 +128,9 @@ def _run_stages(options: RunOptions, client: Client | None) -> Spent:
 
         trained: Trained = time_stage("train", lambda: train_stage(run, executor))
         plan = plan_release(run, trained)
-        make, name = (draw_stage, "draw") if trained.tile_rows else (clean_stage, "clean")
-        receipts = time_stage(name, lambda: make(run, trained, plan, executor))
-        cost = merge_utility(receipts)
-        time_stage("audit", lambda: audit_stage(run, trained, plan, cost, executor))
+        name = "draw" if trained.tile_rows else "clean"
+        cleaned = time_stage(name, lambda: clean_stage(run, trained, plan, executor))
+        time_stage("audit", lambda: audit_stage(run, trained, cleaned, executor))
         _forget(run, trained)
     return spent
 
@@ -146,4 +144,4 @@ def _read_clocks(client: Client | None) -> dict[str, float]:
 
 def _forget(run: Run, trained: Trained) -> None:
     if trained.tile_rows:
-        forget_drawing(run.run_id)
+        forget_keys(run.run_id)

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from privpipe import AttackOptions, Records, fit_null_space_cleaner, fit_targeted_cleaner
 from privpipe.errors import OptionError
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.null_space.algorithm_1 import NullSpaceOptions
 from privpipe.sanitizers.options import make_options
@@ -117,7 +117,6 @@ def test_environment__is_written_as_in_toml(configure, monkeypatch):
         ('dashboard = "127.0.0.1:seven"', "dashboard"),
         ('dashboard = "127.0.0.1:70000"', "dashboard"),
         ('dashboard = ""', "dashboard"),
-        ("wait_seconds = inf", "wait_seconds"),
         ("workers = true", "workers"),
     ],
 )

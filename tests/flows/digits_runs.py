@@ -13,13 +13,13 @@ import pytest
 
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.flows.demo import write_digits
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
 from privpipe.pipeline.runs.resume import begin_or_resume
-from privpipe.pipeline.stages.audit import audit_stage
+from privpipe.pipeline.runs.run_options import RunOptions
+from privpipe.pipeline.stages.audit.audit_stage import audit_stage
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.clean import clean_stage, plan_release
 from privpipe.pipeline.stages.gate import gate_stage
-from privpipe.pipeline.stages.publish import merge_utility, publish_stage
+from privpipe.pipeline.stages.publish import publish_stage
 from privpipe.pipeline.stages.train import train_stage
 from privpipe.store.access.holding.workspace import hold_workspace, workspace_url
 from privpipe.store.releases.published import check_release
@@ -112,9 +112,9 @@ def release_undisturbed(source: Path, folder: Path) -> Path:
         executor = LocalExecutor()  # all executors give the same bits
         trained = train_stage(run, executor)
         plan = plan_release(run, trained)
-        receipts = clean_stage(run, trained, plan, executor)
-        findings = audit_stage(run, trained, plan, merge_utility(receipts), executor)
-        publish_stage(run, trained, plan, receipts, gate_stage(run, plan, findings, None))
+        cleaned = clean_stage(run, trained, plan, executor)
+        findings = audit_stage(run, trained, cleaned, executor)
+        publish_stage(run, trained, cleaned, gate_stage(run, cleaned, findings))
     return folder / "release.zarr"
 
 

@@ -11,9 +11,9 @@ import pytest
 from privpipe.attacks.moments.utility import UtilityLosses
 from privpipe.capabilities import UtilityPromise
 from privpipe.errors import GuaranteeError
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run import Run
-from privpipe.pipeline.stages.audit import WIDEST_GAP, _check_promise, _count_parts
+from privpipe.pipeline.stages.audit.audit_stage import WIDEST_GAP, _check_promise, _count_parts
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.records.holdout import Part, make_split
 from privpipe.sanitizers.utility_summary import UtilitySummary

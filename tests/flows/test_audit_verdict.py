@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from privpipe.flows.release_flow import run_pipeline
-from privpipe.pipeline.runs.configuration.run_options import AuditOptions
+from privpipe.pipeline.runs.run_options import AuditOptions
 from privpipe.records.partitions import Partition
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.store.collections.ingestion.writing import write_collection

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from privpipe.errors import OptionError
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
-from privpipe.pipeline.stages.budget import explain_budget
+from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.stages.check import check_stage
+from privpipe.pipeline.stages.forecast import explain_budget
 from tests.flows.test_pipeline import configure
 from tests.standard import write_standard
 

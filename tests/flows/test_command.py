@@ -12,7 +12,7 @@ import pytest
 from privpipe import NullSpaceCleaner, write_model
 from privpipe.command import main
 from privpipe.errors import PrivacyWarning
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.resume import begin_or_resume
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.store.access.holding.workspace import hold_workspace

@@ -21,7 +21,7 @@ from privpipe.command.output import printing_to_stderr
 from privpipe.errors import GuaranteeError
 from privpipe.flows.demo import prepare_demo
 from privpipe.flows.release_flow import release_collection
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.serving.watch import Watch
 from privpipe.pipeline.stages.check import check_stage
 from tests.flows.test_pipeline import configure

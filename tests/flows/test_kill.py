@@ -20,7 +20,7 @@ from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.flows.release_flow import pass_gate, release_collection
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.serving.watch import Watch
 from privpipe.pipeline.stages.train import train_stage
 from privpipe.store.access.holding.workspace import workspace_url
@@ -38,7 +38,8 @@ Run = Callable[[RunOptions], str]
 def run_here(monkeypatch: pytest.MonkeyPatch) -> Run:
     """The whole pipeline in this process, without Prefect: the bits are those of the cluster."""
     for stage in ("check", "train", "clean", "audit", "publish"):
-        module = __import__(f"privpipe.pipeline.stages.{stage}", fromlist=["x"])
+        room = "audit.audit_stage" if stage == "audit" else stage
+        module = __import__(f"privpipe.pipeline.stages.{room}", fromlist=["x"])
         sealed = partial(run_sealed, getattr(module, f"{stage}_stage"))  # as Prefect's tasks are
         monkeypatch.setattr(f"privpipe.flows.release_flow.{stage}_task", sealed)
     monkeypatch.setattr("privpipe.flows.release_flow.gate_task", partial(run_sealed, pass_gate))
@@ -140,7 +141,7 @@ def test_run__a_changed_source_fails_the_release(
 def test_run__a_source_changed_while_the_audit_runs_fails_the_release(
     source: Path, tmp_path: Path, run_here: Run, monkeypatch: pytest.MonkeyPatch
 ):
-    from privpipe.pipeline.stages.audit import audit_stage
+    from privpipe.pipeline.stages.audit.audit_stage import audit_stage
 
     def touch(*args: Any, **kwargs: Any) -> Any:
         os.utime(source / "zero" / "c" / "3")
@@ -159,7 +160,7 @@ def test_run__an_audit_that_goes_on_counts_no_record_again(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("privpipe.pipeline.stages.audit._audit_utility", stop)
+        patch.setattr("privpipe.pipeline.stages.audit.audit_stage._audit_utility", stop)
         with pytest.raises(KeyboardInterrupt):
             run_here(make_options(source, tmp_path))
     monkeypatch.setattr("privpipe.store.collections.collection.Collection.count_parts", stop)

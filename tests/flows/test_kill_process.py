@@ -15,8 +15,8 @@ import pytest
 from distributed import Client
 
 from privpipe.errors import OptionError, StoreError
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
 from privpipe.pipeline.runs.resume import begin_or_resume
+from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.store.access.checkpoints import read_checkpoint
 from privpipe.store.access.holding.workspace import hold_workspace, workspace_url

@@ -12,7 +12,7 @@ import pytest
 
 from privpipe.command.key_commands import account_command
 from privpipe.errors import FormatError, GuaranteeError
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.records.partitions import Partition
 from privpipe.records.schema import CollectionSchema, Variable

@@ -11,14 +11,13 @@ import pytest
 
 from privpipe.command.check_command import check_command
 from privpipe.errors import StoreError
-from privpipe.flows.increments.increment import Stages, release_increment
-from privpipe.flows.increments.line import find_line
-from privpipe.flows.increments.scope import Scope
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
-from privpipe.pipeline.runs.health.place_health import check_account
+from privpipe.flows.increment_flow import Stages, release_increment
+from privpipe.pipeline.operations.place_health import check_account
 from privpipe.pipeline.runs.lasting import list_fleeting
+from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.serving.watch import Watch
 from privpipe.pipeline.stages.check import check_stage
+from privpipe.pipeline.stages.increment_check import Scope, find_line
 from privpipe.pipeline.stages.weaker_limits import list_weaker_limits
 from privpipe.store.access import mounts
 from tests.operations.increments import configure

@@ -15,13 +15,13 @@ import pytest
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.command.key_commands import account_command
 from privpipe.errors import GuaranteeError, OptionError, PrivpipeError, StoreError
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.resume import begin_or_resume, reach_stage
-from privpipe.pipeline.serving.progress_keeper import ProgressKeeper
-from privpipe.pipeline.stages.audit_neighbours import audit_neighbours
+from privpipe.pipeline.serving.watch import ProgressKeeper
+from privpipe.pipeline.stages.audit.audit_neighbours import audit_neighbours
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.clean import clean_stage, plan_release
-from privpipe.pipeline.stages.preview import forecast_run
+from privpipe.pipeline.stages.forecast import forecast_run
 from privpipe.pipeline.stages.publish import publish_stage
 from privpipe.pipeline.stages.train import train_stage
 from privpipe.store.access.holding.workspace import hold_workspace, remove_workspace, workspace_url
@@ -84,8 +84,8 @@ class Bench:
             run = reach_stage(
                 run, "clean", model_digest=trained.model_digest, n_chunks=plan.chunks.n_chunks
             )
-            receipts = clean_stage(run, trained, plan, executor)
-            publish_stage(run, trained, plan, receipts, PASSED)
+            cleaned = clean_stage(run, trained, plan, executor)
+            publish_stage(run, trained, cleaned, PASSED)
             remove_workspace(run.release_url)
         return open_release(run.release_url, verify=True)
 

@@ -24,7 +24,7 @@ from privpipe.cluster.events import Event
 from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.cluster.workers.connection import ClusterOptions, connect
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.serving.watch import Watch
 from privpipe.report.console import PlainConsole
 from privpipe.store.releases.published import check_release

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from privpipe.errors import OptionError
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run import digest_options
+from privpipe.pipeline.runs.run_options import RunOptions
 
 GOOD = """\
 [collection]

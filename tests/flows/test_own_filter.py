@@ -6,25 +6,23 @@ import hashlib
 import json
 import subprocess
 import sys
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from privpipe import open_model, open_release
-from privpipe.command.check_command import check_command, dry_run_command
+from privpipe.command.check_command import check_command
 from privpipe.command.compare_command import compare_command
+from privpipe.command.dry_run import dry_run_command
+from privpipe.command.frontier_command import frontier_command
 from privpipe.command.run_command import resume_command, run_command
 from privpipe.errors import InputError, OptionError, StoreError
 from privpipe.flows.release_flow import run_pipeline
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.trusted_code import confirm_code, remember_code
-from privpipe.pipeline.stages import round_plan
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.pipeline.stages.group_check import plan_groups
-from privpipe.pipeline.stages.label_check import count_labels
-from privpipe.pipeline.stages.round_plan import plan_rounds
 from tests.motion import draw_windows, write_windows
 
 CONVOLUTION = Path(__file__).parents[1] / "examples" / "convolution.py"
@@ -163,7 +161,9 @@ def test_code_of_a_configuration__is_run_once_confirmed_and_by_run_alone(
     check_command(config)
     dry_run_command(config)
     assert capsys.readouterr().out.count(f"a filter: the file (SHA-256 {sha256}) was not run") == 2
-    for start in (run_command, run_pipeline, compare_command):
+    frontier = partial(frontier_command, out=str(tmp_path), widths="2", tradeoffs="1")
+    compare = partial(compare_command)
+    for start in (run_command, run_pipeline, frontier, compare):
         with pytest.raises(OptionError, match="was not confirmed yet") as refused:
             start(config)
         assert f"--trust {sha256}" in refused.value.remedy
@@ -178,64 +178,6 @@ def test_code_of_a_configuration__is_run_once_confirmed_and_by_run_alone(
     assert seen.exists()
 
 
-def test_check__counts_groups_where_records_of_one_are_alike(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = configure_gated(tmp_path, monkeypatch)
-    run = check_stage(read_options(str(config)))
-    found = plan_groups(run, count_labels(run).groups)
-    assert found is not None
-    (held_out,) = run.training.count_parts(run.split, ("held_out",))
-    assert (found.n_groups, found.gate.n_held_out) == (40, held_out.n_groups)
-    assert not found.gate.can_pass
-    assert f"40 groups of 'subject', {held_out.n_groups} held out" in found.describe()
-    assert "more groups" in found.describe()
-    told = check_command(str(config))
-    assert told["groups"]["gate"]["n_needed"] > 100
-    assert told["gate"]["n_held_out"] == 320  # records
-
-
-def test_check__counts_the_groups_that_adversaries_are_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Groups are drawn whole: 200 records judge ten groups of twenty, of all held out."""
-    config = configure_gated(tmp_path, monkeypatch)
-    config.write_text(config.read_text().replace("[audit]", "[audit]\nmax_records = 200"))
-    run = check_stage(read_options(str(config)))
-    found = plan_groups(run, count_labels(run).groups)
-    assert found is not None
-    assert found.gate.n_held_out == 10 < found.n_held_out
-    assert "10 judged by 200 records" in found.describe()
-    few = replace(found, gate=replace(found.gate, n_needed=found.n_held_out))
-    assert f"set [audit] max_records = {20 * found.n_held_out}" in few.describe()
-
-
-def test_check__says_what_is_read_once_and_what_in_every_round(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = check_stage(read_options(str(configure(tmp_path))))
-    found = plan_rounds(run)
-    assert found is not None
-    assert found.n_bytes == 800 * 96 * 4
-    assert "0.3 MiB of features: read once and kept." in found.describe()
-    monkeypatch.setattr(round_plan, "RESIDENT_SHARE", 1e-9)
-    assert "the rest is read anew in every round" in plan_rounds(run).describe()
-    on_workers = run.options.model_copy(
-        update={"cluster": run.options.cluster.model_copy(update={"workers": 2})}
-    )
-    assert "are kept" not in plan_rounds(replace(run, options=on_workers)).describe()
-    assert (
-        "read once and kept by 2 workers"
-        in plan_rounds(replace(run, options=on_workers)).describe()
-    )
-    small = on_workers.cluster.model_copy(update={"memory_limit": "400MiB"})
-    found = plan_rounds(replace(run, options=on_workers.model_copy(update={"cluster": small})))
-    assert "0.0 MiB are kept by 2 workers, the rest is read anew in every round" in found.describe()
-    far = on_workers.cluster.model_copy(update={"address": "tls://10.0.0.1:8786"})
-    found = plan_rounds(replace(run, options=on_workers.model_copy(update={"cluster": far})))
-    assert "as far as 40% of their memory goes" in found.describe()
-
-
 def test_check__refuses_groups_that_cannot_be_read_together(tmp_path: Path) -> None:
     config = configure(tmp_path)
     text = config.read_text()
@@ -247,12 +189,3 @@ def test_check__refuses_groups_that_cannot_be_read_together(tmp_path: Path) -> N
     config.write_text(text.replace('"sex"', '"activity"'))
     with pytest.raises(InputError, match="'activity' differs between records of one group"):
         check_command(str(config))
-
-
-def test_check__says_that_a_variable_cannot_be_kept_and_hidden(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = configure(tmp_path)
-    config.write_text(config.read_text().replace('desired = ["activity"]', 'desired = ["sex"]'))
-    check_command(str(config))
-    assert "sex is both desired and confidential" in " ".join(capsys.readouterr().out.split())

@@ -193,7 +193,7 @@ def test_run_pipeline__audits_repeats_as_the_originals(tmp_path: Path) -> None:
 def test_check__refuses_before_a_cluster_is_touched(
     tmp_path: Path, changes: dict[str, str], kind: type[Exception], expected: str
 ) -> None:
-    from privpipe.pipeline.runs.configuration.configuration_file import read_options
+    from privpipe.pipeline.runs.configuration_file import read_options
     from privpipe.pipeline.stages.check import check_stage
 
     write_standard(str(tmp_path / "records.zarr"), 100)
@@ -202,7 +202,7 @@ def test_check__refuses_before_a_cluster_is_touched(
 
 
 def test_check__refuses_output_inside_input(tmp_path: Path) -> None:
-    from privpipe.pipeline.runs.configuration.configuration_file import read_options
+    from privpipe.pipeline.runs.configuration_file import read_options
     from privpipe.pipeline.stages.check import check_stage
 
     write_standard(str(tmp_path / "records.zarr"), 100)

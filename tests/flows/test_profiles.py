@@ -12,9 +12,9 @@ import pytest
 from privpipe.command.check_command import check_command
 from privpipe.command.init_command import init_command
 from privpipe.errors import OptionError
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.pipeline.stages.preview import forecast_run
+from privpipe.pipeline.stages.forecast import forecast_run
 from privpipe.sanitizers.mapping.joint_of_records import prepare_joint
 from privpipe.sanitizers.mapping.profiles import ProfileCounts, split_counts
 from privpipe.store.releases.published import open_release

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from privpipe.errors import FormatError, OptionError
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.sanitizers import METHODS
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from privpipe.pipeline.stages.publish import _name_promise, _say_guarantee
+from privpipe.pipeline.stages.report_writing import _name_promise, _say_guarantee
 from privpipe.protocols import Guarantee
 from privpipe.sanitizers.minimax.linear_filter import promise_nothing
 

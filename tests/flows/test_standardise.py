@@ -11,7 +11,7 @@ from privpipe.command.init_command import init_command
 from privpipe.errors import OptionError
 from privpipe.flows.comparison import plan_entries
 from privpipe.flows.release_flow import run_pipeline
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run import digest_options
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.sanitizers.composed.chain import Chain

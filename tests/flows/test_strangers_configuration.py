@@ -10,7 +10,7 @@ import pytest
 
 from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.errors import FormatError, OptionError
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.store.arrays.headers import read_header
 
 

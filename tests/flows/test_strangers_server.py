@@ -17,7 +17,7 @@ from prefect.results import ResultRecord
 from privpipe.cluster.workers import listener_owner
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.errors import OptionError
-from privpipe.pipeline.serving.scheduling.server_address import check_server
+from privpipe.pipeline.serving.server_address import check_server
 from privpipe.pipeline.serving.server_process import serve
 from tests.flows.digits_runs import own_prefect
 from tests.flows.test_pipeline import configure
@@ -171,7 +171,7 @@ class Gift:
 def test_refuse_stored_results__nothing_that_a_server_names_is_unpickled(tmp_path: Path) -> None:
     code = (
         "import sys\n"
-        "from privpipe.pipeline.serving.scheduling.unread_results import refuse_stored_results\n"
+        "from privpipe.pipeline.serving.prefect_guards import refuse_stored_results\n"
         "from prefect.results import ResultRecord\n"
         "refuse_stored_results()\n"
         "ResultRecord.deserialize(open(sys.argv[1], 'rb').read())\n"

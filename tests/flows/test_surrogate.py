@@ -77,7 +77,7 @@ METHODS["toy"] = Method(
 )
 RECORD_MAPS["toy"] = Toy
 
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.flows.release_flow import run_pipeline
 from privpipe.pipeline.stages.check import check_stage
 

@@ -9,9 +9,9 @@ import tomllib
 import pytest
 
 from privpipe.errors import InputError, OptionError
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
-from privpipe.pipeline.runs.configuration.template import known_sections, write_template
+from privpipe.pipeline.runs.configuration_file import read_options
+from privpipe.pipeline.runs.run_options import RunOptions
+from privpipe.pipeline.runs.template import known_sections, write_template
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.sanitizers import METHODS
 

@@ -39,10 +39,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.errors import OptionError
+from privpipe.option_values import FORBID, Options
 from privpipe.protocols import FloatArray, Guarantee, Method, RecordStream, Role, Shard, Shards
 from privpipe.protocols import ShardSchema
 from privpipe.sanitizers.arrays import as_records, check_finite_records
-from privpipe.sanitizers.options import FORBID, Options
 
 
 @options_dataclass(frozen=True, config=FORBID)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from privpipe.errors import InputError, OptionError
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.stages.check import check_stage
 from tests.motion import draw_windows, write_windows
 

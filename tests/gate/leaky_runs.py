@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.records.partitions import Partition
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.store.collections.ingestion.writing import write_collection

@@ -13,8 +13,8 @@ import pytest
 
 from privpipe.errors import GuaranteeError, StoreError
 from privpipe.pipeline.runs.run import Run
+from privpipe.pipeline.runs.spend import check_remembered
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.pipeline.stages.remembered import check_remembered
 from privpipe.store.keyring.account_chain import AccountChain, append_link, read_chain
 from tests.store.test_noisy_crash_points import home, make_noisy
 

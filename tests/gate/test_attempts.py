@@ -12,7 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from privpipe.errors import GateError
-from privpipe.pipeline.runs.configuration.run_options import AuditOptions
+from privpipe.pipeline.runs.run_options import AuditOptions
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 from tests.store.serial_run import run_serially, serial_flows
 
@@ -41,7 +41,7 @@ def test_attempts__are_counted_printed_and_share_the_level(tmp_path: Path) -> No
 
     first = attempt()
     again = attempt(gate={"exposed_max": 0.3})  # another limit draws nothing anew
-    second = attempt(test_share=0.35)
+    second = attempt(max_records=9_000)
     assert [one["attempt"] for one in (first, again, second)] == [1, 1, 2]
     options = [one["adversaries"]["options"] for one in (first, again, second)]
     assert options[0]["seed"] == options[1]["seed"] == options[2]["seed"] > 0

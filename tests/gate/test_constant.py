@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from privpipe.errors import GateError
-from privpipe.pipeline.stages.audit_constant import is_constant
+from privpipe.pipeline.stages.audit.audit_places import is_constant
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.store.arrays.blocks import write_block
 from privpipe.store.arrays.layout import ArrayPlan

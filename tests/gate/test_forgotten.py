@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from privpipe.errors import FormatError, GateError, GuaranteeError
+from privpipe.pipeline.runs.earlier import find_earlier
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.pipeline.stages.earlier import find_earlier
 from privpipe.pipeline.stages.weaker_limits import list_weaker_limits
 from privpipe.store.keyring.account import find_account
 from privpipe.store.keyring.release_register import read_releases, register_release

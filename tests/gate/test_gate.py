@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,13 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.kinds import inference
 from privpipe.errors import GateError, OptionError, PrivpipeError, StoreError
 from privpipe.pipeline.runs.approval import approve_release
-from privpipe.pipeline.runs.configuration.run_options import AuditOptions, GateSection, RunOptions
 from privpipe.pipeline.runs.resume import is_published
 from privpipe.pipeline.runs.run import find_attack_options
-from privpipe.pipeline.stages import audit_attacks
+from privpipe.pipeline.runs.run_options import AuditOptions, GateSection, RunOptions
+from privpipe.pipeline.stages.audit import audit_attacks
+from privpipe.pipeline.stages.forecast import SampleFindings
 from privpipe.pipeline.stages.gate import check_gated, judge_findings
-from privpipe.pipeline.stages.gate_check import GateNeeds
-from privpipe.pipeline.stages.label_check import LabelFindings
-from privpipe.pipeline.stages.sample_check import SampleFindings
+from privpipe.pipeline.stages.gate_forecast import GateNeeds
 from privpipe.pipeline.stages.weaker_limits import list_weaker_limits
 from privpipe.store.access.holding.workspace import has_workspace, read_state
 from privpipe.store.collections.collection import open_collection
@@ -178,14 +178,19 @@ def test_gate_needs__a_limit_just_above_a_guess_has_no_room(
     """Whether such a gate opens is chance: `check` warns, and `init` writes other limits."""
     needs = GateNeeds("secret", "auc", 100, 200, 4, 0.1, reaches)
     assert (needs.can_pass, needs.has_room) == (passes, room)
-    labels = LabelFindings(0, 0, (), (), (), None, surrogate=False)
-    warning = SampleFindings(labels, (), None, None, needs, "keys").warning
+    warning = SampleFindings((), None, None, needs, "keys").warning
     assert ("by chance" in warning) == (passes and not room)
     assert ("hardly open" in warning) == (not passes)
 
 
-def test_gate__an_adversary_out_of_time_is_unknown_and_keeps_it_closed(folder: Path) -> None:
-    audit = {"adversaries": ("least_squares",), "max_seconds": 1e-9}
+def test_gate__an_adversary_out_of_time_is_unknown_and_keeps_it_closed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hurry(*given: Any) -> AttackOptions:
+        return replace(find_attack_options(*given), max_seconds=1e-9)
+
+    monkeypatch.setattr(audit_attacks, "find_attack_options", hurry)
+    audit = {"adversaries": ("least_squares",)}
     with pytest.raises(GateError) as caught:
         run_serially(make_leaky_options(folder, audit=audit))
     assert caught.value.code == "unknown"
@@ -313,14 +318,14 @@ def test_judge_findings__unknown_never_passes(
 
 
 @pytest.mark.parametrize(
-    ("before", "codes"), [(0.03, []), (0.0, ["regression"]), (None, ["regression"])]
+    ("before", "codes"), [(0.03, []), (-0.01, ["regression"]), (None, ["regression"])]
 )
 def test_judge_findings__compares_with_the_previous_release(
     before: float | None, codes: list[str]
 ) -> None:
     old = findings()
     old["adversaries"]["decisions"][0]["gain_upper"] = before
-    found = judge_findings(findings(), GateSection(regression_max=0.03), old)
+    found = judge_findings(findings(), GateSection(), old)
     assert [one.code for one in found] == codes
 
 
@@ -384,20 +389,13 @@ def test_weaker_limits__are_all_that_ask_less_than_the_defaults() -> None:
     assert "boosting" in found[4]
     assert len(found) == 5
     audit: dict[str, Any] = {
-        "min_class_records": 40,
-        "max_test": 500,
-        "n_replicates": 50,
         "max_records": 500,
-        "max_bytes": 1 << 22,
         "holdout": 0.05,
-        "test_share": 0.5,
-        "tune_share": 0.2,
         "group": "person",
     }
     told = list_weaker_limits(RunOptions(**base, audit=audit))
     assert sorted(one.partition(" ")[0] for one in told) == sorted(audit)
     assert AuditOptions().max_records == AttackOptions().max_records
-    assert AuditOptions().rare_classes == AttackOptions().rare_classes
 
 
 def test_find_attack_options__has_the_defaults_of_the_audit() -> None:

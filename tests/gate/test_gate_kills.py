@@ -10,7 +10,7 @@ import pytest
 
 from privpipe.errors import GateError
 from privpipe.pipeline.runs.approval import approve_release
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.store.access.location import open_store, read_bytes
 from privpipe.store.releases.published import open_release
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
@@ -64,12 +64,12 @@ def run_killed(options: RunOptions, target: str, *, after: bool = False) -> None
 
 BEFORE_THE_GATE = [
     ("privpipe.flows.release_flow.audit_task", False),
-    ("privpipe.pipeline.stages.audit_attacks.distribute_attacks", True),
+    ("privpipe.pipeline.stages.audit.audit_attacks.distribute_attacks", True),
     ("privpipe.flows.release_flow.audit_task", True),
     ("privpipe.pipeline.stages.gate.write_case", False),
     ("privpipe.pipeline.stages.gate.write_case", True),
-    ("privpipe.flows.release_flow.write_report", False),
-    ("privpipe.flows.release_flow.write_report", True),
+    ("privpipe.pipeline.stages.gate.write_report", False),
+    ("privpipe.pipeline.stages.gate.write_report", True),
     ("privpipe.flows.release_flow.tell_gate", True),
     ("privpipe.flows.release_flow.check_gated", False),
 ]

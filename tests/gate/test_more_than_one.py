@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from privpipe.errors import FormatError, GateError, OptionError, StoreError
-from privpipe.pipeline.stages import audit_attacks
+from privpipe.pipeline.runs.earlier import find_earlier
+from privpipe.pipeline.stages.audit import audit_attacks
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.pipeline.stages.earlier import find_earlier
 from privpipe.pipeline.stages.weaker_limits import list_weaker_limits
 from privpipe.store.access.holding.workspace import read_state
 from privpipe.store.keyring.keyformat import KeyBinding, KeyEntry

@@ -12,8 +12,8 @@ import pytest
 
 from privpipe.errors import GateError, InputError, OptionError, PrivpipeError, StoreError
 from privpipe.pipeline.runs.approval import approve_release, read_approval, write_case
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.configuration_file import read_options
+from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.store.access.holding.workspace import RunState, write_state
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
@@ -24,12 +24,10 @@ BAD = {
     "gate.exposed_max": ("1.5", "less than or equal to 1"),
     "gate.utility_loss_max": ("2", "less than or equal to 1"),
     "gate.linkage_max": ("-1", "greater than or equal to 0"),
-    "gate.regression_max": ("7", "less than or equal to 1"),
     "gate.must_find": ("0", "greater than 0"),
     "gate.require": ('["telepathy"]', "linkage"),
     "audit.decides": ('["luck"]', "accuracy"),
     "audit.level": ("1.0", "less than 1"),
-    "audit.test_share": ("0.79", "leave less than a tenth"),
     "audit.earlier": ('["a.zarr", "a.zarr"]', "name each once"),
     "audit.adversaries": ('["logistic", "oracle"]', "no such adversary"),
 }
@@ -39,11 +37,10 @@ BAD = {
 def test_options__bad_values_are_named_with_their_place(tmp_path: Path, key: str) -> None:
     section, _, name = key.partition(".")
     value, says = BAD[key]
-    more = "tune_share = 0.2\n" if name == "test_share" else ""
     file = tmp_path / "bad.toml"
     file.write_text(
         '[collection]\npath = "r"\nconfidential = ["s"]\n[method]\nname = "leace"\n'
-        f'[release]\npath = "o"\n[{section}]\n{more}{name} = {value}\n'
+        f'[release]\npath = "o"\n[{section}]\n{name} = {value}\n'
     )
     with pytest.raises(OptionError, match=says) as caught:
         read_options(str(file))
@@ -111,10 +108,7 @@ def test_check__a_previous_release_of_other_variables_is_refused(
     assert caught.value.code == "other-variables"
 
 
-@pytest.mark.parametrize("rare_classes", ["merge"])
-def test_run__a_class_too_small_publishes_nothing(
-    tmp_path: Path, serially: None, rare_classes: str
-) -> None:
+def test_run__a_class_too_small_publishes_nothing(tmp_path: Path, serially: None) -> None:
     records = make_records(3000)
     records["other"] = (np.arange(3000) < 6).astype(np.int8)
     write_records(str(tmp_path / "records.zarr"), records)
@@ -122,7 +116,7 @@ def test_run__a_class_too_small_publishes_nothing(
         tmp_path,
         method={"name": "leace"},
         collection={"confidential": ["secret", "other"]},
-        audit={"holdout": 0.5, "adversaries": ("least_squares",), "rare_classes": rare_classes},
+        audit={"holdout": 0.5, "adversaries": ("least_squares",)},
     )
     with pytest.raises(GateError, match="'other' is unproven, it was not attacked: ") as caught:
         run_serially(options)

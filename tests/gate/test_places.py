@@ -13,9 +13,9 @@ import pytest
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.cluster.passes.cleaning_pass import CleaningJob, clean_chunks
 from privpipe.errors import GateError
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
 from privpipe.pipeline.runs.resume import begin_or_resume
-from privpipe.pipeline.stages.audit_places import audit_places
+from privpipe.pipeline.runs.run_options import RunOptions
+from privpipe.pipeline.stages.audit.audit_places import audit_places
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.clean import clean_stage, plan_release
 from privpipe.pipeline.stages.gate import judge_findings

@@ -140,8 +140,8 @@ def test_moved_release__has_its_model_used_again_once_it_is_named(
 
 def test_audit__joins_the_rows_of_a_release_of_nearly_these_records(tmp_path: Path) -> None:
     """Every value is changed a little, a record is taken out, and a partition is cut elsewhere."""
+    from privpipe.pipeline.runs.earlier import find_earlier
     from privpipe.pipeline.stages.check import check_stage
-    from privpipe.pipeline.stages.earlier import find_earlier
 
     records = make_records(600)
     write_records(str(tmp_path / "first" / "records.zarr"), records, cuts=(200,))

@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.cluster.executors.executor import Executor, LocalExecutor
-from privpipe.flows.increments.increment import Stages, release_increment
-from privpipe.flows.increments.scope import Scope
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.flows.increment_flow import Stages, release_increment
+from privpipe.pipeline.runs.configuration_file import read_options
+from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.serving.watch import Watch
-from privpipe.pipeline.stages.audit import audit_stage
+from privpipe.pipeline.stages.audit.audit_stage import audit_stage
 from privpipe.pipeline.stages.clean import clean_stage
+from privpipe.pipeline.stages.increment_check import Scope
 from privpipe.pipeline.stages.train import train_stage
 from privpipe.store.collections.growing_collection import append_partition
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest

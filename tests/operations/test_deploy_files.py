@@ -16,7 +16,7 @@ from privpipe.cluster.workers.deployed import describe_configuration
 from privpipe.cluster.workers.monitoring.metrics import GAUGES
 from privpipe.cluster.workers.monitoring.progress import GATES, STAGES
 from privpipe.errors import OptionError
-from privpipe.pipeline.serving.scheduling.deployment_file import read_automations, read_deployments
+from privpipe.pipeline.serving.deployment_file import read_automations, read_deployments
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 

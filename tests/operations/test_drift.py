@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from privpipe.errors import GateError
-from privpipe.flows.increments.drift import Reference, check_drift, measure_drift
 from privpipe.numerics.regression.moments import CoMoments
+from privpipe.pipeline.stages.drift import Reference, check_drift, measure_drift
 
 
 def measure(rng: np.random.Generator, shift: float, n: int) -> float:

@@ -19,9 +19,9 @@ from privpipe.command.erase_command import erase_command
 from privpipe.command.inspect_command import export_command
 from privpipe.errors import GateError, OptionError, PrivpipeError, StoreError
 from privpipe.flows.release_flow import release_collection
-from privpipe.pipeline.erasure.erase import ErasureOptions, erase_records, plan_erasure
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.operations.erase import ErasureOptions, erase_records, plan_erasure
+from privpipe.pipeline.runs.configuration_file import read_options
+from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.serving.watch import Watch
 from privpipe.store.access.holding.workspace import hold_workspace
 from privpipe.store.collections.collection import open_collection

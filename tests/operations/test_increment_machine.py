@@ -22,8 +22,8 @@ from hypothesis.stateful import (
 
 import privpipe
 from privpipe.errors import OptionError, StoreError
-from privpipe.flows.increments import increment
-from privpipe.flows.increments.withdraw import withdraw_partition
+from privpipe.flows import increment_flow
+from privpipe.pipeline.operations.withdraw import withdraw_partition
 from privpipe.store.access.holding.workspace import hold_workspace
 from privpipe.store.keyring.account import find_account
 from privpipe.store.models.artifacts import open_model
@@ -114,7 +114,7 @@ class Machine(RuleBasedStateMachine):
             raise Killed
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(increment, moment, die)
+            patch.setattr(increment_flow, moment, die)
             try:
                 release(self.options, 0, self.days)
             except Killed:

@@ -13,7 +13,7 @@ import pytest
 
 import privpipe
 from privpipe.errors import OptionError, PrivpipeError, StoreError
-from privpipe.flows.increments import increment
+from privpipe.flows import increment_flow
 from privpipe.store.collections.growing_collection import purge_collection, read_partitions
 from privpipe.store.collections.grown_collection import open_whole_collection
 from privpipe.store.releases.published import open_release
@@ -31,9 +31,9 @@ def test_line__another_option_begins_a_new_one_of_all_partitions(
     assert release(options) == "published"
     append(tmp_path, "tuesday-secret", RECORDS[1], 2)
     made: list[str] = []
-    real = increment.check_part_of
+    real = increment_flow.check_part_of
     monkeypatch.setattr(
-        increment,
+        increment_flow,
         "check_part_of",
         lambda o, line, p, part: made.append(p.name) or real(o, line, p, part),
     )

@@ -9,7 +9,7 @@ import pytest
 
 import privpipe
 from privpipe.errors import InputError
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.store.collections.growing_collection import append_partition
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
 from privpipe.store.sources.reading.source import SourceLayout

@@ -15,11 +15,11 @@ from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.cluster.workers.deployed import write_configuration
 from privpipe.cluster.workers.versions import describe_difference, list_shaping_versions
 from privpipe.errors import ClusterError, GateError, OptionError, PrivpipeError, StoreError
-from privpipe.flows.increments.scope import Scope
-from privpipe.pipeline.runs.health.cluster_health import _judge, check_certificates
-from privpipe.pipeline.serving.scheduling.logical_time import fill_time, read_time
-from privpipe.pipeline.serving.scheduling.retrying import retry_passing
-from privpipe.pipeline.serving.scheduling.server_address import check_server
+from privpipe.flows.deployments import retry_passing
+from privpipe.pipeline.operations.cluster_health import _judge, check_certificates
+from privpipe.pipeline.runs.logical_time import fill_time, read_time
+from privpipe.pipeline.serving.server_address import check_server
+from privpipe.pipeline.stages.increment_check import Scope
 
 
 @pytest.mark.parametrize(

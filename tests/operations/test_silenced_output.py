@@ -13,7 +13,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from privpipe.report.console import PlainConsole
-from privpipe.pipeline.serving.scheduling.silenced_output import outlive_reader
+from privpipe.pipeline.serving.prefect_guards import outlive_reader
 if sys.argv[1] == "outlives":
     outlive_reader()
 console = PlainConsole(stderr=True)
@@ -41,7 +41,7 @@ def test_run__goes_on_when_nobody_reads_what_it_says(tmp_path: Path, way: str) -
 
 def test_log__of_lines_that_nobody_reads_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     from privpipe.cluster.workers.monitoring.progress import Progress
-    from privpipe.pipeline.serving.scheduling.structured_log import Telling
+    from privpipe.pipeline.serving.watch import Telling
 
     reader, writer = os.pipe()
     os.close(reader)

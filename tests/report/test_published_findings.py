@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from privpipe.pipeline.stages.publish import _say_guarantee
+from privpipe.pipeline.stages.report_writing import _say_guarantee
 from privpipe.protocols import Guarantee
 from privpipe.report.audit_text import say_gate, write_audit_markdown
 from privpipe.report.pages.published_findings import (

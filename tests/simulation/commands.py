@@ -27,14 +27,15 @@ from privpipe.command.inspect_command import export_command
 from privpipe.command.key_commands import account_command, forget_key_command
 from privpipe.command.run_command import approve_command, purge_command
 from privpipe.flows.demo import N_ORIGINALS, load_scans, prepare_demo
-from privpipe.flows.increments.scope import Scope
-from privpipe.flows.increments.withdraw import withdraw_partition
-from privpipe.pipeline.erasure.erase import ErasureOptions, erase_records
+from privpipe.pipeline.operations.erase import ErasureOptions, erase_records
+from privpipe.pipeline.operations.withdraw import withdraw_partition
 from privpipe.pipeline.runs.approval import write_case
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.configuration_file import read_options
+from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.serving.watch import Watch
+from privpipe.pipeline.stages.increment_check import Scope
 from privpipe.report.console import PlainConsole
+from privpipe.store.access import mounts
 from privpipe.store.arrays import blocks
 from privpipe.store.collections.erasing import Wanted
 from privpipe.store.collections.growing_collection import append_partition
@@ -197,6 +198,8 @@ class Command:
         Whether all is in a bucket.
     exchanged
         Places that readers find empty for a moment, between two renames.
+    stride
+        Of the places that are swept: each of a command that is cheap.
     """
 
     prepare: Callable[[World], Any]
@@ -208,6 +211,7 @@ class Command:
     free: tuple[str, ...] = ()
     in_bucket: bool = False
     exchanged: tuple[str, ...] = ()
+    stride: int = 1
 
 
 EVERYTHING = Scope()
@@ -220,7 +224,8 @@ def forget_process() -> None:
     keys._received.clear()
 
 
-def _run(options: RunOptions, scope: Scope = EVERYTHING, until: str = "publish") -> str:
+def run_alone(options: RunOptions, scope: Scope = EVERYTHING, until: str = "publish") -> str:
+    """A run in this process, as one that begins."""
     forget_process()
     with serial_flows():
         return privpipe.flows.release_flow.release_collection(
@@ -257,7 +262,7 @@ def _hold_whole(world: World) -> None:
 
 
 def _release_whole(world: World) -> None:
-    _run(world.configure("c.zarr", "r.zarr"))
+    run_alone(world.configure("c.zarr", "r.zarr"))
 
 
 def _hold_released(world: World) -> None:
@@ -269,7 +274,7 @@ def _hold_traces(world: World) -> None:
     """A collection, its release, a table of that, and a run that was stopped."""
     _hold_released(world)
     _export(world)
-    _run(world.configure("c.zarr", "kept.zarr"), until="clean")
+    run_alone(world.configure("c.zarr", "kept.zarr"), until="clean")
 
 
 def _export(world: World, name: str = "out.parquet") -> None:
@@ -287,7 +292,7 @@ def _hold_growing(world: World) -> None:
 
 
 def _release_parts(world: World) -> None:
-    _run(_configure_parts(world))
+    run_alone(_configure_parts(world))
 
 
 def _hold_parts(world: World) -> None:
@@ -303,7 +308,7 @@ def _hold_more(world: World) -> None:
 
 def _backfill(world: World) -> None:
     days = [datetime.fromisoformat(f"2026-11-{day:02d}T00:00:00+00:00") for day in (2, 4)]
-    _run(_configure_parts(world), Scope(*days))
+    run_alone(_configure_parts(world), Scope(*days))
 
 
 def _withdraw(world: World, hours: float) -> None:
@@ -317,7 +322,7 @@ def _erase(world: World, name: str) -> None:
 
 def _stop_refused(world: World) -> None:
     _hold_whole(world)
-    _run(world.configure("c.zarr", "r.zarr"), until="clean")
+    run_alone(world.configure("c.zarr", "r.zarr"), until="clean")
     write_case(world.at("r.zarr"), "0" * 64, "It was refused.")
 
 
@@ -332,7 +337,7 @@ def _hold_public(world: World) -> None:
 
 def _release_noisy(world: World) -> None:
     training = f'[training]\npath = "{world.at("t.zarr")}"\npublic = true'
-    _run(world.configure("c.zarr", "n.zarr", training=training, method=NOISY))
+    run_alone(world.configure("c.zarr", "n.zarr", training=training, method=NOISY))
 
 
 def _hold_noisy(world: World) -> None:
@@ -474,10 +479,31 @@ IN_BUCKET = {
     "run": 1,
     "run-parts": 1,
 }
+STRIDES = {
+    "append-replace": 3,
+    "withdraw": 2,
+    "withdraw-later": 2,
+    "erase": 11,
+    "erase-growing": 41,
+    "run": 17,
+    "run-noisy": 41,
+    "run-parts": 83,
+    "run-more": 61,
+    "backfill": 83,
+    "demo": 7,
+    "append-second-in-bucket": 3,
+    "append-replace-in-bucket": 3,
+    "withdraw-in-bucket": 3,
+    "erase-growing-in-bucket": 41,
+    "run-in-bucket": 29,
+    "run-parts-in-bucket": 61,
+}
+"""Of commands whose histories take long; what is drawn strikes between."""
 COMMANDS |= {
     f"{name}-in-bucket": replace(COMMANDS[name], weight=weight, in_bucket=True)
     for name, weight in IN_BUCKET.items()
 }
+COMMANDS |= {name: replace(COMMANDS[name], stride=stride) for name, stride in STRIDES.items()}
 
 
 def _draw(n: int = 32, _random: Callable[[int], bytes] = secrets.token_bytes) -> bytes:
@@ -494,6 +520,7 @@ def open_world(base: Path, *, in_bucket: bool = False) -> Iterator[World]:
     with pytest.MonkeyPatch.context() as patch, using_bucket():
         patch.setenv("PRIVPIPE_ACCOUNT", world.at("account"))
         patch.setenv("PRIVPIPE_KEYS", str(world.root / "keys"))
+        patch.setattr(mounts, "TABLE", os.devnull)  # worlds lie in memory, and that is no matter
         patch.setattr("privpipe.cluster.passes.pass_checkpoints.FEWEST_CHECKPOINTED", 1)
         patch.setattr("privpipe.cluster.passes.pass_checkpoints.CHECKPOINTED_SHARE", 0.3)
         patch.setattr(secrets, "token_bytes", _draw)

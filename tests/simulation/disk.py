@@ -220,13 +220,17 @@ def list_volatile(changes: Sequence[Change]) -> list[int]:
     return sorted(({n for places in writes.values() for n in places} | named) - safe)
 
 
-def cut_power(tree: Tree, changes: Sequence[Change], chance: random.Random) -> Tree:
+def cut_power(tree: Tree, changes: Sequence[Change], chance: random.Random | None) -> Tree:
     """What the disk may hold when the power goes after some changes.
 
     Names of a folder are lost from the end (a folder's journal is written in order), contents of
-    a file wholly, in half or not at all, each independently of the others.
+    a file wholly, in half or not at all, each independently of the others. Without chance all is
+    lost that may be.
     """
     volatile = list_volatile(changes)
+    if chance is None:
+        lost_all = set(volatile)
+        return tree.after(one for place, one in enumerate(changes) if place not in lost_all)
     lost: set[int] = set()
     halves: set[int] = set()
     of_folder: dict[int, list[int]] = {}

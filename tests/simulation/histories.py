@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from http import HTTPStatus
+from itertools import product
 from typing import Literal
 
 import pytest
@@ -70,11 +71,13 @@ MOST_PROBLEMS = 20
 """Of a command: who finds so many need not look further."""
 CHANCES = 16
 """Ways in which the power is cut at one place."""
+WORST = 0
+"""The way in which all is lost that may be."""
 RIVALS = ("again", "purge", "status")
 CLOCKS = (
     "privpipe.pipeline.runs.run",
-    "privpipe.flows.increments.increment",
-    "privpipe.flows.increments.withdraw",
+    "privpipe.flows.increment_flow",
+    "privpipe.pipeline.operations.withdraw",
     "privpipe.store.keyring.account",
     "privpipe.store.keyring.account_chain",
     "privpipe.store.keyring.keys",
@@ -243,9 +246,30 @@ class Simulator:
         if key not in self._judged:
             tree.store(self.world.root)
             self._judged[key] = self._go_on(known, history)
-            if is_end and is_cut and look(self.world, known.command) != known.views[1]:
-                self._judged[key] = "what was done is lost with the power"
+            if is_end and is_cut and not self._judged[key]:
+                tree.store(self.world.root)
+                self._judged[key] = self._outlives(known)
         return self._judged[key], key
+
+    def _outlives(self, known: _Known) -> str:
+        """What a command did is there after the power went, and what it removed is not."""
+        if look(self.world, known.command) != known.views[1]:
+            return "what was done is lost with the power"
+        stored = self.world.read()
+        if extra := find_raw(stored, known.raw) - known.raw_whole:
+            return f"raw records that were removed are there again: {sorted(extra)}"
+        back = canonical(stored, known.command) - known.whole
+        return f"what was removed is there again: {sorted(p for p, _ in back)}" if back else ""
+
+    def sweep(self, name: str) -> Iterator[History]:
+        """Every place of a command, or each of its stride, and what is worst after a power cut."""
+        known, command = self.know(name), COMMANDS[name]
+        n_places = len(known.changes) + 1
+        places = sorted({*range(0, n_places, command.stride), *range(n_places)[-2:]})
+        faults: tuple[Fault, ...] = ("lost",) if command.in_bucket else ("lost", "power")
+        for number, (place, fault, then) in enumerate(product(places, faults, CONTINUATIONS)):
+            where = (place + 0.5) / n_places
+            yield History(-1 - number, name, fault, where, WORST, then)
 
     def know(self, name: str) -> _Known:
         """The command without a fault."""
@@ -267,7 +291,8 @@ class Simulator:
         """What the crash leaves."""
         place = int(history.where * (len(known.changes) + 1))
         if history.fault == "power":
-            return cut_power(known.before, known.changes[:place], chance)
+            drawn = None if history.chance == WORST else chance
+            return cut_power(known.before, known.changes[:place], drawn)
         tree = known.at(place)
         if history.fault == "torn":
             torn = [n for n, one in enumerate(known.changes) if tear(one) is not None]

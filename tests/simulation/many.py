@@ -21,6 +21,10 @@ N_HISTORIES = int(os.environ.get("PRIVPIPE_HISTORIES", "10000"))
 """What a change must pass; a mutant dies of fewer."""
 
 
+FEWEST = 12
+"""Histories of a command that are drawn, however many places it has."""
+
+
 @contextmanager
 def open_simulator(*, in_bucket: bool = False) -> Iterator[Simulator]:
     """In a folder of its own, in memory where there is such a place."""
@@ -39,11 +43,16 @@ def open_simulator(*, in_bucket: bool = False) -> Iterator[Simulator]:
 
 
 def judge_share(job: tuple[int, int, tuple[str, ...], str]) -> Judged:
-    """Of the histories of some numbers, among some commands, those of one."""
+    """Of the histories of some numbers, among some commands, those of one; first all its places.
+
+    What is swept takes the place of as many that would be drawn.
+    """
     first, n_histories, names, mine = job
-    drawn = (draw_history(number, names) for number in range(first, first + n_histories))
+    numbers = range(first, first + n_histories)
+    drawn = [one for one in (draw_history(n, names) for n in numbers) if one.command == mine]
     with open_simulator(in_bucket=COMMANDS[mine].in_bucket) as simulator:
-        return simulator.judge_all(one for one in drawn if one.command == mine)
+        swept = list(simulator.sweep(mine))
+        return simulator.judge_all([*swept, *drawn[: max(len(drawn) - len(swept), FEWEST)]])
 
 
 def merge(found: Iterable[Judged]) -> Judged:

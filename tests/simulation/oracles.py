@@ -10,14 +10,14 @@ import hashlib
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
-from numcodecs.zstd import decompress
+from numcodecs import blosc, zstd
 
 from privpipe.command.run_command import purge_command, status_command
 from privpipe.errors import PrivpipeError
@@ -102,13 +102,7 @@ class RawValues:
     def are_in(self, content: bytes) -> bool:
         """Whether any of them is."""
         if content not in self._known:
-            inner = [content]
-            if content.startswith(b"\x28\xb5\x2f\xfd"):
-                with suppress(RuntimeError, ValueError):
-                    inner.append(bytes(decompress(content[:-4])))
-                with suppress(RuntimeError, ValueError):
-                    inner.append(bytes(decompress(content)))
-            self._known[content] = any(map(self._search, inner))
+            self._known[content] = any(map(self._search, _unpack(content)))
         return self._known[content]
 
     def _search(self, content: bytes) -> bool:
@@ -120,6 +114,19 @@ class RawValues:
             if (self._words[at] == words).any():
                 return True
         return False
+
+
+def _unpack(content: bytes) -> Iterator[bytes]:
+    """A file as it is, and what is in it where it is a chunk that Blosc or Zstandard packed."""
+    yield content
+    n_packed = int.from_bytes(content[12:16], "little")  # of Blosc; a checksum may follow it
+    if content.startswith(b"\x02") and 16 <= n_packed <= len(content):
+        with suppress(RuntimeError, ValueError):
+            yield bytes(blosc.decompress(content[:n_packed]))
+    if content.startswith(b"\x28\xb5\x2f\xfd"):
+        for packed in (content[:-4], content):
+            with suppress(RuntimeError, ValueError):
+                yield bytes(zstd.decompress(packed))
 
 
 def find_raw(tree: Mapping[str, bytes], raw: RawValues) -> Counter[str]:

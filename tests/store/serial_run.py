@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 
 import privpipe.flows.release_flow
-import privpipe.pipeline.stages.audit
+import privpipe.pipeline.stages.audit.audit_stage
 import privpipe.pipeline.stages.clean
 import privpipe.pipeline.stages.prove
 import privpipe.pipeline.stages.train
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.cluster.passes import cleaning_pass as apply
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.serving.watch import Watch
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.report.console import PlainConsole
@@ -37,7 +37,7 @@ N_RECORDS, N_FEATURES, CHUNK_ROWS = 460, 5, 50
 def serial_flows() -> Iterator[None]:
     """Replace what needs Prefect or a cluster; everything else stays what it is."""
     with pytest.MonkeyPatch.context() as patch:
-        for stage in ("check", "train", "clean", "draw", "audit", "publish"):
+        for stage in ("check", "train", "clean", "audit", "publish"):
             patch.setattr(
                 privpipe.flows.release_flow,
                 f"{stage}_task",

@@ -21,7 +21,7 @@ import pytest
 import zarr.storage._local
 
 from privpipe.errors import OptionError, StoreError
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.store.access import location, text
 from privpipe.store.access.durability import keep_file
 from privpipe.store.releases.published import check_release, open_release

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from privpipe.errors import GateError, InputError, OptionError
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.store.collections.growing_collection import append_partition
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
 from privpipe.store.releases.published import open_release

@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 
 import privpipe.flows.release_flow
-import privpipe.pipeline.stages.draw
+import privpipe.pipeline.stages.clean
 import privpipe.pipeline.stages.publish
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.kinds.verdicts.reach import plan_reach
 from privpipe.command.init_command import init_command
 from privpipe.errors import GateError, OptionError, PrivpipeError, StoreError
 from privpipe.numerics.random.streams import KEY_BYTES
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.configuration_file import read_options
+from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.pipeline.stages.gate_check import GateNeeds, plan_limits
+from privpipe.pipeline.stages.gate_forecast import GateNeeds, plan_limits
 from privpipe.store.access.holding.workspace import has_workspace
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
 from privpipe.store.keyring.keys import list_keys
@@ -298,7 +298,7 @@ def test_run__dead_between_publishing_and_forgetting_is_ended_by_the_next(
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr(privpipe.pipeline.stages.publish, "forget_drawing", die)
+        patch.setattr(privpipe.pipeline.stages.publish, "forget_keys", die)
         with pytest.raises(KilledError):
             run(source, tmp_path)
     release = str(tmp_path / "release.zarr")
@@ -318,7 +318,7 @@ def test_run__a_key_lost_before_it_is_complete_publishes_nothing(
         raise KilledError
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(privpipe.pipeline.stages.draw, "prove_receipts", stop)
+        patch.setattr(privpipe.pipeline.stages.clean, "prove_receipts", stop)
         with pytest.raises(KilledError):
             run(source, tmp_path)
     for path in keys.glob("*.key"):
@@ -357,7 +357,7 @@ def test_draw__of_one_model_gives_the_same_bytes_in_any_chunks(
             write_model(model, going.work_model_url)
         assert digest_map(model) == trained.model_digest
         plan = plan_release(going, trained)
-        privpipe.pipeline.stages.draw.draw_stage(going, trained, plan, LocalExecutor())
+        privpipe.pipeline.stages.clean.clean_stage(going, trained, plan, LocalExecutor())
         found.append(read_chunks(Path(plan.data_url)))
     assert found[0]
     assert all(one == found[0] for one in found)
@@ -372,14 +372,14 @@ def test_run__every_crash_point_publishes_nothing_mixed_and_resumes(
     source = ingest_table(table, 350)
     counted = tmp_path / "counted"
     counted.mkdir()
-    storage, first, draw = CrashingStorage(counted), [], privpipe.flows.release_flow.draw_stage
+    storage, first, draw = CrashingStorage(counted), [], privpipe.pipeline.stages.clean._draw
 
     def note(*arguments: Any) -> Any:
         first.append(storage.changes)
         return draw(*arguments)
 
     with monkeypatch.context() as patch, storage():
-        patch.setattr(privpipe.flows.release_flow, "draw_stage", note)
+        patch.setattr(privpipe.pipeline.stages.clean, "_draw", note)
         run(source, counted, holdout=0.0)
     n_changes = storage.changes
     assert n_changes > first[0] + 15
@@ -508,7 +508,7 @@ def test_run__leaves_neither_signs_nor_key_nor_records_anywhere(
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr(privpipe.pipeline.stages.draw, "prove_receipts", stop)
+        patch.setattr(privpipe.pipeline.stages.clean, "prove_receipts", stop)
         with pytest.raises(KilledError):
             run(source, tmp_path)
     patterns = [*secrets, *(secret.hex().encode() for secret in secrets)]

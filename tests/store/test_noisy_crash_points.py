@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from privpipe.errors import StoreError
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.store.keyring.account import Account, Loss
 from privpipe.store.releases.published import check_release
 from tests.store.serial_run import (

@@ -14,7 +14,7 @@ import pytest
 from privpipe.command.check_command import check_command
 from privpipe.errors import InputError, PrivpipeError
 from privpipe.fitted_schema import NamedCodes
-from privpipe.pipeline.runs.configuration.configuration_file import read_options
+from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.store.collections.ingestion.writing import write_collection

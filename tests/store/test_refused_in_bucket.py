@@ -11,12 +11,11 @@ import pytest
 
 from privpipe.command.run_command import purge_command
 from privpipe.errors import GateError, IncompleteReleaseError
-from privpipe.flows import release_flow
-from privpipe.flows.increments import increment
-from privpipe.pipeline.erasure.erase import ErasureOptions, erase_records
-from privpipe.pipeline.erasure.traces import find_traces
+from privpipe.flows import increment_flow, release_flow
+from privpipe.pipeline.operations.erase import ErasureOptions, erase_records
+from privpipe.pipeline.operations.traces import find_traces
 from privpipe.pipeline.runs.approval import approve_release
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.store.access.holding.workspace import has_workspace, workspace_url
 from privpipe.store.access.location import create_bytes, list_keys, open_store, read_bytes
 from privpipe.store.collections.collection import open_collection
@@ -221,13 +220,13 @@ def test_increment__the_switch_is_the_only_thing_that_shows_a_part(
     url = f"memory:/{tmp_path}/release.zarr"
     append(tmp_path, "a", make_records(40)["features"][:, :3], 1)
     seen: list[list[str]] = []
-    note = increment.note_release
+    note = increment_flow.note_release
 
     def look(*args: Any, **more: Any) -> Any:
         seen.append(list_place(url))
         return note(*args, **more)
 
-    monkeypatch.setattr(increment, "note_release", look)
+    monkeypatch.setattr(increment_flow, "note_release", look)
     release_increment(move_release(configure(tmp_path), url))
     assert seen == [[]]
 

@@ -20,8 +20,8 @@ import pytest
 
 from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.errors import PrivpipeError, StoreError
-from privpipe.pipeline.runs.health.place_health import tries_conditions
-from privpipe.pipeline.serving.scheduling.retrying import is_passing
+from privpipe.flows.deployments import is_passing
+from privpipe.pipeline.operations.place_health import tries_conditions
 from privpipe.store.access.generation_log import publish_generation, read_newest
 from privpipe.store.access.holding.lease import LEASES, hold_lease
 from privpipe.store.access.location import create_bytes, list_keys, open_store, read_bytes

@@ -127,7 +127,7 @@ def code_column(
         raise InputError(
             f"{int(rare.sum())} of the {len(sizes)} classes of the confidential variable "
             f"{name!r} have fewer than {options.min_class_records} records.",
-            remedy='Audit more records, or set rare_classes = "merge" (in a run under [audit]).',
+            remedy='Audit more records, or set rare_classes = "merge".',
             code="small_class",
         )
     coded = np.full(len(values), np.nan)

@@ -205,8 +205,7 @@ def _check_judged(truth: FloatArray, judged: IntArray, n_classes: int) -> None:
         raise InputError(
             f"{n_left} of {n_classes} values have no record that another time could judge: their "
             f"groups have fewer than {FEWEST_IN_CELL} records.",
-            remedy=f"Audit at least {FEWEST_IN_CELL} records of each group, or merge shorter ones: "
-            f'rare_classes = "merge", min_class_records = {FEWEST_IN_CELL}.',
+            remedy=f"Audit at least {FEWEST_IN_CELL} records of each group, or leave out others.",
             code="too_few_records",
         )
 

@@ -111,12 +111,12 @@ class PlaceNotes:
         for partition, first, last in _cut(self._plan.collection, start, stop):
             part = slice(first, last)
             mine = rows[np.searchsorted(rows, first) : np.searchsorted(rows, last)]
-            measured = block[FEATURES][mine] if FEATURES in block else np.empty((len(mine), 0))
+            measured = block.get(FEATURES, np.empty((len(kept), 0)))[part]
             self._sums.append(
                 sum_place(
                     self._find_labels(self._plan.confidential, start, part),
                     self._find_labels(self._plan.desired, start, part),
-                    measured.astype(np.result_type(measured, np.float32), copy=False),
+                    measured,
                     mine - first,
                     [
                         (code_column(block[name][part], n_categories), count_codes(n_categories))
@@ -181,14 +181,16 @@ def _draw_rows(
     plan: PlacePlan, chunk: int, block: Mapping[str, npt.NDArray[np.generic]], kept: BoolArray
 ) -> IntArray:
     """Records whose measured columns are read, one of each stretch; the same in every try."""
-    there = np.flatnonzero(kept)
+    there = None if kept.all() else np.flatnonzero(kept)
+    n_there = len(kept) if there is None else len(there)
     n_columns = block[FEATURES].shape[1] if FEATURES in block else 0
-    most = max(FEWEST_VALUES, int(READ_SHARE * len(there) * n_columns))
-    n = min(len(there), most // max(1, n_columns))
-    if n == len(there):
-        return there
-    stretch = (np.arange(n) + np.random.default_rng([int(plan.run, 16), chunk]).random(n)) / n
-    return there[(stretch * len(there)).astype(np.int64)]
+    most = max(FEWEST_VALUES, int(READ_SHARE * n_there * n_columns))
+    n = min(n_there, most // max(1, n_columns))
+    rows = np.arange(n)
+    if n < n_there:
+        stretch = (rows + np.random.default_rng([int(plan.run, 16), chunk]).random(n)) / n
+        rows = (stretch * n_there).astype(np.int64)
+    return rows if there is None else there[rows]
 
 
 def _cut(collection: Collection, start: int, stop: int) -> list[tuple[int, int, int]]:

@@ -12,7 +12,7 @@ from shlex import quote
 from privpipe.errors import FormatError, GateError, OptionError, printable
 from privpipe.pipeline.runs.run import now
 from privpipe.store.access.holding.workspace import hold_workspace, read_state, workspace_url
-from privpipe.store.access.location import open_store, read_bytes, shown, write_bytes
+from privpipe.store.access.location import keep_bytes, open_store, read_bytes, shown
 
 CASE, APPROVAL = "gate.json", "approval.json"
 
@@ -89,8 +89,7 @@ def read_approval(release_url: str, digest: str) -> dict[str, str] | None:
 
 
 def _write(release_url: str, key: str, content: dict[str, str]) -> None:
-    store = open_store(workspace_url(release_url))
-    write_bytes(store, key, json.dumps(content, indent=1).encode())
+    keep_bytes(workspace_url(release_url), key, json.dumps(content, indent=1).encode())
 
 
 def _read(release_url: str, key: str) -> dict[str, str] | None:

@@ -7,7 +7,7 @@ followed by another, and two draws for one record are averaged.
 from __future__ import annotations
 
 from privpipe.errors import StoreError
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.sanitizers import METHODS
 from privpipe.store.access.location import shown
 from privpipe.store.access.mounts import find_loss

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from privpipe.errors import OptionError, StoreError
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
 from privpipe.pipeline.runs.run import Run, digest_options, find_code, say_changed_code
+from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.store.access.holding.workspace import RunState, read_state, write_state
 from privpipe.store.access.location import shown
 from privpipe.store.arrays.headers import exists, read_header, read_kind
@@ -27,6 +27,7 @@ def is_published(options: RunOptions, collection: Collection) -> bool:
         return False
     if read_kind(url) == "release":
         header = read_header(url, "release")
+        # Both: the same options for other records are another release, and so are others for these.
         asked = digest_options(options), collection.digest
         if (header["options_sha256"], header["source_digest"]) == asked:
             return True
@@ -106,6 +107,8 @@ def check_unchanged(run: Run) -> None:
         (run.collection, state.source_fingerprint),
         (run.training, state.training_fingerprint),
     ):
+        # The version that the store keeps, not a digest of all bytes: this is asked twice in a run.
+        # That each chunk read is the one that was ingested is held by its receipt.
         if read_source_version(collection.url) != known:
             raise StoreError(
                 f"{shown(collection.url)} has changed since the run began.",

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, reduce
 from importlib.metadata import version
 from typing import Any
 
@@ -20,14 +20,20 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.cluster.passes.pass_checkpoints import Checkpoints
 from privpipe.cluster.workers.connection import ClusterOptions
 from privpipe.fitted_schema import FittedSchema
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
-from privpipe.protocols import Method
+from privpipe.pipeline.runs.run_options import RunOptions
+from privpipe.protocols import FloatArray, Guarantee, Method
 from privpipe.records.holdout import Split
+from privpipe.sanitizers.utility_summary import UtilitySummary
 from privpipe.store.access.holding.workspace import RunState, workspace_url
 from privpipe.store.access.location import join, local_path, shown
+from privpipe.store.arrays.blocks import Receipt
 from privpipe.store.arrays.headers import companion_url, exists
 from privpipe.store.collections.collection import Collection
+from privpipe.store.keyring.account import Account, find_account
 from privpipe.store.keyring.attempt_register import Attempt, share_level
+from privpipe.store.keyring.sketches import Sketches
+from privpipe.store.models.artifacts import read_model_header
+from privpipe.store.releases.release import ReleasePlan
 
 
 @dataclass(frozen=True)
@@ -102,6 +108,8 @@ class Run:
         where the line of a part has one."""
         if self.shared_model is not None:
             return self.shared_model if exists(self.shared_model) else self.work_model_url
+        # Publication moves the model first and the release last: of a run that died in between, a
+        # digest is known and the workspace has no model any more.
         moved = self.state.model_digest is not None and not exists(self.work_model_url)
         return self.model_url if moved else self.work_model_url
 
@@ -125,11 +133,103 @@ class Run:
         """What the model knows by name of the records that it is trained on."""
         return find_fitted(self.options, self.training)
 
+    @property
+    def sketches(self) -> Sketches:
+        """Who the records are, whatever their file: beside the account."""
+        return Sketches(find_account(self.options.privacy.account))
+
+    def open_account(self) -> Account:
+        """The account, which knows records again in whatever partition they are."""
+        return Account(self.sketches.account, self.sketches.ties())
+
     def method_options(self) -> dict[str, Any]:
         """The method's options as the header shows them."""
         method = self.options.method
         dumped: dict[str, Any] = TypeAdapter(type(method)).dump_python(method, mode="json")
         return dumped
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Receipt of the train stage: where the model is and what it promises.
+
+    Parameters
+    ----------
+    model_digest
+        SHA-256 of the fitted map.
+    n_features_in, n_features_out
+        Its shape.
+    guarantee
+        Its promise.
+    reads
+        What the map reads: "features", or "attributes", whose released codes are the release.
+    draws
+        Whether it draws at random and needs a release key.
+    keeps_features
+        Whether predictors of raw records apply to released ones.
+    mean_record : (n_features,), optional
+        Mean training record, when values that are not finite are imputed.
+    n_records
+        Of a surrogate release, which has its own; None where each record has its release.
+    tile_rows
+        Of a surrogate release that sums up all records: surrogates of one pass; None elsewhere.
+    feature_names, response_names
+        Columns of such a release.
+    """
+
+    model_digest: str
+    n_features_in: int
+    n_features_out: int
+    guarantee: Guarantee
+    reads: str
+    draws: bool
+    keeps_features: bool
+    mean_record: FloatArray | None = None
+    n_records: int | None = None
+    tile_rows: int | None = None
+    feature_names: tuple[str, ...] = ()
+    response_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """Receipt of the clean stage: what was written, every byte proven.
+
+    Parameters
+    ----------
+    plan
+        What the release consists of.
+    receipts
+        Of every chunk.
+    """
+
+    plan: ReleasePlan
+    receipts: Mapping[int, Receipt]
+
+    @property
+    def utility(self) -> UtilitySummary | None:
+        """What cleaning cost all records; None where the map does not measure it."""
+        found = [one.utility for one in self.receipts.values() if one.utility is not None]
+        return reduce(UtilitySummary.merge, found) if found else None
+
+    @property
+    def n_withheld(self) -> int:
+        """Rows that hold nothing."""
+        return sum(one.withheld for one in self.receipts.values())
+
+    @property
+    def n_unseen(self) -> int | None:
+        """Records released as their nearest known profile; None where a map knows no profiles."""
+        found = [one.unseen for one in self.receipts.values() if one.unseen is not None]
+        return sum(found) if found else None
+
+
+def find_training(run: Run) -> str:
+    """Digest of the records that the stored model was learned from: these, or earlier ones."""
+    if not exists(run.stored_model_url):
+        return run.training.digest
+    header = read_model_header(run.stored_model_url)
+    return str(header.get("training_digest") or run.training.digest)
 
 
 def find_fitted(options: RunOptions, training: Collection) -> FittedSchema:
@@ -141,6 +241,8 @@ def find_fitted(options: RunOptions, training: Collection) -> FittedSchema:
 
 def make_run_id() -> str:
     """A new identifier."""
+    # Short, since it is in every Dask key and receipt: it tells apart the runs that meet on one
+    # scheduler or in one account, and need not be a secret.
     return secrets.token_hex(4)
 
 
@@ -155,6 +257,8 @@ def digest_options(options: RunOptions) -> str:
     How they are judged is no part of it: a corrected limit goes on with the run that failed.
     Which records the fit does not see is.
     """
+    # A key that came after the first release of a version is left out at its default, so that a run
+    # that an older version began has the digest that it had then.
     excluded = {"cluster", "gate", "audit", "privacy", "compare"}
     content = options.model_dump(mode="json", exclude=excluded)
     counted = {"subject", "records_per_subject"}
@@ -199,19 +303,14 @@ def say_changed_code(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     )
 
 
+MOST_RECORDS = 20_000
+"""Records of each side that the attack on membership compares: every one with all of its sample."""
+
 SHARED = (
     "max_records",
-    "max_bytes",
-    "max_test",
-    "tune_share",
-    "test_share",
-    "min_class_records",
-    "rare_classes",
     "decides",
     "level",
-    "n_replicates",
     "uninformative",
-    "max_seconds",
 )
 """Options of attacks that ``[audit]`` has by the same name."""
 
@@ -227,6 +326,8 @@ def find_attack_options(options: RunOptions, attempt: Attempt | None = None) -> 
     named: dict[str, Any] = {"adversaries": audit.adversaries} if audit.adversaries else {}
     shared = {name: getattr(audit, name) for name in SHARED}
     if attempt is not None:
+        # Whoever tries until a leak is found safe by chance pays for it: each attempt at the same
+        # records has less of the level than the one before, and its draws are not to be chosen.
         shared |= {"seed": attempt.seed, "level": share_level(audit.level, attempt.number)}
     return AttackOptions(
         **named,
@@ -249,13 +350,12 @@ def cluster_options(options: RunOptions) -> ClusterOptions:
     if workspace is None:
         name = hashlib.sha256(shown(url).encode()).hexdigest()[:16]
         workspace = str(user_cache_path("privpipe", ensure_exists=True) / name)
-        os.makedirs(workspace, mode=0o700, exist_ok=True)
+        os.makedirs(workspace, mode=0o700, exist_ok=True)  # workers spill records there
     return ClusterOptions(
         address=section.address,
         workers=section.workers,
         memory_limit=section.memory_limit,
         dashboard=section.dashboard,
-        wait_seconds=section.wait_seconds,
         scratch=f"{workspace}/dask",
         performance_report=section.performance_report,
     )

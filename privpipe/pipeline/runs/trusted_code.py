@@ -14,8 +14,8 @@ from platformdirs import user_data_path
 
 from privpipe.code_trust import is_trusted, trust
 from privpipe.errors import OptionError
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
 from privpipe.pipeline.runs.run import find_code
+from privpipe.pipeline.runs.run_options import RunOptions
 
 FOLDER, NAMED = "PRIVPIPE_TRUSTED_CODE", "PRIVPIPE_TRUST"
 N_DIGITS = 64

@@ -2,7 +2,7 @@
 
 Prefect would start it as a process on loopback, without a password, and end it only when Python
 ends in an orderly way. Here a signal is an orderly end, requests need a password that only this run
-knows, and of its database no more is kept than the newest runs.
+knows, and its database does not grow for ever.
 """
 
 from __future__ import annotations
@@ -11,28 +11,23 @@ import atexit
 import os
 import secrets
 import signal
-import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
 import psutil
 
 from privpipe.cluster.workers.listener_owner import guard_address
+from privpipe.pipeline.serving.prefect_guards import refuse_stored_results
 from privpipe.pipeline.serving.prefect_home import is_server, own_home, servers_in
-from privpipe.pipeline.serving.scheduling.unread_results import refuse_stored_results
 from privpipe.pipeline.serving.server_process import Served, serve
 
-KEPT_RUNS = 50
-"""Newest flow runs that stay in the database, about 80 kB each."""
-
 LARGEST_BYTES = 64 * 2**20
-"""Of the database; beyond, what pruning leaves is removed as well. Receipts tell of progress."""
+"""Of the database, about 80 kB for each run. Receipts tell of progress, not Prefect."""
 
 _PATIENCE = 5.0
-_FINAL = "('COMPLETED', 'FAILED', 'CANCELLED', 'CRASHED')"
 
 
 _SERVED: list[Served] = []
@@ -53,7 +48,7 @@ def own_server() -> Iterator[None]:
     with _ending_in_order():
         home = os.environ.get("PREFECT_HOME", "")
         if home == str(own_home()):
-            prune_database(Path(home))
+            drop_database(Path(home))
         from prefect.context import refresh_global_settings_context
         from prefect.settings import get_current_settings
 
@@ -121,52 +116,10 @@ def _end_children() -> None:
         _SERVED.pop().close()
 
 
-def prune_database(home: Path, kept_runs: int = KEPT_RUNS, largest: int = LARGEST_BYTES) -> None:
-    """Keep the newest runs only, and what belongs to them; nothing while a server uses it.
-
-    Runs that have not ended stay for a day. What cannot be pruned now is pruned by a later run.
-
-    Parameters
-    ----------
-    home
-        Prefect's home.
-    kept_runs
-    largest
-        Bytes of the database; a larger one is removed, Prefect makes a new one.
-    """
-    path = home / "prefect.db"
-    if not path.exists() or any(True for _ in servers_in(str(home))):
-        return
-    with suppress(sqlite3.Error):
-        _keep_newest(path, kept_runs)
-    files = [path.with_name(path.name + end) for end in ("-wal", "-shm", "")]
-    if sum(file.stat().st_size for file in files if file.exists()) > largest:
+def drop_database(home: Path, largest: int = LARGEST_BYTES) -> None:
+    """Remove a database that has grown too large, Prefect makes a new one; never one in use."""
+    files = [home / f"prefect.db{end}" for end in ("-wal", "-shm", "")]
+    size = sum(file.stat().st_size for file in files if file.exists())
+    if size > largest and not any(True for _ in servers_in(str(home))):
         for file in files:
             file.unlink(missing_ok=True)
-
-
-def _keep_newest(path: Path, kept_runs: int) -> None:
-    with closing(sqlite3.connect(path, timeout=1.0, isolation_level=None)) as database:
-        [count] = database.execute("SELECT count(*) FROM flow_run").fetchone()
-        if count <= kept_runs:
-            return
-        database.execute("PRAGMA foreign_keys = ON")  # task runs and states go with their run
-        database.execute("BEGIN IMMEDIATE")
-        database.execute(
-            "DELETE FROM flow_run WHERE id NOT IN "
-            "(SELECT id FROM flow_run ORDER BY created DESC LIMIT ?) "
-            f"AND (state_type IN {_FINAL} OR created < datetime('now', '-1 day'))",
-            [kept_runs],
-        )
-        for table in ("log", "artifact", "artifact_collection", "task_run"):
-            database.execute(
-                f"DELETE FROM {table} WHERE flow_run_id IS NOT NULL "
-                "AND flow_run_id NOT IN (SELECT id FROM flow_run)"
-            )
-        for table in ("event_resources", "events"):
-            database.execute(
-                f"DELETE FROM {table} WHERE occurred < (SELECT min(created) FROM flow_run)"
-            )
-        database.execute("COMMIT")
-        database.execute("VACUUM")
-        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
@@ -14,11 +19,15 @@ from rich.text import Text
 
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import Executor
-from privpipe.cluster.workers.monitoring.progress import find_stage
+from privpipe.cluster.workers.monitoring.progress import (
+    GATES,
+    STAGES,
+    UNITS,
+    Progress,
+    find_stage,
+)
 from privpipe.errors import printable
-from privpipe.pipeline.serving.progress_keeper import ProgressKeeper
-from privpipe.pipeline.serving.scheduling.prefect_calls import tell_prefect
-from privpipe.pipeline.serving.scheduling.structured_log import Telling
+from privpipe.pipeline.serving.prefect_guards import tell_prefect
 from privpipe.report.console import PlainConsole
 from privpipe.report.work_bar import WorkBar
 
@@ -129,3 +138,132 @@ class Watch:
         self._updated = time.monotonic()
         if self._artifact is not None:
             tell_prefect(update_progress_artifact, self._artifact, 100.0 * self._bar.share)
+
+
+NOTHING_DONE: dict[str, Any] = {
+    "done": 0.0,
+    "total": 0.0,
+    "per_second": 0.0,
+    "seconds_left": 0.0,
+    "chunks_done": 0,
+    "chunks_total": 0,
+}
+"""Of a `Progress` where work begins."""
+
+
+class ProgressKeeper:
+    """Adds up events; a listener of executors.
+
+    Parameters
+    ----------
+    clock
+        Seconds, monotonic.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.now = Progress()
+        self._clock = clock
+        self._begun, self._known = clock(), 0.0
+        self._work = ""
+
+    def hear(self, event: Event) -> None:
+        """Count an event."""
+        numbers = dict(event.numbers)
+        if event.what == "begins":
+            self._begin(event, numbers)
+        elif event.what == "advances":
+            if event.work != self._work:
+                self._begin(replace(event, amount=0.0), {})
+            self._advance(event, numbers)
+
+    def reach(self, stage: str, run: str | None = None) -> None:
+        """A stage begins."""
+        stage = stage if stage in STAGES else "other"
+        self.now = replace(self.now, **NOTHING_DONE, stage=stage, run=run or self.now.run)
+        self._work = ""
+
+    def judge(self, gate: str) -> None:
+        """What the gate said."""
+        self.now = replace(self.now, gate=gate if gate in GATES else "none")
+
+    def _begin(self, event: Event, numbers: Mapping[str, float]) -> None:
+        self._work, self._begun, self._known = event.work, self._clock(), 0.0
+        stage, chunks = find_stage(event.work), event.amount if event.unit == "chunks" else 0
+        changed: dict[str, Any] = NOTHING_DONE | {
+            "total": event.amount,
+            "chunks_total": int(numbers.get("chunks", chunks)),
+        }
+        self.now = replace(
+            self.now,
+            **changed,
+            stage=self.now.stage if stage == "other" else stage,
+            unit=event.unit if event.unit in UNITS else "records",
+        )
+
+    def _advance(self, event: Event, numbers: Mapping[str, float]) -> None:
+        now = self.now
+        done = now.done + event.amount
+        if now.total:  # what is done twice after a loss is no more than the whole
+            done = min(done, now.total)
+        if numbers.get("found"):  # done by an earlier run: no work of this one
+            self._known += event.amount
+        spent = max(self._clock() - self._begun, 1e-9)
+        speed = max(done - self._known, 0.0) / spent
+        left = (now.total - done) / speed if speed and now.total else 0.0
+        chunks = event.amount if event.unit == "chunks" else numbers.get("chunks", 0)
+        self.now = replace(
+            now,
+            done=done,
+            per_second=speed,
+            seconds_left=left,
+            chunks_done=now.chunks_done + int(chunks),
+            withheld=now.withheld + int(numbers.get("withheld", 0)),
+            clipped=now.clipped + int(numbers.get("clipped", 0)),
+            n_bytes=now.n_bytes + int(numbers.get("bytes", 0)),
+            privacy_loss=max(now.privacy_loss, numbers.get("privacy_loss", 0.0)),
+        )
+
+
+EXPORT_EVERY = 5.0
+"""Seconds between two exports, each of which is a file or a request."""
+
+
+class Telling:
+    """Tells whoever reads logs and metrics of the driver."""
+
+    def __init__(self) -> None:
+        self._exported = -EXPORT_EVERY
+
+    def say(self, what: str, now: Progress, seconds: float | None = None) -> None:
+        """One line, if lines are asked for."""
+        if os.environ.get("PRIVPIPE_LOG") != "json":
+            return
+        line = {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "event": what,
+            **now.encode(),
+            "seconds": None if seconds is None else round(seconds, 3),
+        }
+        with suppress(OSError):  # nobody reads any more
+            sys.stderr.write(json.dumps(line) + "\n")
+
+    def export(self, now: Progress, *, at_once: bool = False) -> None:
+        """Write or push the gauges, if somebody wants them; never a reason for a run to fail.
+
+        Now and then, but for what must not be missed: a stage, a verdict.
+        """
+        path = os.environ.get("PRIVPIPE_METRICS_FILE")
+        gateway = os.environ.get("PRIVPIPE_METRICS_GATEWAY")
+        moment = time.monotonic()
+        if not (path or gateway):
+            return
+        if not at_once and moment - self._exported < EXPORT_EVERY:
+            return
+        self._exported = moment
+        from privpipe.cluster.workers.monitoring.metrics import push_progress, write_progress
+
+        with suppress(Exception):
+            if path:
+                write_progress(now, path)
+            if gateway:
+                push_progress(now, gateway)

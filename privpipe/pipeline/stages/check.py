@@ -12,7 +12,7 @@ from privpipe.cluster.passes.sample_drawing import GROUP_SLACK
 from privpipe.cluster.workers.connection import check_address
 from privpipe.cluster.workers.dashboard import check_dashboard
 from privpipe.errors import GuaranteeError, InputError, OptionError, StoreError
-from privpipe.pipeline.runs.configuration.run_options import RunOptions
+from privpipe.pipeline.runs.earlier import find_earlier
 from privpipe.pipeline.runs.lasting import check_lasting
 from privpipe.pipeline.runs.resume import is_published
 from privpipe.pipeline.runs.run import (
@@ -24,11 +24,10 @@ from privpipe.pipeline.runs.run import (
     make_run_id,
     now,
 )
-from privpipe.pipeline.stages.budget import MOST_CHUNKS, find_constants
-from privpipe.pipeline.stages.earlier import find_earlier
-from privpipe.pipeline.stages.gate_check import check_gate
-from privpipe.pipeline.stages.spend import check_limit
-from privpipe.pipeline.stages.subject_limit import check_subjects
+from privpipe.pipeline.runs.run_options import RunOptions
+from privpipe.pipeline.runs.spend import check_limit
+from privpipe.pipeline.runs.subject_limit import check_subjects
+from privpipe.pipeline.stages.gate_forecast import check_gate
 from privpipe.protocols import Method, Role
 from privpipe.records.holdout import make_split
 from privpipe.records.schema import CollectionSchema
@@ -61,6 +60,9 @@ def check_stage(options: RunOptions) -> Run:
     OptionError, InputError, StoreError, FormatError
         With what is wrong and the way out.
     """
+    # From what needs the options alone, over what opens collections, to what asks the account: the
+    # first refusal is the cheapest one. `matched` needs both collections, and what is checked after
+    # it sees the released records by the names of the training records.
     method, roles = METHODS[options.method.name], _roles(options)
     check_lasting(options)
     if options.cluster.address is not None:
@@ -190,27 +192,7 @@ def _roles(options: RunOptions) -> dict[Role, tuple[str, ...]]:
     }
 
 
-def check_variation(run: Run) -> tuple[list[str], list[str]]:
-    """Read a few chunks and refuse variables of one value, which nothing can be learned from.
-
-    Returns
-    -------
-    features, variables
-        Names of those that do not vary in the chunks read. Where these are not all chunks, a
-        variable may vary elsewhere, and is only named.
-
-    Raises
-    ------
-    InputError
-        If a desired or confidential variable does not vary in any record.
-    """
-    features, variables = find_constants(run.training)
-    if variables and run.training.plan.n_chunks <= MOST_CHUNKS:
-        raise _constant(variables)
-    return features, variables
-
-
-def _constant(names: Sequence[str]) -> InputError:
+def refuse_constant(names: Sequence[str]) -> InputError:
     return InputError(
         f"{', '.join(map(repr, names))} has one and the same value, or none, in every training "
         "record: nothing can be learned of it.",
@@ -274,7 +256,7 @@ def _check_kinds(training: Collection) -> None:
         )
     alone = [c.name for c in columns if c.n_categories is not None and c.n_categories < 2]
     if alone:
-        raise _constant(alone)
+        raise refuse_constant(alone)
 
 
 def _check_include(options: RunOptions, schema: CollectionSchema) -> None:
@@ -388,6 +370,7 @@ def _plan_sample_bytes(options: RunOptions, collection: Collection, n_bytes: int
         return 0
     schema = collection.schema_of_records
     most = find_attack_options(options).plan_sample(schema.n_records, schema.n_features)
+    # Groups are drawn whole, so that a chunk may bring more than its share.
     drawn = most * (GROUP_SLACK if options.audit.group is not None else 1)
     return 2 * min(drawn, schema.n_records) * (n_bytes + SAMPLE_COLUMNS * 8)
 
@@ -420,6 +403,7 @@ def _same_or_inside(url: str, source: str) -> bool:
     """Whether one of two places holds the other; symbolic links are followed."""
     path, home = local_path(url), local_path(source)
     if path is not None and home is not None:
+        # A link is no other place: a release through it would be written into its own source.
         real, home = os.path.realpath(path), os.path.realpath(home)
         return os.path.commonpath([real, home]) in (real, home)
     if path is not None or home is not None:

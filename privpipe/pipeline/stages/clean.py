@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -9,20 +11,24 @@ import numpy as np
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.cleaning_pass import CleaningJob, clean_collection, count_receipts
+from privpipe.cluster.passes.drawing_pass import DrawingJob, draw_surrogates
 from privpipe.cluster.passes.place_pass import find_noted
 from privpipe.cluster.passes.verification import find_damaged_chunks
-from privpipe.errors import IncompleteReleaseError
+from privpipe.errors import IncompleteReleaseError, MemoryBudgetError, StoreError
+from privpipe.numerics.masking.sign_sums import BLOCK_RECORDS
 from privpipe.pipeline.runs.resume import check_unchanged
-from privpipe.pipeline.runs.run import Run
-from privpipe.pipeline.stages.audit_attacks import plan_samples
-from privpipe.pipeline.stages.audit_places import plan_places
-from privpipe.pipeline.stages.spend import make_keys, reserve_loss
-from privpipe.pipeline.stages.subject_limit import write_withheld
-from privpipe.pipeline.stages.train import Trained
+from privpipe.pipeline.runs.run import Cleaned, Run, Trained
+from privpipe.pipeline.runs.spend import make_keys, reserve_loss
+from privpipe.pipeline.runs.subject_limit import write_withheld
+from privpipe.pipeline.stages.audit.audit_attacks import plan_samples
+from privpipe.pipeline.stages.audit.audit_places import plan_places
 from privpipe.records.chunks import check_memory, predict_chunk_memory
+from privpipe.store.access.location import local_path
 from privpipe.store.arrays.blocks import Receipt, check_receipts
 from privpipe.store.arrays.factored_basis import Basis
 from privpipe.store.arrays.layout import FEATURES, RELEASED, ArrayPlan
+from privpipe.store.keyring.keyfiles import check_keys_apart
+from privpipe.store.keyring.partition_keys import PartitionKeys, make_partition_keys
 from privpipe.store.models.artifacts import read_arrays
 from privpipe.store.releases.release import (
     ReleasePlan,
@@ -74,10 +80,27 @@ def _read_basis(run: Run) -> Basis:
     return Basis(arrays["lift"], arrays["centre"], run.collection.schema_of_records.dtype)
 
 
-def clean_stage(
-    run: Run, trained: Trained, plan: ReleasePlan, executor: Executor
-) -> dict[int, Receipt]:
-    """Clean what is not clean yet and return the proven receipts."""
+def clean_stage(run: Run, trained: Trained, plan: ReleasePlan, executor: Executor) -> Cleaned:
+    """Clean what is not clean yet, or draw it where records are made of all others at once.
+
+    Raises
+    ------
+    GuaranteeError
+        If a partition would lose more than its limit.
+    StoreError
+        If a source has changed, or the keys of an interrupted drawing are gone: what was drawn from
+        them cannot be completed.
+    """
+    # The sources are compared once all is written: a chunk that was read from others than those of
+    # the start is then known before anything is judged.
+    work = _clean if trained.tile_rows is None else _draw
+    done = work(run, trained, plan, executor)
+    check_unchanged(run)
+    return Cleaned(plan, prove_receipts(plan, executor, done))
+
+
+def _clean(run: Run, trained: Trained, plan: ReleasePlan, executor: Executor) -> frozenset[int]:
+    """Every chunk from store to worker to workspace; those that were there before."""
     _check_memory(trained, plan, executor)
     prepare_release(plan)
     places, done = plan_places(run, trained, plan), find_done(plan, executor)
@@ -110,12 +133,12 @@ def clean_stage(
             clean_collection(executor, job, partial(record_receipts, plan), done=frozenset(done))
     finally:
         executor.listener(Event("clean_chunk", "ends"))
-    check_unchanged(run)
-    return prove_receipts(plan, executor, frozenset(done))
+    return frozenset(done)
 
 
 def find_done(plan: ReleasePlan, executor: Executor) -> dict[int, Receipt]:
     """Chunks of an interrupted run whose bytes still match their receipts."""
+    # Receipts of another run are no proof: its chunks may have been drawn with other keys.
     known = {receipt.chunk: receipt for receipt in read_ledger(plan) if receipt.run == plan.run}
     damaged = find_damaged_chunks(executor, plan, list(known.values()), "before")
     if damaged:
@@ -158,3 +181,62 @@ def read_progress(release_url: str, run_id: str) -> int:
     """Chunks of a run that have a receipt so far."""
     plan = ReleasePlan(run_id, release_url, ())
     return len({receipt.chunk for receipt in read_ledger(plan) if receipt.run == run_id})
+
+
+def _draw(run: Run, trained: Trained, plan: ReleasePlan, executor: Executor) -> frozenset[int]:
+    """Surrogates of all records of the fit, tile by tile; those that were there before."""
+    _check_drawing_memory(run, trained, executor)
+    prepare_release(plan)
+    done = find_done(plan, executor)
+    part = replace(run.training, only_finite=False).keeping(run.split, "fit")
+    job = DrawingJob(
+        part, plan, run.stored_model_url, trained.model_digest, _make_drawing_keys(run, trained)
+    )
+    executor.listener(Event("clean_chunk", "begins", plan.chunks.n_records))
+    executor.listener(Event("clean_chunk", "advances", sum(one.rows for one in done.values())))
+    try:
+        draw_surrogates(executor, job, partial(record_receipts, plan), done=frozenset(done))
+    finally:
+        executor.listener(Event("clean_chunk", "ends"))
+    return frozenset(done)
+
+
+def _make_drawing_keys(run: Run, trained: Trained) -> PartitionKeys:
+    """Keys of this run alone: they end with it, and no other run may need them."""
+    path = local_path(run.release_url)
+    if path is not None:
+        check_keys_apart(path)
+    about = hashlib.sha256(f"surrogates of run {run.run_id}".encode()).hexdigest()
+    try:
+        return make_partition_keys(
+            run.training.schema_of_records.partitions,
+            trained.model_digest,
+            about,
+            run=run.run_id,
+            source=run.training.digest,
+        )
+    except StoreError as error:
+        if error.code != "key_gone":
+            raise
+    raise StoreError(
+        "A key of this run is gone before its release was complete: further surrogates would be "
+        "drawn with other signs than those that are there.",
+        remedy="`privpipe purge`, then run again: all are drawn anew. Nothing was published.",
+        code="key_gone",
+    )
+
+
+def _check_drawing_memory(run: Run, trained: Trained, executor: Executor) -> None:
+    """A worker holds a chunk, the signs of a block of records, and a tile for each thread."""
+    memory, schema = executor.measure(), run.training.schema_of_records
+    # Numbers of eight bytes: four tables as large as the chunk; a sign for each of its records and
+    # each surrogate of the tile, 64 to a word; a block of signs as numbers, and three sums.
+    columns, tile = trained.n_features_out, trained.tile_rows or 1
+    words = schema.chunk_rows * -(-tile // 64)
+    needed = 8 * (4 * schema.chunk_rows * columns + words + (BLOCK_RECORDS + 3 * columns) * tile)
+    if needed * memory.threads > memory.smallest:
+        raise MemoryBudgetError(
+            f"Drawing surrogates takes about {needed * memory.threads / 2**20:.0f} MiB of a worker "
+            f"that has {memory.smallest / 2**20:.0f} MiB.",
+            remedy="Set [cluster] memory_limit, or ingest the collection in smaller chunks.",
+        )

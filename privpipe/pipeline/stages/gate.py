@@ -11,22 +11,18 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
-
-import fsspec
 
 from privpipe.attacks.kinds.verdicts.judgement import SCORE_WORDS, is_of_release
 from privpipe.errors import GateError, GuaranteeError
 from privpipe.numerics.limits import Figure, say_lower, say_upper
 from privpipe.pipeline.runs.approval import read_approval, write_case
-from privpipe.pipeline.runs.configuration.run_options import GateSection
-from privpipe.pipeline.runs.run import Run, find_attack_options
-from privpipe.pipeline.stages.audit_places import say_place
-from privpipe.pipeline.stages.known_records import find_sketches
+from privpipe.pipeline.runs.run import Cleaned, Run, find_attack_options
+from privpipe.pipeline.runs.run_options import GateSection
+from privpipe.pipeline.stages.gate_forecast import read_previous
+from privpipe.pipeline.stages.report_writing import write_report
 from privpipe.pipeline.stages.weaker_limits import list_weaker_limits
-from privpipe.store.access.location import join
-from privpipe.store.arrays.headers import companion_url
 from privpipe.store.keyring.account_chain import Kind, append_link
 from privpipe.store.releases.release import (
     ReleasePlan,
@@ -37,6 +33,14 @@ from privpipe.store.releases.release import (
 
 OPEN = ("passed", "approved", "not gated")
 """States of a gate through which a release may go."""
+
+
+REGRESSION = 0.05
+"""How much more an adversary may gain of a variable than of the release named as previous: upper
+limits of two samples, which are not equal even where the releases are alike."""
+
+CONSTANT = "The released features do not vary: all records are released alike."
+"""They hide everything, and no verdict should praise them."""
 
 
 @dataclass(frozen=True)
@@ -56,19 +60,15 @@ class Complaint:
     reason: str
 
 
-def gate_stage(
-    run: Run, plan: ReleasePlan, findings: Mapping[str, Any], previous: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """Judge the findings, and look for an approval of exactly these.
+def gate_stage(run: Run, cleaned: Cleaned, findings: Mapping[str, Any]) -> dict[str, Any]:
+    """Judge the findings, look for an approval of exactly these, and write the report.
 
     Parameters
     ----------
-    run, plan
+    run, cleaned
         The run and its release, finished and audited.
     findings
         Of the audit.
-    previous
-        Findings of the release named by ``[gate] previous``; None where none is named.
 
     Returns
     -------
@@ -77,27 +77,33 @@ def gate_stage(
         complaints, limits, those that ask less than usual, and approval. Where it failed, what
         may be approved is recorded.
     """
-    section = run.options.gate
+    section, weaker = run.options.gate, list_weaker_limits(run.options)
+    previous = read_previous(run.options, run.training)
     complaints = judge_findings(findings, section, previous)
-    ways_out = find_ways_out(findings, run) if complaints else ""
-    gate: dict[str, Any] = {
-        "state": "passed",
-        "sentence": _say(complaints, weaker := list_weaker_limits(run.options)),
-        "ways_out": ways_out,
-        "complaints": [{"code": one.code, "reason": one.reason} for one in complaints],
-        "limits": section.model_dump(mode="json", exclude={"previous"}),
-        "weaker": weaker,
-        "approval": None,
-    }
+    state, sentence, approval = "passed", _say(complaints, weaker), None
     if not section.enforce:
-        gate["state"] = "not gated"
+        state = "not gated"
     elif complaints:
-        digest = digest_case(run, plan, findings, complaints)
-        write_case(run.release_url, digest, gate["sentence"])
+        # The case is written before an approval is looked for: whoever approves signs the digest
+        # that lies there, and an approval of anything else raises. The chain of the account notes
+        # either decision, so that nobody can say later that this was never refused.
+        digest = digest_case(run, cleaned.plan, findings, complaints)
+        write_case(run.release_url, digest, sentence)
         approval = read_approval(run.release_url, digest)
         _note_decision(run, digest, approval)
-        gate |= {"state": "approved" if approval else "failed", "approval": approval}
-    return {**findings, "gate": gate}
+        state = "approved" if approval else "failed"
+    gate = {
+        "state": state,
+        "sentence": sentence,
+        "ways_out": find_ways_out(findings, run) if complaints else "",
+        "complaints": [asdict(one) for one in complaints],
+        "limits": section.model_dump(mode="json", exclude={"previous"}),
+        "weaker": weaker,
+        "approval": approval,
+    }
+    judged = {**findings, "gate": gate}
+    write_report(run, judged)  # of a refused release too: it shows what decided
+    return judged
 
 
 def _note_decision(run: Run, case: str, approval: Mapping[str, str] | None) -> None:
@@ -106,7 +112,7 @@ def _note_decision(run: Run, case: str, approval: Mapping[str, str] | None) -> N
     if approval is not None:
         note |= {"name": approval["name"], "approved": approval["approved"]}
     kind: Kind = "refusal" if approval is None else "approval"
-    append_link(find_sketches(run).account, kind, note)
+    append_link(run.sketches.account, kind, note)
 
 
 def check_gated(findings: Mapping[str, Any]) -> None:
@@ -166,14 +172,14 @@ def judge_findings(
     """
     found = [
         *_judge_adversaries(findings["adversaries"], section),
-        *_judge_constant(findings),
+        *([Complaint("constant", CONSTANT)] if findings.get("constant") else ()),
         *_judge_places(findings, section.confidential_advantage_max),
         *_judge_utility(findings, section.utility_loss_max),
         *_judge_kinds(_list_kinds(findings), section),
         *(Complaint("difference", said) for said in findings.get("differences", ())),
     ]
     if previous is not None:
-        found += _judge_regression(findings, previous, section.regression_max)
+        found += _judge_regression(findings, previous)
     return found
 
 
@@ -188,22 +194,42 @@ def _judge_adversaries(found: Mapping[str, Any], section: GateSection) -> Iterat
         yield Complaint(found["verdict"], f"The audit is {found['verdict']}: {found['reason']}.")
 
 
-def _judge_constant(findings: Mapping[str, Any]) -> Iterator[Complaint]:
-    """Features that do not vary hide everything, and no verdict should praise them."""
-    if findings.get("constant"):
-        yield Complaint(
-            "constant", "The released features do not vary: all records are released alike."
-        )
-
-
 def _judge_places(findings: Mapping[str, Any], limit: float) -> Iterator[Complaint]:
     """Chunks and partitions that surely reveal more than the rest, by more than is allowed."""
     found = findings.get("places") or {}
     if found.get("status") == "unknown":
         yield Complaint("place", f"Which places reveal more is unknown: {found['reason']}.")
     for one in found.get("places", ()):
-        if not one["excess_lower"] <= limit:
+        if not one["excess_lower"] <= limit:  # so written that NaN does not pass
             yield Complaint("place", say_place(one, limit))
+
+
+def check_places(found: Mapping[str, Any], section: GateSection) -> None:
+    """Stop a part of a growing release of which a place reveals more than is allowed.
+
+    Raises
+    ------
+    GateError
+        With the worst place.
+    """
+    limit = section.confidential_advantage_max
+    worst = next((one for one in found.get("places", ()) if one["excess_lower"] > limit), None)
+    if worst is not None and section.enforce:
+        raise GateError(
+            say_place(worst, limit),
+            remedy="The part was not published. Look at this place of the source, release without "
+            "the column, or allow more in [gate] confidential_advantage_max.",
+            code="place",
+        )
+
+
+def say_place(one: Mapping[str, Any], limit: float) -> str:
+    """A place that reveals more than the rest, in a sentence."""
+    return (
+        f"In {one['place']} {one['column']} reveals {one['variable']!r} with an advantage of "
+        f"{one['advantage']:.3g}, surely {one['excess_lower']:.3g} beyond the rest of the release; "
+        f"allowed {limit:g}."
+    )
 
 
 def _judge_utility(findings: Mapping[str, Any], limit: float | None) -> Iterator[Complaint]:
@@ -242,10 +268,9 @@ def _read_score(view: Mapping[str, float] | None) -> float:
 
 def _list_kinds(findings: Mapping[str, Any]) -> dict[str, Any]:
     """Kinds of attack that were measured; of a surrogate release membership stands by itself."""
-    attacks = dict(findings.get("attacks") or {})
-    if (members := findings.get("membership")) is not None:
-        attacks["membership"] = {"status": "measured", "report": members}
-    return attacks
+    members = findings.get("membership")
+    own = {} if members is None else {"membership": {"status": "measured", "report": members}}
+    return {**(findings.get("attacks") or {}), **own}
 
 
 def _judge_kinds(attacks: Mapping[str, Any], section: GateSection) -> Iterator[Complaint]:
@@ -273,6 +298,7 @@ def _judge_membership(found: Mapping[str, Any], section: GateSection) -> Iterato
         yield Complaint("membership", f"Whom the model learned from is unknown: {reason}.")
         return
     report = found["report"]
+    # An adversary that failed may have been the one that tells: the rest cannot answer for it.
     if report.get("n_unknown"):
         yield Complaint(
             "membership",
@@ -283,10 +309,13 @@ def _judge_membership(found: Mapping[str, Any], section: GateSection) -> Iterato
         exposed = str(one["score"]).startswith("tpr")
         return section.exposed_max if exposed else section.confidential_advantage_max
 
-    def reach(one: Mapping[str, Any]) -> float:
+    def exceed(one: Mapping[str, Any]) -> float:
+        # In units of its own limit, since that of exposures is a tenth of that of advantages by
+        # default: else the sentence would name the larger number and not the worse one. A limit
+        # of 0 is allowed, and anything beyond it is far beyond.
         return Figure.read(one, "advantage").over(allow(one)) / max(allow(one), 1e-6)
 
-    worst = max(report["differences"], key=reach, default=None)
+    worst = max(report["differences"], key=exceed, default=None)
     if worst is None:
         yield Complaint("membership", "Whom the model learned from is unknown: nothing was scored.")
     elif not (figure := Figure.read(worst, "advantage")).within(limit := allow(worst)):
@@ -315,10 +344,12 @@ def _judge_linkage(report: Mapping[str, Any], limit: float) -> Iterator[Complain
 
 
 def _judge_regression(
-    findings: Mapping[str, Any], previous: Mapping[str, Any], limit: float
+    findings: Mapping[str, Any], previous: Mapping[str, Any]
 ) -> Iterator[Complaint]:
     """Variables of which an adversary may gain more than of the previous release, by any score."""
     found, before = findings["adversaries"], previous["adversaries"]
+    # The header of a release, all that is left where its report was removed, has no table: then
+    # the gains that decided are compared, of both sides alike.
     by_score = bool(found.get("table")) and bool(before.get("table"))
     for target in [one["target"] for one in found["decisions"]]:
         new, old = (_read_gains(one, target, by_score=by_score) for one in (found, before))
@@ -326,14 +357,14 @@ def _judge_regression(
             score: Figure(gain, gain, gain).minus_share(old.get(score, math.nan))
             for score, gain in new.items()
         }
-        score = max(more, key=lambda one: more[one].over(limit), default="")
-        if not more.get(score, Figure.unknown("")).within(limit):
+        score = max(more, key=lambda one: more[one].over(REGRESSION), default="")
+        if not more.get(score, Figure.unknown("")).within(REGRESSION):
             by = f" by {SCORE_WORDS[score]}" if score in SCORE_WORDS else ""
             yield Complaint(
                 "regression",
                 f"Of {target!r} an adversary may gain {say_upper(new.get(score, math.nan))}{by}, "
                 f"of the previous release {say_lower(old.get(score, math.nan))}; allowed "
-                f"{limit:g} more.",
+                f"{REGRESSION:g} more.",
             )
 
 
@@ -348,6 +379,7 @@ def _read_gains(found: Mapping[str, Any], target: str, *, by_score: bool) -> dic
         if row["target"] == target and is_of_release(row["source"]) and row["score"] in decides:
             upper = Figure.read(row, "gain").upper
             known = gains.get(row["score"], -math.inf)
+            # `max` would drop a NaN or keep it by its place; unknown has to stay unknown.
             gains[row["score"]] = math.nan if math.isnan(known + upper) else max(known, upper)
     return gains
 
@@ -355,8 +387,6 @@ def _read_gains(found: Mapping[str, Any], target: str, *, by_score: bool) -> dic
 def find_ways_out(findings: Mapping[str, Any], run: Run) -> str:
     """What would let this very release pass, as far as it was measured."""
     ways = ["Sanitise more strongly (another [method] or budget)"]
-    if passing := _find_compared(run):
-        ways[0] = f"Take what `privpipe compare` found to pass: {passing}"
     if telling := _find_telling(findings["adversaries"]):
         ways.insert(0, f"Release without {telling}, which leaks by itself")
         ways[1] = f"or {ways[1][0].lower()}{ways[1][1:]}"
@@ -371,29 +401,14 @@ def find_ways_out(findings: Mapping[str, Any], run: Run) -> str:
     return ", ".join(ways) + "."
 
 
-def _find_compared(run: Run) -> str:
-    """Methods that a comparison of this very collection found to pass these limits."""
-    url = join(companion_url(run.release_url, "compare"), "compare.json")
-    try:
-        with fsspec.open(url, encoding="utf-8", mode="rt") as file:
-            comparison = json.load(file)
-        asked = run.options.gate.model_dump(mode="json", exclude={"previous"})
-        if comparison["source"] != run.collection.digest or comparison["limits"] != asked:
-            return ""
-        passing = [one["label"] for one in comparison["entries"] if one.get("would_pass")]
-    except (OSError, ValueError, KeyError, TypeError):  # none was made, or it is damaged
-        return ""
-    return ", ".join(map(str, passing))
-
-
 def _find_telling(found: Mapping[str, Any]) -> str:
     """Included variables that by themselves tell more than is allowed."""
-    told = [one["included"] for one in found.get("included", ()) if _is_beyond(one)]
+    told = [
+        one["included"]
+        for one in found.get("included", ())
+        if one["gain_lower"] is not None and one["gain_lower"] > one["allowed"]
+    ]
     return ", ".join(repr(name) for name in dict.fromkeys(told))
-
-
-def _is_beyond(one: Mapping[str, Any]) -> bool:
-    return one["gain_lower"] is not None and one["gain_lower"] > one["allowed"]
 
 
 def _find_limits(found: Mapping[str, Any], run: Run, in_places: float) -> str:
@@ -405,8 +420,7 @@ def _find_limits(found: Mapping[str, Any], run: Run, in_places: float) -> str:
     rows = [row for row in found.get("table", ()) if is_of_release(row["source"])]
     if not rows or any(row["status"] != "measured" for row in rows):
         return ""
-    judged = {row["target"] for row in rows}
-    if any(one["target"] not in judged for one in found["decisions"]):
+    if {one["target"] for one in found["decisions"]} - {row["target"] for row in rows}:
         return ""  # a variable that could not be attacked passes no limit
     limits = {"confidential_advantage_max": 0.0, "exposed_max": 0.0}
     for row in rows:
@@ -417,9 +431,10 @@ def _find_limits(found: Mapping[str, Any], run: Run, in_places: float) -> str:
         name = "exposed_max" if row["score"].startswith("tpr") else "confidential_advantage_max"
         limits[name] = max(limits[name], row["gain_upper"])
     limits["confidential_advantage_max"] = max(limits["confidential_advantage_max"], in_places)
+    # Rounded up: rounded to the nearest, the advice might not let this very release pass.
     shown = {name: min(1.0, math.ceil(100 * x) / 100) for name, x in limits.items()}
     missed = [one["size"] for one in found.get("power", ()) if not one["finds"]]
-    if None in missed:
+    if None in missed:  # a leak that is missed whatever its size: no limit makes up for it
         return ""
     if missed:
         shown["must_find"] = max(missed)
@@ -439,6 +454,8 @@ def digest_case(
     run: Run, plan: ReleasePlan, findings: Mapping[str, Any], complaints: list[Complaint]
 ) -> str:
     """SHA-256 of what somebody approves: this run, these records, these findings and limits."""
+    # Complaints are sentences with the number that was measured and its limit: whoever approves
+    # them approves no others. Receipts bind the bytes, `desired` what the release is good for.
     receipts = [one for one in read_ledger(plan) if one.run == plan.run]
     case = {
         "run": run.run_id,

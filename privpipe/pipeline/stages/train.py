@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,64 +15,25 @@ from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.pass_checkpoints import KnownSteps
 from privpipe.cluster.passes.pricing_rounds import ClusterPricing
 from privpipe.cluster.passes.reduce import ShardedCollection
-from privpipe.errors import InputError, StoreError
+from privpipe.cluster.passes.sketch_pass import sketch_collection
+from privpipe.errors import GuaranteeError, InputError, StoreError
 from privpipe.numerics.regression.moments import CoMoments
-from privpipe.pipeline.runs.run import Run, list_versions, now
-from privpipe.pipeline.stages.earlier import find_earlier, find_model
-from privpipe.pipeline.stages.known_records import sketch_records
-from privpipe.pipeline.stages.subject_limit import count_subjects, protect_subjects
-from privpipe.protocols import FloatArray, Guarantee, RecordMap, Shard
+from privpipe.pipeline.runs.earlier import find_earlier, find_model
+from privpipe.pipeline.runs.run import Run, Trained, list_versions, now
+from privpipe.pipeline.runs.subject_limit import count_subjects, protect_subjects
+from privpipe.protocols import RecordMap, Shard
 from privpipe.sanitizers.composed.standardiser import fit_standardised
 from privpipe.sanitizers.names import schema_of, with_schema
 from privpipe.store.arrays.headers import check_output_free, exists
+from privpipe.store.keyring.sketches import Ties
 from privpipe.store.models.artifacts import digest_map, open_model, read_model_header, write_model
 from privpipe.store.models.predictor_files import read_predictor
 
 
-@dataclass(frozen=True)
-class Trained:
-    """Receipt of the train stage: where the model is and what it promises.
-
-    Parameters
-    ----------
-    model_digest
-        SHA-256 of the fitted map.
-    n_features_in, n_features_out
-        Its shape.
-    guarantee
-        Its promise.
-    reads
-        What the map reads: "features", or "attributes", whose released codes are the release.
-    draws
-        Whether it draws at random and needs a release key.
-    keeps_features
-        Whether predictors of raw records apply to released ones.
-    mean_record : (n_features,), optional
-        Mean training record, when values that are not finite are imputed.
-    n_records
-        Of a surrogate release, which has its own; None where each record has its release.
-    tile_rows
-        Of a surrogate release that sums up all records: surrogates of one pass; None elsewhere.
-    feature_names, response_names
-        Columns of such a release.
-    """
-
-    model_digest: str
-    n_features_in: int
-    n_features_out: int
-    guarantee: Guarantee
-    reads: str
-    draws: bool
-    keeps_features: bool
-    mean_record: FloatArray | None = None
-    n_records: int | None = None
-    tile_rows: int | None = None
-    feature_names: tuple[str, ...] = ()
-    response_names: tuple[str, ...] = ()
-
-
 def train_stage(run: Run, executor: Executor) -> Trained:
     """Fit on the training records that are not held out; a stored model is never fitted again."""
+    # First of all, since who the records are decides what they may lose, which earlier releases
+    # are joined with this one, and whose model is used again.
     sketch_records(run, executor)
     if run.options.audit.earlier:
         find_earlier(run)  # of other records they are refused now that records are known
@@ -85,6 +46,7 @@ def train_stage(run: Run, executor: Executor) -> Trained:
     if known is not None and _is_alike(open_model(known), known, run):
         write_model(open_model(known), run.work_model_url, _head_again(known))
         return _describe(open_model(run.stored_model_url), run, executor)
+    # Nothing is known: the records are read.
     shards = _shards(run, executor)
     extra: dict[str, Any] = dict(read_files(run))
     if run.method.prices:
@@ -139,14 +101,6 @@ KEPT = ("method", "options", "source", "feature_names", "training_digest", "hold
 def _head_again(url: str) -> dict[str, Any]:
     header = read_model_header(url)
     return {key: header[key] for key in (*KEPT, "trained") if key in header}
-
-
-def find_training(run: Run) -> str:
-    """Digest of the records that the stored model was learned from: these, or earlier ones."""
-    if not exists(run.stored_model_url):
-        return run.training.digest
-    header = read_model_header(run.stored_model_url)
-    return str(header.get("training_digest") or run.training.digest)
 
 
 def _lay_out(run: Run, fitted: RecordMap) -> RecordMap:
@@ -206,3 +160,47 @@ def read_files(run: Run) -> Mapping[str, Mapping[str, npt.NDArray[np.floating[An
     """The arrays of every file that the method's options name."""
     files = run.method.files(run.options.method)
     return {name: read_predictor(url) for name, url in files.items()}
+
+
+def sketch_records(run: Run, executor: Executor) -> None:
+    """Make the sketches of a run's records, and of those it learns from, that are not there.
+
+    Raises
+    ------
+    StoreError, FormatError
+        If the account cannot be reached, or a sketch is missing or damaged.
+    GuaranteeError
+        If records to protect are said to be public.
+    """
+    sketches = run.sketches
+    subject = run.options.privacy.subject
+    sketch_collection(
+        executor,
+        run.collection,
+        sketches,
+        variables=run.collection.attributes,
+        subject=subject,
+    )
+    if not run.trains_on_itself:
+        sketch_collection(executor, run.training, sketches, variables=run.training.attributes)
+        _check_public(run, sketches.ties())
+
+
+def _check_public(run: Run, ties: Ties) -> None:
+    """Records that are to be protected are not public, whatever file they are in."""
+    if not run.training.public:
+        return
+    public = {part.digest for part in run.training.schema_of_records.partitions}
+    shared = [
+        overlap.mine
+        for part in run.collection.schema_of_records.partitions
+        for other, overlap in ties.relatives(part.digest).items()
+        if other in public and not overlap.by_profile
+    ]
+    if shared:
+        raise GuaranteeError(
+            f"[training] public is true, but up to {max(shared):.3g} of the records of a "
+            "partition of [collection], which are to be protected, are among them.",
+            remedy="Train on records that are public and not among those to release.",
+            code="not-public",
+        )

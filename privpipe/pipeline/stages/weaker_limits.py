@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from privpipe.pipeline.runs.configuration.run_options import GateSection, RunOptions
 from privpipe.pipeline.runs.lasting import is_promised_across_runs
+from privpipe.pipeline.runs.run_options import GateSection, RunOptions
 
 LARGER = {
     "gate": (
@@ -19,14 +19,11 @@ LARGER = {
         "must_find",
         "linkage_max",
         "drift_max",
-        "regression_max",
     ),
-    "audit": ("min_class_records", "tune_share", "test_share"),
 }
-"""Keys of which a larger number, or none, asks less: more is allowed, more classes are merged, or
-fewer records teach the adversaries."""
+"""Keys of which a larger number, or none, asks less: more is allowed."""
 
-SMALLER = {"audit": ("level", "holdout", "max_records", "max_bytes", "max_test", "n_replicates")}
+SMALLER = {"audit": ("level", "holdout", "max_records")}
 """Keys of which a smaller number asks less."""
 
 CHOICES = ("decides", "adversaries")

@@ -13,7 +13,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import zarr
 from zarr.abc.store import ByteRequest, Store
 from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
@@ -23,6 +22,7 @@ from zarr.registry import register_codec
 from zarr.storage import WrapperStore
 
 from privpipe.errors import InputError, StoreError
+from privpipe.extras import explain_missing
 
 MOST_CHUNK_BYTES = 2**31
 """Decoded bytes of a chunk: Blosc takes no more, and workers hold several."""
@@ -105,6 +105,16 @@ def _count_inflated(content: bytes, most: int) -> int:
 
 
 def _count_streamed(codec: str, content: bytes, most: int) -> int:
+    # Only streams that do not say their size come here: no library of ours needs it otherwise.
+    try:
+        import pyarrow as pa
+    except ModuleNotFoundError as error:
+        raise StoreError(
+            f"A chunk packed by {codec} does not say its size, and pyarrow, which would count it, "
+            "is not installed.",
+            remedy=str(explain_missing(error)),
+            code="no-pyarrow",
+        ) from None
     size = 0
     with pa.CompressedInputStream(pa.BufferReader(content), codec) as stream:
         while size <= most and (piece := stream.read(PIECE)):

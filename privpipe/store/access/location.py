@@ -32,7 +32,7 @@ from zarr.storage import FsspecStore, LocalStore, StorePath
 
 from privpipe.errors import FormatError, OptionError, StoreError, printable
 from privpipe.store.access.bounds import use_bounded_codecs
-from privpipe.store.access.durability import keep_file
+from privpipe.store.access.durability import flush_folder, keep_file
 from privpipe.store.access.store_refusals import http_status
 
 Place = str | os.PathLike[str]
@@ -198,6 +198,10 @@ def open_store(url: str, *, read_only: bool = False) -> Store:
     raise problem
 
 
+SMALL_BYTES = 2**16
+"""Of a file that is read at once, without a thread."""
+
+
 class PlainFiles(LocalStore):
     """Regular files of a folder: below it no link is followed, and no pipe or device opened.
 
@@ -212,27 +216,38 @@ class PlainFiles(LocalStore):
         byte_range: ByteRequest | None = None,
     ) -> Buffer | None:
         """The object of a key; StoreError where it is no regular file."""
-        check_plain(self.root, key)
-        return await super().get(key, prototype, byte_range)
+        size = check_plain(self.root, key)
+        if size is None or size > SMALL_BYTES or byte_range is not None:
+            return await super().get(key, prototype, byte_range)
+        try:  # the way to a thread and back takes longer than reading a small file
+            content = (self.root / key).read_bytes()
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            return None
+        return (prototype or default_buffer_prototype()).buffer.from_bytes(content)
 
 
-def check_plain(root: Path, key: str) -> None:
-    """Raise StoreError if what a key leads to below a folder is a link, a pipe or a device."""
-    place = root
+def check_plain(root: Path, key: str) -> int | None:
+    """Raise StoreError if what a key leads to below a folder is a link, a pipe or a device.
+
+    Returns its size; None where there is nothing.
+    """
+    place, size = str(root), 0
     for name in key.split("/"):
-        place = place / name
+        place = f"{place}/{name}"
         try:
-            mode = os.lstat(place).st_mode
+            found = os.lstat(place)
         except OSError:  # nothing there: for who opens it to say
-            return
+            return None
+        mode, size = found.st_mode, found.st_size
         if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
             what = "a link" if stat.S_ISLNK(mode) else "no regular file"
             raise StoreError(
-                f"{shown(str(place))} is {what}; it is not read.",
+                f"{shown(place)} is {what}; it is not read.",
                 remedy="Somebody put it there: get the data again from where it came, or put the "
                 "file itself in its place.",
                 code="link",
             )
+    return size
 
 
 def explain_unreachable(url: str, error: Exception) -> StoreError:
@@ -510,16 +525,19 @@ def delete_place(url: str) -> None:
 def remove_tree(url: str) -> None:
     """Remove a place with all that is in it, folders included; nothing where there is nothing.
 
-    Of a link the link itself: what it leads to is not in the place.
+    Of a link the link itself: what it leads to is not in the place. What is removed does not come
+    back with a power cut: records are, too.
     """
     path = local_path(url)
     if path is None:
         delete_tree(open_store(url))
-    elif os.path.islink(path):
-        os.unlink(path)
-    else:
-        with suppress(FileNotFoundError):
+        return
+    with suppress(FileNotFoundError):
+        if os.path.islink(path):
+            os.unlink(path)
+        else:
             shutil.rmtree(path)
+        flush_folder(os.path.dirname(path))
 
 
 def use_one_thread() -> None:

@@ -11,7 +11,6 @@ import hmac
 import json
 import os
 import secrets
-import shutil
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
@@ -21,6 +20,7 @@ from typing import Any, overload
 from zarr.core.sync import sync
 
 from privpipe.errors import FormatError, IncompleteReleaseError
+from privpipe.store.access.durability import flush_folder
 from privpipe.store.access.generation_log import Generation, newest_kind, read_newest
 from privpipe.store.access.holding.workspace import (
     has_workspace,
@@ -254,6 +254,10 @@ class PrivateLedger:
         for key in list_keys(store):
             if key in names or (lines and key != "secret"):
                 sync(store.delete(key))
+        if path := local_path(self.url):
+            for folder in ("", PARTS, "drift"):
+                with suppress(FileNotFoundError):  # what is forgotten stays so after a power cut
+                    flush_folder(os.path.join(path, folder))
         drop_unfinished(self.url)
 
     def _mark(self, text: str) -> str:
@@ -344,9 +348,7 @@ def delete_part(url: str, part: str) -> None:
     if list_keys(store):
         sync(store.delete(ROOT_DOCUMENT))
     delete_tree(store)
-    path = local_path(place)
-    if path is not None:
-        shutil.rmtree(path, ignore_errors=True)
+    remove_tree(place)
 
 
 def read_incremental(url: str) -> tuple[Generation, IncrementalState] | None:

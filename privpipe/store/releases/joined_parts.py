@@ -13,6 +13,7 @@ from xarray.backends import BackendArray
 from xarray.core import indexing
 
 from privpipe.errors import StoreError
+from privpipe.extras import is_installed
 from privpipe.store.access.generation_log import Generation
 from privpipe.store.access.location import open_store, shown
 from privpipe.store.arrays.headers import read_promise, using_header
@@ -51,10 +52,11 @@ def open_generation(url: str, *, verify: bool = False) -> xr.Dataset:
         )
         for array in state.arrays
     }
-    # By default Dask would hash what an array is: the entries of all parts.
-    dataset = xr.Dataset(variables).chunk(
-        {"record": _cut(state) or (0,)}, token=f"{url} {newest.digest}"
-    )
+    dataset = xr.Dataset(variables)
+    if is_installed("dask"):
+        # By default Dask would hash what an array is: the entries of all parts.
+        token = f"{url} {newest.digest}"
+        dataset = dataset.chunk({"record": _cut(state) or (0,)}, token=token)
     names = list(header.get("feature_names") or ())
     if names and FEATURES in dataset:
         dataset = dataset.assign_coords(feature=names)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import zarr
 
 from privpipe.errors import IncompleteReleaseError, PrivpipeError
+from privpipe.extras import explain_missing, is_installed
 from privpipe.store.access.generation_log import is_generational
 from privpipe.store.access.location import Place, as_url, list_keys, open_store, shown
 from privpipe.store.access.store_refusals import explain_refusal
@@ -63,11 +64,16 @@ def open_release(url: Place, *, verify: bool = False) -> xr.Dataset:
 
         return open_generation(url, verify=verify)
     header = check_release(url, verify=verify)
+    # Without dask xarray reads lazily by itself; only joins and factored records need its chunks.
     dataset: xr.Dataset = xr.open_zarr(
-        open_store(url, read_only=True), consolidated=False, chunks={}
+        open_store(url, read_only=True),
+        consolidated=False,
+        chunks={} if is_installed("dask") else None,
     )
     allowed: xr.Dataset = dataset[list(header["arrays"])]
     if header.get("layout") == "factored":
+        if not is_installed("dask"):  # records are made of coordinates chunk by chunk
+            raise explain_missing(ModuleNotFoundError(name="dask"))
         allowed = allowed.drop_vars(FEATURES).assign(
             {FEATURES: read_basis(url).expand(dataset[FEATURES])}
         )

@@ -13,7 +13,7 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.problem import Fitted, Problem
 from privpipe.attacks.adversaries.table import ADVERSARIES, Adversary
 from privpipe.attacks.kinds.inference import measure_attacks
-from privpipe.pipeline.runs.configuration.run_options import AuditOptions, RunOptions
+from privpipe.pipeline.runs.run_options import AuditOptions, RunOptions
 
 
 def fit_first_column(problem: Problem) -> Fitted:

@@ -203,7 +203,7 @@ try:
     )
     raise AssertionError("draws have no second form")
 except NumericalError as error:
-    assert "Install numba" in error.remedy
+    assert "privpipe[cluster]" in error.remedy
 assert not {"numba", "llvmlite"} & set(sys.modules)
 """
 

@@ -230,8 +230,12 @@ def remove_workspace(url: str) -> None:
         return
     with suppress(FileNotFoundError):
         os.rename(path, _removed(path))
-    for left in _leftovers(path):
-        shutil.rmtree(left, ignore_errors=True)
+    if left_behind := _leftovers(path):
+        for left in left_behind:
+            shutil.rmtree(left, ignore_errors=True)
+        # Who notes next that it is gone must be right after a power cut, too.
+        with suppress(FileNotFoundError):
+            flush_folder(os.path.dirname(path))
 
 
 def remove_place(url: str) -> None:

@@ -1,0 +1,399 @@
+"""One run of an incremental release: clean what is new, then switch to the next generation.
+
+Whatever is killed on the way leaves the former generation as it was; parts that were finished are
+found by their names, and the next run goes on with the rest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Any
+
+from privpipe.cluster.executors.executor import Executor
+from privpipe.cluster.passes.reduce import ShardedCollection
+from privpipe.errors import GateError, InputError, StoreError
+from privpipe.pipeline.runs.earlier import note_release
+from privpipe.pipeline.runs.lasting import check_lasting
+from privpipe.pipeline.runs.resume import begin_or_resume, reach_stage
+from privpipe.pipeline.runs.run import Cleaned, Run, Trained, digest_options, list_versions, now
+from privpipe.pipeline.runs.run_options import RunOptions
+from privpipe.pipeline.serving.watch import Watch
+from privpipe.pipeline.stages.audit.audit_places import audit_places
+from privpipe.pipeline.stages.audit.audit_stage import audit_losses
+from privpipe.pipeline.stages.audit.judged_records import find_labelled
+from privpipe.pipeline.stages.clean import plan_release
+from privpipe.pipeline.stages.drift import Reference, check_drift, measure_drift
+from privpipe.pipeline.stages.gate import (
+    check_gated,
+    check_places,
+    dropping_refused,
+    gate_stage,
+    judge_findings,
+)
+from privpipe.pipeline.stages.increment_check import (
+    Line,
+    Scope,
+    check_incremental,
+    check_part_of,
+    describe_line,
+    find_line,
+    fresh_state,
+)
+from privpipe.pipeline.stages.train import summarise_features
+from privpipe.report.pages.published_findings import hide_small_count
+from privpipe.store.access.generation_log import publish_generation, write_root
+from privpipe.store.access.holding.workspace import (
+    hold_workspace,
+    remove_workspace,
+    write_state,
+)
+from privpipe.store.access.location import shown
+from privpipe.store.arrays.headers import exists, read_header
+from privpipe.store.collections.growing_collection import StoredPartition, read_partitions
+from privpipe.store.models.artifacts import publish_model
+from privpipe.store.releases.incremental_release import (
+    IncrementalState,
+    Part,
+    PrivateLedger,
+    Retired,
+    delete_part,
+    digest_root,
+    part_url,
+    read_incremental,
+    sweep_parts,
+)
+from privpipe.store.releases.release import ReleasePlan, publish_release
+
+GRACE = timedelta(days=1)
+"""Before a part that was replaced is deleted: readers may have it open."""
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The stages that do the work, and who they work on; Prefect's tasks in a flow."""
+
+    train: Callable[[Run, Executor], Trained]
+    clean: Callable[[Run, Trained, ReleasePlan, Executor], Cleaned]
+    audit: Callable[[Run, Trained, Cleaned, Executor], dict[str, Any]]
+    open_executor: Callable[[str], AbstractContextManager[Executor]]
+
+
+def release_increment(options: RunOptions, watch: Watch, scope: Scope, stages: Stages) -> str:
+    """Release the partitions of a scope that are not released yet, as one new generation.
+
+    Returns
+    -------
+    outcome
+        "published", or "nothing to do" where all are released already.
+
+    Raises
+    ------
+    GateError
+        If the audit of a new line, or the drift of a partition, does not pass.
+    """
+    check_incremental(options)
+    check_lasting(options)
+    url = options.release.path
+    partitions = read_partitions(options.collection.path)
+    line = find_line(options)
+    with hold_workspace(url):
+        found = read_incremental(url)
+        if found is not None:
+            write_root(url, found[0])  # a writer that died may have left it behind
+        former, state = (None, None) if found is None else found
+        work = _Work(options, watch, stages, line, PrivateLedger(url), state)
+        wanted = [p for p in partitions if scope.holds(p) and not work.is_withdrawn(p)]
+        new = [p for p in wanted if not work.has(p)]
+        replaced = work.find_replaced(partitions)
+        if not new and not replaced:
+            watch.say(f"done     {shown(url)}: all partitions of this time are released")
+            remove_workspace(url)
+            return "nothing to do"
+        content = _make(work, new, replaced)
+        generation = publish_generation(url, "release", content.encode(), former)
+        left = sweep_parts(url, content, datetime.now(UTC))
+        watch.say(
+            f"done     release {shown(url)}, generation {generation.number}: "
+            f"{len(new)} new parts of {len(content.parts)}; {len(left)} retired"
+        )
+        remove_workspace(url)
+    return "published"
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A run of an incremental release, and the generation that it begins with, if there is one."""
+
+    options: RunOptions
+    watch: Watch
+    stages: Stages
+    line: Line
+    ledger: PrivateLedger
+    former: IncrementalState | None
+
+    @property
+    def same(self) -> IncrementalState | None:
+        """The former generation, as far as it is of the same line."""
+        former = self.former
+        return former if former is not None and former.line == self.line.id else None
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Parts that stay unless they are replaced."""
+        return () if self.same is None else tuple(self.same.parts)
+
+    @cached_property
+    def ids(self) -> frozenset[str]:
+        """Names of these parts."""
+        return frozenset(part.id for part in self.parts)
+
+    def name(self, partition: StoredPartition) -> str:
+        return self.ledger.name_part(self.line.id, partition.content)
+
+    def has(self, partition: StoredPartition) -> bool:
+        return self.name(partition) in self.ids
+
+    def is_withdrawn(self, partition: StoredPartition) -> bool:
+        withdrawn = () if self.former is None else self.former.withdrawn
+        return self.ledger.mark_content(partition.content) in withdrawn
+
+    def note(self, partition: StoredPartition) -> None:
+        """Write down whose part it is, without which nobody could withdraw it by name."""
+        about = {"name": partition.name, "time": partition.time, "content": partition.content}
+        self.ledger.note(self.name(partition), about)
+
+    def find_replaced(self, partitions: tuple[StoredPartition, ...]) -> frozenset[str]:
+        """Parts whose partition holds other records now, or is gone."""
+        return self.ids - frozenset(map(self.name, partitions))
+
+
+def _make(work: _Work, new: list[StoredPartition], replaced: frozenset[str]) -> IncrementalState:
+    """The next state, with the new parts made; the first of a line brings model and audit."""
+    state, made, former = work.same, list[Part](), work.former
+    if state is not None:
+        _judge_again(work, state)
+    for partition in new:
+        if state is not None and (known := _find_made(work, partition)) is not None:
+            made.append(known)
+            continue
+        state, part = _make_part(work, partition, state)
+        made.append(part)
+    assert state is not None, "without a line there is something new"
+    # Of another line nothing stays: its parts were made by another model, and are never mixed.
+    gone = [] if former is None or work.same else [part.id for part in former.parts]
+    due = (datetime.now(UTC) + GRACE).isoformat()
+    return replace(
+        state,
+        parts=tuple(part for part in (*work.parts, *made) if part.id not in replaced),
+        withdrawn=() if former is None else former.withdrawn,
+        retired=(
+            *(() if former is None else former.retired),
+            *(Retired(part, due) for part in (*gone, *sorted(replaced))),
+        ),
+    )
+
+
+def _judge_again(work: _Work, state: IncrementalState) -> None:
+    """The limits of today on the audit of the line: what was let through once may be too much.
+
+    The whole audit is in the private ledger; the header of an older release holds its own.
+    """
+    findings = work.ledger.recall(_audit_key(work.line)) or state.header["audit"]
+    if "differences" not in findings and "options" not in findings["adversaries"]:
+        raise StoreError(
+            "The audit of this line is not in its private ledger.",
+            remedy="Restore the ledger beside the release, or begin a new line.",
+            code="ledger",
+        )
+    gate = work.options.gate
+    if not gate.enforce or findings["gate"]["state"] == "approved":
+        return
+    if complaints := judge_findings(findings, gate):
+        raise GateError(
+            complaints[0].reason,
+            remedy="Nothing was published. The line was judged by other limits: loosen [gate], or "
+            "change the method, which begins a new line.",
+            code=complaints[0].code,
+        )
+
+
+def _find_made(work: _Work, partition: StoredPartition) -> Part | None:
+    """A part that a killed run finished and no generation names."""
+    url = part_url(work.options.release.path, work.name(partition))
+    if not exists(url):
+        return None
+    with hold_workspace(url):
+        work.note(partition)
+        remove_workspace(url)
+    return _describe_part(work, partition, url)
+
+
+def _make_part(
+    work: _Work, partition: StoredPartition, state: IncrementalState | None
+) -> tuple[IncrementalState, Part]:
+    options, watch, stages = work.options, work.watch, work.stages
+    part = work.name(partition)
+    url = part_url(options.release.path, part)
+    if state is None and exists(url):  # of a line whose first run died: its audit is not known
+        delete_part(options.release.path, part)
+    run = check_part_of(options, work.line, partition, part)
+    with hold_workspace(url), dropping_refused(url):
+        run, _ = begin_or_resume(run)
+        watch.run_id = run.run_id
+        with stages.open_executor(run.run_id) as executor:
+            watch.executor = executor
+            if state is None:
+                watch.say(f"cluster  {executor.describe()}")
+            with watch.stage("train", f"{run.training.n_records:,} records, once per line"):
+                trained = stages.train(run, executor)
+            plan = plan_release(run, trained)
+            if state is not None:
+                _check_arrays(state, plan, partition)
+            run = reach_stage(
+                run, "clean", model_digest=trained.model_digest, n_chunks=plan.chunks.n_chunks
+            )
+            with watch.stage("clean", f"{plan.chunks.n_records:,} records of a new partition"):
+                cleaned = stages.clean(run, trained, plan, executor)
+            with watch.stage("drift", f"limit {options.gate.drift_max}"):
+                _check_drift(work, run, trained, partition, executor)
+            state = _audit_part(work, run, trained, cleaned, executor, state)
+        # As in `publish_stage`: register, model, release, and only then that the part is there.
+        chain = note_release(run, trained.model_digest, incremental=True)
+        if exists(run.work_model_url):  # of a line that begins
+            publish_model(run.work_model_url, run.model_url)
+        head = _head_part(run, trained, work.line, cleaned) | {"account": chain.describe()}
+        publish_release(plan, cleaned.receipts, head)
+        work.note(partition)
+        remove_workspace(url)
+    return state, _describe_part(work, partition, url)
+
+
+def _audit_part(
+    work: _Work,
+    run: Run,
+    trained: Trained,
+    cleaned: Cleaned,
+    executor: Executor,
+    state: IncrementalState | None,
+) -> IncrementalState:
+    """Audit the first part of a line whole, and further ones on their own records.
+
+    Where these carry no labels, what they lost: what no label judges was refused when the line
+    began, or vouched for by name.
+    """
+    watch, options = work.watch, work.options
+    if state is not None and find_labelled(run) is None:
+        with watch.stage("audit", "what each new record lost"):
+            audit_losses(run, cleaned, executor)
+            check_places(audit_places(run, trained, cleaned.plan), options.gate)
+        return state
+    whose = "held-out records, once per line" if state is None else "the part's own records"
+    with watch.stage("audit", whose):
+        findings = work.stages.audit(run, trained, cleaned, executor)
+    # The release itself has no run: a state of its own is what `approve` and `purge` look for.
+    write_state(options.release.path, fresh_state(digest_options(options)))
+    judged = gate_stage(replace(run, options=options), cleaned, findings)
+    check_gated(judged)
+    if state is not None:
+        return state
+    work.ledger.keep(_audit_key(work.line), json.loads(json.dumps(judged)))
+    watch.judge(str(judged["gate"]["state"]))
+    # Method and guarantee stand in the header of the line itself.
+    header = describe_line(run, trained, judged | {"about": {}})
+    rows = cleaned.plan.arrays[0].chunk_rows
+    return IncrementalState(work.line.id, header, _describe_arrays(cleaned.plan), rows, ())
+
+
+def _check_drift(
+    work: _Work, run: Run, trained: Trained, partition: StoredPartition, executor: Executor
+) -> None:
+    key = f"reference-{work.line.id[:16]}"
+    indicators = trained.reads == "attributes"
+    kept = work.ledger.recall(key)
+    if kept is None:
+        fit = replace(run.training.keeping(run.split, "fit"), indicators=indicators)
+        moments = ShardedCollection(fit, executor, "reference").reduce(summarise_features)
+        kept = Reference.of(moments).encode()
+        work.ledger.keep(key, kept)
+    collection = replace(
+        run.collection,
+        desired=(),
+        confidential=(),
+        weights=None,
+        only_finite=not indicators,
+        indicators=indicators,
+    )
+    moments = ShardedCollection(collection, executor, "drift").reduce(summarise_features)
+    sizes = [column.n_categories or 0 for column in run.collection.schema.attributes]
+    drift = measure_drift(
+        Reference.decode(kept), moments, run.options.audit.level, sizes if indicators else ()
+    )
+    work.ledger.keep(f"drift/{work.name(partition)}", vars(drift))
+    check_drift(drift, run.options.gate.drift_max, partition.name)
+
+
+def _audit_key(line: Line) -> str:
+    return f"audit-{line.id[:16]}"
+
+
+def _check_arrays(state: IncrementalState, plan: ReleasePlan, partition: StoredPartition) -> None:
+    """Readers join the parts: each has the arrays and category tables of the first.
+
+    Raises
+    ------
+    InputError
+        Before a record of the partition is read.
+    """
+    mine = {str(one["name"]): one["attributes"] for one in _describe_arrays(plan)}
+    first = {str(one["name"]): dict(one["attributes"]) for one in state.arrays}
+    other = sorted(name for name in {*mine, *first} if mine.get(name) != first.get(name))
+    if other:
+        raise InputError(
+            f"The partition {partition.name!r} would be released with another kind or other "
+            f"categories of {', '.join(map(repr, other))} than the parts before.",
+            remedy="Ingest it like the partitions before, leave the variable out of include, or "
+            "begin a new line with a training collection that has all its categories.",
+            code="schema-drift",
+        )
+
+
+def _describe_arrays(plan: ReleasePlan) -> tuple[dict[str, Any], ...]:
+    return tuple(
+        {
+            "name": array.name,
+            "dtype": array.dtype,
+            "columns": array.shape[1] if len(array.shape) > 1 else 0,
+            "attributes": dict(array.attributes),
+        }
+        for array in plan.arrays
+    )
+
+
+def _head_part(run: Run, trained: Trained, line: Line, cleaned: Cleaned) -> dict[str, Any]:
+    """The header of a part: what it is a part of; no digest of its records."""
+    return {
+        "method": run.method.name,
+        "line": line.id,
+        "model_digest": trained.model_digest,
+        "versions": list_versions(),
+        "published": now(),
+        "feature_names": [],
+        "partitions": [],
+        "n_withheld": hide_small_count(cleaned.n_withheld),
+    }
+
+
+def _describe_part(work: _Work, partition: StoredPartition, url: str) -> Part:
+    header = read_header(url, "release")
+    return Part(
+        work.name(partition),
+        work.ledger.mark_content(partition.content),
+        int(header["n_records"]),
+        header["n_withheld"],
+        digest_root(url),
+    )

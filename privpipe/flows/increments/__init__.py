@@ -1,1 +1,0 @@
-"""Incremental releases: one model, a part per new partition, one switch at the end."""

@@ -1,0 +1,1 @@
+"""What operators do beside runs: erase, withdraw, look whether all is well."""

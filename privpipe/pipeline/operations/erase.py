@@ -1,0 +1,373 @@
+"""Erase records: write down what is to be done, do it, certify it.
+
+The journal beside the collection holds places, digests and record numbers, no value of a record;
+it is the certificate once all is done. Every step may be done twice, so whoever is killed is
+followed by whoever calls again.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from privpipe.errors import OptionError, PrivpipeError, StoreError, printable
+from privpipe.pipeline.operations.traces import Trace, Traces, find_traces
+from privpipe.pipeline.runs.run import now
+from privpipe.store.access.generation_log import blank_older, publish_generation
+from privpipe.store.access.holding.workspace import (
+    hold_workspace,
+    is_held,
+    purge_workspace,
+    remove_place,
+    remove_workspace,
+)
+from privpipe.store.access.location import (
+    keep_bytes,
+    list_keys,
+    local_path,
+    open_store,
+    read_bytes,
+    shown,
+)
+from privpipe.store.arrays.headers import companion_url
+from privpipe.store.collections.erasing import (
+    Survey,
+    Wanted,
+    digest_of,
+    drop_erased,
+    survey_records,
+    take_out,
+)
+from privpipe.store.keyring.account import find_account
+from privpipe.store.keyring.export_register import note_erasure
+from privpipe.store.keyring.keys import forget_key
+from privpipe.store.keyring.keys import list_keys as list_draw_keys
+from privpipe.store.keyring.sketches import Sketches
+from privpipe.store.releases.incremental_release import (
+    IncrementalState,
+    PrivateLedger,
+    delete_part,
+    part_url,
+    read_incremental,
+)
+
+BEYOND = (
+    "the source that the collection was ingested from",
+    "backups, snapshots, versions that a bucket keeps, and blocks that a disk has not used again",
+    "copies of releases and models that readers took, and exports that no register noted and no "
+    "root holds",
+    "other places than the roots that were looked through and the releases that the register knows",
+    "names that other records share: of partitions, features and categories, edges of bins",
+    "registers of releases, attempts, losses and exports, which hold digests, counts and places",
+    "findings about many records: in headers of parts that stay and in the private ledger",
+)
+"""What no command reaches, or what is kept on purpose."""
+
+MOST_ROUNDS = 5
+"""How often it is looked again for what a run made meanwhile."""
+
+
+@dataclass(frozen=True)
+class ErasureOptions:
+    """How to erase.
+
+    Parameters
+    ----------
+    account
+        Of the register of releases; by default as for runs.
+    roots
+        Places below which everything is looked at; the folder of the collection by default.
+    name
+        Who erases; by default the user.
+    digest
+        Of the collection, for whose state record numbers hold; its beginning will do.
+    """
+
+    account: str = ""
+    roots: tuple[str, ...] = ()
+    name: str = ""
+    digest: str = ""
+
+
+def plan_erasure(url: str, wanted: Wanted, options: ErasureOptions) -> dict[str, Any]:
+    """Say what an erasure would do, and change nothing; parameters, errors: see `erase_records`."""
+    url = _place(url)
+    _check_numbers(url, wanted, options)
+    survey = survey_records(url, wanted)
+    journal = _begin(url, wanted, survey, options)
+    traces = _look(url, journal, wanted)
+    return _certify(journal | {"traces": [asdict(one) for one in traces.found.values()]}, traces)
+
+
+def erase_records(url: str, wanted: Wanted, options: ErasureOptions) -> list[dict[str, Any]]:
+    """Erase records from a collection and from all that was made of it and can be found.
+
+    Parameters
+    ----------
+    url
+        The collection, made in one piece or growing.
+    wanted
+        Which records.
+    options
+        See `ErasureOptions`.
+
+    Returns
+    -------
+    certificates
+        Of the erasure that was interrupted before, if there is one, and of this one: what was
+        removed, when, by whom, digests before and after, and what is left. None where the
+        collection holds no such record.
+
+    Raises
+    ------
+    OptionError
+        If the records cannot be named like this.
+    StoreError
+        If a run writes what would have to go: nothing is changed then.
+    """
+    url = _place(url)
+    with hold_workspace(url):
+        try:
+            done = _erase_held(url, wanted, options)
+        except PrivpipeError:
+            if _find_begun(url) is None:  # else what is half made is in it
+                remove_workspace(url)
+            raise
+        remove_workspace(url)
+    return done
+
+
+def _erase_held(url: str, wanted: Wanted, options: ErasureOptions) -> list[dict[str, Any]]:
+    """End what was begun, then erase; for who holds the collection."""
+    done = []
+    if (journal := _find_begun(url)) is not None:
+        done.append(_carry_out(url, journal, wanted))
+    if done and (wanted.numbers or not digest_of(url)):  # numbers held for the state before
+        return done
+    _check_numbers(url, wanted, options)
+    survey = survey_records(url, wanted)
+    if survey.held:
+        journal = _begin(url, wanted, survey, options)
+        _check_idle(_look(url, journal, wanted).found.values())
+        _write(url, journal)
+        done.append(_carry_out(url, journal, wanted))
+    return done
+
+
+def _begin(url: str, wanted: Wanted, survey: Survey, options: ErasureOptions) -> dict[str, Any]:
+    roots = options.roots or (url.rstrip("/").rpartition("/")[0],)
+    known = {digest for held in survey.held for digest in held.digests}
+    return {
+        "format_version": 1,
+        "id": secrets.token_hex(8),
+        "state": "begun",
+        "begun": now(),
+        "by": printable(options.name.strip()) or getpass.getuser(),
+        "collection": url,
+        "chosen": f"values of {wanted.name!r}" if wanted.name else "record numbers",
+        "n_records": survey.n_records,
+        "account": find_account(options.account or None),
+        "roots": [_place(root) for root in roots],
+        "before": digest_of(url),
+        "known": sorted({*known, digest_of(url)}),
+        "survey": asdict(survey),
+        "traces": [],
+        "keys": [],
+    }
+
+
+def _carry_out(url: str, journal: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
+    """All steps, from the first; those that were done change nothing."""
+    # The collection first: from then on no run can read the records, and what runs have made
+    # meanwhile is found by the rounds below. The certificate last, noted in the account's chain
+    # before the journal that held the way back is replaced by it.
+    survey = Survey.decode(journal["survey"])
+    take_out(url, survey)
+    traces = _remove_all(url, journal, wanted)
+    _forget_draws(url, journal, survey)
+    drop_erased(url)
+    certificate = _certify(journal, traces) | {"state": "done", "ended": now()}
+    certificate |= {"after": digest_of(url), "previous": _digest_last(url)}
+    kept = dict(note_erasure(journal["account"], journal["id"], certificate))
+    _write(url, kept)
+    return kept
+
+
+def _remove_all(url: str, journal: dict[str, Any], wanted: Wanted) -> Traces:
+    """Remove what was made of the records, until nothing new is found."""
+    for _ in range(MOST_ROUNDS):
+        traces = _look(url, journal, wanted)
+        there = {(one["what"], one["place"], *one["parts"]) for one in journal["traces"]}
+        new = [
+            asdict(one)
+            for one in traces.found.values()
+            if (one.what, one.place, *one.parts) not in there
+        ]
+        # Written before it is removed: what is gone cannot be found again by whoever goes on after
+        # a kill, and would be missing from the certificate.
+        journal["traces"] += new
+        _write(url, journal)
+        for one in journal["traces"]:
+            _remove(Trace(**{**one, "parts": tuple(one["parts"])}), journal["known"])
+        if not new:
+            return traces
+    raise StoreError(
+        "Runs go on making releases of the records that are erased.",
+        remedy="Stop them, then give the same command again: it goes on.",
+        code="busy",
+    )
+
+
+def _look(url: str, journal: Mapping[str, Any], wanted: Wanted) -> Traces:
+    def count(place: str) -> int:
+        """Records of another collection that are chosen alike; numbers say nothing there."""
+        if not wanted.name:
+            return 0
+        with suppress(PrivpipeError):
+            return survey_records(place, wanted).n_records
+        return 0
+
+    return find_traces(journal["known"], journal["account"], journal["roots"], url, count)
+
+
+def _remove(trace: Trace, known: Iterable[str]) -> None:
+    if trace.what == "workspace":
+        purge_workspace(trace.place)
+    elif trace.what == "parts":
+        _withdraw(trace, known)
+    else:
+        remove_place(trace.place.rstrip("/"))
+
+
+def _withdraw(trace: Trace, known: Iterable[str]) -> None:
+    """Take parts out of an incremental release, then delete them; its former generations go.
+
+    A release of a model that learned from the records keeps no part, and what its generation says
+    of the line: the next run begins a new one.
+    """
+    url, gone = trace.place, set(trace.parts)
+    with hold_workspace(url):
+        found, ledger = read_incremental(url), PrivateLedger(url)
+        if found is not None:
+            before, state = found
+            marks = {ledger.mark_content(one) for one in known}
+            mine = [one.content for one in state.parts if one.content in marks]
+            following = replace(
+                state,
+                parts=tuple(one for one in state.parts if one.id not in gone),
+                retired=tuple(one for one in state.retired if one.id not in gone),
+                withdrawn=tuple(dict.fromkeys((*state.withdrawn, *mine))),
+            )
+            if not following.parts:
+                following = _blank(following)
+            if following.encode() != state.encode():
+                before = publish_generation(url, "release", following.encode(), before)
+            blank_older(url, before)
+        for part in sorted(gone):
+            delete_part(url, part)
+            purge_workspace(part_url(url, part))
+        ledger.forget(gone, lines=trace.why == "learned")
+        remove_workspace(url)
+
+
+def _blank(state: IncrementalState) -> IncrementalState:
+    """A release without parts, and without what was said of them."""
+    arrays = tuple({**one, "attributes": {}} for one in state.arrays)
+    kept = {key: state.header[key] for key in ("method", "method_source") if key in state.header}
+    return replace(state, line="", header=kept, arrays=arrays)
+
+
+def _forget_draws(url: str, journal: dict[str, Any], survey: Survey) -> None:
+    """Destroy the keys of draws for the records, and their words in the sketches."""
+    due = {one.key_id for one in list_draw_keys() if one.binding.source in journal["known"]}
+    # Noted first, as traces are: whoever goes on after a kill destroys the rest of the same keys.
+    journal["keys"] = sorted({*journal["keys"], *due})
+    _write(url, journal)
+    for key_id in journal["keys"]:
+        forget_key(key_id)
+    sketches = Sketches(journal["account"])
+    for held in survey.held:
+        for digest, rows in held.partitions.items():
+            sketches.blank(digest, rows)
+
+
+def _certify(journal: Mapping[str, Any], traces: Traces) -> dict[str, Any]:
+    """What was done, without record numbers; and what is left."""
+    dropped = ("survey", "known", "traces")
+    rest = {key: value for key, value in journal.items() if key not in dropped}
+    partitions = [one["digests"][1] for one in journal["survey"]["held"]]
+    return {
+        **rest,
+        "partitions": partitions,
+        "removed": journal["traces"],
+        "left": [*traces.left, *BEYOND],
+    }
+
+
+def _check_idle(traces: Iterable[Trace]) -> None:
+    """Refuse before anything is changed where a run writes what has to go."""
+    for trace in traces:
+        places = [trace.place, *(part_url(trace.place, one) for one in trace.parts)]
+        if any(map(is_held, places)):
+            raise StoreError(
+                f"A run is writing {shown(trace.place)}, which is made of these records.",
+                remedy="Nothing was changed. Stop it, or wait for its end, then erase.",
+                code="busy",
+            )
+
+
+def _check_numbers(url: str, wanted: Wanted, options: ErasureOptions) -> None:
+    """Numbers hold for one state: after an erasure another record has the number."""
+    if not wanted.numbers:
+        return
+    digest = digest_of(url)
+    if len(options.digest) < 8 or not digest.startswith(options.digest):
+        raise OptionError(
+            "Record numbers hold for one state of a collection, and --digest does not name the one "
+            f"that is there now, {digest[:16]}.",
+            remedy="Make sure that the numbers are of this state, then give its --digest; after an "
+            "erasure other records have them.",
+            code="record-digest",
+        )
+
+
+def _place(url: str) -> str:
+    path = local_path(url)
+    return url.rstrip("/") if path is None else path
+
+
+def _journals(url: str) -> str:
+    return companion_url(url, "erasures")
+
+
+def _read_all(url: str) -> list[tuple[str, dict[str, Any]]]:
+    """Journals and certificates, by digest, in the order in which they were begun."""
+    store = open_store(_journals(url), read_only=True)
+    contents = [read_bytes(store, key) or b"{}" for key in list_keys(store)]
+    found = [(hashlib.sha256(one).hexdigest(), json.loads(one)) for one in contents]
+    return sorted(found, key=lambda one: (one[1].get("begun", ""), one[1].get("id", "")))
+
+
+def _find_begun(url: str) -> dict[str, Any] | None:
+    return next((one for _, one in _read_all(url) if one.get("state") == "begun"), None)
+
+
+def _digest_last(url: str) -> str:
+    """SHA-256 of the last certificate: what was certified is one chain."""
+    done = [digest for digest, one in _read_all(url) if one.get("state") == "done"]
+    return done[-1] if done else ""
+
+
+def _write(url: str, journal: Mapping[str, Any]) -> None:
+    place = _journals(url)
+    if (path := local_path(place)) is not None:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+    content = json.dumps(journal, indent=1).encode()
+    keep_bytes(place, f"{journal['id']}.json", content)

@@ -1,0 +1,281 @@
+"""What was made of some records: by the register, by what each place says of itself, by its name.
+
+Records are known by digests alone: of collections, partitions and their contents. What says nothing
+of where it is from is left, and named.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from privpipe.pipeline.operations.walk import (
+    Found,
+    find_ours,
+    list_siblings,
+    owner_of,
+    read_attributes,
+    read_export,
+)
+from privpipe.store.access.holding.workspace import (
+    has_workspace,
+    list_parts_begun,
+    read_state,
+    workspace_url,
+)
+from privpipe.store.access.location import join, list_keys, local_path, open_store, shown
+from privpipe.store.arrays.headers import companion_url, exists
+from privpipe.store.keyring.export_register import read_exports
+from privpipe.store.keyring.release_register import Registered, read_releases
+from privpipe.store.releases.incremental_release import (
+    PARTS,
+    PrivateLedger,
+    digest_root,
+    part_url,
+    read_incremental,
+)
+
+What = Literal["release", "parts", "model", "report", "workspace", "export"]
+COMPANION = re.compile(r"\.([0-9a-f]{8}\.)?(?P<kind>model\.zarr|report|tradeoff|compare)(\..*)?")
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Something that was made of the records.
+
+    Parameters
+    ----------
+    what
+        "parts" are those of an incremental release.
+    place
+    why
+        "holds" what was made of the records themselves; "learned" from them; "belongs" to what did.
+    sha256
+        Of its root document; empty where it has none.
+    parts
+        Which ones, of an incremental release.
+    """
+
+    what: What
+    place: str
+    why: Literal["holds", "learned", "belongs"]
+    sha256: str = ""
+    parts: tuple[str, ...] = ()
+
+
+@dataclass
+class Traces:
+    """All that was found, and what is left because nothing says whose it is.
+
+    Parameters
+    ----------
+    known
+        Digests of the records, and of what holds them.
+    count
+        How many of the records another collection holds.
+    """
+
+    known: frozenset[str]
+    count: Callable[[str], int]
+    found: dict[tuple[str, str], Trace] = field(default_factory=dict)
+    left: list[str] = field(default_factory=list)
+    runs: set[str] = field(default_factory=set)
+    models: set[str] = field(default_factory=set)
+    increments: set[str] = field(default_factory=set)
+
+    def meets(self, *digests: Any) -> bool:
+        """Whether one of some digests is of the records."""
+        return not self.known.isdisjoint(map(str, digests))
+
+    def add(self, what: What, place: str, why: Any, parts: Iterable[str] = ()) -> None:
+        """Note something; what learned from the records is said to have."""
+        digest = digest_root(place) if what in ("release", "model") else ""
+        if (what, place) not in self.found or why == "learned":
+            self.found[what, place] = Trace(what, place, why, digest, tuple(parts))
+
+
+def find_traces(
+    known: Iterable[str],
+    account: str,
+    roots: Iterable[str],
+    collection: str,
+    count: Callable[[str], int],
+) -> Traces:
+    """Everything that was made of the records and is still at its place.
+
+    Parameters
+    ----------
+    known
+        Digests of the records, and of what holds them.
+    account
+        Where the register of releases is.
+    roots
+        Places below which everything is looked at.
+    collection
+        The collection itself, which is no trace.
+    count
+        How many of the records another collection holds.
+
+    Raises
+    ------
+    StoreError, FormatError
+        If the register, or something that is there, cannot be read.
+    """
+    traces = Traces(frozenset(known), count)
+    entries = read_releases(account)
+    for entry in entries:
+        _read_entry(traces, entry)
+    registered = {entry.run for entry in entries}
+    for root in dict.fromkeys(roots):
+        for one in find_ours(root):
+            if one.place != collection and not one.place.startswith(f"{collection}/"):
+                _read_found(traces, one, registered)
+    for run, place in read_exports(account):
+        if run in traces.runs:
+            _read_noted_export(traces, run, place)
+    for place in sorted(traces.increments):
+        _read_increment(traces, place)
+    for trace in list(traces.found.values()):
+        if trace.what in ("release", "parts", "workspace"):
+            _add_companions(traces, trace)
+    return traces
+
+
+def _read_entry(traces: Traces, entry: Registered) -> None:
+    holds = traces.meets(entry.source, *(digest for digest, _ in entry.partitions))
+    learned = traces.meets(*entry.learned_from)
+    if not (holds or learned):
+        return
+    traces.runs.add(entry.run)
+    if owner_of(entry.url) != entry.url:
+        traces.increments.add(owner_of(entry.url))
+    elif exists(entry.url) and read_attributes(entry.url).get("run") == entry.run:
+        traces.add("release", entry.url, "learned" if learned else "holds")
+    if learned and entry.model:
+        traces.models.add(entry.model)
+        if entry.model_url and read_attributes(entry.model_url).get("digest") == entry.model:
+            traces.add("model", entry.model_url, "learned")
+
+
+def _read_found(traces: Traces, one: Found, registered: set[str]) -> None:
+    """What a place below a root says of itself."""
+    header, place = one.header, one.place
+    training, run = str(header.get("training_digest", "")), str(header.get("run", ""))
+    learned = traces.meets(training)
+    holds = traces.meets(header.get("source_digest", "")) or run in traces.runs
+    if one.kind == "workspace":
+        _read_workspace(traces, place)
+    elif owner_of(place) != place:  # a part goes once no generation names it
+        traces.increments.add(owner_of(place))
+    elif one.kind == "generations" and header.get("kind") == "release":
+        traces.increments.add(place)
+    elif one.kind in ("collection", "generations"):
+        n_records = traces.count(place)
+        if n_records or traces.meets(header.get("digest", "")):
+            many = f"{n_records:,} of the records" if n_records else "the records, as a copy"
+            traces.left.append(f"{shown(place)} holds {many}: erase there as well")
+    elif one.kind == "model":
+        if learned or header.get("digest") in traces.models:
+            traces.add("model", place, "learned")
+        elif not training:
+            traces.left.append(f"{shown(place)}, a model that does not say what it learned from")
+    elif holds or learned:
+        what: What = "export" if one.kind == "export" else "release"
+        traces.add(what, place, "learned" if learned else "holds")
+    elif run not in registered:
+        traces.left.append(
+            f"{shown(place)}, a {one.kind} whose run is in no register that was read"
+        )
+
+
+def _read_workspace(traces: Traces, place: str) -> None:
+    if owner_of(place) != place or list_parts_begun(place):
+        traces.increments.add(owner_of(place))
+        return
+    state, path = read_state(place), local_path(workspace_url(place))
+    said = () if state is None else (state.source_digest, state.source_fingerprint)
+    if state is not None and traces.meets(*said, state.training_fingerprint):
+        traces.add("workspace", place, "holds")
+    elif state is None and path is not None and has_workspace(place) and not exists(path):
+        traces.add("workspace", place, "belongs")  # an interrupted removal
+    elif state is None and not _is_only_held(place):
+        traces.left.append(f"{shown(workspace_url(place))}, a workspace that does not say of what")
+
+
+def _is_only_held(place: str) -> bool:
+    """Whether a workspace holds nothing but who held it."""
+    keys = list_keys(open_store(workspace_url(place), read_only=True))
+    return all(key == "lock" or key.startswith("lease/") for key in keys)
+
+
+def _read_noted_export(traces: Traces, run: str, place: str) -> None:
+    inside = [f"{place.rstrip('/')}/{name}" for name in _list_names(place)]
+    headers = [read_export(one) for one in ([place] if place.endswith(".parquet") else inside)]
+    if any(header.get("run") == run for header in headers):
+        traces.add("export", place, "holds")
+    elif exists(place):
+        traces.left.append(f"{shown(place)}, where an export was and something else stands now")
+    else:
+        traces.left.append(f"an export to {shown(place)} that is not there any more")
+
+
+def _list_names(place: str) -> list[str]:
+    return [name for name in list_siblings(join(place, "any")) if name.endswith(".parquet")]
+
+
+def _read_increment(traces: Traces, place: str) -> None:
+    """The parts of an incremental release that were made of the records, finished or not."""
+    if not list_keys(open_store(companion_url(place, "ledger"), read_only=True)):
+        if exists(place):
+            traces.left.append(f"{shown(place)}, whose private ledger is not beside it")
+        return
+    ledger, found = PrivateLedger(place), read_incremental(place)
+    state = None if found is None else found[1]
+    stored = {_name_part(name) for name in list_siblings(join(place, PARTS, "any"))}
+    stored.update(list_parts_begun(place))
+    learned = state is not None and traces.meets(state.header.get("training_digest", ""))
+    parts, marks = set[str](), {ledger.mark_content(one) for one in traces.known}
+    for part in () if state is None else state.parts:
+        if learned or part.content in marks:
+            parts.add(part.id)
+    for name in stored:
+        begun = read_state(part_url(place, name))
+        if begun is not None:
+            learned = learned or traces.meets(begun.training_fingerprint)
+        said = [] if begun is None else [begun.source_digest]
+        if traces.meets(ledger.read(name).get("content", ""), *said):
+            parts.add(name)
+    if state is not None:
+        named = {ledger.name_part(state.line, one) for one in traces.known}
+        parts |= stored & named
+    parts |= stored if learned else set()
+    if parts or learned:
+        traces.add("parts", place, "learned" if learned else "holds", sorted(parts))
+
+
+def _name_part(name: str) -> str:
+    """A part, by the name of its folder or of its workspace."""
+    return name.split(".privpipe")[0].removeprefix(".")
+
+
+def _add_companions(traces: Traces, trace: Trace) -> None:
+    """Reports, and the models that learned, of what goes; they stand beside it."""
+    for name, kind in _list_companions(trace.place):
+        place = join(trace.place.rpartition("/")[0], name)
+        if kind != "model.zarr":
+            traces.add("report", place, "belongs")
+            continue
+        header = read_attributes(place)
+        learned = header.get("training_digest", "") in traces.known
+        if learned or (not header and trace.why == "learned"):
+            traces.add("model", place, "learned")
+
+
+def _list_companions(place: str) -> Iterator[tuple[str, str]]:
+    stem = place.rstrip("/").rpartition("/")[2].removesuffix(".zarr")
+    for name in list_siblings(place):
+        match = COMPANION.fullmatch(name.removeprefix(stem)) if name.startswith(stem) else None
+        if match is not None:
+            yield name, match["kind"]

@@ -1,0 +1,239 @@
+"""A configuration file read: TOML, overridden by the environment, every problem at its place.
+
+A key is overridden by ``PRIVPIPE_SECTION__KEY``, as ``PRIVPIPE_METHOD__UTILITY_BUDGET=0.02``.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from datetime import datetime
+from typing import Any, get_args
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from privpipe.code_trust import reading_only
+from privpipe.errors import OptionError
+from privpipe.option_values import admits
+from privpipe.pipeline.runs.logical_time import fill_time
+from privpipe.pipeline.runs.run_options import RunOptions
+from privpipe.records.schema import suggest
+from privpipe.sanitizers import METHODS
+
+MOST_BYTES = 2**20
+"""Of a configuration; the rest is not read, and its syntax is refused."""
+
+
+def read_options(path: str, logical_time: datetime | None = None) -> RunOptions:
+    """Read a configuration file.
+
+    Parameters
+    ----------
+    path
+        A TOML file.
+    logical_time
+        What ``{logical_time}`` in ``[release] path`` stands for.
+
+    Raises
+    ------
+    OptionError
+        With file, line and column of every problem, and the closest known key; values that
+        were given are never shown.
+    """
+    try:
+        # A pipe is not waited for, and a device not read to its end.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), encoding="utf-8") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OSError("no regular file")
+            text = file.read(MOST_BYTES)
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(
+            f"{path} cannot be read ({type(error).__name__}).",
+            remedy="Give the path of a TOML file.",
+            code="config-file",
+        ) from None
+    content, given = _parse(text, path), read_environment(_find_annotation)
+    try:
+        with reading_only():
+            options = RunOptions(**_override(content, given))
+    except ValidationError as error:
+        found = error.errors(include_input=False)
+    else:
+        return _at_time(options, logical_time)
+    problems = [_describe(item, text, path, given) for item in found]
+    raise OptionError("\n".join(problems), remedy="\nSee README.md for all keys.", code="config")
+
+
+def _at_time(options: RunOptions, logical_time: datetime | None) -> RunOptions:
+    release = options.release
+    place = fill_time(release.path, logical_time)
+    return options.model_copy(update={"release": release.model_copy(update={"path": place})})
+
+
+def _parse(text: str, path: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise OptionError(
+            f"{path} is nested deeper than can be read.", remedy="Fix it.", code="config-syntax"
+        ) from None
+    except tomllib.TOMLDecodeError as error:
+        open_ = re.findall(r"(?m)^(\w+) = \[?FILL IN", text)
+        if open_:  # as `privpipe init` wrote it
+            raise OptionError(
+                f"{path} still says FILL IN at {', '.join(open_)}.",
+                remedy="The lines above each key say what it means; write a value there. For "
+                "utility_budget, 0.001 is a first try with wanted classes: `privpipe check` then "
+                "says what share of the prediction's variance it is.",
+                code="fill-in",
+            ) from None
+        raise OptionError(
+            f"{path} is not valid TOML: {error}.", remedy="Fix that line.", code="config-syntax"
+        ) from None
+
+
+def _override(content: Mapping[str, Any], given: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The file with what the environment sets; a section that is no table is left to be refused."""
+    merged = dict(content)
+    for section, keys in given.items():
+        own = merged.get(section, {})
+        if isinstance(own, dict):
+            merged[section] = {**own, **keys}
+    return merged
+
+
+def _find_annotation(section: str, key: str) -> Any:
+    """What a key takes; None for an unknown section, `Any` for an unknown key."""
+    if section not in RunOptions.model_fields:
+        return None
+    if section == "method":
+        kinds = [method.options for method in METHODS.values()]
+        found = [
+            about.annotation
+            for kind in kinds
+            for name, about in getattr(kind, "__pydantic_fields__", {}).items()
+            if name == key
+        ]
+        return functools.reduce(operator.or_, found, found[0]) if found else Any
+    item = _list_fields(section).get(key)
+    return Any if item is None else item.annotation
+
+
+def _list_fields(section: str) -> dict[str, FieldInfo]:
+    """Keys of a section, which may be optional or a list."""
+    annotation = RunOptions.model_fields[section].annotation
+    models = (annotation, *getattr(annotation, "__args__", ()))
+    return {key: item for one in models for key, item in getattr(one, "model_fields", {}).items()}
+
+
+def _describe(
+    item: Mapping[str, Any], text: str, path: str, given: Mapping[str, Mapping[str, Any]]
+) -> str:
+    """One problem as ``file:line:column: what``, or with the variable that is to blame."""
+    names = [str(part) for part in item["loc"] if not _is_tag(item["loc"], part)]
+    place = find_place(text, names)
+    where = f"{path}:{place[0]}:{place[1]}" if place else path
+    if variable := name_variable(names, given):
+        where = f"The environment variable {variable}"
+    shown = f"[{names[0]}] {'.'.join(names[1:])}" if len(names) > 1 else f"[{names[0]}]"
+    if item["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        return f"{where}: {shown} is not known{suggest(names[-1], _known(item['loc']))}"
+    if item["type"] in ("missing", "missing_argument"):
+        return f"{where}: {shown} is missing."
+    if item["type"].startswith("union_tag"):
+        allowed = ", ".join(METHODS)
+        table = f"[{'.'.join(names)}]"
+        return f"{where}: {table} name is missing or not known; use one of: {allowed}."
+    message = str(item["msg"]).removeprefix("Value error, ")
+    return f"{where}: {shown}: {message.rstrip('.')}."
+
+
+def _is_tag(loc: Iterable[Any], part: Any) -> bool:
+    """A union adds the method's name to the place of an error."""
+    return tuple(loc)[:1] == ("method",) and part in METHODS
+
+
+def _known(loc: tuple[Any, ...]) -> list[str]:
+    """Keys allowed where an unknown one was found."""
+    if len(loc) == 1:
+        return list(RunOptions.model_fields)
+    if loc[0] == "method":
+        kinds = [METHODS[part] for part in loc if part in METHODS] or list(METHODS.values())
+        return [item.name for kind in kinds for item in fields(kind.options)]
+    return list(_list_fields(str(loc[0])))
+
+
+PREFIX = "PRIVPIPE_"
+
+
+def read_environment(find: Callable[[str, str], Any]) -> dict[str, dict[str, Any]]:
+    """What the environment sets, by section and key.
+
+    Parameters
+    ----------
+    find
+        Annotation of a key of a section: None where the section is not known (such a variable
+        means something else), and `Any` where the key is not.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for name, text in os.environ.items():
+        section, _, key = name.upper().removeprefix(PREFIX).lower().partition("__")
+        if not name.upper().startswith(PREFIX) or not key:
+            continue
+        annotation = find(section, key)
+        if annotation is not None:
+            found.setdefault(section, {})[key] = _decode(text, annotation)
+    return found
+
+
+def name_variable(names: list[str], given: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """The variable that set a key, as messages may name it; None if the file did."""
+    if len(names) < 2 or names[1] not in given.get(names[0], {}):
+        return None
+    return f"{PREFIX}{names[0]}__{names[1]}".upper()
+
+
+def _decode(text: str, annotation: Any) -> Any:
+    if admits(annotation, str) or _is_choice(annotation):
+        return text
+    try:
+        return tomllib.loads(f"x = {text}")["x"]
+    except tomllib.TOMLDecodeError:
+        is_list = any(str(part).startswith("tuple") for part in (annotation, *get_args(annotation)))
+        return [part.strip() for part in text.split(",") if part.strip()] if is_list else text
+
+
+def _is_choice(annotation: Any) -> bool:
+    """Whether a key takes one of some texts."""
+    return str(annotation).startswith("typing.Literal")
+
+
+_HEADER = re.compile(r"^\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(#.*)?$")
+_KEY = re.compile(r"""^(\s*)(["']?)([A-Za-z0-9_.\-]+)\2\s*=""")
+
+
+def find_place(text: str, names: Sequence[str]) -> tuple[int, int] | None:
+    """Line and column, from 1, of a key by its path; of the nearest table around it otherwise.
+
+    >>> find_place("[method]\\nname = 1\\n  budgte = 2\\n", ["method", "budgte"])
+    (3, 3)
+    >>> find_place("[method]\\n", ["method", "missing"])
+    (1, 1)
+    """
+    best: tuple[int, int] | None = None
+    table: list[str] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := _HEADER.match(line):
+            table = header.group(1).split(".")
+            if list(names[: len(table)]) == table:
+                best = best or (number, line.index("[") + 1)
+        elif (key := _KEY.match(line)) and [*table, *key.group(3).split(".")] == list(names):
+            return number, len(key.group(1)) + 1
+    return best

@@ -1,0 +1,379 @@
+"""Earlier releases of a run's records: those that are named, and those that the register knows.
+
+Whoever holds two releases of the same records joins them row by row; whoever holds two models of
+nearly the same records takes their difference, which is one record. Every run notes its release in
+the register beside the account before it becomes visible, so that the next run finds it, whatever
+file the records are in by then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from privpipe.attacks.adversaries.evidence import LeftOut
+from privpipe.errors import PrivpipeError, StoreError
+from privpipe.numerics.identity.record_grids import Overlap
+from privpipe.numerics.regression.labels import name_targets
+from privpipe.pipeline.runs.run import Run, now
+from privpipe.store.access.location import local_path, shown
+from privpipe.store.arrays.headers import companion_url, exists, read_header
+from privpipe.store.keyring.account_chain import AccountChain, reaching
+from privpipe.store.keyring.release_register import (
+    Registered,
+    align_rows,
+    read_releases,
+    register_release,
+)
+from privpipe.store.keyring.sketches import Ties
+from privpipe.store.models.artifacts import read_model_header
+from privpipe.store.releases.earlier_release import (
+    EarlierRelease,
+    holds_the_same,
+    open_earlier_release,
+)
+from privpipe.store.releases.earlier_surrogates import EarlierSurrogates, open_earlier_surrogates
+from privpipe.store.releases.release import ReleasePlan, read_ledger
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What is known of earlier releases.
+
+    Parameters
+    ----------
+    releases
+        Those that are joined with this one.
+    unread
+        Those that are there and cannot be read: what they tell is unknown.
+    warnings
+        A sentence for each that is not at its place.
+    """
+
+    releases: tuple[EarlierRelease, ...] = ()
+    unread: tuple[LeftOut, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def find_earlier(run: Run, plan: ReleasePlan | None = None) -> Earlier:
+    """The releases named by ``[audit] earlier``, and those the register knows of these records.
+
+    Parameters
+    ----------
+    run
+        Whose records are to be released.
+    plan
+        Of the release that is judged, where its records are written: an earlier one of the very
+        same tells nothing more.
+
+    Raises
+    ------
+    StoreError, FormatError, IncompleteReleaseError
+        If a named release cannot be read, or the register.
+    OptionError
+        If a named release is of other records.
+    """
+    if run.method.releases == "surrogate":  # whose rows are nobody's: no row joins another
+        find_named_surrogates(run)
+        return Earlier()
+    found: list[EarlierRelease] = []
+    entries = _list_registered(run)
+    for url in run.options.audit.earlier:
+        found += _open_named(run, url, entries, [one.name for one in found])
+    named = {one.run for one in found}
+    unread, warnings = list[LeftOut](), [] if plan is None else tell_charged(run)
+    for entry in entries:
+        if entry.run in named or not entry.rows:
+            continue
+        if _is_disowned(run, entry):
+            warnings.append(f"The earlier release {entry.name} was disowned, and not joined.")
+            continue
+        try:
+            with reaching(entry.url):
+                known = _open_registered(run, entry, [one.name for one in found])
+            if known is None:
+                unread.append(LeftOut(entry.name, GONE))
+            elif plan is None or not holds_the_same(known.url, read_ledger(plan)):
+                found.append(known)
+        except PrivpipeError as error:
+            why = f"it is a release of the same records, and cannot be read ({error.code}). {WAYS}"
+            unread.append(LeftOut(entry.name, why))
+    if run.options.audit.unreachable == "report":
+        warnings += [f"{one.target}: {one.reason}" for one in unread]
+        unread = []
+    return Earlier(tuple(found), tuple(unread), tuple(warnings))
+
+
+WAYS = (
+    "Name its place in [audit] earlier, or, where nobody has a copy, its run in [audit] disowned."
+)
+GONE = (
+    "it is a release of these records in the register, and no longer at its place: moved, removed, "
+    f"or never published. {WAYS}"
+)
+
+
+def find_differences(run: Run, model_digest: str) -> list[str]:
+    """Earlier models whose difference from this one would tell single records, in sentences.
+
+    And earlier releases of which it is not known whether they hold these records.
+
+    A mean, or any sum, over nearly the same records: what two of them differ by is made of the few
+    records that only one of them saw. None where the model is the same, where the records are, or
+    where a model tells nothing of records that are not public.
+
+    Raises
+    ------
+    StoreError, FormatError
+        If the register or a sketch cannot be read.
+    """
+    unknown = [
+        f"The records of the release {entry.name} have no sketch beside the account, so that it is "
+        "not known whether they are among those of this one. Make it by `privpipe account --sketch "
+        "COLLECTION`, or, where nobody has a copy, name its run in [audit] disowned."
+        for entry in _list_unknown(run)
+    ]
+    if run.options.release.anew:
+        return unknown
+    return unknown + [
+        f"The release {entry.name} has another model, learned from records of which "
+        f"{share} are among those of this one: the difference of the two tells of single "
+        "records that only one of them saw, whatever each tells by itself. Release with the "
+        "options of that one, whose model is then used again; name its place in [audit] earlier "
+        "if it was moved; learn from public records ([training] public = true); or say [release] "
+        "anew = true, which counts as weaker."
+        for entry, share in _list_different(run)
+        if entry.model != model_digest
+    ]
+
+
+def _list_unknown(run: Run) -> list[Registered]:
+    """Releases of records that were never sketched, or whose sketch is lost."""
+    entries = [one for one in _read_register(run) if not _is_disowned(run, one)]
+    digests = {one: {d for d, n in one.partitions if n} | {*one.training} for one in entries}
+    missing = set(run.sketches.find_missing(set().union(*digests.values())))
+    return [one for one in entries if digests[one] & missing]
+
+
+def find_model(run: Run) -> str | None:
+    """Where the model of an earlier release is that this one has to be made by; None if none is.
+
+    That of the newest release whose model was learned likewise from nearly, but not exactly, the
+    same records.
+    """
+    if run.options.release.anew or run.method.releases == "surrogate":
+        return None
+    learned = digest_learned(run)
+    moved = _find_moved(run)
+    for entry, _ in reversed(_list_different(run)):  # the newest first
+        if entry.learned == learned and entry.model:
+            for url in (entry.model_url, moved.get(entry.run, "")):
+                with suppress(StoreError), reaching(url):  # then the models differ, which is said
+                    if url and exists(url) and read_model_header(url)["digest"] == entry.model:
+                        return url
+    return None
+
+
+def _find_moved(run: Run) -> dict[str, str]:
+    """Models beside releases that are named, by the run that made them."""
+    return {
+        str(read_header(url, "release")["run"]): companion_url(url, "model.zarr")
+        for url in run.options.audit.earlier
+        if exists(url)
+    }
+
+
+def _list_different(run: Run) -> list[tuple[Registered, str]]:
+    """Releases whose model saw some, but not all and only, of the records of this one's fit."""
+    mine = {part.digest for part in run.training.schema_of_records.partitions if part.n_records}
+    if not mine or _describe_bound(run) == "public":
+        return []
+    ties = run.sketches.ties()
+    found = []
+    for entry in _read_register(run):
+        theirs = set(entry.learned_from)
+        if entry.bound == "public" or theirs == mine or _is_disowned(run, entry):
+            continue
+        if overlaps := [ties.between(a, b) for a in mine for b in theirs if ties.meet(a, b)]:
+            by_profile = all(one.by_profile for one in overlaps)
+            share = f"up to {max(one.other for one in overlaps):.4g} of a partition"
+            found.append((entry, share + " (as far as equal profiles tell)" * by_profile))
+    return found
+
+
+def digest_learned(run: Run) -> str:
+    """SHA-256 of all that decides what is learned, but the records themselves."""
+    collection, audit = run.options.collection, run.options.audit
+    content = {
+        "method": run.method_options(),
+        "desired": collection.desired,
+        "confidential": collection.confidential,
+        "weights": collection.weights,
+        "standardise": collection.standardise,
+        "layout": run.options.release.layout,
+        "nonfinite": run.options.release.nonfinite,
+        "features": run.training.schema_of_records.feature_names,
+        "n_features": run.training.schema_of_records.n_features,
+        "holdout": [audit.holdout, audit.group],
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _describe_bound(run: Run) -> str:
+    """What a model may tell of the records: nothing where they are public."""
+    return "public" if run.training.public else "learned"
+
+
+def _is_disowned(run: Run, entry: Registered) -> bool:
+    """Whether the operator says that nobody has a copy: by run, name or place."""
+    return any(
+        one in (entry.run, entry.name, entry.url) or entry.url.startswith(f"{one}/")
+        for one in run.options.audit.disowned
+    )
+
+
+def count_earlier(run: Run) -> int:
+    """How many earlier releases an audit will join with this one, at most."""
+    return len({*run.options.audit.earlier, *(one.url for one in _list_registered(run))})
+
+
+def note_release(run: Run, model_digest: str, *, incremental: bool = False) -> AccountChain:
+    """Enter the release of a run into the register, before anybody can see it; the chain then.
+
+    Raises
+    ------
+    StoreError
+        If that cannot be written; then nothing may be published.
+    """
+    partitions = run.collection.schema_of_records.partitions
+    learned = run.training.schema_of_records.partitions
+    disowned = run.options.audit.disowned
+    return register_release(
+        run.sketches.account,
+        Registered(
+            url=_place(run.release_url),
+            run=run.run_id,
+            method=run.method.name,
+            source="" if incremental else run.collection.digest,
+            time=now(),
+            partitions=tuple((part.digest, part.n_records) for part in partitions if part.digest),
+            training=tuple(part.digest for part in learned if part.n_records),
+            model=model_digest,
+            model_url=_place(run.model_url),
+            learned=digest_learned(run),
+            bound=_describe_bound(run),
+            rows=run.method.releases != "surrogate",
+        ),
+        {"run": run.run_id, "disowned": list(disowned)} if disowned else None,
+    )
+
+
+def _place(url: str) -> str:
+    path = local_path(url)
+    return shown(url) if path is None else os.path.abspath(path)
+
+
+def _read_register(run: Run) -> list[Registered]:
+    """Entries of other runs than this one."""
+    entries = read_releases(run.sketches.account)
+    return [one for one in entries if one.run != run.run_id]
+
+
+def _list_registered(run: Run) -> list[Registered]:
+    """Those that hold records of this one; none of surrogates, whose rows are nobody's."""
+    if run.method.releases == "surrogate":
+        return []
+    entries, ties = _read_register(run), run.sketches.ties()
+    mine = {part.digest for part in run.collection.schema_of_records.partitions}
+    return [one for one in entries if one.rows and _shares(one, mine, ties)]
+
+
+def _shares(entry: Registered, mine: set[str], ties: Ties) -> bool:
+    return any(ties.meet(a, b) for a in mine for b, _ in entry.partitions)
+
+
+def _open_named(
+    run: Run, url: str, entries: Sequence[Registered], names: list[str]
+) -> list[EarlierRelease]:
+    """A release that is named; of other records only where the register knows that they are not.
+
+    Before the records have a sketch that is not known yet, and none is joined.
+    """
+    header = read_header(url, "release") if exists(url) else {}
+    by_run = {one.run: one for one in entries}
+    if (entry := by_run.get(str(header.get("run")))) is not None:
+        return [_open(run, entry, url, names)]
+    mine = {part.digest for part in run.collection.schema_of_records.partitions}
+    noted = any(one.run == header.get("run") for one in _read_register(run))
+    if noted and not mine <= run.sketches.known().keys():
+        return []
+    digest, n_records = run.collection.digest, run.collection.n_records
+    return [open_earlier_release(url, source_digest=digest, n_records=n_records, names=names)]
+
+
+def _open_registered(run: Run, entry: Registered, names: list[str]) -> EarlierRelease | None:
+    """The release of an entry; None where it is not at its place any more."""
+    if not exists(entry.url):
+        return None
+    found = _open(run, entry, entry.url, names)
+    return found if found.run == entry.run else None
+
+
+def _open(run: Run, entry: Registered, url: str, names: list[str]) -> EarlierRelease:
+    whole = bool(entry.source) and entry.source == run.collection.digest
+    partitions = run.collection.schema_of_records.partitions
+    return open_earlier_release(
+        url,
+        source_digest=entry.source,
+        n_records=entry.n_records,
+        names=names,
+        rows=None if whole else align_rows(entry, partitions, run.sketches),
+    )
+
+
+def find_named_surrogates(run: Run) -> tuple[EarlierSurrogates, ...]:
+    """The releases named by ``[audit] earlier``, of records that overlap with those of the run.
+
+    Raises
+    ------
+    StoreError, FormatError, IncompleteReleaseError
+        If one cannot be read.
+    OptionError
+        If one is none of surrogates with the same columns.
+    """
+    schema = run.training.schema
+    names = schema.feature_names or tuple(f"feature_{j}" for j in range(schema.n_features))
+    return tuple(
+        open_earlier_surrogates(
+            url, feature_names=(*names, "bias"), response_names=name_targets(schema.desired)
+        )
+        for url in dict.fromkeys(run.options.audit.earlier)
+    )
+
+
+def tell_charged(run: Run) -> list[str]:
+    """A sentence for what was charged of these records under other partitions."""
+    if run.method.loses(run.options.method) is None:
+        return []
+    account, ties = run.open_account(), run.sketches.ties()
+    sentences = []
+    for part in run.collection.schema_of_records.partitions:
+        found = {
+            other: overlap
+            for other, overlap in ties.relatives(part.digest).items()
+            if account.read(other).n_charges
+        }
+        if not found:
+            continue
+        most: Overlap = max(found.values(), key=lambda one: one.mine)
+        why = ", as far as equal profiles tell" if most.by_profile else ""
+        sentences.append(
+            f"Up to {most.mine:.3g} of the records of partition {part.digest[:12]} were charged "
+            f"before, in {len(found)} other partitions{why}: with those they have lost epsilon "
+            f"{account.read_joined(part.digest)[0]:g}."
+        )
+    return sentences

@@ -1,0 +1,293 @@
+"""The configuration as one frozen value: its sections, their keys, what each may be.
+
+A method's options live beside the method; the ``[method]`` table is their union by `name`.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from dask.utils import parse_bytes
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+)
+
+from privpipe.attacks.adversaries.attack_options import AdversaryName, AttackOptions, ScoreName
+from privpipe.cluster.passes.cleaning_pass import Nonfinite
+from privpipe.option_values import take_plain
+from privpipe.sanitizers import METHODS
+
+LEAST_MEMORY = 2**28
+"""Least memory of a worker, bytes: below it nothing but its libraries fits."""
+
+_FROZEN = ConfigDict(
+    extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True
+)
+
+
+class Section(BaseModel):
+    """What all sections share: flags and numbers are no texts, as in the options of methods."""
+
+    model_config = _FROZEN
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _take_plain(cls, value: Any, info: ValidationInfo) -> Any:
+        return take_plain(cls.model_fields[str(info.field_name)].annotation, value)
+
+
+class CollectionOptions(Section):
+    """``[collection]``: the records to sanitise."""
+
+    path: str
+    """URL or local path of the collection."""
+    desired: tuple[str, ...] = ()
+    """Variables whose prediction must keep working."""
+    confidential: tuple[str, ...] = ()
+    """Variables whose prediction must fail."""
+    weights: str | None = None
+    """Numeric variable of the training records: how often each counts in the fit (null-space
+    cleaning and LEACE). The audit counts every record once."""
+    standardise: bool = False
+    """Learn from, and clean, features less their mean, in standard deviations, both of the training
+    records; stored with the model, so that records to come are standardised likewise. For
+    filters, which depend on the units of the features; the other methods do not, or standardise
+    by themselves."""
+
+
+class TrainingOptions(Section):
+    """``[training]``: labelled records to learn from; the collection itself by default."""
+
+    path: str
+    """URL or local path of the training collection."""
+    public: bool = False
+    """true says that these records are public, so that what is learned from them is outside every
+    promise of privacy. Local differential privacy needs it."""
+
+
+class ReleaseOptions(Section):
+    """``[release]``: where the release goes and what it holds beside the features."""
+
+    path: str
+    """URL or local path of the release; must not exist. {logical_time} stands for the time that a
+    scheduled run is for, or that of --time."""
+    include: tuple[str, ...] = ()
+    """Further variables to release by name; a confidential one is refused."""
+    partitions: bool = False
+    """Tell how many records each partition of the source has, so that `export` can write a file for
+    each. Names of partitions are not released; which records stood together is, and may tell
+    what they were partitioned by."""
+    anew: bool = False
+    """Learn a model of its own although an earlier release has one that was learned from nearly the
+    same records. By default that one is used again: the difference of two models tells of the
+    few records that only one of them saw. Counted as weaker."""
+    layout: Literal["dense", "factored"] = "dense"
+    """dense: records. factored: the few coordinates of each record and one basis, from which
+    readers make records, equal to the dense ones up to rounding (null-space cleaning only)."""
+    incremental: bool = False
+    """The release grows with its collection (`privpipe append`): generations of parts, one per
+    partition, made by one model that is trained and judged once."""
+    nonfinite: Nonfinite = "fail"
+    """Records with NaN or infinity: fail the run, withhold them (the row stays and holds nothing,
+    `released` is 0), or impute the training mean."""
+
+
+class ClusterSection(Section):
+    """``[cluster]``: workers of a local cluster, or the address of a running one."""
+
+    workers: Annotated[int | None, Field(ge=0)] = None
+    """Local worker processes; 0 does all work in this process."""
+    memory_limit: str = "auto"
+    """Memory per local worker, as "4GiB"."""
+    address: str | None = None
+    """tls://host:port, or tcp:// on this machine."""
+    dashboard: str = "127.0.0.1:8787"
+    """host:port of a local cluster's dashboard on this machine, https://host:port with certificates
+    of Dask's configuration, or off."""
+    performance_report: str | None = None
+    """File for Dask's report of the run (tasks, memory, profiles without source code), one HTML
+    page that loads nothing. Not set: none."""
+
+    @field_validator("memory_limit")
+    @classmethod
+    def _is_memory(cls, text: str) -> str:
+        if text == "auto":
+            return text
+        try:
+            size = parse_bytes(text)
+        except (ValueError, OverflowError):
+            size = -1
+        if not LEAST_MEMORY <= size < 2**63:
+            raise ValueError(
+                f'give "auto", or a size of at least {LEAST_MEMORY // 2**20} MiB, as "4GiB": a '
+                "worker that has loaded its libraries holds about 200 MiB"
+            )
+        return text
+
+    @field_validator("dashboard")
+    @classmethod
+    def _is_place(cls, text: str) -> str:
+        host, _, port = text.removeprefix("https://").rpartition(":")
+        is_place = host and port.isdecimal() and 0 <= int(port) < 2**16 and " " not in host
+        if not is_place and text != "off":
+            raise ValueError(
+                'give HOST:PORT, as "127.0.0.1:8787", where port 0 takes a free one; '
+                'https://HOST:PORT; or "off"'
+            )
+        return text
+
+
+class AuditOptions(Section):
+    """``[audit]``: which labelled training records are held out to judge the release."""
+
+    model_config = _FROZEN
+    holdout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """Share of the training records never seen by the fit."""
+    group: str | None = None
+    """Variable whose equal values stay on one side (subject, original)."""
+    adversaries: tuple[AdversaryName, ...] = Field(
+        default_factory=lambda: AttackOptions().adversaries
+    )
+    """Who attacks a sample of the held-out records beside least squares."""
+    max_records: Annotated[int, Field(ge=50)] = AttackOptions().max_records
+    """Records that adversaries are given."""
+    level: Annotated[float, Field(gt=0, lt=1)] = AttackOptions().level
+    """Confidence of all verdicts together; attempts at a release of the same records share it."""
+    decides: Annotated[tuple[ScoreName, ...], Field(min_length=1)] = AttackOptions().decides
+    """Scores of classes that are held against the limits of [gate]; of a number R squared always
+    is, and of these the true-positive rates."""
+    uninformative: tuple[str, ...] = ()
+    """Confidential variables that the raw records do not tell. Of any other "safe" needs the raw
+    records to tell more than chance to the same adversaries: of labels joined to the wrong
+    records everything would be safe."""
+    earlier: tuple[str, ...] = ()
+    """Earlier releases of these records, or of some of them, paths or URLs: who holds them joins
+    them with this one record by record, and the verdict counts what that tells. Those that the
+    register beside the account knows of need no line, unless they were moved."""
+    disowned: tuple[str, ...] = ()
+    """Earlier releases, by run or place, of which nobody has a copy: they are not joined, and do
+    not keep the gate closed though they cannot be read. Printed, and counted as weaker."""
+    unreachable: Literal["refuse", "report"] = "refuse"
+    """Earlier releases that the register knows and that cannot be read: refuse keeps the gate
+    closed and names them; report prints them as warnings, and is counted as weaker."""
+    vouched: tuple[str, ...] = ()
+    """With [training], of released records without labels: what nobody judges and you answer for.
+    Included variables by name, order, partitions, withheld. Every page names them."""
+    coefficients: bool = False
+    """Print the coefficients of a surrogate release beside those of the raw records. The first are
+    released anyhow; the second are then published with the audit."""
+
+    @field_validator("decides", "earlier", "disowned", "adversaries", "uninformative", "vouched")
+    @classmethod
+    def _are_distinct(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(names)) < len(names):
+            raise ValueError("name each once")
+        return names
+
+
+AttackKindName = Literal[
+    "linkage", "reconstruction", "training_membership", "membership", "information", "drift"
+]
+"""Kinds of attack beside inference that a run measures, where the release allows it."""
+
+
+class PrivacySection(Section):
+    """``[privacy]``: what every promise of differential privacy is charged to."""
+
+    subject: str | None = None
+    """Variable that names a record's subject: a person with several records loses epsilon once for
+    each. Not set: the promise is about single records."""
+    records_per_subject: Annotated[int | None, Field(ge=1)] = None
+    """Records of one subject that are released at most; further ones are withheld, in the order of
+    the collection. Not set: as many as there are."""
+    account: str | None = None
+    """Folder or URL of the account of losses, by content of the partitions, and of the register of
+    releases. Not set: PRIVPIPE_ACCOUNT, or a folder in the user's data folder."""
+    limit: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
+    """Largest sum of epsilons that any partition may lose. Not set: no limit."""
+    ephemeral: Literal["refuse", "accept"] = "refuse"
+    """Where a method with differential privacy finds its account or the keys of its draws in memory
+    or in a container's own layer: refuse ends the run before anything is written; accept lets it
+    be forgotten, and counts as weaker."""
+
+
+Limit = Annotated[float, Field(ge=0, le=1)]
+
+
+class GateSection(Section):
+    """``[gate]``: what the audit must show before a release is published; unknown never passes."""
+
+    enforce: bool = True
+    """false publishes whatever the audit finds, and writes "not gated" into the release and its
+    report."""
+    confidential_advantage_max: Limit = AttackOptions().max_advantage
+    """Largest advantage (0 is guessing, 1 is knowing) that any adversary may gain on a confidential
+    variable beyond knowing the wanted answer: 0.1 is a tenth of the way from guessing to
+    knowing. The upper confidence limit counts."""
+    exposed_max: Limit = AttackOptions().max_exposed
+    """Largest share of records whose confidential value may be claimed rightly at .1 % and 1 %
+    false alarms, beyond those and beyond knowing the wanted answer."""
+    single_records: Literal["protected", "unprotected"] = "protected"
+    """Of surrogates that carry exact coefficients: whoever knows all other records solves for the
+    one that is left, and whoever has a release with and one without a record solves for that
+    record. unprotected accepts it by name; without that the gate stays closed, whatever the
+    attacks find."""
+    utility_loss_max: Limit | None = None
+    """Largest loss of accuracy or R squared of any wanted prediction, from raw to released records.
+    Not set: no limit."""
+    linkage_max: Limit | None = None
+    """Largest share of records whose release may be found by who has the raw record, beyond chance.
+    Not set: no limit."""
+    require: tuple[AttackKindName, ...] = ()
+    """Kinds of attack that must have been measured beside inference."""
+    must_find: Annotated[float, Field(gt=0, le=1)] = AttackOptions().must_find
+    """Share of records of which a planted leak must be found by the audit; without that power no
+    verdict is "safe"."""
+    drift_max: Annotated[float | None, Field(ge=0)] = 0.5
+    """Largest difference of any feature's mean between a new partition of an incremental release
+    and the training records, in standard deviations; the upper limit counts. Not set: no limit."""
+    previous: str | None = None
+    """An earlier release of these variables to compare with, path or URL."""
+
+
+if TYPE_CHECKING:
+    MethodOptions = Any
+else:
+    _KINDS = [method.options for method in METHODS.values()]
+    MethodOptions = functools.reduce(operator.or_, _KINDS)
+    if len(_KINDS) > 1:
+        MethodOptions = Annotated[MethodOptions, Field(discriminator="name")]
+
+
+class CompareEntry(Section):
+    """``[[compare]]``: a method that `privpipe compare` holds against others."""
+
+    label: Annotated[str, Field(max_length=80)] = ""
+    """What the table calls it; default: the method."""
+    method: MethodOptions
+
+
+class RunOptions(BaseModel):
+    """One run: check, train, clean, audit, gate, publish."""
+
+    model_config = _FROZEN
+    collection: CollectionOptions
+    training: TrainingOptions | None = None
+    method: MethodOptions
+    release: ReleaseOptions
+    privacy: PrivacySection = PrivacySection()
+    cluster: ClusterSection = ClusterSection()
+    audit: AuditOptions = AuditOptions()
+    gate: GateSection = GateSection()
+    compare: tuple[CompareEntry, ...] = ()
+
+    @property
+    def training_path(self) -> str:
+        """Where the training records are."""
+        return self.collection.path if self.training is None else self.training.path

@@ -1,0 +1,251 @@
+"""Keys and account of a run: who draws, and what every partition loses by it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import fsspec
+
+from privpipe.errors import GuaranteeError
+from privpipe.pipeline.runs.run import Run, Trained
+from privpipe.records.partitions import Partition
+from privpipe.store.access.location import (
+    join,
+    list_keys,
+    local_path,
+    open_store,
+    read_bytes,
+    shown,
+)
+from privpipe.store.keyring.account import Charge, add_up_losses
+from privpipe.store.keyring.account_chain import AccountChain, append_link, check_chain, reaching
+from privpipe.store.keyring.keyfiles import check_keys_apart
+from privpipe.store.keyring.partition_keys import PartitionKeys, make_partition_keys
+from privpipe.store.releases.incremental_release import PARTS
+from privpipe.store.releases.release import ReleasePlan
+
+
+def check_limit(run: Run) -> None:
+    """Refuse before anything is fitted what no draws of this epsilon can be.
+
+    Whether these draws were charged before is known when the map is; a partition whose limit
+    is reached and that was never charged this epsilon cannot be that case.
+
+    Raises
+    ------
+    GuaranteeError
+        If the limit would be passed.
+    StoreError
+        If the account cannot be reached, or is damaged.
+    """
+    epsilon, limit = run.method.loses(run.options.method), run.options.privacy.limit
+    if epsilon is None:
+        return
+    account = run.open_account()
+    check_remembered(run, check_chain(account.url))
+    for part in run.collection.schema_of_records.partitions:
+        loss = account.read(part.digest)
+        # The same draws again lose nothing more. Whether these are the same is known only with the
+        # model, so here a charge of at least this epsilon has the benefit of the doubt; the account
+        # itself decides when the loss is reserved.
+        repeats = any(entry.epsilon >= epsilon for entry in loss.entries)
+        if limit is None or repeats:
+            continue
+        # Records are known again in other partitions: what was lost there counts here.
+        lost = max(loss.epsilon, account.read_joined(part.digest)[0])
+        if add_up_losses([lost, epsilon]) > limit:
+            raise GuaranteeError(
+                f"A partition has lost epsilon {lost:g}; another {epsilon:g} would be above "
+                f"[privacy] limit = {limit:g}.",
+                remedy="Decide on another limit. `privpipe account` lists what was lost.",
+                code="account-exhausted",
+            )
+
+
+def make_keys(run: Run, trained: Trained) -> PartitionKeys:
+    """Keys of the draws: bound to content, model and treatment, kept apart from the release."""
+    path = local_path(run.release_url)
+    if path is not None:
+        check_keys_apart(path)
+    partitions = run.collection.schema_of_records.partitions
+    if trained.n_records is not None:  # records of nobody: who they are is what they are made from
+        content = "".join(part.digest for part in run.training.schema_of_records.partitions)
+        digest = hashlib.sha256(content.encode()).hexdigest()
+        partitions = (Partition("surrogate", 0, trained.n_records, digest),)
+    return make_partition_keys(
+        partitions,
+        trained.model_digest,
+        _digest_treatment(run, trained),
+        run=run.run_id,
+        source=run.collection.digest,
+    )
+
+
+def _digest_treatment(run: Run, trained: Trained) -> str:
+    """Digest of what decides, beside content and model, which values the map is given.
+
+    Equal words on two values of one record show their difference exactly: what changes the
+    values changes the words.
+    """
+    columns = run.collection.attributes if trained.reads == "attributes" else ()
+    fill = b"" if trained.mean_record is None else trained.mean_record.astype("<f8").tobytes()
+    about = {"columns": list(columns), "fill": hashlib.sha256(fill).hexdigest()}
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+
+
+def _list_charges(trained: Trained, keys: PartitionKeys | None) -> tuple[Charge, ...]:
+    """What a run takes from every partition; nothing where no differential privacy is promised."""
+    guarantee = trained.guarantee
+    if keys is None or guarantee.kind != "local_dp" or guarantee.number is None:
+        return ()
+    return tuple(
+        Charge(content, fingerprint, guarantee.number, guarantee.delta, guarantee.protects)
+        for content, fingerprint in keys.list_fingerprints().items()
+    )
+
+
+@contextmanager
+def reserve_loss(
+    run: Run, trained: Trained, plan: ReleasePlan, keys: PartitionKeys | None
+) -> Iterator[float]:
+    """Charge the loss before the first chunk; given back if the block fails and wrote nothing.
+
+    Yields
+    ------
+    loss
+        Largest epsilon that a record of this run has lost by now, this run included, in whatever
+        partition it stood; 0 where nothing is counted.
+
+    Raises
+    ------
+    GuaranteeError
+        If a partition would lose more than the limit.
+    StoreError
+        If the account cannot be reached, or is damaged; FormatError if the sketch of a partition
+        that was ever charged is missing.
+    """
+    charges = _list_charges(trained, keys)
+    account = run.open_account()
+    if charges:
+        run.sketches.check(
+            [
+                *(charge.partition for charge in charges),
+                *(loss.partition for loss in account.read_all() if loss.n_charges),
+            ]
+        )
+        check_remembered(run, check_chain(account.url))
+        # Reserved before the first chunk exists: a process that dies later has charged for what may
+        # have been read, never released what was not charged. The chain then notes the new head.
+        account.reserve(charges, run.run_id, run.options.privacy.limit)
+        append_link(account.url, "charge")
+    try:
+        yield max((account.read_joined(charge.partition)[0] for charge in charges), default=0.0)
+    except BaseException:  # Ctrl-C, too
+        # A chunk that was written may have been copied by whoever reads the folder: it stays lost.
+        if charges and not _has_written(plan):
+            account.record("void", charges, run.run_id)
+            append_link(account.url, "charge")
+        raise
+
+
+def _has_written(plan: ReleasePlan) -> bool:
+    """Whether any chunk is there, with or without a receipt, or had one before it was removed."""
+    # Two traces, since a chunk is written before its receipt, and the chunks of a refused release
+    # are removed while its ledger stays.
+    noted = list_keys(open_store(plan.work_url), "ledger/")
+    return bool(noted) or any("/c/" in key for key in list_keys(open_store(plan.data_url)))
+
+
+def confirm_loss(run: Run, trained: Trained) -> None:
+    """Say that the release is published; its loss was counted from the first chunk on."""
+    if trained.guarantee.kind != "local_dp":  # nothing was charged, and the key may be gone
+        return
+    charges = _list_charges(trained, make_keys(run, trained))
+    if charges:
+        (account := run.open_account()).record("confirm", charges, run.run_id)
+        append_link(account.url, "charge")
+
+
+def confirm_published(run: Run, run_id: str) -> None:
+    """The same for a run that died between its release and its account."""
+    if run.method.loses(run.options.method) is not None:
+        digests = [part.digest for part in run.collection.schema_of_records.partitions]
+        (account := run.open_account()).confirm_run(digests, run_id)
+        append_link(account.url, "charge")
+
+
+def check_remembered(run: Run, chain: AccountChain) -> None:
+    """Refuse draws on an account that has forgotten some, or was begun anew.
+
+    Looked at are the releases named by ``[audit] earlier`` and those beside this one, with the
+    parts of those that grow.
+
+    Raises
+    ------
+    GuaranteeError
+        If one of them recorded a head that this chain of the same account never had, or was charged
+        for the same records to an account that is not this one.
+    StoreError
+        If the folder of the releases cannot be reached.
+    """
+    for url in _list_releases(run):
+        with reaching(url):
+            header = _read_header(url)
+        recorded = header["account"]
+        mine = recorded.get("chain") == chain.id
+        if chain.knows(str(recorded.get("head"))) or not (mine or _is_charged(run, header)):
+            continue
+        said = "" if mine else "or to another account for the same records, "
+        raise GuaranteeError(
+            f"The account at {shown(chain.url)} does not know the release {shown(url)}, which "
+            f"was charged to it, {said}before it was restored from an older backup, begun anew, or "
+            "lost its newest entries.",
+            remedy="Restore the newest backup of the account, or name in [privacy] account the one "
+            "that knows; nothing private is released on one that has forgotten losses.",
+            code="account-behind",
+        )
+
+
+def _is_charged(run: Run, header: Mapping[str, Any]) -> bool:
+    """Whether a release lost of these records what an account has to remember."""
+    promised = header.get("guarantee")
+    kind = promised.get("kind") if isinstance(promised, dict) else None
+    return kind == "local_dp" and header.get("source_digest") == run.collection.digest
+
+
+def _list_releases(run: Run) -> Iterator[str]:
+    """Places that may be releases: named ones, and all beside this one; each with its parts."""
+    place = run.release_url.rstrip("/")
+    folder, _, _ = place.rpartition("/")
+    if folder.endswith(f"/{PARTS}"):  # this is a part: what grows stands beside others
+        folder = folder.rpartition("/")[0].rpartition("/")[0]
+    for url in (*run.options.audit.earlier, *_list_places(folder)):
+        yield url
+        yield from _list_places(join(url, PARTS))
+
+
+def _list_places(folder: str) -> list[str]:
+    """What stands in a folder; nothing where there is none, or it is a file."""
+    if not folder:
+        return []
+    with reaching(folder):
+        files, path = fsspec.core.url_to_fs(local_path(folder) or folder)
+        files.invalidate_cache()
+        found = files.ls(path, detail=False) if files.isdir(path) else []
+    return [
+        join(folder, name) for name in sorted(one.rstrip("/").rpartition("/")[2] for one in found)
+    ]
+
+
+def _read_header(url: str) -> dict[str, Any]:
+    """The header of a release, with what it records of its account; empty where it is no such."""
+    content = read_bytes(open_store(url, read_only=True), "zarr.json")
+    try:
+        header = dict(json.loads(content or b"")["attributes"]["privpipe"])
+        return header | {"account": dict(header["account"])}
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {"account": {}}

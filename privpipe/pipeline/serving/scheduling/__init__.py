@@ -1,1 +1,0 @@
-"""What scheduled runs need beside the run: logical times, retries, a server that may be away."""

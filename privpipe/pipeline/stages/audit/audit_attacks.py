@@ -1,0 +1,318 @@
+"""The attacks of the audit: adversaries, planted leaks, and every other kind there is reason for.
+
+All of them are given different held-out records, as a reader of the release sees them. A failure
+is unknown, and unknown never passes the gate.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.evidence import LeftOut
+from privpipe.attacks.kinds.verdicts.attack_report import AttackReport
+from privpipe.capabilities import FollowsTarget
+from privpipe.cluster.executors.executor import Executor
+from privpipe.cluster.passes.judging.attack_tasks import distribute_attacks
+from privpipe.cluster.passes.judging.evidence_sample import sample_evidence
+from privpipe.cluster.passes.judging.kind_sample import (
+    KindSources,
+    attack_kind,
+    draw_missing,
+    list_kinds,
+    measure_kept_utility,
+)
+from privpipe.cluster.passes.judging.target_proof import TargetModel
+from privpipe.cluster.passes.pass_checkpoints import Checkpoints
+from privpipe.cluster.passes.sample_drawing import Drawing, Published, make_sample_key
+from privpipe.errors import InputError, MemoryBudgetError, PrivpipeError, StoreError
+from privpipe.numerics.limits import say_limits
+from privpipe.pipeline.runs.earlier import Earlier, find_earlier
+from privpipe.pipeline.runs.run import Run, Trained, find_attack_options, find_training
+from privpipe.pipeline.stages.audit.judged_records import (
+    find_labelled,
+    list_unjudged,
+    pair_released,
+)
+from privpipe.records.holdout import Part
+from privpipe.store.collections.collection import Collection
+from privpipe.store.keyring.keys import list_keys
+from privpipe.store.models.artifacts import open_model
+from privpipe.store.releases.earlier_release import EarlierRelease
+from privpipe.store.releases.release import ReleasePlan
+
+DRIFT = 0.1
+"""Advantage at telling the release from the judged records above which drift is a warning."""
+
+
+UTILITY = "utility"
+"""Name of the report on wanted variables, beside those of kinds of attack."""
+
+
+def attack_release(
+    run: Run, trained: Trained, plan: ReleasePlan, executor: Executor
+) -> dict[str, Any]:
+    """Attack the release that is about to be published.
+
+    Returns
+    -------
+    findings
+        ``adversaries``, the report of the inference attacks with what was planted; ``proof``, by
+        what theorem released features were not attacked but their target predictions; ``attacks``,
+        the other kinds by name; ``utility``, wanted predictions with limits; ``warnings``,
+        sentences that decide nothing.
+    """
+    earlier = find_earlier(run, plan)
+    sources = find_sources(run, trained, plan, earlier)
+    target, theorem = find_proof(run, sources)
+    drawn: dict[str, Any] = {"published": sources.published, "place": sources.place}
+    drawn |= {"target": target}
+    if run.options.audit.adversaries:
+        options = find_attack_options(run.options).without_limits()
+        draw_missing(executor, sources.list_drawings(options))
+    if not sources.is_released(sources.judged):
+        drawn |= {"model_url": sources.model_url, "model_digest": sources.model_digest}
+    attacks, utility = _measure_reports(run, executor, sources)
+    adversaries = _attack(run, executor, sources.judged, drawn, earlier)
+    return {
+        "adversaries": adversaries,
+        "proof": _state_proof(target, theorem, adversaries),
+        "attacks": attacks,
+        "utility": utility,
+        "warnings": [
+            *tell_drift(attacks),
+            *earlier.warnings,
+            *_tell_other_draws(run, earlier.releases),
+        ],
+    }
+
+
+def find_proof(run: Run, sources: KindSources) -> tuple[TargetModel | None, str]:
+    """The map whose target predictions are all that its rows are made of, and by what theorem.
+
+    None where the map does not say so, and where missing values are filled in before it: these
+    rows are made of other records than those that are read here.
+    """
+    fitted = open_model(sources.model_url)
+    if not isinstance(fitted, FollowsTarget) or run.options.release.nonfinite == "impute":
+        return None, ""
+    return TargetModel(sources.model_url, sources.model_digest), fitted.target_theorem
+
+
+def _state_proof(
+    target: TargetModel | None, theorem: str, adversaries: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """What was proved of how many records; None where nothing was, or none was read."""
+    if target is None or "n_given" not in adversaries:
+        return None
+    n_records = adversaries["n_given"] - adversaries["n_withheld"]
+    return {"theorem": theorem, "model": target.digest, "n_records": n_records}
+
+
+def find_sources(run: Run, trained: Trained, plan: ReleasePlan, earlier: Earlier) -> KindSources:
+    """Where the records that are attacked are, and what their release tells."""
+    published, _ = describe_published(run, earlier)
+    held_out = run.options.audit.holdout > 0
+    indicators = trained.reads == "attributes"
+
+    def find(part: Part) -> Collection:
+        found = replace(run.training.keeping(run.split, part), indicators=indicators)
+        if published.order or published.withholds:  # who is withheld or imputed tells, too
+            found = replace(found, only_finite=False)
+        return pair_released(found, plan) if run.trains_on_itself else found
+
+    judged, fresh, release = find("held_out" if held_out else "all"), None, None
+    mine = replace(run.collection, indicators=indicators, only_finite=False)
+    if (labelled := find_labelled(run)) is not None:
+        fresh = judged
+        judged = pair_released(replace(labelled, indicators=indicators, only_finite=False), plan)
+    elif not run.trains_on_itself:
+        release = pair_released(mine, plan)
+    return KindSources(
+        judged=judged,
+        learned=find("fit") if held_out and _learned_here(run) else None,
+        fresh=fresh,
+        release=release,
+        model_url=run.stored_model_url,
+        model_digest=trained.model_digest,
+        published=published,
+        cleans=not run.trains_on_itself,
+        place=(run.sample_url, make_sample_key(run.sample_url)),
+    )
+
+
+def plan_samples(run: Run, trained: Trained, plan: ReleasePlan) -> tuple[Drawing, ...]:
+    """What the audit will draw of the release: the pass that cleans stores it."""
+    if run.method.releases == "surrogate" or not run.options.audit.adversaries:
+        return ()
+    sources = find_sources(run, trained, plan, find_earlier(run, plan))
+    options = find_attack_options(run.options).without_limits()
+    drawings = sources.list_drawings(options)
+    return tuple(one for one in drawings if sources.is_released(one.collection))
+
+
+def _learned_here(run: Run) -> bool:
+    """Whether the model was learned from these records, so that it is known whom it saw."""
+    return find_training(run) == run.training.digest
+
+
+def describe_published(run: Run, found: Earlier) -> tuple[Published, list[LeftOut]]:
+    """What the release tells beside its features, and what of it no judged record shows."""
+    release = run.options.release
+    judges = run.trains_on_itself or find_labelled(run) is not None
+    earlier = found.releases if judges else ()
+    published = Published(
+        included=release.include if judges else (),
+        order=judges,
+        partitions=release.partitions,
+        withholds=release.nonfinite == "withhold",
+        group=run.options.audit.group,
+        earlier=earlier,
+        compares_noise=bool(run.training.desired),
+    )
+    unread = list_unjudged(run)
+    if not judges:
+        why = (
+            "it is joined with this release by whoever holds both, and the released records carry "
+            "no labels. Ingest some with the confidential variables, or release without it."
+        )
+        unread += [LeftOut(one.name, why) for one in found.releases]
+    unread += found.unread
+    return published, unread
+
+
+def find_other_draws(run: Run, earlier: tuple[EarlierRelease, ...]) -> tuple[str, ...]:
+    """Runs that drew other noise for partitions of this collection, as the key folder knows."""
+    # Two draws for one record are averaged by whoever holds both. The key folder knows of runs that
+    # no register does: of those whose release was never published, or noted elsewhere.
+    mine = {part.digest for part in run.collection.schema_of_records.partitions}
+    known = {run.run_id, *(one.run for one in earlier)}
+    try:
+        entries = list_keys()
+    except StoreError:  # a run that draws nothing does without the folder
+        return ()
+    runs = {one for entry in entries if entry.binding.source in mine for one in entry.runs}
+    return tuple(sorted(runs - known))
+
+
+def _tell_other_draws(run: Run, earlier: tuple[EarlierRelease, ...]) -> list[str]:
+    if not (others := find_other_draws(run, earlier)):
+        return []
+    return [
+        f"The key folder knows of other draws for these records (runs {', '.join(others)}). If one "
+        "was released, name it in [audit] earlier: who holds both joins them."
+    ]
+
+
+def tell_drift(attacks: Mapping[str, Any]) -> list[str]:
+    """A sentence where the release differs from the records that judged it."""
+    found = attacks.get("drift")
+    if found is None or found["status"] != "measured":
+        return []
+    best = found["report"]["strongest"]
+    if best["advantage_lower"] <= DRIFT:
+        return []
+    return [
+        f"Drift: {best['adversary'].replace('_', ' ')} tells records of the release from those "
+        f"that judged it with {best['score']} {best['estimate']:.3g} "
+        f"({say_limits(best['lower'], best['upper'])}): the verdict speaks of other records "
+        "than are released."
+    ]
+
+
+def _measure_reports(
+    run: Run, executor: Executor, sources: KindSources
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Every kind of attack beside inference, and how well wanted variables are predicted.
+
+    A failure is unknown, with its code.
+    """
+    if not run.options.audit.adversaries:
+        return {}, {}
+    options = find_attack_options(run.options, run.attempt).without_limits()
+    wanted = run.training.desired
+    names = [*list_kinds(sources), *([UTILITY] if wanted else ())]
+    tasks = [(name, (sources, name, options, run.checkpoints)) for name in names]
+    found = dict(executor.map_tasks(report_once, tasks, prefix="attack"))
+    utility: dict[str, Any] = {}
+    if wanted:
+        answer = found.pop(UTILITY)
+        if isinstance(answer, PrivpipeError):
+            utility = {name: {"reason": answer.code} for name in wanted}
+        else:
+            utility = {one.pop("target"): one for one in json.loads(answer)}
+    attacks = {
+        name: {"status": "unknown", "reason": found[name].code}
+        if isinstance(found[name], PrivpipeError)
+        else {"status": "measured", "report": json.loads(found[name])}
+        for name in names
+        if name in found
+    }
+    return attacks, utility
+
+
+def report_once(
+    sources: KindSources, name: str, options: AttackOptions, checkpoints: Checkpoints | None
+) -> str:
+    """Worker side: the report of that name, unless an earlier run checkpointed it."""
+    known = checkpoints and checkpoints.about(sources, options, name)
+    if known is not None and (kept := known.read("report")) is not None:
+        return str(kept)
+    report = (
+        json.dumps(measure_kept_utility(sources, options))
+        if name == UTILITY
+        else attack_kind(sources, name, options)
+    )
+    if known is not None:
+        known.write("report", report)
+    return report
+
+
+def _attack(
+    run: Run, executor: Executor, records: Collection, drawn: dict[str, Any], earlier: Earlier
+) -> dict[str, Any]:
+    """Every adversary on a bounded sample of the held-out records; a failure is unknown."""
+    if not run.training.confidential or not run.options.audit.adversaries:
+        return {"verdict": "unknown", "reason": "no adversary was asked for", "decisions": []}
+    options = find_attack_options(run.options, run.attempt)
+    _, unread = describe_published(run, earlier)
+    try:
+        report = distribute_attacks(
+            executor,
+            partial(sample_evidence, records, options.without_limits(), **drawn),
+            options=options,
+            checkpoints=run.checkpoints,
+            power=True,
+            n_released=run.collection.n_records,
+        )
+    except (InputError, MemoryBudgetError) as error:
+        return {"verdict": "unknown", "reason": str(error), "decisions": []}
+    report = replace(report, left_out=(*report.left_out, *unread))
+    found: dict[str, Any] = json.loads(report.to_json())
+    return found | {"strongest": _strongest(report, run)}
+
+
+def _strongest(report: AttackReport, run: Run) -> dict[str, Any]:
+    """Per confidential variable the strongest adversary on released and on raw records."""
+    found: dict[str, Any] = {}
+    for column in run.training.schema.confidential:
+        score = "accuracy" if column.is_categorical else "r2"
+        found[column.name] = {}
+        for source in ("raw", "released", "noise"):
+            try:
+                name, value = report.strongest(column.name, score, source)
+            except InputError:  # no attack on it succeeded
+                continue
+            found[column.name][source] = {
+                "adversary": name,
+                "score": score,
+                "estimate": value.interval.estimate,
+                "lower": value.interval.lower,
+                "upper": value.interval.upper,
+                "baseline": value.baseline,
+            }
+    return found

@@ -1,0 +1,342 @@
+"""The audit stage: judge the finished release on labelled records its map has never seen."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.moments.audit_rounds import ask_pairs, ask_raw, audit_release
+from privpipe.attacks.moments.utility import UtilityLosses, measure_losses
+from privpipe.capabilities import Descends, Promises, UtilityPromise
+from privpipe.cluster.executors.executor import Executor
+from privpipe.cluster.passes.judging.cleaned_shards import CleanedShards
+from privpipe.cluster.passes.judging.together import Question, ask_together
+from privpipe.cluster.passes.reduce import ShardedCollection
+from privpipe.errors import GuaranteeError, InputError
+from privpipe.numerics.regression.labels import Coding
+from privpipe.pipeline.runs.earlier import find_differences
+from privpipe.pipeline.runs.run import Cleaned, Run, Trained, find_attack_options
+from privpipe.pipeline.stages.audit.audit_attacks import attack_release
+from privpipe.pipeline.stages.audit.audit_masking import audit_masking
+from privpipe.pipeline.stages.audit.audit_neighbours import audit_neighbours
+from privpipe.pipeline.stages.audit.audit_places import audit_places, is_constant
+from privpipe.pipeline.stages.audit.audit_surrogate import audit_surrogate
+from privpipe.pipeline.stages.audit.judged_records import describe_basis, find_test, pair_released
+from privpipe.pipeline.stages.report_writing import describe_run
+from privpipe.protocols import Shards
+from privpipe.records.holdout import Part, PartCount, Split
+from privpipe.sanitizers.utility_summary import UtilitySummary
+from privpipe.store.collections.collection import Collection
+from privpipe.store.keyring.account import find_account
+from privpipe.store.keyring.attempt_register import note_attempt
+from privpipe.store.models.artifacts import open_model
+from privpipe.store.releases.release import ReleasePlan, digest_receipts, read_ledger
+
+WIDEST_GAP = 1 / 40
+"""Of the budget's root, between what the audit finds and what the receipts say."""
+
+
+def audit_stage(run: Run, trained: Trained, cleaned: Cleaned, executor: Executor) -> dict[str, Any]:
+    """Audit the release that is about to be published.
+
+    Returns
+    -------
+    findings
+        The document of the report, JSON-ready; see `audit_release`, with the basis of the figures
+        in words.
+
+    Raises
+    ------
+    GuaranteeError
+        If a released record lost more utility than was promised, or the losses are not what the
+        receipts of the cleaning say: nothing is published.
+    """
+    # Noted before anything is judged: an audit that was stopped when it went badly has counted.
+    run = begin_attempt(run, cleaned.plan)
+    assert run.attempt is not None
+    return {
+        "format_version": 1,
+        "about": describe_run(run, trained),
+        **_audit(run, trained, cleaned, executor),
+        "attempt": run.attempt.number,
+        "unseen": describe_unseen(run, cleaned),
+        "constant": is_constant(run, cleaned.plan),
+        "differences": find_differences(run, trained.model_digest),
+    }
+
+
+def describe_unseen(run: Run, cleaned: Cleaned) -> dict[str, Any] | None:
+    """Records of a profile that the mapping does not know, of all that were released."""
+    if cleaned.n_unseen is None:
+        return None
+    found = {"n_records": cleaned.n_unseen, "n_released": cleaned.plan.chunks.n_records}
+    unknown = run.collection.unknown_categories
+    return found | ({"unknown_categories": dict(unknown)} if unknown else {})
+
+
+def _audit(run: Run, trained: Trained, cleaned: Cleaned, executor: Executor) -> dict[str, Any]:
+    """Findings of one attempt, by kind of release."""
+    plan = cleaned.plan
+    if trained.tile_rows is not None:
+        return audit_masking(run, trained, plan, executor)
+    if run.method.releases == "surrogate":
+        return audit_surrogate(run, plan, executor)
+    held_out = run.options.audit.holdout > 0 or find_test(run) is not None
+    judged = _count_judged(run, held_out)
+    parts: tuple[Part, Part, Part] = ("fit", "attack", "test") if held_out else ("all",) * 3
+    learned: Part = "fit" if run.options.audit.holdout > 0 else "all"
+    raw = _shards(run, trained, executor, learned, "audit_raw")
+    attack = _released(run, trained, plan, executor, parts[1], "audit_attack")
+    coding: Coding = getattr(run.options.method, "label_coding", "zero_one")
+    promise = _read_promise(run)
+    questions = [
+        Question(raw, ask_raw(raw.schema, coding)),
+        Question(attack, ask_pairs(raw.schema, coding)),
+    ]
+    if promise is not None:
+        questions.append(_ask_utility(run, plan, promise, executor))
+    # One pass over the records answers all that do not depend on one another.
+    moments, pairs, *losses = ask_together(questions, "audit")
+    findings = audit_release(
+        raw,
+        attack,
+        _with_subjects(run, _released(run, trained, plan, executor, parts[2], "audit_judge")),
+        n_released=_count_released(raw, trained, plan),
+        unit_roundoff=_unit_roundoff(plan),
+        keeps_features=trained.keeps_features or plan.basis is not None,
+        coding=coding,
+        learned=(moments, pairs),
+        level=find_attack_options(run.options, run.attempt).level,
+        names=raw.schema.feature_names,
+    )
+    utility = None if promise is None else _audit_utility(losses[0], promise, cleaned)
+    return {
+        "basis": describe_basis(run),
+        **findings,
+        "e_utility": utility,
+        "n_groups": judged.n_groups,
+        **attack_release(run, trained, plan, executor),
+        "places": audit_places(run, trained, plan),
+        "neighbours": audit_neighbours(run, trained),
+        "training": describe_training(run),
+    }
+
+
+def audit_losses(run: Run, cleaned: Cleaned, executor: Executor) -> dict[str, Any] | None:
+    """What every released record lost, where the map promises that; see `audit_stage`.
+
+    Raises
+    ------
+    GuaranteeError
+        As `audit_stage`.
+    """
+    promise = _read_promise(run)
+    if promise is None:
+        return None
+    [losses] = ask_together([_ask_utility(run, cleaned.plan, promise, executor)], "audit")
+    return _audit_utility(losses, promise, cleaned)
+
+
+def _with_subjects(
+    run: Run, shards: ShardedCollection | CleanedShards
+) -> ShardedCollection | CleanedShards:
+    """The shards with the subject of each record behind its confidential variables."""
+    if run.split.group is None:
+        return shards
+    inner = shards.inner if isinstance(shards, CleanedShards) else shards
+    assert isinstance(inner, ShardedCollection)
+    kept = inner.collection
+    wider = replace(
+        inner, collection=replace(kept, confidential=(*kept.confidential, run.split.group))
+    )
+    return replace(shards, inner=wider) if isinstance(shards, CleanedShards) else wider
+
+
+def _ask_utility(
+    run: Run, plan: ReleasePlan, promise: UtilityPromise, executor: Executor
+) -> Question:
+    """What every released record lost."""
+    bare = replace(run.collection, desired=(), confidential=(), weights=None, only_finite=False)
+    paired = pair_released(bare, plan)
+    shards = ShardedCollection(paired, executor, "audit_utility", run.checkpoints)
+    return Question(shards, partial(measure_losses, promise=promise))
+
+
+def _audit_utility(
+    losses: UtilityLosses, promise: UtilityPromise, cleaned: Cleaned
+) -> dict[str, Any]:
+    """What every released record lost, held against what is promised."""
+    if promise.utility_budget > 0:  # at 0 the promise is exact up to rounding
+        _check_promise(losses, promise, cleaned.utility, is_dense=cleaned.plan.basis is None)
+    return losses.describe(promise.utility_budget)
+
+
+def _check_promise(
+    losses: UtilityLosses, promise: UtilityPromise, cost: UtilitySummary | None, *, is_dense: bool
+) -> None:
+    """No record may have lost too much, and what the receipts say must be what is found.
+
+    Stored records are rounded after cleaning measured them: their margin is at most a fiftieth of
+    the budget's root in a dense release. Readers of a factored one round by themselves.
+    """
+    if losses.n_above:
+        raise GuaranteeError(
+            f"{losses.n_above} of {losses.n_records} released records lost more utility than the "
+            "budget allows.",
+            remedy="Nothing was published. This is a fault of privpipe: report it.",
+            code="budget-exceeded",
+        )
+    if cost is None or not is_dense or losses.n_records != cost.n_records - cost.n_withheld:
+        return
+    # Square roots, since what was rounded moves the distance of a record, not its square: the root
+    # of the largest loss by at most that of one record, and the root of their sum by at most
+    # root n times that (Minkowski).
+    pairs = (losses.largest, cost.largest), (losses.total, cost.total)
+    n = max(losses.n_records, 1)
+    apart = [abs(found**0.5 - said**0.5) for found, said in pairs]
+    if max(apart[0], apart[1] / n**0.5) > WIDEST_GAP * promise.utility_budget**0.5:
+        raise GuaranteeError(
+            "The audit finds another loss of utility than the cleaning reported.",
+            remedy="Nothing was published. This is a fault of privpipe: report it.",
+            code="audit-disagrees",
+        )
+
+
+def _shards(
+    run: Run, trained: Trained, executor: Executor, part: Part, label: str
+) -> ShardedCollection:
+    kept = run.training.keeping(run.split, part)
+    collection = replace(kept, indicators=trained.reads == "attributes")
+    return ShardedCollection(collection, executor, label, run.checkpoints)
+
+
+def _released(
+    run: Run, trained: Trained, plan: ReleasePlan, executor: Executor, part: Part, label: str
+) -> ShardedCollection | CleanedShards:
+    """Raw and released records together: read from the release, or cleaned where they are read."""
+    shards = _shards(run, trained, executor, part, label)
+    if (test := find_test(run)) is not None:
+        mine = replace(test[0].keeping(test[1], part), indicators=trained.reads == "attributes")
+        shards = replace(shards, collection=replace(mine, only_finite=run.training.only_finite))
+    elif not run.trains_on_itself:
+        return CleanedShards(shards, run.stored_model_url, trained.model_digest)
+    return replace(shards, collection=pair_released(shards.collection, plan))
+
+
+def _count_judged(run: Run, held_out: bool) -> PartCount:
+    test = find_test(run)
+    parts: tuple[Part, ...] = ("fit", "attack", "test") if held_out else ("all",)
+    counts = _count_parts(run, parts if test is None else parts[1:], test)
+    if min(part.n_records for part in counts) < 2:
+        what = f"Holding out {run.options.audit.holdout:g} of the training records"
+        raise InputError(
+            f"{what if test is None else 'Cutting the released records in two'} leaves too few "
+            f"to {' / '.join(parts)}: {' / '.join(str(part.n_records) for part in counts)}.",
+            remedy="Change [audit] holdout, or train on more records.",
+            code="audit-too-small",
+        )
+    return counts[-1]
+
+
+def _count_parts(
+    run: Run, parts: tuple[Part, ...], test: tuple[Collection, Split] | None = None
+) -> tuple[PartCount, ...]:
+    """As `Collection.count_parts`, unless an interrupted run has counted them."""
+    collection, split = test or (run.training, run.split)
+    checkpoints = run.checkpoints and run.checkpoints.about("count_parts", collection, split, parts)
+    if checkpoints is not None and (kept := checkpoints.read("counts")) is not None:
+        known: tuple[PartCount, ...] = kept
+        return known
+    counts = tuple(collection.count_parts(split, parts))
+    if checkpoints is not None:
+        checkpoints.write("counts", counts)
+    return counts
+
+
+def _count_released(raw: Shards, trained: Trained, plan: ReleasePlan) -> int:
+    """Columns of a released record as its readers see it."""
+    if trained.reads == "attributes":
+        return raw.schema.n_features
+    return trained.n_features_out if plan.basis is None else plan.basis.n_features
+
+
+def _unit_roundoff(plan: ReleasePlan) -> float:
+    """Of the released dtype; indicators of released codes are exact."""
+    dtype = plan.record_dtype
+    floating = dtype if np.issubdtype(dtype, np.floating) else np.dtype(np.float64)
+    return float(np.finfo(floating).eps) / 2
+
+
+def _read_promise(run: Run) -> UtilityPromise | None:
+    """What the stored model promises of every record; None where it promises no utility."""
+    fitted = open_model(run.stored_model_url)
+    return fitted.promise if isinstance(fitted, Promises) else None
+
+
+def begin_attempt(run: Run, plan: ReleasePlan) -> Run:
+    """The run as this attempt, noted before anything of it is judged.
+
+    Raises
+    ------
+    StoreError, FormatError
+        If the register of attempts cannot be read or written.
+    """
+    parts = [
+        *run.collection.schema_of_records.partitions,
+        *run.training.schema_of_records.partitions,
+    ]
+    receipts = [one for one in read_ledger(plan) if one.run == plan.run]
+    attempt = note_attempt(
+        find_account(run.options.privacy.account),
+        digest_receipts(receipts),
+        _digest_judge(run),
+        {part.digest for part in parts},
+    )
+    return replace(run, attempt=attempt)
+
+
+def _digest_judge(run: Run) -> str:
+    """SHA-256 of all that changes what is measured; no limit does, and no level."""
+    usual = AttackOptions()
+    measured = replace(
+        find_attack_options(run.options).without_limits(), level=usual.level, max_seconds=None
+    )
+    audit = run.options.audit
+    judge = [asdict(measured), audit.holdout, audit.group, sorted(audit.earlier)]
+    return hashlib.sha256(json.dumps(judge, sort_keys=True).encode()).hexdigest()
+
+
+DIGITS = 4
+"""Of every number: a loss to its last bit is a function of single records."""
+
+
+def describe_training(run: Run) -> dict[str, Any] | None:
+    """The history of the run's model, JSON-ready; None where it was not learned by descent.
+
+    It stands in the report, and not in what is released.
+    """
+    fitted: Any = open_model(run.stored_model_url)
+    parts = getattr(fitted, "maps", (fitted,))
+    found = next((part for part in parts if isinstance(part, Descends)), None)
+    if found is None:
+        return None
+    bound = float(getattr(found, "generalisation_bound", -1.0))
+    return {
+        "stopped": found.stopped,
+        "columns": list(found.history_columns),
+        "history": [[_round(value) for value in row] for row in found.history.tolist()],
+        "tasks": list(found.task_names),
+        "baselines": [_round(value) for value in found.baselines.tolist()],
+        "bound": _round(bound) if bound >= 0 else None,
+    }
+
+
+def _round(value: float) -> float:
+    whole = value.is_integer()
+    return value if whole else float(f"{value:.{DIGITS}g}")

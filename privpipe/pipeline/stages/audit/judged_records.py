@@ -1,0 +1,128 @@
+"""Which records judge a release, and what of it no judged record shows.
+
+The records that are released judge it: those that the fit never saw, or all of them where the fit
+learned from others. Where they carry no labels, training records that are cleaned alike stand for
+their features; the rest of the release is unproven, unless the operator vouches for it by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from privpipe.attacks.adversaries.evidence import LeftOut
+from privpipe.pipeline.runs.run import Run, find_training
+from privpipe.records.holdout import Split, make_split
+from privpipe.store.collections.collection import Collection
+from privpipe.store.releases.release import ReleasePlan
+
+
+def find_labelled(run: Run) -> Collection | None:
+    """The released records with their labels, where the fit learned from others; None without.
+
+    All confidential variables must be there, and the subject where one is named; and none of the
+    partitions may be one that the fit learned from.
+    """
+    group = run.options.audit.group
+    needed = (*run.training.confidential, *(() if group is None else (group,)))
+    if run.trains_on_itself or not run.training.confidential or not _has(run, needed):
+        return None
+    learned, released = (
+        {part.digest for part in one.schema_of_records.partitions if part.digest}
+        for one in (run.training, run.collection)
+    )
+    if learned & released:
+        return None
+    desired = run.training.desired if _has(run, run.training.desired) else ()
+    return replace(run.collection, desired=desired, confidential=run.training.confidential)
+
+
+def find_test(run: Run) -> tuple[Collection, Split] | None:
+    """Released records that judge what the fit predicts, and how they are cut into parts.
+
+    None where the training records do: those released lack a wanted variable, or have others of
+    its categories.
+    """
+    found = find_labelled(run)
+    names = (*run.training.desired, *run.training.confidential)
+    if found is None or not _has(run, names, alike=True):
+        return None
+    return found, make_split(1.0, run.options.audit.group)
+
+
+def list_unjudged(run: Run) -> list[LeftOut]:
+    """What is released and no labelled record of the release shows; vouched for, it is left out."""
+    if run.trains_on_itself or find_labelled(run) is not None:
+        return []
+    vouched = run.options.audit.vouched
+    return [
+        LeftOut(
+            name,
+            f"{what} is released, and was not judged: the released records carry no labels. Ingest "
+            f"some with the confidential variables, or vouch for it: [audit] vouched names {name}.",
+        )
+        for name, what in _list_shown(run)
+        if name not in vouched
+    ]
+
+
+def _list_shown(run: Run) -> Iterator[tuple[str, str]]:
+    """Names of what is released beside the features."""
+    for name in run.options.release.include:
+        yield name, f"The included variable {name!r}"
+    yield "order", "The order of the records"
+    if run.options.release.partitions:
+        yield "partitions", "How many records each partition has"
+    if run.may_withhold:
+        yield "withheld", "Which records are withheld"
+
+
+def describe_basis(run: Run) -> str:
+    """Which records were judged, in a sentence or two."""
+    share = run.options.audit.holdout
+    if find_labelled(run) is not None:
+        which = "the released records themselves, none of which the fit saw"
+        if find_test(run) is not None:
+            return f"Judged on {which} (half trains the attack, half is judged)."
+        return f"Judged on {which}; predictions on training records cleaned alike."
+    which = "the released records" if run.trains_on_itself else "training records cleaned alike"
+    if find_training(run) != run.training.digest:
+        return (
+            f"Judged on {which}, by the model of an earlier release of nearly the same records, "
+            "which is learned once: it may have seen some of those that judge it."
+        )
+    more = "" if run.trains_on_itself else _say_unjudged(run)
+    if not share:
+        return f"Judged on {which} the map was fitted to: optimistic for both sides.{more}"
+    grouped = f", whole groups of {run.split.group!r}" if run.split.group else ""
+    return (
+        f"Judged on {which} that the fit never saw ({share:.0%} held out{grouped}; half trains "
+        f"the attack, half is judged).{more}"
+    )
+
+
+def _say_unjudged(run: Run) -> str:
+    names = ", ".join(name for name, _ in _list_shown(run))
+    return f" No released record was judged: nothing is known of {names} of the release."
+
+
+def _has(run: Run, names: tuple[str, ...], *, alike: bool = False) -> bool:
+    """Whether the released records have variables of the same kinds, or of equal categories."""
+    mine = {one.name: one for one in run.collection.schema_of_records.variables}
+    for name in names:
+        theirs = run.training.schema_of_records.variable(name).categories
+        if name not in mine or (mine[name].categories is None) != (theirs is None):
+            return False
+        if alike and mine[name].categories != theirs:
+            return False
+    return True
+
+
+def pair_released(collection: Collection, plan: ReleasePlan) -> Collection:
+    """The records with what the release that is being written holds of them."""
+    return replace(
+        collection,
+        released_url=plan.data_url,
+        released_run=plan.run,
+        released_basis=plan.basis,
+    )

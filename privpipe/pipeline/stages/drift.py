@@ -1,0 +1,154 @@
+"""How far new records are from those that the model was trained and judged on.
+
+The audit speaks of records like the training records. So for each new partition the difference of
+each feature's mean is measured in standard deviations of the training records, with an interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from privpipe.errors import GateError
+from privpipe.numerics.limits import Figure, say_upper
+from privpipe.numerics.regression.moments import CoMoments
+from privpipe.protocols import FloatArray
+
+ROUNDING = 1e-9
+"""Of a sum of shares: a share below it is none."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Count, means and standard deviations of the training records; private."""
+
+    count: float
+    mean: FloatArray
+    deviation: FloatArray
+
+    @classmethod
+    def of(cls, moments: CoMoments) -> Reference:
+        """From the moments of the records that the fit saw."""
+        variance = np.diag(moments.scatter) / max(moments.count - 1, 1)
+        return cls(float(moments.count), moments.mean, np.sqrt(variance))
+
+    def encode(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {
+            "count": self.count,
+            "mean": self.mean.tolist(),
+            "deviation": self.deviation.tolist(),
+        }
+
+    def with_nameless(self, sizes: Sequence[int]) -> Reference:
+        """With a feature more per block of indicators: that the record is in none of them."""
+        lacking = _find_nameless(self.mean, sizes)
+        return Reference(
+            self.count,
+            np.concatenate([self.mean, lacking]),
+            np.concatenate([self.deviation, np.sqrt(lacking * (1 - lacking))]),
+        )
+
+    @classmethod
+    def decode(cls, content: Mapping[str, Any]) -> Reference:
+        """What `encode` made."""
+        return cls(
+            float(content["count"]), np.array(content["mean"]), np.array(content["deviation"])
+        )
+
+
+@dataclass(frozen=True)
+class Drift:
+    """The largest difference of a mean.
+
+    Parameters
+    ----------
+    estimate, upper
+        In standard deviations of the training records; `upper` holds for all features together.
+    n_new
+        Features that vary in the new records and did not in the training records; of these the
+        unit is the root mean square of the other features' deviations.
+    n_records
+    """
+
+    estimate: float
+    upper: float
+    n_new: int
+    n_records: int
+
+
+def measure_drift(
+    reference: Reference, moments: CoMoments, level: float = 0.95, sizes: Sequence[int] = ()
+) -> Drift:
+    """Compare the records of a partition with the training records.
+
+    Parameters
+    ----------
+    reference
+    moments
+        Of the features of the partition's finite records.
+    level
+        Confidence of the upper limit, over all features (Bonferroni; normal quantiles, with the
+        variances of both sides as they were found).
+    sizes
+        Categories of each attribute, where features are indicators of categories: a record whose
+        category the training records have not is in none of them, and that is compared as well.
+    """
+    n = max(float(moments.count), 1.0)
+    mean, variance = moments.mean, np.diag(moments.scatter) / max(n - 1, 1)
+    if len(sizes):
+        lacking = _find_nameless(mean, sizes)
+        reference = reference.with_nameless(sizes)
+        mean = np.concatenate([mean, lacking])
+        variance = np.concatenate([variance, lacking * (1 - lacking)])
+    # A feature that did not vary has no unit of its own; any that begins to vary is new, and is
+    # measured in the typical deviation instead of an infinite number of nothing.
+    constant = reference.deviation == 0
+    typical = float(np.sqrt(np.mean(reference.deviation**2))) or 1.0
+    scale = np.where(constant, typical, reference.deviation)
+    apart = np.abs(mean - reference.mean) / scale
+    own = variance / scale**2
+    z = NormalDist().inv_cdf(1 - (1 - level) / (2 * max(len(apart), 1)))
+    spread = np.sqrt(own / n + 1.0 / max(reference.count, 1.0))
+    new = constant & ((own > 0) | (apart > 0))
+    return Drift(
+        float(np.max(apart, initial=0.0)),
+        float(np.max(apart + z * spread, initial=0.0)),
+        int(new.sum()),
+        int(n),
+    )
+
+
+def _find_nameless(mean: FloatArray, sizes: Sequence[int]) -> FloatArray:
+    """Share of records in none of the indicators of each attribute, (n_attributes,)."""
+    starts = np.concatenate([[0], np.cumsum(sizes)]).astype(int)
+    known = [mean[a:b].sum() for a, b in pairwise(starts)]
+    lacking: FloatArray = 1 - np.array(known)
+    return np.where(lacking < ROUNDING, 0.0, np.minimum(lacking, 1.0))
+
+
+def check_drift(drift: Drift, limit: float | None, name: str) -> None:
+    """Refuse a partition whose records may be others than those that were judged.
+
+    Raises
+    ------
+    GateError
+        With both numbers; a partition too small to tell does not pass.
+    """
+    figure = Figure(drift.estimate, drift.estimate, drift.upper)
+    if limit is None or figure.within(limit):
+        return
+    new = f"; {drift.n_new} features vary that were constant there" if drift.n_new else ""
+    raise GateError(
+        f"The partition {name!r} ({drift.n_records:,} records) may have drifted: a feature's mean "
+        f"is {drift.estimate:.3g}, and at most {say_upper(drift.upper, limit)}, standard "
+        f"deviations from the training records; allowed are {limit:g}{new}.",
+        remedy="Nothing was published. Train on records like these (a new line of generations), "
+        "append more records of the partition, or set [gate] drift_max.",
+        code="drift",
+    )

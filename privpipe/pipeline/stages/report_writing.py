@@ -1,0 +1,81 @@
+"""The report of a run: what was judged, for operators and for everybody."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any
+
+from privpipe.odds import MEANINGLESS, say_odds
+from privpipe.pipeline.runs.run import (
+    Run,
+    Trained,
+    list_versions,
+)
+from privpipe.protocols import Guarantee
+from privpipe.report.audit_text import write_audit_markdown
+from privpipe.report.pages.published_findings import (
+    say_promised,
+)
+from privpipe.store.access.location import drop_unfinished, join
+from privpipe.store.access.text import write_file
+
+
+def write_report(run: Run, findings: Mapping[str, Any]) -> None:
+    """Write the audit beside the release-to-be; it holds whether or not that is published."""
+    content = json.dumps(findings, indent=1)
+    drop_unfinished(run.report_url)  # of runs that were killed
+    write_file(join(run.report_url, "audit.json"), content)
+    write_file(join(run.report_url, "audit.md"), write_audit_markdown(findings))
+    write_pages(run.report_url, json.loads(content))
+
+
+def write_pages(report_url: str, findings: Mapping[str, Any]) -> None:
+    """Render ``report.html`` for operators and ``public.html`` for everybody."""
+    from privpipe.report.pages import release_page  # Matplotlib is slow to load
+
+    pages = {
+        "report.html": release_page.render_release_page,
+        "public.html": release_page.render_public_page,
+    }
+    for name, render in pages.items():
+        write_file(join(report_url, name), render(findings, version=version("privpipe")))
+
+
+def describe_run(run: Run, trained: Trained) -> dict[str, str]:
+    """What an audit is of, for its report: no path, no value of a record."""
+    return {
+        "method": f"{run.method.name} ({run.method.source})",
+        _name_promise(trained.guarantee): _say_guarantee(trained.guarantee),
+        "run": run.run_id,
+        "started": run.state.started,
+        "source": run.collection.digest,
+        "model": trained.model_digest,
+        "versions": ", ".join(f"{name} {number}" for name, number in list_versions().items()),
+    }
+
+
+def _name_promise(guarantee: Guarantee) -> str:
+    """The heading of what is promised; a promise that means nothing has none."""
+    means_nothing = guarantee.kind == "local_dp" and not (guarantee.number or 0) < MEANINGLESS
+    return "noise" if means_nothing else "guarantee"
+
+
+def _say_guarantee(guarantee: Guarantee) -> str:
+    """A guarantee in a line, without what says nothing."""
+    number = "" if guarantee.number is None else f" {say_promised(guarantee.number)}"
+    promised = guarantee.kind != "none"
+    odds = say_odds(guarantee.number or 0) if guarantee.kind == "local_dp" else ""
+    parts = [
+        guarantee.statement or ("" if promised else "no promise for single records"),
+        f"{guarantee.kind}{number} {guarantee.unit}".strip() if promised else "",
+        odds,
+        guarantee.scope if promised else "",
+        guarantee.theorem,
+        guarantee.assumptions,
+        f"delta {say_promised(guarantee.delta)}" if guarantee.delta else "",
+        f"protects {guarantee.protects}" if promised else "",
+        ", ".join(f"{name} {value:g}" for name, value in guarantee.parameters),
+    ]
+    return "; ".join(filter(None, parts))
