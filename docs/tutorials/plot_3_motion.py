@@ -113,8 +113,8 @@ print("published:", (folder / "release.zarr").exists())
 #
 # 1. Open ``release.report/report.html``: *what decided* names the adversary and what it read.
 # 2. Release less. A filter (``privpipe init motion.zarr --method minimax ...``) releases a few
-#    numbers instead of 71; ``privpipe frontier`` and ``privpipe compare`` show what methods keep
-#    and tell, before anything is published. Then ``privpipe purge release.zarr`` and run again.
+#    numbers instead of 71; ``privpipe compare`` shows what methods and their options retain and
+#    reveal, before anything is published. Then ``privpipe purge release.zarr`` and run again.
 # 3. Ask for less: people in groups instead of single people, or a coarser wanted answer.
 #
 # The message also says which limits would let this release pass. With them it would tell nearly

@@ -122,7 +122,6 @@ def doctor_command(config: str, deployments: str) -> dict[str, Any]:
         If a check fails; the message names all that did.
     """
     prepare_prefect()
-    from privpipe.pipeline.runs.configuration_file import read_options
     from privpipe.pipeline.operations.cluster_health import check_certificates, check_cluster
     from privpipe.pipeline.operations.place_health import (
         Finding,
@@ -132,6 +131,7 @@ def doctor_command(config: str, deployments: str) -> dict[str, Any]:
         run_checks,
     )
     from privpipe.pipeline.operations.server_health import check_deployed, check_server_health
+    from privpipe.pipeline.runs.configuration_file import read_options
     from privpipe.pipeline.runs.trusted_code import list_unrun
     from privpipe.pipeline.stages.check import check_stage
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from privpipe.command.dry_run import dry_run_command
+from privpipe.command.frontier_command import frontier_command
 
 from privpipe import open_model, open_release
 from privpipe.command.check_command import check_command
 from privpipe.command.compare_command import compare_command
-from privpipe.command.dry_run import dry_run_command
-from privpipe.command.frontier_command import frontier_command
 from privpipe.command.run_command import resume_command, run_command
 from privpipe.errors import InputError, OptionError, StoreError
 from privpipe.flows.release_flow import run_pipeline
