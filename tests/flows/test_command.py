@@ -146,7 +146,7 @@ def test_check__says_what_the_budget_means(
     write_standard(str(tmp_path / "records.zarr"), 400)
     assert call(monkeypatch, "check", configure(tmp_path)) == 0
     output = capsys.readouterr().out
-    assert "of the variance of the desired prediction" in output
+    assert "of the variance of the target prediction" in output
     assert all(share in output for share in ("0.1%", "1.0%", "5.0%"))
 
 

@@ -6,16 +6,13 @@ import hashlib
 import json
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from privpipe.command.dry_run import dry_run_command
-from privpipe.command.frontier_command import frontier_command
 
 from privpipe import open_model, open_release
-from privpipe.command.check_command import check_command
+from privpipe.command.check_command import check_command, dry_run_command
 from privpipe.command.compare_command import compare_command
 from privpipe.command.run_command import resume_command, run_command
 from privpipe.errors import InputError, OptionError, StoreError
@@ -114,7 +111,7 @@ def test_own_filter__is_trained_audited_by_group_and_published(
     # Published, and the file changes: neither is it made anew, nor taken for what it was.
     header = (tmp_path / "release.zarr" / "zarr.json").read_bytes()
     module.write_text(text + "\n# another day\n")
-    for again in (run_command, lambda one: check_command(one)):
+    for again in (run_command, check_command):
         with pytest.raises(StoreError, match=changed) as refused:
             again(str(config))
         assert refused.value.code == "code-changed"
@@ -161,9 +158,7 @@ def test_code_of_a_configuration__is_run_once_confirmed_and_by_run_alone(
     check_command(config)
     dry_run_command(config)
     assert capsys.readouterr().out.count(f"a filter: the file (SHA-256 {sha256}) was not run") == 2
-    frontier = partial(frontier_command, out=str(tmp_path), widths="2", tradeoffs="1")
-    compare = partial(compare_command)
-    for start in (run_command, run_pipeline, frontier, compare):
+    for start in (run_command, run_pipeline, compare_command):
         with pytest.raises(OptionError, match="was not confirmed yet") as refused:
             start(config)
         assert f"--trust {sha256}" in refused.value.remedy
