@@ -127,6 +127,7 @@ def compare_samples(
             code="too_few_records",
         )
     random = np.random.default_rng(options.seed)
+    # As many of each, or to guess the larger sample would be right more often than half.
     size = min(len(first), len(second), MOST_RECORDS)
     sides = [side[random.permutation(len(side))[:size]] for side in (first, second)]
     named = tuple(name for name in ASKED if name in options.adversaries) or options.adversaries[:1]
@@ -153,12 +154,12 @@ def compare_samples(
             Difference(
                 adversary,
                 score.name,
-                score.interval.estimate,
-                score.interval.lower,
-                score.interval.upper,
-                score.advantage,
-                score.advantage_lower,
-                score.advantage_upper,
+                estimate=score.interval.estimate,
+                lower=score.interval.lower,
+                upper=score.interval.upper,
+                advantage=score.advantage,
+                advantage_lower=score.advantage_lower,
+                advantage_upper=score.advantage_upper,
             )
             for adversary, score in scores
         ),

@@ -65,7 +65,7 @@ class ShardedCollection:
         n_told = 0
 
         def ask() -> PartialSum:
-            nonlocal n_told
+            nonlocal n_told  # stays 0 where the whole sum is known: then the bar is filled below
             n_told = n_chunks
             shared = (self.collection, summarise, checkpoints)
             return self.executor.reduce(summarise_chunks, shared, self._tasks(), label=self.label)
@@ -84,7 +84,9 @@ class ShardedCollection:
         asked: list[Oracle[Any, Sums]] = []
 
         def ask(parameters: Any, /) -> Sums:
-            if not asked:  # a run that goes on may never need the shards again
+            # Loaded by the first question that no checkpoint answers: a resumed run whose rounds
+            # are all known reads no record.
+            if not asked:
                 tasks = self._tasks()
                 sizes = [sum(_measure_bytes(self.collection, c) for c in task) for task in tasks]
                 asked.append(

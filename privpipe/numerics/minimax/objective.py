@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from privpipe.numerics.minimax.newton import Curvature, HeadSolver
 from privpipe.protocols import FloatArray
 
 MAX_ROUNDS = 200
+# Steps with an old Hessian are cheap rounds, but converge linearly: after three a new one pays.
 MAX_CHORDS = 3
 QUADRATIC = 0.01
 """Gap in nats below which one more Newton step is expected to settle a head."""
@@ -25,8 +26,10 @@ ROUND_BYTES = 64_000
 """Bytes of a round, down and up, beyond which tasks are asked in rounds of their own."""
 PRECISE = 1e-6
 """Share of the tolerance at which a head is left alone."""
-BENDS = ("curvature", "block")
-FREE = (*BENDS, "product")
+Want = Literal["curvature", "block", "value", "gradient", "product"]
+"""What a round asks of its heads; see `Question`."""
+BENDS: tuple[Want, ...] = ("curvature", "block")
+FREE: tuple[Want, ...] = (*BENDS, "product")
 """After these a Newton step costs nothing more."""
 
 
@@ -41,7 +44,7 @@ class Question(NamedTuple):
 
     parameters: FloatArray
     heads: tuple[FloatArray | None, ...]
-    want: str
+    want: Want
     weights: FloatArray
     """(n_tasks,): of the losses in the gradient by the filter; zero where not asked."""
     directions: tuple[FloatArray | None, ...] = ()
@@ -175,6 +178,8 @@ class MinimaxObjective:
             answer = self._ask(parameters, want, asked, weights)
             steps += want != "product"
             done = all(self._is_settled(t) for t in free)
+            # Danskin's theorem needs the gradient at the heads' best: one that was asked for beside
+            # a step that then moved them is thrown away, and so is one by weights of other losses.
             if done and want == "gradient" and self._agrees(weights, self._weigh(free)):
                 return self._compose(parameters, answer)
             for t in asked:
@@ -207,12 +212,13 @@ class MinimaxObjective:
         """Whether to step on: one Newton step more is free, but below rounding it tells nothing."""
         return bool(solver.gap > self.inner_tolerance * (PRECISE if free else 1.0))
 
-    def _choose(self, free: Sequence[int], chords: int) -> tuple[str, list[int]]:
+    def _choose(self, free: Sequence[int], chords: int) -> tuple[Want, list[int]]:
         """Curvature while steps are long, the filter's gradient once the heads should be right."""
         open_ = [t for t in free if not self._is_settled(t)]
         live = [t for t in open_ if not self._solver(t).stalled]
         inexact = [t for t in live if isinstance(self._solver(t), InexactSolver)]
         newton = [t for t in live if t not in inexact]
+        # Dearest first: while a Hessian is worth its bytes, rounds for cheaper ones only wait.
         if newton:
             far = [t for t in newton if self._solver(t).gap > self.inner_tolerance]
             slow = any(self._solver(t).is_slow for t in far) or chords > MAX_CHORDS
@@ -248,13 +254,14 @@ class MinimaxObjective:
         return bool(apart <= np.sqrt(self.inner_tolerance) * np.abs(self.weights).sum())
 
     def _ask(
-        self, parameters: FloatArray, want: str, asked: Sequence[int], weights: FloatArray
+        self, parameters: FloatArray, want: Want, asked: Sequence[int], weights: FloatArray
     ) -> Answer:
         """All that is asked, in as many rounds as their size demands."""
         fixed = [t for t, solver in enumerate(self.solvers) if solver is None]
         batches = self._batch(parameters, want, asked)
         parts = []
         for number, batch in enumerate(batches):
+            # Losses of fixed heads add up over batches: they are asked for once.
             whole = [*fixed, *batch] if want == "gradient" and number == 0 else batch
             parts.append(self._round(parameters, want, whole, weights))
         first = parts[0]
@@ -263,7 +270,7 @@ class MinimaxObjective:
             gradient=np.sum([part.gradient for part in parts], axis=0),
         )
 
-    def _batch(self, parameters: FloatArray, want: str, asked: Sequence[int]) -> list[list[int]]:
+    def _batch(self, parameters: FloatArray, want: Want, asked: Sequence[int]) -> list[list[int]]:
         base = parameters.nbytes * (2 if want == "gradient" else 1)
         batches: list[list[int]] = [[]]
         size = base
@@ -276,7 +283,7 @@ class MinimaxObjective:
             size += own
         return batches
 
-    def _measure(self, t: int, want: str) -> int:
+    def _measure(self, t: int, want: Want) -> int:
         """Bytes of a task in a round."""
         head, solver = self._solver(t).trial, self._solver(t)
         size = 2 * head.nbytes + (self.beside[t] if self.beside else 0)
@@ -286,7 +293,7 @@ class MinimaxObjective:
         return size
 
     def _round(
-        self, parameters: FloatArray, want: str, asked: Sequence[int], weights: FloatArray
+        self, parameters: FloatArray, want: Want, asked: Sequence[int], weights: FloatArray
     ) -> Answer:
         heads = tuple(
             solver.trial if solver is not None and t in asked else None

@@ -88,7 +88,9 @@ def make_kernel(n_predictions: int, rank: int, rule: str, lifted: bool) -> Calla
         leave unexplained. It returns where it stopped, and how many records of that tile are
         `missing`: known, it goes on from there.
     """
-    # The text is made of numbers alone; the loops below are the only thing that depends on them.
+    # Text, because a record's coordinates stay in registers only where their number is written out.
+    # It is made of numbers alone, never of what a caller wrote; how it reads for two predictions
+    # and two coordinates stands in tests/numerics/null_space/generated_kernel.txt.
     texts = [_write_reading(n_predictions), _write_turning(n_predictions, rank)]
     options = {"read": _READING, "turn": STRICT}
     space: dict[str, Any] = {"np": np, "settle": settle_tile}
@@ -182,11 +184,15 @@ def _write_turning(n_predictions: int, rank: int) -> str:
     lines += ["all = " + " + ".join(f"abs(p{i})" for i in each), "size[k] = all"]
     lines += [f"t{j} = " + " + ".join(f"p{i} * w{i}_{j}" for i in each) for j in some]
     lines += [f"b{j}[k] = t{j}" for j in some] + ["hidden = 0.0"]
+    # Of more predictions than coordinates a part may lie outside their span: no lift gives it back.
     if n_predictions > rank:
         for i in each:
             explained = " + ".join(f"t{j} * w{i}_{j}" for j in some)
             lines.append(f"r{i} = p{i} - ({explained})")
         lines.append(f"hidden = np.sqrt({' + '.join(f'r{i} * r{i}' for i in each)})")
+    # What a record spends before anything is shrunk: rounding, the grid, and what no coordinate
+    # explains. The budget is the square of a norm, so its root less this much is left to shrink
+    # by: the triangle inequality, which every per-record bound rests on.
     lines += ["unexplained[k] = hidden"]
     lines += ["wide = constant + per_unit * all + hidden"]
     lines += ["wide = wide + " + " + ".join(f"m{j} * abs(t{j})" for j in some)]

@@ -26,9 +26,29 @@ from privpipe.numerics.mapping.search.pairs.column_generation import Explorer, F
 from privpipe.numerics.mapping.search.pairs.recalled_steps import find_smoothed_dual
 from privpipe.protocols import FloatArray, IntArray
 
+# What follows was chosen on the laws of `tests.bench mapping`. None of it is in a bound, which
+# prices all pairs anew: a bad choice costs rounds, never truth.
 _COOLING = 0.6
-_REACH = 30.0  # temperatures; a pair farther from its column's price carries no mass
+# Temperatures from its column's price; a pair there carries exp(-30) of the mass: none in float64.
+_REACH = 30.0
+# Posteriors of 0 have no logit; the prior's share of the start draws them in.
 _SMOOTHING = 0.3
+# The multiplier of the start is a guess: what is cheap below and above it is priced, too.
+_GUESSES = (0.3, 1.0, 3.0)
+# Of the target: smoothing costs about the temperature in nats, so lower ones buy nothing.
+_LOWEST = 0.3
+# Mass of the prior that every symbol is given, in temperatures: keeps the dual's Hessian from
+# vanishing at symbols without visitors, and moves its value by less than the smoothing does.
+_ANCHOR = 1e-2
+# Least relative gain of a round, and how many rounds may pass without it.
+_GAIN, _IDLE = 0.01, 6
+# Temperatures by which the bound over all pairs may lag behind the bound on the set. Below the
+# first the set is as good as whole, and cooling is safe; below the second the point may be
+# returned; from the third on the pairs are what is wrong, from the fourth it must get warmer.
+_WHOLE, _CONSISTENT, _BEHIND, _LOST = 0.3, 1.0, 2.0, 20.0
+# New pairs are given this share of the mass, spread by a softmin that many times as warm, so that
+# every posterior has seen those who want to come; and nothing is warmed beyond so many nats.
+_NEWCOMERS, _SPREAD, _WARMEST = 0.02, 4.0, 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +108,7 @@ def start_state(
     symbols: list[IntArray] = [problem.stay]
     partners: list[IntArray] = [columns]
     middle = _SMOOTHING / problem.budget if start is None else start.multiplier
-    for factor in (0.3, 1.0, 3.0) if start is None else (1.0,):
+    for factor in _GUESSES if start is None else (1.0,):
         duals = Duals(potentials_of(logits, problem.prior), middle * factor)
         found = explore(problem, duals, None, np.inf)
         symbols.append(found.symbols)
@@ -127,11 +147,11 @@ def anneal(
     """
     problem = progress.problem
     reference = _reference(problem) / problem.n_symbols
-    lowest, idle, good = 0.3 * target, 0, state
+    lowest, idle, good = _LOWEST * target, 0, state
     for _ in range(max_rounds):
         before = progress.reached
         tau = state.temperature
-        anchor = reference * (1e-2 * tau)
+        anchor = reference * (_ANCHOR * tau)
         solved = find_smoothed_dual(
             progress, state.pairs, tau, state.logits, state.multiplier, anchor
         )
@@ -144,11 +164,12 @@ def anneal(
         lag = (on_pairs - found.raw_bound) / tau
         # A symbol without visitors spoils the bound as asked; repaired, the set is nearly as good.
         behind = (on_pairs - max(found.raw_bound, found.bound)) / tau
-        good = AnnealState(state.pairs, solved.logits, solved.multiplier, tau) if lag < 1 else good
+        if lag < _CONSISTENT:
+            good = AnnealState(state.pairs, solved.logits, solved.multiplier, tau)
         if progress.stop or progress.reached <= target:
             break
-        idle = 0 if progress.reached < 0.99 * before else idle + 1
-        if idle >= 6:
+        idle = 0 if progress.reached < (1 - _GAIN) * before else idle + 1
+        if idle >= _IDLE:
             break
         pairs = _extend(problem, state.pairs, cost - level[state.pairs.columns], tau, found)
         state = _next_state(problem, state, solved, found, pairs, (lag, behind), lowest, anchor)
@@ -179,26 +200,25 @@ def _next_state(
 ) -> AnnealState:
     """Cool when consistent; stay while the set lags; start from mixed masses when it lags far."""
     tau, (lag, behind) = state.temperature, lags
-    if behind < 2.0:
+    if behind < _BEHIND:
         # As asked it would draw all who were added to it; repaired it undercuts nobody.
         logits = solved.logits
         if found.bound > found.raw_bound:
             logits = logits_of(found.duals.potentials, problem.prior)
-        cooler = max(_COOLING * tau, lowest) if lag < 0.3 and solved.converged else tau
+        cooler = max(_COOLING * tau, lowest) if lag < _WHOLE and solved.converged else tau
         return AnnealState(pairs, logits, solved.multiplier, cooler)
-    # Give the new pairs some mass, so that every posterior has seen those who want to come.
-    spread = softmin_masses(problem, pairs, solved.logits, solved.multiplier, 4.0 * tau)
+    spread = softmin_masses(problem, pairs, solved.logits, solved.multiplier, _SPREAD * tau)
     old = np.searchsorted(_keys(problem, pairs), _keys(problem, state.pairs))
     old = np.minimum(old, len(pairs) - 1)
     same = _keys(problem, pairs)[old] == _keys(problem, state.pairs)
-    weights = 0.02 * spread
-    weights[old[same]] += 0.98 * solved.weights[same]
+    weights = _NEWCOMERS * spread
+    weights[old[same]] += (1 - _NEWCOMERS) * solved.weights[same]
     masses = released_masses(
         pairs.symbols, weights, problem.posterior[pairs.columns], problem.n_symbols
     )
     logits = np.log((masses + anchor)[:, :-1] / (masses + anchor)[:, -1:])
     # Far behind at a low temperature is easier to fix at a higher one.
-    warmer = min(0.05, 2.0 * tau) if behind > 20 else tau
+    warmer = min(_WARMEST, 2.0 * tau) if behind > _LOST else tau
     return AnnealState(pairs, logits, spend_budget(problem, pairs, logits, warmer), warmer)
 
 

@@ -1,0 +1,22 @@
+"""The cleaner's loops are text: what is compiled for a small case stands beside this file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from privpipe.numerics.null_space import cleaning_kernel
+from privpipe.numerics.null_space.kernel_shrinking import write_smallest
+
+GOLDEN = Path(__file__).with_name("generated_kernel.txt")
+
+
+def test_generated_kernel__reads_as_it_did() -> None:
+    """Who changes it on purpose looks at the difference, and writes what is printed here."""
+    texts = [
+        cleaning_kernel._write_reading(2),
+        cleaning_kernel._write_turning(2, 2),
+        write_smallest(2),
+        cleaning_kernel._write_source(2, 2, lifted=True),
+    ]
+    written = "\n".join(text.strip() for text in texts) + "\n"
+    assert written == GOLDEN.read_text(), written
