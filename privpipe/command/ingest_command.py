@@ -13,7 +13,7 @@ from privpipe.report.console import say, tabulate
 from privpipe.report.work_bar import showing
 from privpipe.store.access.location import shown
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
-from privpipe.store.collections.ingestion.write_statistics import Statistics, read_statistics
+from privpipe.store.collections.ingestion.write_statistics import WriteStatistics, read_statistics
 from privpipe.store.sources.reading.quantile_bins import BinningLoss
 
 
@@ -50,7 +50,7 @@ def describe(schema: CollectionSchema) -> str:
     )
 
 
-def describe_gaps(statistics: Statistics) -> str:
+def describe_gaps(statistics: WriteStatistics) -> str:
     """A line about features that no method accepts, or nothing."""
     if not statistics.records_not_finite:
         return ""
@@ -71,7 +71,7 @@ def describe_binning(name: str, lost: BinningLoss) -> str:
     return f"{text} Within bins, too: {', '.join(hidden)}." if hidden else text
 
 
-def say_variables(schema: CollectionSchema, statistics: Statistics) -> None:
+def say_variables(schema: CollectionSchema, statistics: WriteStatistics) -> None:
     """The variables with their counts, values and names of categories withheld."""
     rows = [
         {
@@ -89,7 +89,7 @@ def say_variables(schema: CollectionSchema, statistics: Statistics) -> None:
         say(tabulate(rows))
 
 
-def list_counts(schema: CollectionSchema, statistics: Statistics) -> dict[str, Any]:
+def list_counts(schema: CollectionSchema, statistics: WriteStatistics) -> dict[str, Any]:
     """Schema and counts for machines; what categories and partitions are called is withheld."""
     return {
         "format": "collection",

@@ -27,7 +27,7 @@ from privpipe.pipeline.stages.audit.audit_places import audit_places
 from privpipe.pipeline.stages.audit.audit_stage import audit_losses
 from privpipe.pipeline.stages.audit.judged_records import find_labelled
 from privpipe.pipeline.stages.clean import plan_release
-from privpipe.pipeline.stages.drift import Reference, check_drift, measure_drift
+from privpipe.pipeline.stages.drift import DriftReference, check_drift, measure_drift
 from privpipe.pipeline.stages.gate import (
     check_gated,
     check_places,
@@ -318,7 +318,7 @@ def _check_drift(
     if kept is None:
         fit = replace(run.training.keeping(run.split, "fit"), indicators=indicators)
         moments = ShardedCollection(fit, executor, "reference").reduce(summarise_features)
-        kept = Reference.of(moments).encode()
+        kept = DriftReference.of(moments).encode()
         work.ledger.keep(key, kept)
     collection = replace(
         run.collection,
@@ -331,7 +331,7 @@ def _check_drift(
     moments = ShardedCollection(collection, executor, "drift").reduce(summarise_features)
     sizes = [column.n_categories or 0 for column in run.collection.schema.attributes]
     drift = measure_drift(
-        Reference.decode(kept), moments, run.options.audit.level, sizes if indicators else ()
+        DriftReference.decode(kept), moments, run.options.audit.level, sizes if indicators else ()
     )
     work.ledger.keep(f"drift/{work.name(partition)}", vars(drift))
     check_drift(drift, run.options.gate.drift_max, partition.name)

@@ -47,7 +47,7 @@ class Point:
 
 
 @dataclass(frozen=True, eq=False)
-class Line:
+class Series:
     """A series over a scale; limits are optional, (n_points,) each."""
 
     label: str
@@ -122,7 +122,7 @@ def plot_points(
 
 
 def plot_lines(
-    lines: Sequence[Line],
+    lines: Sequence[Series],
     *,
     x: str,
     y: str,

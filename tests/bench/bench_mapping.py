@@ -14,7 +14,11 @@ import numpy as np
 
 from privpipe import PrivacyMappingOptions, fit_privacy_mapping
 from privpipe.numerics.mapping.pricing.mask_pricing import MaskPricing
-from privpipe.numerics.mapping.pricing.pair_pricing import Question, column_groups, price_block
+from privpipe.numerics.mapping.pricing.pair_pricing import (
+    PricingQuestion,
+    column_groups,
+    price_block,
+)
 from privpipe.numerics.mapping.problem.mutual_information import normalise_potentials
 from privpipe.numerics.mapping.problem.programme import Duals
 from privpipe.sanitizers.mapping.alphabet import prepare_alphabet
@@ -39,7 +43,7 @@ def price_by_masks(n: int) -> Row:
     problem = prepare_alphabet(joint / joint.sum(), codes, "hamming", 0.5).problem
     posterior = rng.dirichlet([0.5, 0.5], len(codes))
     potentials = normalise_potentials(np.log(posterior / problem.prior), problem.prior)
-    question = Question(Duals(potentials, 0.3), top=4, partners=True)
+    question = PricingQuestion(Duals(potentials, 0.3), top=4, partners=True)
     price, groups, width = MaskPricing(), column_groups(problem), min(2000, len(codes))
     price(problem, question)  # compiles, and groups once
     price_block(problem, question, 0, 10, groups)

@@ -16,7 +16,7 @@ from statistics import median
 import numpy as np
 
 from privpipe.attacks.moments.surrogate_utility import summarise_pairs
-from privpipe.numerics.masking.completion import Block, FixedPointOptions, solve_completion
+from privpipe.numerics.masking.completion import FixedPointOptions, WeightedBlock, solve_completion
 from privpipe.numerics.masking.sign_sums import BLOCK_RECORDS, plan_grid, round_to_grid
 from privpipe.numerics.random.draws import draw_signs, sign_words
 from privpipe.numerics.random.streams import KeyedStream
@@ -50,7 +50,7 @@ def compare_solvers(small: bool) -> Row:
     made: list[np.ndarray] = []
 
     def by_gram() -> None:
-        blocks = [Block(d @ d.T, w) for d, w in zip((z, masked), weights, strict=True)]
+        blocks = [WeightedBlock(d @ d.T, w) for d, w in zip((z, masked), weights, strict=True)]
         found = solve_completion(blocks, penalty, options)
         made.append(np.hstack([f @ d for f, d in zip(found.factors, (z, masked), strict=True)]))
 

@@ -20,7 +20,7 @@ from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.cluster.passes.pricing_rounds import ClusterPricing
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.numerics.mapping.pricing.line_pricing import bin_posteriors, price_line
-from privpipe.numerics.mapping.pricing.pair_pricing import Question, price_in_memory
+from privpipe.numerics.mapping.pricing.pair_pricing import PricingQuestion, price_in_memory
 from privpipe.numerics.mapping.problem.programme import Duals
 from privpipe.numerics.mapping.search.mapping_search import search_mapping
 from privpipe.sanitizers.mapping.alphabet import prepare_alphabet
@@ -99,8 +99,8 @@ def price_pairs(n: int) -> list[Row]:
     rates = {}
     for name, action, pairs in (
         ("numpy broadcast", broadcast, n * width),
-        ("distance transform", lambda: price_line(problem, Question(duals), bins), n * n),
-        ("search over all pairs", lambda: price_in_memory(problem, Question(duals)), n * n),
+        ("distance transform", lambda: price_line(problem, PricingQuestion(duals), bins), n * n),
+        ("search over all pairs", lambda: price_in_memory(problem, PricingQuestion(duals)), n * n),
     ):
         action()
         start = time.perf_counter()
@@ -141,10 +141,10 @@ def share(n: int) -> Row:
         options = ClusterOptions(workers=workers, dashboard="127.0.0.1:0")
         with connect(options) as client:
             price = ClusterPricing(client, f"0000000{workers}", "cluster")
-            price(problem, Question(duals, 2, True))
+            price(problem, PricingQuestion(duals, 2, True))
             before = client.run(time.process_time)
             for _ in range(3):
-                price(problem, Question(duals, 2, True))
+                price(problem, PricingQuestion(duals, 2, True))
             after = client.run(time.process_time)
             busiest[workers] = max(after[key] - before[key] for key in before)
     name = f"columns priced on two workers, n = {n}"
@@ -156,7 +156,7 @@ def weigh_answers(n: int, n_private: int) -> list[Row]:
     problem = make_categorical(n, n_private)
     pricing, sizes = ClusterPricing(LocalExecutor(), place="cluster"), [0]
 
-    def price(asked: Any, question: Question) -> Any:
+    def price(asked: Any, question: PricingQuestion) -> Any:
         before = pricing.n_bytes
         prices = pricing(asked, question)
         sizes.append(pricing.n_bytes - before)

@@ -11,7 +11,7 @@ from distributed import Client
 from privpipe.cluster.passes.pricing_rounds import ClusterPricing, plan_columns
 from privpipe.numerics.mapping.pricing.pair_pricing import (
     Prices,
-    Question,
+    PricingQuestion,
     price_in_memory,
 )
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
@@ -36,9 +36,9 @@ def test_cluster_pricing__gives_the_bits_of_memory(client: Client, kind: str, ru
     price = ClusterPricing(client, run, "cluster")
     levels = np.linspace(0, 1, problem.n_columns)
     for question in (
-        Question(random_duals(problem, 1), 4, True),
-        Question(random_duals(problem, 2), 2, True, levels),
-        Question(random_duals(problem, 3)),
+        PricingQuestion(random_duals(problem, 1), 4, True),
+        PricingQuestion(random_duals(problem, 2), 2, True, levels),
+        PricingQuestion(random_duals(problem, 3)),
     ):
         assert_answers(price(problem, question), price_in_memory(problem, question))
 
@@ -62,7 +62,7 @@ def test_cluster_pricing__runs_as_price_columns_on_both_workers(client: Client) 
     problem = make_problem("hamming")
     price = ClusterPricing(client, "00ff00ff", "cluster")
     for seed in range(4):
-        price(problem, Question(random_duals(problem, seed)))
+        price(problem, PricingQuestion(random_duals(problem, seed)))
     logs = client.run(
         lambda dask_worker: [
             str(key) for key, *_ in dask_worker.state.log if str(key).startswith("price_columns-")
@@ -75,7 +75,7 @@ def test_cluster_pricing__runs_as_price_columns_on_both_workers(client: Client) 
 def test_cluster_pricing__auto_stays_where_sending_costs_more(client: Client) -> None:
     problem = make_problem("hamming")
     price = ClusterPricing(client, "11111111")
-    price(problem, Question(random_duals(problem, 1)))
+    price(problem, PricingQuestion(random_duals(problem, 1)))
     assert price.n_sent == 0
 
 

@@ -15,7 +15,7 @@ from privpipe.cluster.passes.pricing_rounds import ClusterPricing, plan_columns
 from privpipe.cluster.passes.replies import answer_round, pack_prices, unpack_prices
 from privpipe.numerics.mapping.pricing.pair_pricing import (
     Prices,
-    Question,
+    PricingQuestion,
     column_groups,
     price_block,
     price_in_memory,
@@ -40,7 +40,7 @@ def test_pack_prices__loses_nothing(
     n: int, top: int, partners: bool, near: float, seed: int
 ) -> None:
     problem = make_problem("hamming", max(n, 2), seed=seed)
-    question = Question(random_duals(problem, seed), top, partners, None, near)
+    question = PricingQuestion(random_duals(problem, seed), top, partners, None, near)
     prices = price_in_memory(problem, question)
     found = unpack_prices(pack_prices(prices))
     for name in ("values", "best", "slack", "partner"):
@@ -67,7 +67,7 @@ def test_price_block__names_what_is_near_and_nothing_else(kind: str) -> None:
     duals = random_duals(problem, 5)
     costs = dense_costs(problem, duals)
     levels = costs.min(axis=1) + 0.05
-    question = Question(duals, 6, True, levels)
+    question = PricingQuestion(duals, 6, True, levels)
     whole, near = price_in_memory(problem, question), 0.02
     cut = price_in_memory(problem, replace(question, near=near))
     np.testing.assert_array_equal(cut.values, whole.values)
@@ -99,7 +99,7 @@ def test_search__sends_at_most_8_bytes_per_symbol_and_value_a_round(n: int, n_pr
     pricing = ClusterPricing(LocalExecutor(), place="cluster")
     sizes: list[int] = []
 
-    def price(asked: MappingProblem, question: Question) -> Prices:
+    def price(asked: MappingProblem, question: PricingQuestion) -> Prices:
         before = pricing.n_bytes
         prices = pricing(asked, question)
         sizes.append(pricing.n_bytes - before)
@@ -122,7 +122,7 @@ def test_frank_wolfe__sends_at_most_8_bytes_per_symbol_and_value_a_round() -> No
     pricing = ClusterPricing(LocalExecutor(), place="cluster")
     sizes: list[int] = []
 
-    def price(asked: MappingProblem, question: Question) -> Prices:
+    def price(asked: MappingProblem, question: PricingQuestion) -> Prices:
         before = pricing.n_bytes
         prices = pricing(asked, question)
         sizes.append(pricing.n_bytes - before)
@@ -149,8 +149,8 @@ def test_answer_round__holds_what_is_used(
 ) -> None:
     problem = make_problem("hamming", n, seed=seed)
     duals = random_duals(problem, seed)
-    levels = price_in_memory(problem, Question(duals)).values + shift
-    question = Question(duals, top, partners, levels, 0.2, values)
+    levels = price_in_memory(problem, PricingQuestion(duals)).values + shift
+    question = PricingQuestion(duals, top, partners, levels, 0.2, values)
     edges, groups = plan_columns(n, n), column_groups(problem)
     parts = [price_block(problem, question, a, b, groups) for a, b in pairwise(edges)]
     answer = answer_round([pack_prices(part) for part in parts], problem.mass, question)

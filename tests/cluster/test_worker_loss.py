@@ -20,7 +20,7 @@ from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.passes.pricing_rounds import ClusterPricing
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.cluster.workers.connection import ClusterOptions, connect
-from privpipe.numerics.mapping.pricing.pair_pricing import Prices, Question, price_in_memory
+from privpipe.numerics.mapping.pricing.pair_pricing import Prices, PricingQuestion, price_in_memory
 from privpipe.numerics.mapping.problem.distortion import MatrixDistance
 from privpipe.numerics.mapping.problem.programme import MappingProblem
 from privpipe.protocols import FloatArray, Shard, Sums
@@ -95,7 +95,7 @@ def test_cluster_pricing__goes_on_when_all_workers_die_between_rounds(few: Clien
     ]
     for seed in (1, 2, 3):
         for problem, price in solves:
-            question = Question(random_duals(problem, seed), 3, True)
+            question = PricingQuestion(random_duals(problem, seed), 3, True)
             assert_answers(price(problem, question), price_in_memory(problem, question))
         if seed < 3:
             kill_all(few)
@@ -118,7 +118,7 @@ def test_cluster_pricing__goes_on_when_the_only_worker_dies_in_a_round(alone: Cl
     slow = SlowMatrix(plain.distance.matrix)
     problem = MappingProblem(plain.mass, plain.posterior, slow, plain.budget, plain.stay)
     price = ClusterPricing(alone, "0badcaff", "cluster")
-    question = Question(random_duals(problem, 1), 3, True)
+    question = PricingQuestion(random_duals(problem, 1), 3, True)
     found = during(alone, "price_columns-0badcaff", lambda: price(problem, question))
     assert_answers(found, price_in_memory(plain, question))
 
@@ -129,7 +129,7 @@ def test_solve__is_the_same_mapping_though_its_only_worker_dies_each_third_round
     joint, codes = random_joint(2, 48, 1), profiles(48, 2)
     price, killed = ClusterPricing(alone, "0badcb00", "cluster"), []
 
-    def disturbed(problem: MappingProblem, question: Question) -> Prices:
+    def disturbed(problem: MappingProblem, question: PricingQuestion) -> Prices:
         if len(killed) < 2 and price.n_sent % 12 == 8:
             killed.append(processes(alone))
             kill_all(alone)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from privpipe.numerics.mapping.pricing.line_pricing import bin_posteriors, price_line
 from privpipe.numerics.mapping.pricing.pair_pricing import (
-    Question,
+    PricingQuestion,
     column_groups,
     measure_bound,
     merge_prices,
@@ -72,7 +72,7 @@ def test_price_in_memory__is_the_dense_minimum(kind: str, n_private: int) -> Non
     problem = make_problem(kind, n_private=n_private)
     duals = random_duals(problem, 1)
     costs = dense_costs(problem, duals)
-    prices = price_in_memory(problem, Question(duals, top=5, partners=True))
+    prices = price_in_memory(problem, PricingQuestion(duals, top=5, partners=True))
     np.testing.assert_allclose(prices.values, costs.min(axis=1), rtol=0, atol=1e-13)
     np.testing.assert_array_equal(prices.best, np.argsort(costs, axis=1, kind="stable")[:, :5])
     groups = column_groups(problem)
@@ -89,7 +89,7 @@ def test_price_in_memory__is_the_dense_minimum(kind: str, n_private: int) -> Non
 def test_price_in_memory__takes_the_first_of_equals() -> None:
     problem = make_problem("hamming")
     duals = Duals(np.zeros((problem.n_symbols, 2)), 0.0)
-    prices = price_in_memory(problem, Question(duals, top=3))
+    prices = price_in_memory(problem, PricingQuestion(duals, top=3))
     assert (prices.best == np.arange(3)).all()
 
 
@@ -100,7 +100,7 @@ def test_price_in_memory__takes_the_first_of_equals() -> None:
 )
 def test_merge_prices__any_partition_gives_the_same_bits(cuts: list[int], kind: str) -> None:
     problem = make_problem(kind)
-    question = Question(random_duals(problem, 2), 3, True)
+    question = PricingQuestion(random_duals(problem, 2), 3, True)
     whole = price_in_memory(problem, question)
     edges = sorted({0, problem.n_columns, *cuts})
     groups = column_groups(problem)
@@ -132,7 +132,7 @@ def make_line(kind: str, mixed: bool, n: int = 300) -> MappingProblem:
 @pytest.mark.parametrize("kind", ["squared", "absolute"])
 def test_price_line__is_exact_for_few_posteriors(kind: str) -> None:
     problem = make_line(kind, mixed=False)
-    question = Question(replace(random_duals(problem, 4), multiplier=0.003), 1, True)
+    question = PricingQuestion(replace(random_duals(problem, 4), multiplier=0.003), 1, True)
     bins = bin_posteriors(problem.posterior, 8)
     assert bins is not None
     line, dense = price_line(problem, question, bins), price_in_memory(problem, question)
@@ -155,7 +155,7 @@ def test_price_line__is_exact_for_many_posteriors(
     bins = bin_posteriors(problem.posterior, n_bins)
     assert bins is not None
     for duals in (rough, smooth):
-        question = Question(replace(duals, multiplier=multiplier), 1)
+        question = PricingQuestion(replace(duals, multiplier=multiplier), 1)
         dense, line = price_in_memory(problem, question), price_line(problem, question, bins)
         np.testing.assert_allclose(line.values, dense.values, rtol=0, atol=1e-13)
         costs = dense_costs(problem, question.duals)
@@ -168,8 +168,8 @@ def test_price_line__without_a_multiplier_prices_the_least_potential() -> None:
     duals = replace(random_duals(problem, 6), multiplier=0.0)
     bins = bin_posteriors(problem.posterior, 8)
     assert bins is not None
-    line = price_line(problem, Question(duals), bins)
-    np.testing.assert_allclose(line.values, price_in_memory(problem, Question(duals)).values)
+    line = price_line(problem, PricingQuestion(duals), bins)
+    np.testing.assert_allclose(line.values, price_in_memory(problem, PricingQuestion(duals)).values)
 
 
 def test_repair_potentials__mends_a_spoilt_bound() -> None:
@@ -183,10 +183,10 @@ def test_repair_potentials__mends_a_spoilt_bound() -> None:
     own = np.clip(problem.posterior, 1e-9, 1 - 1e-9)
     duals = Duals(normalise_potentials(np.log(own / problem.prior), problem.prior), 0.05)
     levels = np.einsum("ja,ja->j", problem.posterior, duals.potentials)
-    prices = price_in_memory(problem, Question(duals, 1, True, levels))
+    prices = price_in_memory(problem, PricingQuestion(duals, 1, True, levels))
     spoilt = float(problem.mass @ prices.values) - duals.multiplier * problem.budget
     repaired = repair_potentials(problem, prices, duals)
-    again = price_in_memory(problem, Question(repaired))
+    again = price_in_memory(problem, PricingQuestion(repaired))
     assert spoilt < 0
     assert measure_bound(problem, again, repaired) > 0.4
     np.testing.assert_allclose(np.exp(repaired.potentials) @ problem.prior, 1.0, rtol=1e-12)

@@ -7,11 +7,11 @@ import pytest
 
 from privpipe.errors import GateError
 from privpipe.numerics.regression.moments import CoMoments
-from privpipe.pipeline.stages.drift import Reference, check_drift, measure_drift
+from privpipe.pipeline.stages.drift import DriftReference, check_drift, measure_drift
 
 
 def measure(rng: np.random.Generator, shift: float, n: int) -> float:
-    reference = Reference.of(CoMoments.of(rng.normal(size=(400, 12))))
+    reference = DriftReference.of(CoMoments.of(rng.normal(size=(400, 12))))
     new = rng.normal(size=(n, 12))
     new[:, 0] += shift
     return measure_drift(reference, CoMoments.of(new)).upper
@@ -35,7 +35,7 @@ def test_drift__a_feature_that_was_constant_counts() -> None:
     rng = np.random.default_rng(2)
     x = rng.normal(size=(300, 3))
     x[:, 2] = 4.0
-    reference = Reference.of(CoMoments.of(x))
+    reference = DriftReference.of(CoMoments.of(x))
     new = rng.normal(size=(300, 3))
     drift = measure_drift(reference, CoMoments.of(new))
     assert drift.n_new == 1
@@ -50,7 +50,7 @@ def test_drift__records_of_new_categories_count() -> None:
     rng = np.random.default_rng(4)
     codes = rng.integers(0, 4, 2000)
     indicators = (codes[:, None] == np.arange(4)).astype(float)
-    reference = Reference.of(CoMoments.of(indicators))
+    reference = DriftReference.of(CoMoments.of(indicators))
     new = indicators.copy()
     new[:200] = 0
     drift = measure_drift(reference, CoMoments.of(new), sizes=[4])

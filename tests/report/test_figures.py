@@ -16,8 +16,8 @@ from privpipe.report.attack_figure import plot_group_curve
 from privpipe.report.figures import (
     BarPair,
     Estimate,
-    Line,
     Point,
+    Series,
     plot_bar_panels,
     plot_lines,
     plot_points,
@@ -46,8 +46,8 @@ DRAWINGS: dict[str, Draw] = {
     ),
     "lines": lambda theme: plot_lines(
         [
-            Line("a", np.array([0, 0.1, 1]), np.array([0.9, 0.7, 0.5])),
-            Line("b", np.array([0, 1]), np.array([0.9, 0.5]), np.zeros(2), np.ones(2)),
+            Series("a", np.array([0, 0.1, 1]), np.array([0.9, 0.7, 0.5])),
+            Series("b", np.array([0, 1]), np.array([0.9, 0.5]), np.zeros(2), np.ones(2)),
         ],
         x="budget",
         y="accuracy",

@@ -11,7 +11,7 @@ import pytest
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.kinds.inference import measure_attacks
 from privpipe.attacks.kinds.verdicts.attack_report import AttackReport
-from privpipe.report.pages.page import Section, render_page
+from privpipe.report.pages.page import PageSection, render_page
 from privpipe.report.tables import (
     format_limits,
     format_number,
@@ -54,7 +54,9 @@ def read(html: str) -> Reader:
 
 def test_render_page__escapes_and_folds() -> None:
     table = pd.DataFrame({"<b>": ["<script>alert(1)</script>"]})
-    html = render_page("a < b", [Section("s", "x & y", table=table, folded=True)], facts={"n": "1"})
+    html = render_page(
+        "a < b", [PageSection("s", "x & y", table=table, folded=True)], facts={"n": "1"}
+    )
     reader = read(html)
     assert "script" not in [tag for tag, _ in reader.found]
     assert "details" in [tag for tag, _ in reader.found]

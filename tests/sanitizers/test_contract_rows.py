@@ -21,7 +21,7 @@ import pytest
 
 from privpipe.attacks.kinds.neighbours import distinguish_neighbours
 from privpipe.cluster.executors.executor import LocalExecutor
-from privpipe.cluster.passes.pass_checkpoints import Checkpoints, KnownSteps
+from privpipe.cluster.passes.pass_checkpoints import Checkpoints, StoredSteps
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.fitted_schema import NamedCodes
 from privpipe.numerics.random.streams import KeyedStream
@@ -240,7 +240,7 @@ def fit(
     )
     extra = dict(row.files)
     if method.resumes:
-        extra["known"] = KnownSteps(checkpoints and checkpoints.about("fit"), N_RECORDS)
+        extra["known"] = StoredSteps(checkpoints and checkpoints.about("fit"), N_RECORDS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return method.fit(shards, options, **extra)

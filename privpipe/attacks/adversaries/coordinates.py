@@ -24,7 +24,7 @@ _ROWS_AT_ONCE = 16_384
 
 
 @dataclass(frozen=True, eq=False)
-class Coordinates:
+class TrainingMatrix:
     """The matrix adversaries train on.
 
     Parameters
@@ -48,7 +48,7 @@ class Coordinates:
 
 def measure_coordinates(
     x: npt.ArrayLike, *, name: str = "released", max_bytes: int = 1 << 30, seed: int = 0
-) -> Coordinates:
+) -> TrainingMatrix:
     """Standardise columns, and reduce them to the coordinates they span when rank is low.
 
     The rank is that of the standardised columns, so that a column of tiny scale counts like
@@ -94,7 +94,7 @@ def measure_coordinates(
     scale, largest = _measure_columns(table, mean)
     varies = scale > 0
     if not varies.any():  # nothing to learn from, which is for the attacks to find
-        return Coordinates(np.zeros((len(table), 1)), table.shape[1], 0, table.shape[1])
+        return TrainingMatrix(np.zeros((len(table), 1)), table.shape[1], 0, table.shape[1])
     unit = _unit_of(table.dtype)
     noise = np.where(varies, unit * largest / np.where(varies, scale, 1.0), 0.0)
     steady = varies & (noise < 1e-3)
@@ -103,11 +103,11 @@ def measure_coordinates(
     n_constant = int(np.count_nonzero(~varies))
     if basis is not None and _spans(table, mean, scale, steady, noise, basis):
         values = _project(table, mean, scale, steady, varies & ~steady, basis, dtype)
-        return Coordinates(values, table.shape[1], basis.shape[1], n_constant)
+        return TrainingMatrix(values, table.shape[1], basis.shape[1], n_constant)
     values = np.empty((len(table), int(varies.sum())), dtype)
     for rows in _blocks(len(table)):
         values[rows] = (table[rows][:, varies] - mean[varies]) / scale[varies]
-    return Coordinates(values, table.shape[1], None, n_constant)
+    return TrainingMatrix(values, table.shape[1], None, n_constant)
 
 
 def measure_sizes(x: FloatArray) -> FloatArray:

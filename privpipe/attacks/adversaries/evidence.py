@@ -19,7 +19,7 @@ from privpipe.attacks.adversaries.beside import (
 )
 from privpipe.attacks.adversaries.codes import code_column, code_targets, expand_codes
 from privpipe.attacks.adversaries.coordinates import (
-    Coordinates,
+    TrainingMatrix,
     measure_coordinates,
     measure_sizes,
 )
@@ -154,7 +154,7 @@ class Evidence:
         What the sample is of, where that is known.
     """
 
-    sources: dict[str, Coordinates]
+    sources: dict[str, TrainingMatrix]
     columns: tuple[Column, ...]
     truth: FloatArray
     groups: IntArray | None
@@ -350,11 +350,11 @@ def _code_columns(
 
 def _read_release(
     released: npt.NDArray[Any],
-    sources: dict[str, Coordinates],
+    sources: dict[str, TrainingMatrix],
     withheld: BoolArray,
     beside: Beside,
     features: Sequence[Column] | None,
-) -> dict[str, Coordinates]:
+) -> dict[str, TrainingMatrix]:
     """The sources with further readings of the release: all of it together, and its bits."""
     main = sources["released"]
     more = standardise(expand_beside(beside, withheld)).astype(main.values.dtype)
@@ -373,18 +373,18 @@ def _read_release(
     if np.issubdtype(numbers.dtype, np.floating):
         numbers = np.where(withheld[:, None], numbers.dtype.type(0), numbers)
     for name, columns in expand_variables(beside).items():
-        found[f"{ALONE}{name}"] = Coordinates(columns, 1, None, 0)
+        found[f"{ALONE}{name}"] = TrainingMatrix(columns, 1, None, 0)
     found |= _join_earlier(found, beside.earlier)
     sizes = [measure_sizes(numbers)] if numbers.shape[1] > 1 else []
     if (others := beside.numbers()).size:
         numbers = np.hstack([numbers, others])
     if numbers.shape[1]:
         wide = numbers if numbers.dtype == np.float32 else numbers.astype(np.float64)
-        found["bits"] = Coordinates(np.hstack([wide, *sizes]), numbers.shape[1], None, 0)
+        found["bits"] = TrainingMatrix(np.hstack([wide, *sizes]), numbers.shape[1], None, 0)
     assert beside.surroundings is not None, "made where it is not given"
     around = expand_surroundings(beside.surroundings, beside.position is not None)
     if around.shape[1]:
-        found["surroundings"] = Coordinates(around, released.shape[1], None, 0)
+        found["surroundings"] = TrainingMatrix(around, released.shape[1], None, 0)
     return found
 
 
@@ -400,8 +400,8 @@ def join_included(
 
 
 def _join_earlier(
-    readings: dict[str, Coordinates], earlier: Mapping[str, FloatArray]
-) -> dict[str, Coordinates]:
+    readings: dict[str, TrainingMatrix], earlier: Mapping[str, FloatArray]
+) -> dict[str, TrainingMatrix]:
     """All that is released with each earlier release of the same records, row by row."""
     whole, found = readings.get("everything", readings["released"]), {}
     for name, table in earlier.items():
@@ -415,7 +415,7 @@ def _join_earlier(
     return found
 
 
-def _join_wanted(readings: dict[str, Coordinates], wanted: Beside) -> dict[str, Coordinates]:
+def _join_wanted(readings: dict[str, TrainingMatrix], wanted: Beside) -> dict[str, TrainingMatrix]:
     """The readings with the wanted answer alone, and with all that is released and the answer.
 
     Who gains nothing from the release alone may gain from both: a secret that is the answer or
@@ -432,7 +432,7 @@ def _join_wanted(readings: dict[str, Coordinates], wanted: Beside) -> dict[str, 
     joined = np.hstack([whole.values, answers.astype(whole.values.dtype)])
     return readings | {
         "joined": replace(whole, values=joined, n_features=whole.n_features + n_columns),
-        "wanted": Coordinates(answers, n_columns, None, 0),
+        "wanted": TrainingMatrix(answers, n_columns, None, 0),
     }
 
 
@@ -455,13 +455,13 @@ def _prepare_source(
     withheld: BoolArray,
     features: Sequence[Column] | None,
     options: AttackOptions,
-) -> Coordinates:
+) -> TrainingMatrix:
     """Standardised columns; a withheld record, or one withheld for what it holds, is the mean."""
     if features is not None:
         table = expand_codes(table, features, name)
     held = ~(withheld & ~find_finite_rows(table)) if table.ndim == 2 else ~withheld
     if not held.any():
-        return Coordinates(np.zeros((len(table), 1)), table.shape[1], 0, table.shape[1])
+        return TrainingMatrix(np.zeros((len(table), 1)), table.shape[1], 0, table.shape[1])
     found = measure_coordinates(
         table if held.all() else table[held],
         name=name,

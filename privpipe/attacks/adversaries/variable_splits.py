@@ -21,11 +21,13 @@ from privpipe.attacks.statistics.folds import (
     names_groups,
     number_stretches,
 )
-from privpipe.attacks.statistics.splits import Split, draw_split
+from privpipe.attacks.statistics.splits import RecordSplit, draw_split
 from privpipe.protocols import FloatArray, IntArray
 
 
-def split_records(evidence: Evidence, position: int, options: AttackOptions) -> tuple[Split, ...]:
+def split_records(
+    evidence: Evidence, position: int, options: AttackOptions
+) -> tuple[RecordSplit, ...]:
     """The splits for adversaries on single records; their judging records lie apart.
 
     Raises
@@ -54,7 +56,9 @@ def split_records(evidence: Evidence, position: int, options: AttackOptions) -> 
     return (split,)
 
 
-def split_groups(evidence: Evidence, position: int, options: AttackOptions) -> tuple[Split, ...]:
+def split_groups(
+    evidence: Evidence, position: int, options: AttackOptions
+) -> tuple[RecordSplit, ...]:
     """The splits for adversaries who know several records of one group.
 
     Raises

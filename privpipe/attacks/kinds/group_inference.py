@@ -33,7 +33,7 @@ from privpipe.attacks.statistics.folds import (
     names_groups,
 )
 from privpipe.attacks.statistics.measures import orient_ranking
-from privpipe.attacks.statistics.splits import Split
+from privpipe.attacks.statistics.splits import RecordSplit
 from privpipe.errors import InputError
 from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
 
@@ -211,7 +211,7 @@ def _check_judged(truth: FloatArray, judged: IntArray, n_classes: int) -> None:
 
 
 def _draw_sets(
-    evidence: Evidence, position: int, size: int | None, split: Split, options: AttackOptions
+    evidence: Evidence, position: int, size: int | None, split: RecordSplit, options: AttackOptions
 ) -> tuple[Sets, Sets, Sets]:
     """Sets that train, choose and judge."""
     assert evidence.groups is not None
@@ -241,7 +241,7 @@ def _decide_best(
     source: str,
     fold: int,
     sets: tuple[Sets, Sets, Sets],
-    split: Split,
+    split: RecordSplit,
     options: AttackOptions,
 ) -> tuple[str, Decided]:
     """The adversary that does best on tuning sets, and what it says of those that judge."""
@@ -274,7 +274,7 @@ def _pool(
     x: FloatArray,
     readers: _Readers,
     sets: tuple[Sets, Sets, Sets],
-    split: Split,
+    split: RecordSplit,
     n_classes: int,
     options: AttackOptions,
 ) -> list[tuple[str, FloatArray, FloatArray]]:
@@ -332,7 +332,7 @@ def _read_source(evidence: Evidence, source: str) -> FloatArray:
 
 
 def _read_records(
-    evidence: Evidence, position: int, source: str, split: Split, options: AttackOptions
+    evidence: Evidence, position: int, source: str, split: RecordSplit, options: AttackOptions
 ) -> _Readers:
     """Adversaries on single records, calibrated on tuning records."""
     x, truth = _read_source(evidence, source), evidence.truth[:, position]

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence
 from privpipe.attacks.adversaries.variable_splits import find_units
-from privpipe.attacks.kinds.trained_adversary import Trained, train_adversary
+from privpipe.attacks.kinds.trained_adversary import TrainedAdversary, train_adversary
 from privpipe.attacks.statistics.beyond import compare_number_scores
 from privpipe.attacks.statistics.measures import (
     measure_class_scores,
@@ -96,7 +96,7 @@ def measure_kept(evidence: Evidence, position: int, options: AttackOptions) -> K
 
 def _score(
     truth: np.ndarray,
-    made: Trained,
+    made: TrainedAdversary,
     score: str,
     groups: np.ndarray | None,
     options: AttackOptions,
@@ -124,8 +124,8 @@ def _score(
 
 def _lose(
     truth: np.ndarray,
-    raw: Trained,
-    released: Trained,
+    raw: TrainedAdversary,
+    released: TrainedAdversary,
     score: str,
     groups: np.ndarray | None,
     options: AttackOptions,

@@ -13,7 +13,11 @@ from privpipe.attacks.adversaries.evidence import Evidence
 from privpipe.attacks.adversaries.variable_splits import find_units
 from privpipe.attacks.kinds.group_inference import GROUPS
 from privpipe.attacks.kinds.inference import score_decisions
-from privpipe.attacks.kinds.trained_adversary import Trained, decide_wanted, train_adversary
+from privpipe.attacks.kinds.trained_adversary import (
+    TrainedAdversary,
+    decide_wanted,
+    train_adversary,
+)
 from privpipe.attacks.kinds.verdicts.judgement import is_of_release
 from privpipe.attacks.kinds.verdicts.learning import LearningCurve, expect_gain
 from privpipe.attacks.kinds.verdicts.outcomes import Attack, AttackOutcome
@@ -110,7 +114,7 @@ def _list_followed(kind: str, options: AttackOptions) -> tuple[str, ...]:
 
 
 def _score(
-    evidence: Evidence, position: int, made: Trained, options: AttackOptions
+    evidence: Evidence, position: int, made: TrainedAdversary, options: AttackOptions
 ) -> tuple[Score, ...]:
     known = None
     if "wanted" in evidence.sources:
@@ -122,8 +126,8 @@ def _score(
 def _measure_rise(
     evidence: Evidence,
     position: int,
-    full: Trained,
-    few: Trained,
+    full: TrainedAdversary,
+    few: TrainedAdversary,
     scores: tuple[Score, ...],
     level: float,
     options: AttackOptions,

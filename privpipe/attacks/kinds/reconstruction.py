@@ -18,7 +18,7 @@ from privpipe.attacks.adversaries.kernel_ridge import (
 )
 from privpipe.attacks.adversaries.ridges import solve_ridges
 from privpipe.attacks.kinds.attack_table import Sample
-from privpipe.attacks.statistics.splits import Split, draw_split
+from privpipe.attacks.statistics.splits import RecordSplit, draw_split
 from privpipe.attacks.statistics.uncertainty.bootstrap import measure_bootstrap_interval
 from privpipe.attacks.statistics.uncertainty.intervals import Interval
 from privpipe.errors import InputError
@@ -167,7 +167,7 @@ def _standardise(raw: FloatArray) -> FloatArray:
     return np.asarray(table / table.std(axis=0))
 
 
-def _lift(source: FloatArray, split: Split, seed: int) -> list[FloatArray]:
+def _lift(source: FloatArray, split: RecordSplit, seed: int) -> list[FloatArray]:
     """Kernel features of several widths, beside the columns themselves."""
     width = measure_width(source[split.train], seed)
     n_landmarks = min(LANDMARKS, len(split.train))
@@ -179,7 +179,7 @@ def _lift(source: FloatArray, split: Split, seed: int) -> list[FloatArray]:
     ]
 
 
-def _rebuild(sources: list[FloatArray], target: FloatArray, split: Split) -> FloatArray:
+def _rebuild(sources: list[FloatArray], target: FloatArray, split: RecordSplit) -> FloatArray:
     """Test residuals (n_test, n_columns) of the source and ridge that do best in tuning."""
     best, least = target[split.test], np.inf
     for source in sources:
@@ -195,7 +195,7 @@ def _judge(
     adversary: str,
     residual: FloatArray,
     target: FloatArray,
-    split: Split,
+    split: RecordSplit,
     subject: IntArray | None,
     level: float,
     seed: int,

@@ -9,14 +9,14 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.coordinates import Coordinates
+from privpipe.attacks.adversaries.coordinates import TrainingMatrix
 from privpipe.attacks.adversaries.evidence import Evidence
 from privpipe.attacks.adversaries.problem import Fitted, Problem
 from privpipe.attacks.adversaries.readers import KNOWS_WANTED, find_adversary
 from privpipe.attacks.adversaries.table import ADVERSARIES
 from privpipe.attacks.adversaries.variable_splits import split_records
 from privpipe.attacks.statistics.measures import orient_ranking
-from privpipe.attacks.statistics.splits import Split, draw_rows
+from privpipe.attacks.statistics.splits import RecordSplit, draw_rows
 from privpipe.errors import ConvergenceError
 from privpipe.protocols import FloatArray, IntArray
 
@@ -25,7 +25,7 @@ Decided = tuple[FloatArray, FloatArray]
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
+class TrainedAdversary:
     """An adversary that was trained, and what it says of test records.
 
     Parameters
@@ -43,7 +43,7 @@ class Trained:
         As in `AttackOutcome`; of the first split.
     """
 
-    splits: tuple[Split, ...]
+    splits: tuple[RecordSplit, ...]
     tests: tuple[IntArray, ...]
     decided: Decided
     guess: float
@@ -65,7 +65,7 @@ def train_adversary(
     options: AttackOptions,
     *,
     share_train: float = 1.0,
-) -> Trained:
+) -> TrainedAdversary:
     """Train one adversary on a source of the evidence and let it decide about test records.
 
     With `share_train` below one it has such a share of the labels that it would use.
@@ -90,7 +90,7 @@ def train_adversary(
         found.append(_decide(x[test], problem, fitted, scale))
         of.append((fitted, problem))
     learned = np.unique(np.concatenate([split.train for split in splits]))
-    return Trained(
+    return TrainedAdversary(
         splits,
         tests,
         join_decided(found, n_classes),
@@ -104,7 +104,7 @@ def train_adversary(
 _Knower = tuple[Problem, Fitted, tuple[float, float]] | None
 
 
-_KNOWERS: WeakKeyDictionary[Coordinates, dict[tuple[int, int], _Knower]] = WeakKeyDictionary()
+_KNOWERS: WeakKeyDictionary[TrainingMatrix, dict[tuple[int, int], _Knower]] = WeakKeyDictionary()
 """Who knows the wanted answer, of each variable and fold: fitted once, for all attacks of a
 worker, and for the leaks that it plants in copies of the evidence."""
 
@@ -112,7 +112,7 @@ worker, and for the leaks that it plants in copies of the evidence."""
 def decide_wanted(
     evidence: Evidence,
     position: int,
-    splits: tuple[Split, ...],
+    splits: tuple[RecordSplit, ...],
     tests: tuple[IntArray, ...],
     options: AttackOptions,
 ) -> Decided | None:
@@ -145,7 +145,7 @@ def decide_wanted(
 def _fit_knower(
     answers: FloatArray,
     truth: FloatArray,
-    split: Split,
+    split: RecordSplit,
     n_classes: int | None,
     options: AttackOptions,
 ) -> _Knower:
@@ -161,7 +161,7 @@ def _fit_knower(
 def draw_tests(
     evidence: Evidence,
     position: int,
-    splits: tuple[Split, ...],
+    splits: tuple[RecordSplit, ...],
     most: int,
     options: AttackOptions,
 ) -> tuple[IntArray, ...]:
@@ -193,7 +193,11 @@ def join_decided(found: list[Decided], n_classes: int | None) -> Decided:
 
 
 def _pose(
-    x: FloatArray, truth: FloatArray, split: Split, n_classes: int | None, options: AttackOptions
+    x: FloatArray,
+    truth: FloatArray,
+    split: RecordSplit,
+    n_classes: int | None,
+    options: AttackOptions,
 ) -> tuple[Problem, tuple[float, float]]:
     """What is to be learned from a split, and mean and deviation of its numbers."""
     centre, spread = (0.0, 1.0) if n_classes else measure_target(truth[split.train])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from privpipe.attacks.statistics.splits import Split
+from privpipe.attacks.statistics.splits import RecordSplit
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray, IntArray
 
@@ -46,7 +46,7 @@ def names_groups(groups: IntArray, truth: FloatArray | IntArray) -> bool:
 
 def deal_groups(
     rows: IntArray, groups: IntArray, classes: IntArray | None, *, tune_share: float, seed: int
-) -> tuple[Split, ...]:
+) -> tuple[RecordSplit, ...]:
     """Deal whole groups to folds, each class evenly; every group judges in one of them.
 
     Parameters
@@ -89,13 +89,13 @@ def deal_groups(
             tunes[np.roll(left, -judged)[:n_tune]] = True
         tests = fold == judged
         sides = (~tests & ~tunes, tunes, tests)
-        splits.append(Split(*(rows[np.isin(groups, names[side])] for side in sides)))
+        splits.append(RecordSplit(*(rows[np.isin(groups, names[side])] for side in sides)))
     return tuple(splits)
 
 
 def cut_in_time(
     rows: IntArray, groups: IntArray, places: IntArray, tasks: IntArray | None
-) -> tuple[Split, ...]:
+) -> tuple[RecordSplit, ...]:
     """Cut the records of every group, and of each thing it did, by their place in time.
 
     Parameters
@@ -128,7 +128,7 @@ def cut_in_time(
             side[mine] = _side_of(len(mine), fold, turns)
         # Where one thing ends and another begins neighbours are of two cells.
         side[order] = _keep_apart(side[order], groups[order], 1)
-        splits.append(Split(*(rows[side == number] for number in range(3))))
+        splits.append(RecordSplit(*(rows[side == number] for number in range(3))))
     if not all(min(len(s.train), len(s.tune), len(s.test)) for s in splits):
         most = int(np.unique(groups, return_counts=True)[1].max(initial=0))
         raise InputError(

@@ -14,7 +14,7 @@ _TRIALS = 50
 
 
 @dataclass(frozen=True, eq=False)
-class Split:
+class RecordSplit:
     """Row numbers of three disjoint sets of records.
 
     Parameters
@@ -42,7 +42,7 @@ def draw_split(
     tune_share: float = 0.2,
     test_share: float = 0.3,
     seed: int = 0,
-) -> Split:
+) -> RecordSplit:
     """Split records at random; a group never falls into two sets.
 
     Without groups each class is divided in the shares asked for. With groups whole groups
@@ -92,7 +92,7 @@ def draw_split(
             position = _move_tests(position, train_only, groups, test_share)
         split = _cut(np.arange(len(rows)), position, tune_share, test_share)
         if classes is None or _holds_all_classes(classes, split):
-            return Split(rows[split.train], rows[split.tune], rows[split.test])
+            return RecordSplit(rows[split.train], rows[split.tune], rows[split.test])
     raise InputError(
         "No split by groups or equal records, or with the given test records, leaves every class "
         f"in both train and test ({len(rows)} records).",
@@ -169,11 +169,11 @@ def _move_tests(
     return lowered
 
 
-def _cut(rows: IntArray, position: np.ndarray, tune_share: float, test_share: float) -> Split:
+def _cut(rows: IntArray, position: np.ndarray, tune_share: float, test_share: float) -> RecordSplit:
     tune_from = 1 - tune_share - test_share
     train: BoolArray = position < tune_from
     test: BoolArray = position >= 1 - test_share
-    split = Split(rows[train], rows[~train & ~test], rows[test])
+    split = RecordSplit(rows[train], rows[~train & ~test], rows[test])
     if min(len(split.train), len(split.tune), len(split.test)) == 0:
         raise InputError(
             f"{len(rows)} records (or their groups) are too few for train, tune and test.",
@@ -183,6 +183,6 @@ def _cut(rows: IntArray, position: np.ndarray, tune_share: float, test_share: fl
     return split
 
 
-def _holds_all_classes(classes: IntArray, split: Split) -> bool:
+def _holds_all_classes(classes: IntArray, split: RecordSplit) -> bool:
     kinds = np.unique(classes)
     return all(len(np.unique(classes[part])) == len(kinds) for part in (split.train, split.test))

@@ -108,7 +108,7 @@ class KnownAnswers:
         return answer
 
 
-class KnownSteps:
+class StoredSteps:
     """Steps of a fit, by their questions; none, if there is no place for them.
 
     Parameters

@@ -18,11 +18,17 @@ import numpy as np
 
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import FAN_IN, Executor
-from privpipe.cluster.passes.replies import Answer, Reply, answer_round, merge_replies, pack_prices
+from privpipe.cluster.passes.replies import (
+    PriceReply,
+    Reply,
+    answer_round,
+    merge_replies,
+    pack_prices,
+)
 from privpipe.errors import PrivpipeError
 from privpipe.numerics.mapping.pricing.pair_pricing import (
     Prices,
-    Question,
+    PricingQuestion,
     column_groups,
     merge_prices,
     price_block,
@@ -117,7 +123,7 @@ class ClusterPricing:
         self._edges: tuple[int, ...] = ()
         self._mass: Any = None
 
-    def __call__(self, problem: MappingProblem, question: Question) -> Prices:
+    def __call__(self, problem: MappingProblem, question: PricingQuestion) -> Prices:
         """Price all columns of a problem."""
         pairs = problem.n_symbols * problem.n_columns
         if self.place == "inline" or (self.place == "auto" and pairs < _WORTH_SENDING):
@@ -146,7 +152,7 @@ class ClusterPricing:
         self._mass = send(problem.mass)
         self._problem = problem
 
-    def _ask(self, question: Question) -> Prices:
+    def _ask(self, question: PricingQuestion) -> Prices:
         levels, executor = question.levels, self.executor
         duals = executor.send(replace(question, levels=None))
         parts = [
@@ -170,12 +176,12 @@ class ClusterPricing:
         self.n_bytes += answer.n_bytes
         return answer.prices()
 
-    def _fetch(self, parts: list[Any], question: Any) -> Answer:
+    def _fetch(self, parts: list[Any], question: Any) -> PriceReply:
         task = f"{next(_ROUNDS):06d}", (parts, self._mass, question)
         for _, answer in self.executor.map_tasks(answer_round, [task], prefix="answer_prices"):
             if isinstance(answer, PrivpipeError):
                 raise answer
-            found: Answer = answer
+            found: PriceReply = answer
         return found
 
 
@@ -205,7 +211,7 @@ def keep_columns(
 
 
 def price_columns(
-    block: tuple[MappingProblem, IntArray], question: Question, levels: Any, first: int
+    block: tuple[MappingProblem, IntArray], question: PricingQuestion, levels: Any, first: int
 ) -> Reply:
     """Worker side: price the block's columns, the first of which is given, against all symbols."""
     problem, groups = block

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from privpipe.numerics.mapping.pricing.pair_pricing import (
     Prices,
-    Question,
+    PricingQuestion,
     merge_prices,
     sum_prices,
 )
@@ -91,7 +91,7 @@ def unpack_prices(reply: Reply) -> Prices:
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
+class PriceReply:
     """Prices of all columns, as far as a question wants them.
 
     Parameters
@@ -129,7 +129,9 @@ def merge_replies(replies: Sequence[Reply]) -> Reply:
     )
 
 
-def answer_round(replies: Sequence[Reply], mass: FloatArray, question: Question) -> Answer:
+def answer_round(
+    replies: Sequence[Reply], mass: FloatArray, question: PricingQuestion
+) -> PriceReply:
     """Worker side: what the driver learns of a round.
 
     Parameters
@@ -148,7 +150,7 @@ def answer_round(replies: Sequence[Reply], mass: FloatArray, question: Question)
         reply = replace(reply, values=reply.values[:0])
         if not question.partners:  # the sum is all that is used
             reply = replace(reply, counts=reply.counts[:0], symbols=reply.symbols[:0])
-    return Answer(total, reply, np.packbits(below))
+    return PriceReply(total, reply, np.packbits(below))
 
 
 def _shorten(numbers: Any) -> Numbers:

@@ -23,7 +23,7 @@ _ITERATIONS: Stop = "iterations"
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class WeightedBlock:
     """Columns whose entries are weighted row by row.
 
     Parameters
@@ -94,7 +94,7 @@ class Completion:
 
 
 def solve_completion(
-    blocks: Sequence[Block], penalty: float, options: FixedPointOptions | None = None
+    blocks: Sequence[WeightedBlock], penalty: float, options: FixedPointOptions | None = None
 ) -> Completion:
     """Minimise ``penalty |Z|_* + sum of weights (Z - R)^2 / 2`` over matrices Z of all columns.
 
@@ -159,7 +159,7 @@ def solve_completion(
     )
 
 
-def _check(blocks: Sequence[Block], penalty: float) -> None:
+def _check(blocks: Sequence[WeightedBlock], penalty: float) -> None:
     finite = all(np.isfinite(b.gram).all() and np.isfinite(b.weights).all() for b in blocks)
     if not finite or not math.isfinite(penalty) or penalty <= 0:
         raise InputError(
@@ -219,7 +219,7 @@ class _Iterate:
 class _Problem:
     """The blocks of one problem, with what every step needs of them."""
 
-    def __init__(self, blocks: Sequence[Block]) -> None:
+    def __init__(self, blocks: Sequence[WeightedBlock]) -> None:
         self.grams = [block.gram for block in blocks]
         self.weights = [block.weights[:, None] for block in blocks]
         self.largest = max(float(block.weights.max()) for block in blocks)

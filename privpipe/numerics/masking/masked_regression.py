@@ -14,9 +14,9 @@ import numpy as np
 
 from privpipe.errors import InputError
 from privpipe.numerics.masking.completion import (
-    Block,
     Completion,
     FixedPointOptions,
+    WeightedBlock,
     solve_completion,
 )
 from privpipe.numerics.masking.noise_level import measure_noise, set_penalty
@@ -127,7 +127,7 @@ def solve_masked_regression(
     masked = np.zeros_like(gram)
     masked[t:, t:] = surrogate**2 * inner
     observed = np.concatenate([np.zeros(t), np.ones(len(features))])
-    blocks = (Block(scaled, np.ones(len(gram))), Block(masked, observed))
+    blocks = (WeightedBlock(scaled, np.ones(len(gram))), WeightedBlock(masked, observed))
     least = LEAST_PENALTY * math.sqrt(max(0.0, float(np.linalg.eigvalsh(scaled + masked)[-1])))
     penalty = max(set_penalty(noise, len(gram), n_records + n_surrogates), least)
     found = solve_completion(blocks, penalty, SCALED_OPTIONS if solver == "scaled" else None)

@@ -107,7 +107,7 @@ class LinearForm:
 
 
 @dataclass(frozen=True, eq=False)
-class Cleaned:
+class CleanedBlock:
     """A cleaned block.
 
     Parameters
@@ -136,7 +136,7 @@ def clean_block(
     *,
     lifted: bool = True,
     out: FloatArray | None = None,
-) -> Cleaned:
+) -> CleanedBlock:
     """Clean records, by the kernel where it pays.
 
     Parameters
@@ -166,7 +166,7 @@ def clean_with_kernel(
     *,
     lifted: bool = True,
     out: FloatArray | None = None,
-) -> Cleaned:
+) -> CleanedBlock:
     """See `clean_block`; float32 and float64 only.
 
     Leaves to `clean_block` what is to be stored in balance: such records are NaN and withheld.
@@ -205,7 +205,7 @@ def clean_with_kernel(
         known = _settle(x, missing[:lost].copy(), form)
         first, lost = kernel(x, first, *given, *known, out, spent, state, measured, missing)
     withheld = state >= UNREPRESENTABLE
-    return Cleaned(out, spent, withheld, measured[withheld])
+    return CleanedBlock(out, spent, withheld, measured[withheld])
 
 
 def _settle(x: FloatArray, rows: IntArray, form: LinearForm) -> tuple[IntArray, FloatArray]:
@@ -221,7 +221,7 @@ def clean_with_numpy(
     *,
     lifted: bool = True,
     out: FloatArray | None = None,
-) -> Cleaned:
+) -> CleanedBlock:
     """As `clean_with_kernel`, with the same bytes, for any floating dtype and rank."""
     kept = np.empty((len(x), form.rank))
     spent, withheld = np.empty(len(x)), np.empty(len(x), np.bool_)
@@ -240,7 +240,7 @@ def clean_with_numpy(
     else:
         released = out
         released[...] = kept
-    return Cleaned(released, spent, withheld, np.vstack(measured))
+    return CleanedBlock(released, spent, withheld, np.vstack(measured))
 
 
 def reconstruct_records(
@@ -294,7 +294,7 @@ def _is_large(records: FloatArray) -> bool:
     return known and records.size >= KERNEL_VALUES and can_compile()
 
 
-def _correct(found: Cleaned, form: LinearForm) -> None:
+def _correct(found: CleanedBlock, form: LinearForm) -> None:
     """Store in balance what was withheld for its wide margin, in place, tile by tile."""
     rows = np.flatnonzero(found.withheld)
     step = MENDED_TILES * _tile_rows(len(form.lift))

@@ -38,7 +38,7 @@ from privpipe.store.access.location import (
 )
 from privpipe.store.arrays.headers import companion_url
 from privpipe.store.collections.erasing import (
-    Survey,
+    ErasureSurvey,
     Wanted,
     digest_of,
     drop_erased,
@@ -161,7 +161,9 @@ def _erase_held(url: str, wanted: Wanted, options: ErasureOptions) -> list[dict[
     return done
 
 
-def _begin(url: str, wanted: Wanted, survey: Survey, options: ErasureOptions) -> dict[str, Any]:
+def _begin(
+    url: str, wanted: Wanted, survey: ErasureSurvey, options: ErasureOptions
+) -> dict[str, Any]:
     roots = options.roots or (url.rstrip("/").rpartition("/")[0],)
     known = {digest for held in survey.held for digest in held.digests}
     return {
@@ -188,7 +190,7 @@ def _carry_out(url: str, journal: dict[str, Any], wanted: Wanted) -> dict[str, A
     # The collection first: from then on no run can read the records, and what runs have made
     # meanwhile is found by the rounds below. The certificate last, noted in the account's chain
     # before the journal that held the way back is replaced by it.
-    survey = Survey.decode(journal["survey"])
+    survey = ErasureSurvey.decode(journal["survey"])
     take_out(url, survey)
     traces = _remove_all(url, journal, wanted)
     _forget_draws(url, journal, survey)
@@ -284,7 +286,7 @@ def _blank(state: IncrementalState) -> IncrementalState:
     return replace(state, line="", header=kept, arrays=arrays)
 
 
-def _forget_draws(url: str, journal: dict[str, Any], survey: Survey) -> None:
+def _forget_draws(url: str, journal: dict[str, Any], survey: ErasureSurvey) -> None:
     """Destroy the keys of draws for the records, and their words in the sketches."""
     due = {one.key_id for one in list_draw_keys() if one.binding.source in journal["known"]}
     # Noted first, as traces are: whoever goes on after a kill destroys the rest of the same keys.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from privpipe.pipeline.operations.walk import (
-    Found,
+    FoundPlace,
     find_ours,
     list_siblings,
     owner_of,
@@ -159,7 +159,7 @@ def _read_entry(traces: Traces, entry: Registered) -> None:
             traces.add("model", entry.model_url, "learned")
 
 
-def _read_found(traces: Traces, one: Found, registered: set[str]) -> None:
+def _read_found(traces: Traces, one: FoundPlace, registered: set[str]) -> None:
     """What a place below a root says of itself."""
     header, place = one.header, one.place
     training, run = str(header.get("training_digest", "")), str(header.get("run", ""))

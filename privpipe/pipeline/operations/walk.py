@@ -26,7 +26,7 @@ GENERATIONS = "generations"
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundPlace:
     """Something of ours.
 
     Parameters
@@ -43,23 +43,23 @@ class Found:
     header: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
-def find_ours(root: str) -> Iterator[Found]:
+def find_ours(root: str) -> Iterator[FoundPlace]:
     """What of ours is below a root, in the order of its names."""
     for folder, folders, names in _walk(root):
         for name in sorted(folders):
             if (match := WORKSPACE.fullmatch(name)) is not None:
                 folders.remove(name)
-                yield Found("workspace", join(folder, match["name"]))
+                yield FoundPlace("workspace", join(folder, match["name"]))
         folders.sort()
         if ROOT_DOCUMENT in names:
             header = read_attributes(folder)
             kind = header.get("format")
             if kind in ("collection", "release", "model", GENERATIONS):
                 folders[:] = ["parts"] if kind == GENERATIONS and "parts" in folders else []
-                yield Found(kind, folder, header)
+                yield FoundPlace(kind, folder, header)
         for name in sorted(names):
             if name.endswith(".parquet") and (about := read_export(join(folder, name))):
-                yield Found("export", join(folder, name), about)
+                yield FoundPlace("export", join(folder, name), about)
 
 
 def list_siblings(place: str) -> list[str]:

@@ -52,7 +52,7 @@ class Watch:
         self.current = "check"
         self.progress = ProgressKeeper()
         self.executor: Executor | None = None
-        self._telling = Telling()
+        self._telling = Reporting()
 
     @contextmanager
     def stage(self, name: str, what: str) -> Iterator[None]:
@@ -228,7 +228,7 @@ EXPORT_EVERY = 5.0
 """Seconds between two exports, each of which is a file or a request."""
 
 
-class Telling:
+class Reporting:
     """Tells whoever reads logs and metrics of the driver."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class Reference:
+class DriftReference:
     """Count, means and standard deviations of the training records; private."""
 
     count: float
@@ -32,7 +32,7 @@ class Reference:
     deviation: FloatArray
 
     @classmethod
-    def of(cls, moments: CoMoments) -> Reference:
+    def of(cls, moments: CoMoments) -> DriftReference:
         """From the moments of the records that the fit saw."""
         variance = np.diag(moments.scatter) / max(moments.count - 1, 1)
         return cls(float(moments.count), moments.mean, np.sqrt(variance))
@@ -45,17 +45,17 @@ class Reference:
             "deviation": self.deviation.tolist(),
         }
 
-    def with_nameless(self, sizes: Sequence[int]) -> Reference:
+    def with_nameless(self, sizes: Sequence[int]) -> DriftReference:
         """With a feature more per block of indicators: that the record is in none of them."""
         lacking = _find_nameless(self.mean, sizes)
-        return Reference(
+        return DriftReference(
             self.count,
             np.concatenate([self.mean, lacking]),
             np.concatenate([self.deviation, np.sqrt(lacking * (1 - lacking))]),
         )
 
     @classmethod
-    def decode(cls, content: Mapping[str, Any]) -> Reference:
+    def decode(cls, content: Mapping[str, Any]) -> DriftReference:
         """What `encode` made."""
         return cls(
             float(content["count"]), np.array(content["mean"]), np.array(content["deviation"])
@@ -83,7 +83,7 @@ class Drift:
 
 
 def measure_drift(
-    reference: Reference, moments: CoMoments, level: float = 0.95, sizes: Sequence[int] = ()
+    reference: DriftReference, moments: CoMoments, level: float = 0.95, sizes: Sequence[int] = ()
 ) -> Drift:
     """Compare the records of a partition with the training records.
 

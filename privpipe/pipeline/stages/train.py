@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from privpipe.capabilities import MakesRecords, MixesRecords
 from privpipe.cluster.executors.executor import Executor
-from privpipe.cluster.passes.pass_checkpoints import KnownSteps
+from privpipe.cluster.passes.pass_checkpoints import StoredSteps
 from privpipe.cluster.passes.pricing_rounds import ClusterPricing
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.cluster.passes.sketch_pass import sketch_collection
@@ -55,7 +55,7 @@ def train_stage(run: Run, executor: Executor) -> Trained:
         about = run.checkpoints and run.checkpoints.about(
             "fit", shards.collection, run.options.method
         )
-        extra["known"] = KnownSteps(about, shards.n_records)
+        extra["known"] = StoredSteps(about, shards.n_records)
     standardises = run.options.collection.standardise
     fit = partial(fit_standardised, run.method) if standardises else run.method.fit
     fitted = _lay_out(run, fit(shards, run.options.method, **extra))

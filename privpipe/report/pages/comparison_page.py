@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from privpipe.report.comparison_figure import plot_trade_off
-from privpipe.report.pages.page import Picture, Section, render_page
+from privpipe.report.pages.page import PageSection, Picture, render_page
 from privpipe.report.pages.published_findings import say_promised
 from privpipe.report.tables import format_limits
 
@@ -67,9 +67,9 @@ def render_comparison(comparison: Mapping[str, Any], *, version: str = "") -> st
         )
         pictures = (Picture(light, dark, "Gain against loss of every entry, with limits."),)
     sections = [
-        Section("Side by side", TEXT, pictures, pd.DataFrame(tabulate_comparison(comparison))),
+        PageSection("Side by side", TEXT, pictures, pd.DataFrame(tabulate_comparison(comparison))),
         *(
-            Section(one["label"], one.get("reason") or one.get("error", ""), folded=True)
+            PageSection(one["label"], one.get("reason") or one.get("error", ""), folded=True)
             for one in entries
         ),
     ]

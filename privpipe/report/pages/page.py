@@ -41,7 +41,7 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     """A heading with text, pictures, drawings (SVG elements) and a table; any may be missing."""
 
     title: str
@@ -54,7 +54,7 @@ class Section:
 
 def render_page(
     title: str,
-    sections: Sequence[Section],
+    sections: Sequence[PageSection],
     *,
     verdict: str = "",
     verdict_text: str = "",
@@ -119,7 +119,7 @@ def draw_groups(rows: pd.DataFrame, allowed: float, target: str) -> list[Picture
     return [Picture(draw("light"), draw("dark"), about)]
 
 
-def _describe(section: Section) -> dict[str, Any]:
+def _describe(section: PageSection) -> dict[str, Any]:
     table = section.table
     return {
         "title": section.title,

@@ -25,7 +25,7 @@ from privpipe.report.audit_text import (
     tabulate_predictions,
 )
 from privpipe.report.pages.kept_model_sections import list_kept_model, list_not_protected
-from privpipe.report.pages.page import Picture, Section, draw_groups, render_page
+from privpipe.report.pages.page import PageSection, Picture, draw_groups, render_page
 from privpipe.report.pages.release_sections import (
     draw_variable,
     list_distortion,
@@ -108,7 +108,7 @@ def render_release_page(findings: Mapping[str, Any], *, version: str = "") -> st
         "Release",
         [
             *_gate_sections(findings),
-            Section("What decided", _say_all(findings), table=_decisions(found)),
+            PageSection("What decided", _say_all(findings), table=_decisions(found)),
             *_utility_sections(findings),
             *list_warnings(findings),
             *list_places(findings),
@@ -137,11 +137,11 @@ def render_public_page(findings: Mapping[str, Any], *, version: str = "") -> str
     worked out from a sum; shares are rounded until they no longer tell a small count.
     """
     found = findings["adversaries"]
-    sections = [Section("What was judged", table=_public_decisions(found))]
+    sections = [PageSection("What was judged", table=_public_decisions(found))]
     if findings["desired"]:
         n = int(findings.get("n_groups") or findings["n_records"])
         text = "Shares are rounded until they tell no small number of records."
-        sections.append(Section("What is kept", text, table=_public_predictions(findings, n)))
+        sections.append(PageSection("What is kept", text, table=_public_predictions(findings, n)))
     gate = findings.get("gate") or {}
     return render_page(
         "Release",
@@ -164,7 +164,7 @@ def _headline(findings: Mapping[str, Any]) -> str:
     return f"{reason} Gate {said}{say_attempt(findings)}"
 
 
-def _gate_sections(findings: Mapping[str, Any]) -> Iterator[Section]:
+def _gate_sections(findings: Mapping[str, Any]) -> Iterator[PageSection]:
     """What kept the gate closed, or would have, and the ways out that were measured."""
     import pandas as pd  # slow to load
 
@@ -174,7 +174,7 @@ def _gate_sections(findings: Mapping[str, Any]) -> Iterator[Section]:
         rows = [{"kind": one["code"], "complaint": one["reason"]} for one in few]
         more = len(complaints) - len(few)
         text = f"{gate['ways_out']}{f' {more} more are in audit.json.' if more else ''}"
-        yield Section("What the gate refuses", text, table=pd.DataFrame(rows))
+        yield PageSection("What the gate refuses", text, table=pd.DataFrame(rows))
 
 
 def _facts(findings: Mapping[str, Any]) -> dict[str, str]:
@@ -301,11 +301,11 @@ def _say_all(findings: Mapping[str, Any]) -> str:
     return f"{sentences} {found.get('power_sentence', '')} {columns}".strip()
 
 
-def _utility_sections(findings: Mapping[str, Any]) -> Iterator[Section]:
+def _utility_sections(findings: Mapping[str, Any]) -> Iterator[PageSection]:
     yield from list_utility(findings)
     table = tabulate_predictions(findings)
     if not table.empty:
-        yield Section(
+        yield PageSection(
             "Utility against privacy",
             "Every variable predicted by least squares, retrained on what is read; with what is "
             "known from the wanted answer alone, and from nothing.",
@@ -319,10 +319,10 @@ def _utility_sections(findings: Mapping[str, Any]) -> Iterator[Section]:
             "figure": [str(k).replace("_", " ") for k, _ in items],
             "value": [_number(v) for _, v in items],
         }
-        yield Section("Loss of utility per record (e_utility)", table=pd.DataFrame(rows))
+        yield PageSection("Loss of utility per record (e_utility)", table=pd.DataFrame(rows))
 
 
-def _figures(findings: Mapping[str, Any]) -> Iterator[Section]:
+def _figures(findings: Mapping[str, Any]) -> Iterator[PageSection]:
     """The interval figure and the ROC of each variable, the worst first."""
     found = findings["adversaries"]
     for one in _rank(found)[:MOST_FIGURES]:
@@ -343,7 +343,7 @@ def _draw_curve(
     return tuple(draw_groups(pd.DataFrame(grouped), allowed, target)) if grouped else ()
 
 
-def _attack_sections(found: Mapping[str, Any]) -> Iterator[Section]:
+def _attack_sections(found: Mapping[str, Any]) -> Iterator[PageSection]:
     """Every attack on the worst variables; of hundreds the others are in ``audit.json`` alone."""
     table = _read_table(found)
     if table is None:
@@ -354,7 +354,7 @@ def _attack_sections(found: Mapping[str, Any]) -> Iterator[Section]:
     if len(shown) < len(table):
         n_variables = table["target"].nunique()
         text = f"Of the {len(worst)} worst variables; those of all {n_variables} are in audit.json."
-    yield Section("All attacks", text, table=summarise_attack_table(shown), folded=True)
+    yield PageSection("All attacks", text, table=summarise_attack_table(shown), folded=True)
 
 
 def _read_table(found: Mapping[str, Any]) -> pd.DataFrame | None:
@@ -381,18 +381,18 @@ NUMBERS = {
 }
 
 
-def _closing_sections(findings: Mapping[str, Any]) -> Iterator[Section]:
+def _closing_sections(findings: Mapping[str, Any]) -> Iterator[PageSection]:
     import pandas as pd  # slow to load
 
     gate = findings.get("gate")
     if gate is not None:
         limits = {key: str(value) for key, value in gate["limits"].items()}
         table = pd.DataFrame({"limit": list(limits), "value": list(limits.values())})
-        yield Section("Limits of the gate", table=table, folded=True)
+        yield PageSection("Limits of the gate", table=table, folded=True)
     words = pd.DataFrame({"figure": list(GLOSSARY), "is": list(GLOSSARY.values())})
-    yield Section("What the figures are", table=words, folded=True)
+    yield PageSection("What the figures are", table=words, folded=True)
     yield from list_not_protected(findings)
-    yield Section("What this does not promise", NOT_PROMISED)
+    yield PageSection("What this does not promise", NOT_PROMISED)
 
 
 def _number(value: int | float | None) -> str:

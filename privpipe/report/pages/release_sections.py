@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from privpipe.report.audit_text import say_places, tabulate_places
 from privpipe.report.drawings import Curve, Reach, draw_intervals, draw_roc
-from privpipe.report.pages.page import Section
+from privpipe.report.pages.page import PageSection
 from privpipe.report.tables import format_limits, format_number
 
 if TYPE_CHECKING:
@@ -31,20 +31,20 @@ MOST_ROWS = 40
 """Features whose distortion is listed, and attacks that are drawn, of each variable."""
 
 
-def list_warnings(findings: Mapping[str, Any]) -> Iterator[Section]:
+def list_warnings(findings: Mapping[str, Any]) -> Iterator[PageSection]:
     """What decides nothing and should be known."""
     if warnings := findings.get("warnings"):
-        yield Section("Warnings", " ".join(warnings))
+        yield PageSection("Warnings", " ".join(warnings))
 
 
-def list_places(findings: Mapping[str, Any]) -> Iterator[Section]:
+def list_places(findings: Mapping[str, Any]) -> Iterator[PageSection]:
     """Chunks and partitions that reveal more than the rest."""
     if said := say_places(found := findings.get("places")):
         table = tabulate_places(found)
-        yield Section("Place by place", said, table=None if table.empty else table)
+        yield PageSection("Place by place", said, table=None if table.empty else table)
 
 
-def list_utility(findings: Mapping[str, Any]) -> Iterator[Section]:
+def list_utility(findings: Mapping[str, Any]) -> Iterator[PageSection]:
     """Wanted predictions raw and released, with limits."""
     rows = []
     for name, one in (findings.get("utility") or {}).items():
@@ -64,10 +64,10 @@ def list_utility(findings: Mapping[str, Any]) -> Iterator[Section]:
             "Each wanted variable predicted by one model, trained on raw or on released records "
             "and judged on the same held-out ones; the limits of the loss are those of pairs."
         )
-        yield Section("What is kept", text, table=_frame(rows))
+        yield PageSection("What is kept", text, table=_frame(rows))
 
 
-def list_included(found: Mapping[str, Any]) -> Iterator[Section]:
+def list_included(found: Mapping[str, Any]) -> Iterator[PageSection]:
     """What every included variable tells by itself."""
     rows = [
         {
@@ -83,12 +83,12 @@ def list_included(found: Mapping[str, Any]) -> Iterator[Section]:
     if rows:
         telling = sorted({row["included"] for row in rows if row["tells more"] == "yes"})
         text = f"{', '.join(telling)} by itself tells more than the wanted answer." * bool(telling)
-        yield Section("Included variables by themselves", text, table=_frame(rows))
+        yield PageSection("Included variables by themselves", text, table=_frame(rows))
 
 
 def draw_variable(
     target: str, rows: Sequence[Mapping[str, Any]], found: Mapping[str, Any]
-) -> Section:
+) -> PageSection:
     """The intervals of all attacks on one variable, and ROC curves of the strongest."""
     allowed = float(found["options"]["max_advantage"])
     best: dict[tuple[str, str], Mapping[str, Any]] = {}
@@ -111,7 +111,7 @@ def draw_variable(
         "Round marks are gains beyond the wanted answer by reading the release, others advantages "
         "by what it is compared with; limits hold together. Below, true against false positives."
     )
-    return Section(target, text, drawings=tuple(drawings))
+    return PageSection(target, text, drawings=tuple(drawings))
 
 
 def _top(row: Mapping[str, Any]) -> float:
@@ -154,12 +154,12 @@ def _list_curves(
         yield Curve(label, kind, roc["false_positive"], curve)
 
 
-def list_kinds(attacks: Mapping[str, Any]) -> Iterator[Section]:
+def list_kinds(attacks: Mapping[str, Any]) -> Iterator[PageSection]:
     """Kinds of attack beside inference: a table each, numbers with their limits."""
     for kind, found in attacks.items():
         title = kind.replace("_", " ").capitalize()
         if found["status"] != "measured":
-            yield Section(f"{title}: unknown", f"The attack failed: {found['reason']}.")
+            yield PageSection(f"{title}: unknown", f"The attack failed: {found['reason']}.")
             continue
         report = found["report"]
         rows = next((v for v in report.values() if _is_table(v)), [report])
@@ -168,7 +168,7 @@ def list_kinds(attacks: Mapping[str, Any]) -> Iterator[Section]:
             for name, value in report.items()
             if isinstance(value, int | float) and rows[0] is not report
         )
-        yield Section(title, text, table=_frame([_flatten(row) for row in rows]), folded=True)
+        yield PageSection(title, text, table=_frame([_flatten(row) for row in rows]), folded=True)
 
 
 def _is_table(value: Any) -> bool:
@@ -193,7 +193,7 @@ def _flatten(row: Mapping[str, Any]) -> dict[str, str]:
     return {name.replace("_", " "): cell for name, cell in cells.items()}
 
 
-def list_power(found: Mapping[str, Any]) -> Iterator[Section]:
+def list_power(found: Mapping[str, Any]) -> Iterator[PageSection]:
     """What of planted leaks the audit finds."""
     rows = [
         {
@@ -209,10 +209,10 @@ def list_power(found: Mapping[str, Any]) -> Iterator[Section]:
     ]
     if rows:
         text = "Leaks of known size were planted in a copy of the released sample."
-        yield Section("What would have been found", text, table=_frame(rows), folded=True)
+        yield PageSection("What would have been found", text, table=_frame(rows), folded=True)
 
 
-def list_distortion(findings: Mapping[str, Any]) -> Iterator[Section]:
+def list_distortion(findings: Mapping[str, Any]) -> Iterator[PageSection]:
     """How far each feature moved, in units of its own deviation."""
     found = findings.get("distortion")
     if not found:
@@ -230,7 +230,7 @@ def list_distortion(findings: Mapping[str, Any]) -> Iterator[Section]:
         f"Change of {found['n_features']:,} features in units of their own deviation, the largest "
         f"first; least, quartiles and largest: {spread}."
     )
-    yield Section("Distortion", text, table=_frame(rows), folded=True)
+    yield PageSection("Distortion", text, table=_frame(rows), folded=True)
 
 
 def _number(value: float) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from privpipe.protocols import FloatArray
-from privpipe.report.figures import Line, plot_lines
+from privpipe.report.figures import Series, plot_lines
 from privpipe.report.style import ThemeName
 
 
@@ -26,9 +26,9 @@ def plot_phi(
         As `plot_points`.
     """
     at = {name: history[:, j] for j, name in enumerate(columns)}
-    lines = [Line("training records", at["rounds"], at["phi"])]
+    lines = [Series("training records", at["rounds"], at["phi"])]
     if "held_out_phi" in at:
-        lines.append(Line("held-out records", at["rounds"], at["held_out_phi"]))
+        lines.append(Series("held-out records", at["rounds"], at["held_out_phi"]))
     return plot_lines(lines, x="rounds", y="Phi (nats)", title=title, theme=theme)
 
 
@@ -59,7 +59,7 @@ def plot_losses(
     """
     at = {name: history[:, j] for j, name in enumerate(columns)}
     lines = [
-        Line(name, at["rounds"], at[f"loss_{name}"] / baseline)
+        Series(name, at["rounds"], at[f"loss_{name}"] / baseline)
         for name, baseline in zip(task_names, baselines, strict=True)
     ]
     return plot_lines(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from privpipe.report.pages.page import Picture, Section
+from privpipe.report.pages.page import PageSection, Picture
 from privpipe.report.pages.training_curve import plot_losses, plot_phi
 from privpipe.report.style import THEMES
 from privpipe.report.tables import format_number
@@ -21,7 +21,7 @@ STOPPED = {
 }
 
 
-def list_training(findings: Mapping[str, Any]) -> Iterator[Section]:
+def list_training(findings: Mapping[str, Any]) -> Iterator[PageSection]:
     """Pictures of the descent, and a table of every task's loss at its start and end."""
     import pandas as pd  # slow to load
 
@@ -59,7 +59,7 @@ def list_training(findings: Mapping[str, Any]) -> Iterator[Section]:
     )
     more = " Losses beyond the tenth stand in the table alone." if len(tasks) > drawn.stop else ""
     table = pd.DataFrame(rows)
-    yield Section("How it was learned", text + more, (phi, losses), table, folded=True)
+    yield PageSection("How it was learned", text + more, (phi, losses), table, folded=True)
 
 
 def _say_bound(bound: float | None, phi: Any) -> str:

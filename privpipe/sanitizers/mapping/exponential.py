@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.mapping.problem.extremes import measure_mean_distances
-from privpipe.numerics.mapping.problem.incumbent import Progress
+from privpipe.numerics.mapping.problem.incumbent import SearchProgress
 from privpipe.numerics.mapping.problem.programme import MappingProblem, Plan, measure_plan
 from privpipe.protocols import FloatArray, Guarantee
 from privpipe.sanitizers.mapping.alphabet import Distortion, prepare_alphabet
@@ -45,7 +45,7 @@ def keep_symbols(
     mapping
     """
     alphabet = prepare_alphabet(joint, codes, distortion, 0.0)
-    return store_plan(alphabet, Progress(alphabet.problem, np.inf), "identity", unseen)
+    return store_plan(alphabet, SearchProgress(alphabet.problem, np.inf), "identity", unseen)
 
 
 def fit_exponential_mechanism(
@@ -104,7 +104,7 @@ def fit_exponential_mechanism(
         )
     distances = problem.distance.block(0, problem.n_columns)
     beta = _find_beta(problem, distances)
-    progress = Progress(problem, np.inf)
+    progress = SearchProgress(problem, np.inf)
     progress.plan = _spread(problem, distances, beta)
     stored = store_plan(alphabet, progress, f"beta = {beta / alphabet.unit:.6g}", unseen)
     return replace(stored, guarantee=_promise(2 * beta * float(distances.max())))

@@ -80,7 +80,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldRecords:
     """Records that one stored collection holds.
 
     Parameters
@@ -107,7 +107,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Survey:
+class ErasureSurvey:
     """Where the records are, and what nobody else's record has.
 
     Parameters
@@ -118,7 +118,7 @@ class Survey:
         Of categorical variables: categories that no other record has, whose names go as well.
     """
 
-    held: tuple[Held, ...]
+    held: tuple[HeldRecords, ...]
     codes: Mapping[str, Sequence[int]]
 
     @property
@@ -127,16 +127,16 @@ class Survey:
         return sum(len(one.rows) for one in self.held if one.named)
 
     @staticmethod
-    def decode(content: Mapping[str, Any]) -> Survey:
+    def decode(content: Mapping[str, Any]) -> ErasureSurvey:
         """From the JSON form of `asdict`."""
         held = tuple(
-            Held(**{**one, "rows": tuple(one["rows"]), "digests": tuple(one["digests"])})
+            HeldRecords(**{**one, "rows": tuple(one["rows"]), "digests": tuple(one["digests"])})
             for one in content["held"]
         )
-        return Survey(held, content["codes"])
+        return ErasureSurvey(held, content["codes"])
 
 
-def survey_records(url: str, wanted: Wanted) -> Survey:
+def survey_records(url: str, wanted: Wanted) -> ErasureSurvey:
     """Find the records in all that a collection stores, replaced partitions included.
 
     Raises
@@ -158,7 +158,7 @@ def survey_records(url: str, wanted: Wanted) -> Survey:
         for place, (one, named) in opened.items()
         if len(found[place]) or whole
     )
-    return Survey(held, codes)
+    return ErasureSurvey(held, codes)
 
 
 def find_rows(collection: Collection, wanted: Wanted) -> IntArray:
@@ -171,7 +171,7 @@ def find_rows(collection: Collection, wanted: Wanted) -> IntArray:
     return np.concatenate(found)
 
 
-def take_out(url: str, survey: Survey) -> None:
+def take_out(url: str, survey: ErasureSurvey) -> None:
     """Make the collection one without the records, once; whoever opens it sees it whole.
 
     What stood before is still there; see `drop_erased`. Only who holds the workspace may.
@@ -337,7 +337,7 @@ def _walk(collection: Collection, rows: IntArray) -> Iterator[tuple[int, npt.NDA
 
 def _describe(
     place: str, collection: Collection, named: bool, rows: IntArray, *, whole: bool
-) -> Held:
+) -> HeldRecords:
     schema = collection.schema_of_records
     inside = {}
     for part in schema.partitions:
@@ -350,10 +350,10 @@ def _describe(
         read_source_version(collection.url),
         *inside,
     )
-    return Held(place, named, collection.n_records, tuple(rows.tolist()), digests, inside)
+    return HeldRecords(place, named, collection.n_records, tuple(rows.tolist()), digests, inside)
 
 
-def _take_out_partitions(url: str, survey: Survey) -> None:
+def _take_out_partitions(url: str, survey: ErasureSurvey) -> None:
     newest = read_newest(url, "collection")
     assert newest is not None, "its generations were there"
     there, held = read_partitions(url), {one.place: one for one in survey.held}
@@ -370,7 +370,7 @@ def _take_out_partitions(url: str, survey: Survey) -> None:
 
 
 def _make_partition(
-    url: str, old: StoredPartition, held: Held, survey: Survey
+    url: str, old: StoredPartition, held: HeldRecords, survey: ErasureSurvey
 ) -> list[StoredPartition]:
     """The partition without the records; none where nothing is left of it."""
     if len(held.rows) == held.n_records:
@@ -382,7 +382,7 @@ def _make_partition(
     return [replace(old, place=place, content=digest_content(made), n_records=made.n_records)]
 
 
-def _take_out_whole(url: str, held: Held, codes: Mapping[str, Sequence[int]]) -> None:
+def _take_out_whole(url: str, held: HeldRecords, codes: Mapping[str, Sequence[int]]) -> None:
     """Exchange a collection made in one piece; whoever was killed on the way does the rest."""
     new = join(workspace_url(url), NEW)
     if len(held.rows) == held.n_records:

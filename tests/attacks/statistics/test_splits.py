@@ -7,11 +7,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from privpipe.attacks.statistics.splits import Split, draw_rows, draw_split
+from privpipe.attacks.statistics.splits import RecordSplit, draw_rows, draw_split
 from privpipe.errors import InputError
 
 
-def check_partition(split: Split, rows: np.ndarray) -> None:
+def check_partition(split: RecordSplit, rows: np.ndarray) -> None:
     joined = np.concatenate([split.train, split.tune, split.test])
     np.testing.assert_array_equal(np.sort(joined), rows)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privpipe.numerics.mapping.problem.incumbent import Progress
+from privpipe.numerics.mapping.problem.incumbent import SearchProgress
 from privpipe.numerics.mapping.problem.programme import MappingProblem
 from privpipe.numerics.mapping.search.ordered import coarse_to_fine_search
 from privpipe.numerics.mapping.search.ordered.mass_exchange import measure_noise
@@ -32,7 +32,7 @@ def test_exchange_masses__wins_back_what_cells_lose(
     problem = prepare_alphabet(joint, codes, kind, spend).problem
     seen: dict[str, list[float]] = {"cells": [], "exchange": []}
 
-    def watch(progress: Progress) -> None:
+    def watch(progress: SearchProgress) -> None:
         stage = progress.rounds[-1].stage
         if stage not in seen or len(seen["exchange"]) == 6:
             raise StopIteration
@@ -43,7 +43,7 @@ def test_exchange_masses__wins_back_what_cells_lose(
         np.testing.assert_allclose(sums, problem.mass, rtol=1e-12)
 
     with pytest.raises(StopIteration):
-        coarse_to_fine_search.search_line(Progress(problem, 1e-6, on_round=watch))
+        coarse_to_fine_search.search_line(SearchProgress(problem, 1e-6, on_round=watch))
     assert seen["exchange"][-1] <= 0.35 * seen["cells"][-1]
 
 

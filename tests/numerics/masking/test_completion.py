@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from privpipe.errors import InputError
-from privpipe.numerics.masking.completion import Block, FixedPointOptions, solve_completion
+from privpipe.numerics.masking.completion import FixedPointOptions, WeightedBlock, solve_completion
 from tests.oracles import complete_literally, measure_completion
 
 
@@ -29,8 +29,8 @@ def make_problem(
     return [records, surrogates], [weights, hidden]
 
 
-def as_blocks(data: list[np.ndarray], weights: list[np.ndarray]) -> list[Block]:
-    return [Block(r @ r.T, w) for r, w in zip(data, weights, strict=True)]
+def as_blocks(data: list[np.ndarray], weights: list[np.ndarray]) -> list[WeightedBlock]:
+    return [WeightedBlock(r @ r.T, w) for r, w in zip(data, weights, strict=True)]
 
 
 @settings(max_examples=25, deadline=None)
@@ -70,7 +70,7 @@ def test_solve_completion__is_the_literal_iteration(
     steps = FixedPointOptions(tolerance=-1, early_tolerance=-1, gap=-1, max_iterations=12)
     chunks = np.split(data[0], sorted(min(cut, n) for cut in cuts), axis=1)
     summed = sum((part @ part.T for part in chunks), np.zeros((t + q, t + q)))
-    blocks = [Block(summed, weights[0]), *as_blocks(data[1:], weights[1:])]
+    blocks = [WeightedBlock(summed, weights[0]), *as_blocks(data[1:], weights[1:])]
     found = solve_completion(blocks, penalty, steps)
     made = np.hstack([f @ r for f, r in zip(found.factors, data, strict=True)])
     expected = complete_literally(whole, entries, penalty, 12)
@@ -127,10 +127,10 @@ def test_solve_completion__says_why_it_stopped() -> None:
 
 @pytest.mark.parametrize("penalty", [0.0, -1.0, math.nan, math.inf])
 def test_solve_completion__refuses_what_is_no_problem(penalty: float) -> None:
-    blocks = [Block(np.eye(2), np.ones(2))]
+    blocks = [WeightedBlock(np.eye(2), np.ones(2))]
     with pytest.raises(InputError, match="not finite and positive"):
         solve_completion(blocks, penalty)
     with pytest.raises(InputError, match="Nothing is observed"):
-        solve_completion([Block(np.zeros((2, 2)), np.ones(2))], 1.0)
+        solve_completion([WeightedBlock(np.zeros((2, 2)), np.ones(2))], 1.0)
     with pytest.raises(InputError, match="negative"):
-        solve_completion([Block(np.eye(2), -np.ones(2))], 1.0)
+        solve_completion([WeightedBlock(np.eye(2), -np.ones(2))], 1.0)

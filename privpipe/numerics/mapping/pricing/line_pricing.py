@@ -20,7 +20,7 @@ from privpipe.numerics.mapping.pricing.line_kernels import (
     price_by_runs,
     squared_transform,
 )
-from privpipe.numerics.mapping.pricing.pair_pricing import Prices, Question
+from privpipe.numerics.mapping.pricing.pair_pricing import Prices, PricingQuestion
 from privpipe.numerics.mapping.problem.distortion import CodeDistance
 from privpipe.numerics.mapping.problem.programme import MappingProblem
 from privpipe.protocols import FloatArray, IntArray
@@ -111,7 +111,7 @@ def is_line(problem: MappingProblem) -> bool:
     )
 
 
-def price_line(problem: MappingProblem, question: Question, bins: PosteriorBins) -> Prices:
+def price_line(problem: MappingProblem, question: PricingQuestion, bins: PosteriorBins) -> Prices:
     """Price all columns; `best` holds the cheapest symbols and their neighbours.
 
     Parameters
@@ -160,7 +160,7 @@ def price_line(problem: MappingProblem, question: Question, bins: PosteriorBins)
 
 
 def _price_exactly(
-    problem: MappingProblem, question: Question, order: IntArray, best: IntArray
+    problem: MappingProblem, question: PricingQuestion, order: IntArray, best: IntArray
 ) -> FloatArray:
     """The least costs, given places in `order` that may have them; `best` is put right."""
     distance: Any = problem.distance
@@ -188,7 +188,7 @@ def _cost(p: FloatArray, g: FloatArray, lam: float, square: bool, step: FloatArr
 
 def _partners(
     problem: MappingProblem,
-    question: Question,
+    question: PricingQuestion,
     bins: PosteriorBins,
     members: Sequence[IntArray],
     levels: FloatArray,

@@ -25,7 +25,7 @@ from privpipe.numerics.mapping.pricing.mask_kernels import (
     search_far,
     sort_into_groups,
 )
-from privpipe.numerics.mapping.pricing.pair_pricing import Prices, Question, column_groups
+from privpipe.numerics.mapping.pricing.pair_pricing import Prices, PricingQuestion, column_groups
 from privpipe.numerics.mapping.problem.distortion import CodeDistance
 from privpipe.numerics.mapping.problem.programme import MappingProblem
 from privpipe.protocols import FloatArray, IntArray
@@ -63,7 +63,7 @@ class MaskPricing:
         fewest = min(n_kept for n_kept, *_ in self._masks)
         return max(n_kept for n_kept, *_ in self._masks) + 1 - fewest if fewest else 0
 
-    def __call__(self, problem: MappingProblem, question: Question) -> Prices:
+    def __call__(self, problem: MappingProblem, question: PricingQuestion) -> Prices:
         """Price all columns of a problem."""
         if problem is not self._problem:
             self._masks, self._problem = _group_by_masks(problem), problem
@@ -84,7 +84,7 @@ class MaskPricing:
         slack, partner = self._find_partners(problem, question, levels)
         return Prices(values, best, slack, partner)
 
-    def _find_cheapest(self, problem: MappingProblem, question: Question) -> IntArray:
+    def _find_cheapest(self, problem: MappingProblem, question: PricingQuestion) -> IntArray:
         """The cheapest symbols that agree in some set of attributes, (n_columns, n_compared).
 
         Of the sets those whose costs, counted as if nothing else agreed, are the least.
@@ -105,7 +105,9 @@ class MaskPricing:
         least = np.argpartition(about, width - 1, axis=0)[:width]
         return np.ascontiguousarray(np.take_along_axis(found, least, axis=0).T)
 
-    def _find_far(self, problem: MappingProblem, question: Question, low: FloatArray) -> IntArray:
+    def _find_far(
+        self, problem: MappingProblem, question: PricingQuestion, low: FloatArray
+    ) -> IntArray:
         """A cheaper symbol of every column among those beyond all sets, -1 for none."""
         g = question.duals.potentials
         slope, at = g[:, 1] - g[:, 0], problem.posterior[:, 1]
@@ -114,7 +116,7 @@ class MaskPricing:
         return _search_far(order, g[:, 0], slope, *given, self._beyond, low)
 
     def _find_partners(
-        self, problem: MappingProblem, question: Question, levels: FloatArray
+        self, problem: MappingProblem, question: PricingQuestion, levels: FloatArray
     ) -> tuple[FloatArray, IntArray]:
         """The column of least reduced cost of every symbol and group of columns."""
         n, m = problem.n_symbols, problem.n_private
@@ -236,7 +238,7 @@ def _group_by_masks(problem: MappingProblem) -> list[tuple[int, IntArray, IntArr
 
 
 def _cost(
-    problem: MappingProblem, question: Question, symbols: IntArray, columns: IntArray
+    problem: MappingProblem, question: PricingQuestion, symbols: IntArray, columns: IntArray
 ) -> FloatArray:
     """Costs of pairs, by the operations of the search over all pairs, in their order."""
     shape = np.broadcast_shapes(symbols.shape, columns.shape)
@@ -248,7 +250,7 @@ def _cost(
 
 
 def _keep_near(
-    symbols: IntArray, costs: FloatArray, levels: FloatArray, question: Question
+    symbols: IntArray, costs: FloatArray, levels: FloatArray, question: PricingQuestion
 ) -> IntArray:
     """The cheapest symbols, each once, that are near; -1 after the last."""
     again = np.zeros(symbols.shape, bool)

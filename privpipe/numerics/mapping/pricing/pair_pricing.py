@@ -23,7 +23,7 @@ _KINDS = {"hamming": 0, "squared": 1, "absolute": 2}
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
+class PricingQuestion:
     """What is asked of the prices.
 
     Parameters
@@ -82,7 +82,7 @@ class Prices:
     total: float | None = None
 
 
-PriceOracle = Callable[[MappingProblem, Question], Prices]
+PriceOracle = Callable[[MappingProblem, PricingQuestion], Prices]
 """Answers for all columns of a problem: in memory, or block by block on workers."""
 
 
@@ -92,7 +92,7 @@ def column_groups(problem: MappingProblem) -> IntArray:
 
 
 def price_block(
-    problem: MappingProblem, question: Question, start: int, stop: int, groups: IntArray
+    problem: MappingProblem, question: PricingQuestion, start: int, stop: int, groups: IntArray
 ) -> Prices:
     """Price the columns start to stop against all symbols.
 
@@ -140,7 +140,11 @@ def price_block(
 
 
 def _drop_far(
-    problem: MappingProblem, question: Question, start: int, values: FloatArray, best: IntArray
+    problem: MappingProblem,
+    question: PricingQuestion,
+    start: int,
+    values: FloatArray,
+    best: IntArray,
 ) -> None:
     """Leave out the symbols beyond each column's cheapest that are not near, in place.
 
@@ -208,7 +212,7 @@ def merge_prices(parts: Sequence[Prices], starts: Sequence[int]) -> Prices:
     return Prices(values, np.concatenate([part.best for part in parts]), slack, partner)
 
 
-def price_in_memory(problem: MappingProblem, question: Question) -> Prices:
+def price_in_memory(problem: MappingProblem, question: PricingQuestion) -> Prices:
     """Price all columns by the search over all pairs, in this process."""
     return price_block(problem, question, 0, problem.n_columns, column_groups(problem))
 

@@ -16,12 +16,12 @@ import numpy as np
 from privpipe.numerics.mapping.pricing.pair_pricing import (
     PriceOracle,
     Prices,
-    Question,
+    PricingQuestion,
     column_groups,
     merge_prices,
     price_block,
 )
-from privpipe.numerics.mapping.problem.incumbent import Progress
+from privpipe.numerics.mapping.problem.incumbent import SearchProgress
 from privpipe.numerics.mapping.problem.programme import MappingProblem
 
 _PAIRS_PER_PIECE = 2**25
@@ -29,7 +29,7 @@ _PAIRS_PER_PIECE = 2**25
 
 
 class OutOfTime(Exception):
-    """The time of a search is up; its `Progress` holds the best plan and bound so far."""
+    """The time of a search is up; its `SearchProgress` holds the best plan and bound so far."""
 
 
 @dataclass(eq=False)
@@ -44,11 +44,11 @@ class TimedPricing:
         An oracle; None for the search over all pairs in this process.
     """
 
-    progress: Progress
+    progress: SearchProgress
     price: PriceOracle | None = None
     _slowest: float = field(default=0.0, init=False)
 
-    def __call__(self, problem: MappingProblem, question: Question) -> Prices:
+    def __call__(self, problem: MappingProblem, question: PricingQuestion) -> Prices:
         """Price all columns of a problem."""
         if self.price is None:
             return self._in_pieces(problem, question)
@@ -58,7 +58,7 @@ class TimedPricing:
         self._slowest = max(self._slowest, time.monotonic() - begun)
         return prices
 
-    def _in_pieces(self, problem: MappingProblem, question: Question) -> Prices:
+    def _in_pieces(self, problem: MappingProblem, question: PricingQuestion) -> Prices:
         groups = column_groups(problem)
         width = max(1, _PAIRS_PER_PIECE // problem.n_symbols)
         edges = [*range(0, problem.n_columns, width), problem.n_columns]

@@ -40,7 +40,7 @@ class Round:
 
 
 @dataclass(eq=False)
-class Progress:
+class SearchProgress:
     """Keeps the best feasible plan and the best certificate of one solve.
 
     Parameters
@@ -60,7 +60,7 @@ class Progress:
     problem: MappingProblem
     gap: float
     max_seconds: float = np.inf
-    on_round: Callable[[Progress], None] | None = None
+    on_round: Callable[[SearchProgress], None] | None = None
     known: KnownSteps | None = None
     plan: Plan = field(init=False)
     duals: Duals = field(init=False)

@@ -24,7 +24,7 @@ import scipy.sparse as sp
 from scipy.optimize import linprog
 
 from privpipe.errors import ConvergenceError
-from privpipe.numerics.mapping.pricing.pair_pricing import PriceOracle, Question, sum_prices
+from privpipe.numerics.mapping.pricing.pair_pricing import PriceOracle, PricingQuestion, sum_prices
 from privpipe.numerics.mapping.problem.extremes import measure_mean_distances
 from privpipe.numerics.mapping.problem.known_steps import KnownSteps
 from privpipe.numerics.mapping.problem.mutual_information import LOWEST, normalise_potentials
@@ -214,7 +214,7 @@ def _price_all(
         nu = np.maximum(dual["leakage"], 0.0)
         shifted += nu / prior
         paid = float(nu.sum(axis=1).max()) * float(np.exp(limits.leakage))
-    question = Question(Duals(shifted, dual["multiplier"]), top=min(_TOP, problem.n_symbols))
+    question = PricingQuestion(Duals(shifted, dual["multiplier"]), top=min(_TOP, problem.n_symbols))
     prices = price(problem, question)
     total = sum_prices(problem.mass, prices)
     size = float(np.sum(problem.mass * np.abs(prices.values))) + paid

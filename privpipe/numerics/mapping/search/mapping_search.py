@@ -9,9 +9,13 @@ import numpy as np
 
 from privpipe.numerics.mapping.pricing.line_pricing import bin_posteriors, is_line
 from privpipe.numerics.mapping.pricing.mask_pricing import MaskPricing, suits_masks
-from privpipe.numerics.mapping.pricing.pair_pricing import PriceOracle, Question, measure_bound
+from privpipe.numerics.mapping.pricing.pair_pricing import (
+    PriceOracle,
+    PricingQuestion,
+    measure_bound,
+)
 from privpipe.numerics.mapping.pricing.patience import OutOfTime, TimedPricing
-from privpipe.numerics.mapping.problem.incumbent import Progress
+from privpipe.numerics.mapping.problem.incumbent import SearchProgress
 from privpipe.numerics.mapping.problem.known_steps import KnownSteps
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Plan, thin_plan
 from privpipe.numerics.mapping.search.ordered.coarse_to_fine_search import search_line
@@ -34,9 +38,9 @@ def search_mapping(
     price: PriceOracle | None = None,
     start: tuple[Plan, Duals] | None = None,
     max_seconds: float = np.inf,
-    on_round: Callable[[Progress], None] | None = None,
+    on_round: Callable[[SearchProgress], None] | None = None,
     known: KnownSteps | None = None,
-) -> tuple[Progress, str]:
+) -> tuple[SearchProgress, str]:
     """Search until the certified gap is reached.
 
     Parameters
@@ -65,7 +69,7 @@ def search_mapping(
     reason
         "gap reached", "time limit" or "no further progress".
     """
-    progress = Progress(problem, gap, max_seconds, on_round, known)
+    progress = SearchProgress(problem, gap, max_seconds, on_round, known)
     try:
         _search(progress, price, start)
     except OutOfTime:
@@ -81,7 +85,7 @@ def search_mapping(
 
 
 def _search(
-    progress: Progress,
+    progress: SearchProgress,
     price: PriceOracle | None,
     start: tuple[Plan, Duals] | None,
 ) -> None:
@@ -103,7 +107,7 @@ def _choose_pricing(problem: MappingProblem, price: PriceOracle | None) -> Price
 
 
 def _take_route(
-    progress: Progress,
+    progress: SearchProgress,
     price: PriceOracle | None,
     timed: TimedPricing,
     start: Duals | None,
@@ -120,21 +124,21 @@ def _take_route(
             _search_any(progress, timed, start)
 
 
-def _offer_start(progress: Progress, plan: Plan, duals: Duals, price: PriceOracle) -> None:
+def _offer_start(progress: SearchProgress, plan: Plan, duals: Duals, price: PriceOracle) -> None:
     bound = measure_bound(
-        progress.problem, price(progress.problem, Question(duals, values=False)), duals
+        progress.problem, price(progress.problem, PricingQuestion(duals, values=False)), duals
     )
     feasible = plan.distortion <= progress.problem.budget
     progress.offer(plan if feasible else progress.plan, duals, bound, 0, "start")
 
 
-def _certify_by_oracle(progress: Progress, price: PriceOracle) -> None:
-    prices = price(progress.problem, Question(progress.duals, values=False))
+def _certify_by_oracle(progress: SearchProgress, price: PriceOracle) -> None:
+    prices = price(progress.problem, PricingQuestion(progress.duals, values=False))
     bound = measure_bound(progress.problem, prices, progress.duals)
     progress.offer(progress.plan, progress.duals, bound, 0, "oracle")
 
 
-def _search_any(progress: Progress, price: PriceOracle, start: Duals | None) -> None:
+def _search_any(progress: SearchProgress, price: PriceOracle, start: Duals | None) -> None:
     """Anneal on pairs found by pricing, then an interior point where its matrix is small."""
     problem = progress.problem
     explore = KnownExplorer(OracleExplorer(price, most_named(problem)), progress)

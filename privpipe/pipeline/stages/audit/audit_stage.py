@@ -16,7 +16,7 @@ from privpipe.attacks.moments.utility import UtilityLosses, measure_losses
 from privpipe.capabilities import Descends, Promises, UtilityPromise
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.judging.cleaned_shards import CleanedShards
-from privpipe.cluster.passes.judging.together import Question, ask_together
+from privpipe.cluster.passes.judging.together import JointQuestion, ask_together
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.errors import GuaranteeError, InputError
 from privpipe.numerics.regression.labels import Coding
@@ -96,8 +96,8 @@ def _audit(run: Run, trained: Trained, cleaned: Cleaned, executor: Executor) -> 
     coding: Coding = getattr(run.options.method, "label_coding", "zero_one")
     promise = _read_promise(run)
     questions = [
-        Question(raw, ask_raw(raw.schema, coding)),
-        Question(attack, ask_pairs(raw.schema, coding)),
+        JointQuestion(raw, ask_raw(raw.schema, coding)),
+        JointQuestion(attack, ask_pairs(raw.schema, coding)),
     ]
     if promise is not None:
         questions.append(_ask_utility(run, plan, promise, executor))
@@ -160,12 +160,12 @@ def _with_subjects(
 
 def _ask_utility(
     run: Run, plan: ReleasePlan, promise: UtilityPromise, executor: Executor
-) -> Question:
+) -> JointQuestion:
     """What every released record lost."""
     bare = replace(run.collection, desired=(), confidential=(), weights=None, only_finite=False)
     paired = pair_released(bare, plan)
     shards = ShardedCollection(paired, executor, "audit_utility", run.checkpoints)
-    return Question(shards, partial(measure_losses, promise=promise))
+    return JointQuestion(shards, partial(measure_losses, promise=promise))
 
 
 def _audit_utility(

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from privpipe.errors import ConvergenceError, OptionError
 from privpipe.numerics.mapping.pricing.pair_pricing import PriceOracle, price_in_memory
-from privpipe.numerics.mapping.problem.incumbent import Progress
+from privpipe.numerics.mapping.problem.incumbent import SearchProgress
 from privpipe.numerics.mapping.problem.known_steps import KnownSteps
 from privpipe.numerics.mapping.problem.programme import MappingProblem, Plan, measure_plan
 from privpipe.numerics.mapping.search.cutting_planes import (
@@ -98,7 +98,7 @@ def solve_constrained_mapping(
             "loosen max_posterior_odds or max_leakage.",
             code="limits-need-budget",
         )
-    progress = Progress(problem, gap)
+    progress = SearchProgress(problem, gap)
     progress.plan, progress.duals = plan, found.duals
     stored = store_plan(alphabet, progress, found.stopped, unseen)
     bound = min(max(found.bound, stored.lower_bound), stored.information)

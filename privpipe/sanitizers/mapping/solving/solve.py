@@ -14,12 +14,12 @@ from privpipe.errors import ConvergenceError, InputError, OptionError
 from privpipe.numerics.mapping.certificate import MappingCertificate, certify_mapping
 from privpipe.numerics.mapping.pricing.pair_pricing import (
     PriceOracle,
-    Question,
+    PricingQuestion,
     measure_bound,
     price_in_memory,
 )
 from privpipe.numerics.mapping.problem.extremes import identity_duals, measure_mean_distances
-from privpipe.numerics.mapping.problem.incumbent import Progress
+from privpipe.numerics.mapping.problem.incumbent import SearchProgress
 from privpipe.numerics.mapping.problem.known_steps import KnownSteps
 from privpipe.numerics.mapping.problem.mutual_information import LOWEST
 from privpipe.numerics.mapping.problem.programme import keep_free_pairs, measure_plan
@@ -49,7 +49,7 @@ def solve_privacy_mapping(
     n_steps: int = 100,
     start: SparseMapping | None = None,
     max_seconds: float = np.inf,
-    on_round: Callable[[Progress], None] | None = None,
+    on_round: Callable[[SearchProgress], None] | None = None,
     unseen: UnseenPolicy = "nearest",
     known: KnownSteps | None = None,
 ) -> SparseMapping:
@@ -208,16 +208,16 @@ def check_solve_options(
         raise OptionError(f"max_seconds is {max_seconds}.", remedy="Use a positive number.")
 
 
-def _solve_limit(alphabet: Alphabet, gap: float) -> tuple[Progress, str] | None:
+def _solve_limit(alphabet: Alphabet, gap: float) -> tuple[SearchProgress, str] | None:
     """Nothing private, hardly a budget, or budget enough for one symbol for all."""
     problem = alphabet.problem
     columns = np.arange(problem.n_columns)
-    progress = Progress(problem, gap)
+    progress = SearchProgress(problem, gap)
     if progress.reached <= 0 or problem.n_private == 1:
         return progress, "nothing to hide"
     duals = identity_duals(problem)
     if duals.multiplier * problem.budget <= 0.5 * gap:  # the identity is as good as the best
-        prices = price_in_memory(problem, Question(duals))
+        prices = price_in_memory(problem, PricingQuestion(duals))
         progress.offer(progress.plan, duals, measure_bound(problem, prices, duals), 0, "limit")
         if progress.reached <= gap:
             return progress, "gap reached" if problem.budget else "no distortion allowed"
@@ -231,7 +231,7 @@ def _solve_limit(alphabet: Alphabet, gap: float) -> tuple[Progress, str] | None:
 
 
 def store_plan(
-    alphabet: Alphabet, progress: Progress, stopped: str, unseen: UnseenPolicy
+    alphabet: Alphabet, progress: SearchProgress, stopped: str, unseen: UnseenPolicy
 ) -> SparseMapping:
     """Write the best plan of a search in the user's symbols and units, and certify it.
 

@@ -28,7 +28,10 @@ from privpipe.sanitizers.minimax.training.adversaries import (
     check_adversaries,
     find_maxima,
 )
-from privpipe.sanitizers.minimax.training.adversary_rounds import Trained, descend_in_rounds
+from privpipe.sanitizers.minimax.training.adversary_rounds import (
+    AdversarialDescent,
+    descend_in_rounds,
+)
 from privpipe.sanitizers.minimax.training.group_pooling import check_groups
 from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments, measure_moments
 from privpipe.sanitizers.minimax.training.task_planning import plan_tasks
@@ -229,7 +232,7 @@ def train_family(
     scaling: InputScaling,
     start: FloatArray,
     options: FamilyOptions,
-) -> Trained:
+) -> AdversarialDescent:
     """Descend Phi over a family, watching held-out records; see `fit_minimax_family`."""
     rounds = TrainingRounds(shards, family, tasks, held_out=options.held_out)
 

@@ -35,7 +35,7 @@ Descend = Callable[[tuple[Task, ...], FloatArray, int], Descent]
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
+class AdversarialDescent:
     """A descent against all adversaries.
 
     Parameters
@@ -63,7 +63,7 @@ def descend_in_rounds(
     descend: Descend,
     *,
     knows: bool = False,
-) -> Trained:
+) -> AdversarialDescent:
     """Descend against the adversaries asked for; those that are drawn, from the second round on.
 
     Parameters
@@ -81,7 +81,7 @@ def descend_in_rounds(
         Whether the start is a learned filter: all adversaries are drawn for it at once.
     """
     if not options.draws_features or all(task.weight >= 0 for task in tasks):
-        return Trained(descend(tuple(tasks), start, max_iterations), tuple(tasks))
+        return AdversarialDescent(descend(tuple(tasks), start, max_iterations), tuple(tasks))
     drawing = _Drawing(options, rounds, tuple(task for task in tasks if task.weight < 0))
     step = 0 if knows else min(options.resample_every, max_iterations)
     found = descend(tuple(tasks), start, step)
@@ -94,7 +94,7 @@ def descend_in_rounds(
         histories.append(found.history)
         done += step
     found = replace(found, history=_join_histories(histories))
-    return Trained(found, everyone, drawing.stationarity)
+    return AdversarialDescent(found, everyone, drawing.stationarity)
 
 
 class _Drawing:

@@ -49,7 +49,7 @@ class Asked(NamedTuple):
     pool: Pool | None = None
 
 
-class Round(NamedTuple):
+class ShardRound(NamedTuple):
     """A question of the objective, and of which tasks."""
 
     question: Question
@@ -146,10 +146,10 @@ def ask_shard(shard: Shard, question: Any, *, resident: Resident) -> Sums:
     Returns
     -------
     sums
-        Of a `Round`: ``(counts (2,), losses (n_tasks, 2), gradient)``, then slope, packed Hessian
-        and packed bounding block of each task; what was not asked is an empty array.
+        Of a `ShardRound`: ``(counts (2,), losses (n_tasks, 2), gradient)``, then slope, packed
+        Hessian and packed bounding block of each task; what was not asked is an empty array.
     """
-    if isinstance(question, Round):
+    if isinstance(question, ShardRound):
         return _ask_round(shard, question, resident)
     if isinstance(question, Outputs):
         return _ask_outputs(shard, question, resident)
@@ -158,7 +158,7 @@ def ask_shard(shard: Shard, question: Any, *, resident: Resident) -> Sums:
     return _ask_units(shard, question, resident)
 
 
-def _ask_round(shard: Shard, asked: Round, resident: Resident) -> Sums:
+def _ask_round(shard: Shard, asked: ShardRound, resident: Resident) -> Sums:
     question, family = asked.question, resident.family
     tasks = tuple(
         replace(resident.tasks[one.task], lift=one.lift, pool=one.pool) for one in asked.asked

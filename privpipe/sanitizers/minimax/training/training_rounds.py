@@ -28,7 +28,7 @@ from privpipe.sanitizers.minimax.training.shard_oracle import (
     Landmarks,
     Outputs,
     Resident,
-    Round,
+    ShardRound,
     Units,
     ask_shard,
 )
@@ -188,6 +188,6 @@ def _ask(oracle: Oracle[object, Sums], asked: tuple[Asked, ...], question: Quest
         one if head is not None else one._replace(lift=None)
         for one, head in zip(asked, question.heads, strict=True)
     )
-    counts, losses, gradient, *rest = oracle(Round(question, lean))
+    counts, losses, gradient, *rest = oracle(ShardRound(question, lean))
     pairs = tuple(zip(rest[1::3], rest[2::3], strict=True))
     return Answer(counts, losses, tuple(rest[::3]), pairs, gradient)

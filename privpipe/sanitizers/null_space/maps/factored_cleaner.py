@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from privpipe.described import described, facts_of_map
 from privpipe.errors import OptionError
-from privpipe.numerics.null_space.cleaning import Cleaned, clean_block, reconstruct_records
+from privpipe.numerics.null_space.cleaning import CleanedBlock, clean_block, reconstruct_records
 from privpipe.protocols import FloatArray, Guarantee
 from privpipe.sanitizers.null_space.maps.linear_cleaner import LinearCleaner
 from privpipe.sanitizers.null_space.maps.target_release import TargetRelease
@@ -139,7 +139,7 @@ class FactoredCleaner(TargetRelease):
         *,
         lifted: bool,
         out: FloatArray | None = None,
-    ) -> Cleaned:
+    ) -> CleanedBlock:
         del lifted, out  # coordinates are few
         dtype = np.dtype(self.released_dtype)
         return clean_block(x, self._form(dtype), dtype, lifted=False)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from privpipe.capabilities import UtilityPromise
 from privpipe.errors import GuaranteeError, OptionError, PrivacyWarning
-from privpipe.numerics.null_space.cleaning import Cleaned, LinearForm, clean_block
+from privpipe.numerics.null_space.cleaning import CleanedBlock, LinearForm, clean_block
 from privpipe.numerics.null_space.factorisation import factor_predictor, lift_likely
 from privpipe.numerics.null_space.grid.prediction_grid import DIGITS_UNBOUNDED, Grid, plan_grid
 from privpipe.numerics.null_space.knapsack import check_budget
@@ -213,7 +213,7 @@ class LinearCleaner:
 
     def _clean_checked(
         self, x: npt.ArrayLike, *, lifted: bool, overwrite_x: bool = False
-    ) -> Cleaned:
+    ) -> CleanedBlock:
         records, dtype = as_records(by_name(self, x), self.n_features_in)
         fits = self.n_features_in == self.n_features_out and records.flags.writeable
         cleaned = self._clean(
@@ -239,7 +239,7 @@ class LinearCleaner:
         *,
         lifted: bool,
         out: FloatArray | None = None,
-    ) -> Cleaned:
+    ) -> CleanedBlock:
         return clean_block(x, self._form(dtype), dtype, lifted=lifted, out=out)
 
     def _form(self, dtype: np.dtype[Any]) -> LinearForm:
@@ -284,7 +284,7 @@ class LinearCleaner:
         rounding *= found.predictor_norm
         return float(rounding + found.encoder + found.lift @ np.linalg.norm(self.encoder, axis=0))
 
-    def _summarise(self, cleaned: Cleaned) -> UtilitySummary:
+    def _summarise(self, cleaned: CleanedBlock) -> UtilitySummary:
         kept = ~cleaned.withheld
         spent = cleaned.spent[kept]
         # The rounding margin is not spent; of a record within range it is far below a thousandth.

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from privpipe.described import described, facts_of_map
 from privpipe.errors import PrivacyWarning
-from privpipe.numerics.null_space.cleaning import Cleaned
+from privpipe.numerics.null_space.cleaning import CleanedBlock
 from privpipe.numerics.null_space.knapsack import solve_augmented_knapsack
 from privpipe.numerics.null_space.pencil import diagonalise_printed
 from privpipe.numerics.null_space.rounding_bounds.rounding_margin import UNIT
@@ -118,7 +118,7 @@ class PrintedCleaner(LinearCleaner):
         *,
         lifted: bool,
         out: FloatArray | None = None,
-    ) -> Cleaned:
+    ) -> CleanedBlock:
         del out  # for reproductions: what it takes does not count
         if self.augmented:
             x = np.column_stack([x, np.ones(len(x))])
@@ -134,7 +134,7 @@ class PrintedCleaner(LinearCleaner):
         released = a @ self.lift.T - (alpha * a) @ self.encoder.T if lifted else a - alpha * a
         released = released.astype(dtype)
         released[withheld] = np.nan
-        return Cleaned(released, (self.cost * (alpha * a) ** 2).sum(axis=1), withheld)
+        return CleanedBlock(released, (self.cost * (alpha * a) ** 2).sum(axis=1), withheld)
 
     def _remove(self, a: FloatArray, budget: FloatArray) -> FloatArray:
         """Shares, record by record's own budget: costs are scaled to a common budget of 1."""

@@ -21,7 +21,7 @@ from privpipe.store.sources.reading.quantile_bins import BinningLoss
 
 
 @dataclass(frozen=True)
-class Statistics:
+class WriteStatistics:
     """Counts that may be shown; no value of a record, no name of a category.
 
     Parameters
@@ -43,7 +43,7 @@ class Statistics:
     binning: Mapping[str, BinningLoss] = field(default_factory=dict)
 
 
-def read_statistics(url: str) -> Statistics:
+def read_statistics(url: str) -> WriteStatistics:
     """Counts of a collection, from its header.
 
     Raises
@@ -52,7 +52,7 @@ def read_statistics(url: str) -> Statistics:
         If there is no collection.
     """
     found = read_header(url, "collection").get("statistics", {})
-    return TypeAdapter(Statistics).validate_python(found)
+    return TypeAdapter(WriteStatistics).validate_python(found)
 
 
 class Tally:
@@ -117,10 +117,10 @@ class Tally:
 
     def statistics(
         self, n_pooled: Mapping[str, int], binning: Mapping[str, BinningLoss]
-    ) -> Statistics:
+    ) -> WriteStatistics:
         """The counts so far."""
         missing = dict(self._n_missing)
-        return Statistics(missing, dict(n_pooled), self._cells, self._records, dict(binning))
+        return WriteStatistics(missing, dict(n_pooled), self._cells, self._records, dict(binning))
 
     def _count(self, block: Mapping[str, npt.NDArray[Any]]) -> None:
         for variable in self._schema.variables:

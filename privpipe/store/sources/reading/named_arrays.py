@@ -29,7 +29,7 @@ _KINDS: dict[str, Kind] = {"b": "boolean", "i": "integer", "u": "integer", "f": 
 _KINDS |= {"U": "text", "S": "text", "T": "text", "O": "text"}
 
 
-class Column(Protocol):
+class NamedColumn(Protocol):
     """An array whose rows can be read in order."""
 
     @property
@@ -66,7 +66,7 @@ class ArraySource:
         If an option names an array that is not there.
     """
 
-    def __init__(self, columns: Mapping[str, Column], layout: SourceLayout, url: str) -> None:
+    def __init__(self, columns: Mapping[str, NamedColumn], layout: SourceLayout, url: str) -> None:
         if layout.label_file is not None:
             raise OptionError(
                 "--label-file belongs to tables.", remedy="Name arrays with --labels instead."
@@ -143,7 +143,7 @@ class ArraySource:
                 yield SourceVariable(name, _KINDS[column.dtype.kind])
 
 
-def _find_features(columns: Mapping[str, Column], layout: SourceLayout, url: str) -> str:
+def _find_features(columns: Mapping[str, NamedColumn], layout: SourceLayout, url: str) -> str:
     if len(layout.features) > 1:
         raise OptionError(
             f"--features names {len(layout.features)} arrays, and {shown(url)} holds arrays.",
@@ -167,8 +167,8 @@ def _find_features(columns: Mapping[str, Column], layout: SourceLayout, url: str
 
 
 def _name_variables(
-    columns: Mapping[str, Column], n_records: int, layout: SourceLayout, url: str
-) -> list[tuple[tuple[str, ...], Column]]:
+    columns: Mapping[str, NamedColumn], n_records: int, layout: SourceLayout, url: str
+) -> list[tuple[tuple[str, ...], NamedColumn]]:
     _check_kinds(columns, n_records, layout, url)
     fitting = {
         name: column
@@ -202,7 +202,7 @@ def _name_variables(
 
 
 def _check_kinds(
-    columns: Mapping[str, Column], n_records: int, layout: SourceLayout, url: str
+    columns: Mapping[str, NamedColumn], n_records: int, layout: SourceLayout, url: str
 ) -> None:
     """An array of one value per record that cannot be stored must not be left out unseen."""
     wanted = columns if layout.labels is None else layout.labels
@@ -218,19 +218,19 @@ def _check_kinds(
                 )
 
 
-def _is_along(column: Column, features: Column) -> bool:
+def _is_along(column: NamedColumn, features: NamedColumn) -> bool:
     """Whether an array may hold a value per record: not if its dimension is named another."""
     if not column.dims or not features.dims:
         return True
     return column.dims[0] == features.dims[0]
 
 
-def _has_names(columns: Mapping[str, Column], name: str, count: int) -> bool:
+def _has_names(columns: Mapping[str, NamedColumn], name: str, count: int) -> bool:
     column = columns.get(name)
     return column is not None and column.shape == (count,) and column.dtype.kind in "UTSOiu"
 
 
-def _say_left_out(columns: Mapping[str, Column], known: set[str], url: str) -> None:
+def _say_left_out(columns: Mapping[str, NamedColumn], known: set[str], url: str) -> None:
     """Name the arrays that a collection has no place for: nothing is lost unseen."""
     lost = [
         f"{name} (along {', '.join(column.dims)})" if column.dims else name
@@ -247,7 +247,7 @@ def _say_left_out(columns: Mapping[str, Column], known: set[str], url: str) -> N
 
 
 def _column_names(
-    name: str, column: Column, columns: Mapping[str, Column], layout: SourceLayout
+    name: str, column: NamedColumn, columns: Mapping[str, NamedColumn], layout: SourceLayout
 ) -> tuple[str, ...]:
     if len(column.shape) == 1:
         return (name,)
@@ -257,7 +257,7 @@ def _column_names(
     return _read_names(columns, "target_names", width) or tuple(f"{name}_{j}" for j in range(width))
 
 
-def _read_names(columns: Mapping[str, Column], name: str, count: int) -> tuple[str, ...]:
+def _read_names(columns: Mapping[str, NamedColumn], name: str, count: int) -> tuple[str, ...]:
     column = columns.get(name)
     if column is None or column.shape != (count,):
         return ()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from privpipe.numerics.mapping.pricing.mask_pricing import MaskPricing, suits_masks
-from privpipe.numerics.mapping.pricing.pair_pricing import Question, price_in_memory
+from privpipe.numerics.mapping.pricing.pair_pricing import PricingQuestion, price_in_memory
 from privpipe.numerics.mapping.problem.mutual_information import normalise_potentials
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem
 from privpipe.sanitizers.mapping.alphabet import prepare_alphabet
@@ -30,7 +30,9 @@ def test_mask_pricing__of_many_attributes_finds_what_lies_far(sizes: tuple[int, 
         potentials = normalise_potentials(np.log(posterior / problem.prior), problem.prior)
         multiplier = float(rng.choice([0.0, 0.02, 0.1, 0.4]))
         levels = rng.normal(size=problem.n_columns) * 0.1
-        question = Question(Duals(potentials, multiplier), top=4, partners=True, levels=levels)
+        question = PricingQuestion(
+            Duals(potentials, multiplier), top=4, partners=True, levels=levels
+        )
         ours, all_pairs = MaskPricing()(problem, question), price_in_memory(problem, question)
         np.testing.assert_allclose(ours.values, all_pairs.values, rtol=0, atol=1e-13)
         away = problem.distance.pairs(ours.best[:, 0], np.arange(problem.n_columns))
@@ -54,7 +56,7 @@ def test_mask_pricing__prices_and_partners_are_those_of_all_pairs(
         potentials = normalise_potentials(np.log(posterior / problem.prior), problem.prior)
         duals = Duals(potentials, float(rng.choice([0.0, 0.05, 0.4, 3.0])))
         levels = None if seed % 2 else rng.normal(size=problem.n_columns) * 0.1
-        question = Question(duals, top=4, partners=True, levels=levels)
+        question = PricingQuestion(duals, top=4, partners=True, levels=levels)
         ours, all_pairs = MaskPricing()(problem, question), price_in_memory(problem, question)
         np.testing.assert_allclose(ours.values, all_pairs.values, rtol=0, atol=1e-13)
         if levels is not None:  # else levels are the values themselves, equal to rounding

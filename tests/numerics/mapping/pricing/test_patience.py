@@ -10,9 +10,9 @@ import pytest
 
 import privpipe.numerics.mapping.pricing.patience
 import privpipe.numerics.mapping.problem.incumbent
-from privpipe.numerics.mapping.pricing.pair_pricing import Prices, Question, price_in_memory
+from privpipe.numerics.mapping.pricing.pair_pricing import Prices, PricingQuestion, price_in_memory
 from privpipe.numerics.mapping.pricing.patience import OutOfTime, TimedPricing
-from privpipe.numerics.mapping.problem.incumbent import Progress
+from privpipe.numerics.mapping.problem.incumbent import SearchProgress
 from privpipe.numerics.mapping.problem.programme import MappingProblem
 from privpipe.numerics.mapping.search.mapping_search import search_mapping
 from privpipe.numerics.mapping.search.pairs.frank_wolfe import search_frank_wolfe
@@ -56,12 +56,12 @@ def test_timed_pricing__gives_the_bits_of_one_piece(
 ) -> None:
     monkeypatch.setattr(privpipe.numerics.mapping.pricing.patience, "_PAIRS_PER_PIECE", 70 * 9)
     problem = make_problem(kind)
-    timed = TimedPricing(Progress(problem, 1e-3, 1000.0))
+    timed = TimedPricing(SearchProgress(problem, 1e-3, 1000.0))
     levels = np.linspace(0, 1, problem.n_columns)
     for question in (
-        Question(random_duals(problem, 1), 4, True, levels, 0.5),
-        Question(random_duals(problem, 2), 2, True),
-        Question(random_duals(problem, 3)),
+        PricingQuestion(random_duals(problem, 1), 4, True, levels, 0.5),
+        PricingQuestion(random_duals(problem, 2), 2, True),
+        PricingQuestion(random_duals(problem, 3)),
     ):
         found, expected = timed(problem, question), price_in_memory(problem, question)
         for name in ("values", "best", "slack", "partner"):
@@ -75,13 +75,13 @@ def test_timed_pricing__does_not_ask_an_oracle_for_what_would_come_too_late(
     set_clock(monkeypatch, lambda: now[0])
     problem = make_problem("hamming")
 
-    def slow(asked_for: MappingProblem, question: Question) -> Prices:
+    def slow(asked_for: MappingProblem, question: PricingQuestion) -> Prices:
         now[0] += 0.4
         asked.append(now[0])
         return price_in_memory(asked_for, question)
 
-    timed = TimedPricing(Progress(problem, 1e-3, 1.0), slow)
-    question = Question(random_duals(problem, 1))
+    timed = TimedPricing(SearchProgress(problem, 1e-3, 1.0), slow)
+    question = PricingQuestion(random_duals(problem, 1))
     timed(problem, question)
     timed(problem, question)
     with pytest.raises(OutOfTime):

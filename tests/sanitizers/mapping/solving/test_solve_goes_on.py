@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privpipe.cluster.passes.pass_checkpoints import Checkpoints, KnownSteps
+from privpipe.cluster.passes.pass_checkpoints import Checkpoints, StoredSteps
 from privpipe.protocols import FloatArray, IntArray
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
@@ -62,7 +62,7 @@ class Killed(BaseException):
     """Ends a solve wherever it is."""
 
 
-class Dying(KnownSteps):
+class Dying(StoredSteps):
     """Counts the steps that are taken, and dies before one of them is left."""
 
     def __init__(self, folder: Path | None, dies_at: int = -1, n_records: int = 5000) -> None:
@@ -77,7 +77,7 @@ class Dying(KnownSteps):
         super().write(question, answer)
 
 
-def solve(name: str, known: KnownSteps | None) -> SparseMapping:
+def solve(name: str, known: StoredSteps | None) -> SparseMapping:
     joint, codes, options = PROBLEMS[name]()
     return solve_privacy_mapping(joint, codes, known=known, **options)
 

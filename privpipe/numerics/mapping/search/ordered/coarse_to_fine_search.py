@@ -17,7 +17,7 @@ from privpipe.numerics.mapping.dual.smoothed_dual import (
     spend_budget,
 )
 from privpipe.numerics.mapping.pricing.line_pricing import bin_posteriors
-from privpipe.numerics.mapping.problem.incumbent import Progress
+from privpipe.numerics.mapping.problem.incumbent import SearchProgress
 from privpipe.numerics.mapping.problem.programme import (
     Duals,
     MappingProblem,
@@ -60,7 +60,7 @@ _THICK_COLUMNS = 16
 """Pairs, and pairs per column, above which factors fill in and conjugate gradients are faster."""
 
 
-def search_line(progress: Progress, start: Duals | None = None) -> None:
+def search_line(progress: SearchProgress, start: Duals | None = None) -> None:
     """Search for a mapping of an ordered alphabet.
 
     Parameters
@@ -82,7 +82,7 @@ def search_line(progress: Progress, start: Duals | None = None) -> None:
             return
         level = coarsen_line(problem, bins, n_cells)
         left = progress.max_seconds - progress.seconds
-        inner = Progress(level.problem, 0.2 * progress.gap, left, known=progress.known)
+        inner = SearchProgress(level.problem, 0.2 * progress.gap, left, known=progress.known)
         here = None if coarser is None else level.coarsen_duals(coarser)
         n_pairs = _search_level(inner, here, LineExplorer(_LEVEL_BINS))
         coarser = _carry_back(progress, level, inner, n_pairs)
@@ -91,7 +91,7 @@ def search_line(progress: Progress, start: Duals | None = None) -> None:
         n_cells = problem.n_symbols if 2 * n_cells > problem.n_symbols else n_cells
 
 
-def _search_noisy(progress: Progress, start: Duals | None) -> Duals:
+def _search_noisy(progress: SearchProgress, start: Duals | None) -> Duals:
     """Few cells and ever more groups of posteriors for the duals, then neighbours for the plan."""
     problem, duals = progress.problem, start
     for n_bins in _NOISY_BINS:
@@ -99,7 +99,7 @@ def _search_noisy(progress: Progress, start: Duals | None) -> Duals:
         assert bins is not None, "asked for before"
         level = coarsen_line(problem, bins, _NOISY_CELLS)
         left = progress.max_seconds - progress.seconds
-        inner = Progress(level.problem, 0.2 * progress.gap, left, known=progress.known)
+        inner = SearchProgress(level.problem, 0.2 * progress.gap, left, known=progress.known)
         here = None if duals is None else level.coarsen_duals(duals)
         n_pairs = _search_level(inner, here, LineExplorer(_LEVEL_BINS))
         duals = _carry_back(progress, level, inner, n_pairs)
@@ -111,7 +111,9 @@ def _search_noisy(progress: Progress, start: Duals | None) -> Duals:
     return duals
 
 
-def _carry_back(progress: Progress, level: CoarseLine, inner: Progress, n_pairs: int) -> Duals:
+def _carry_back(
+    progress: SearchProgress, level: CoarseLine, inner: SearchProgress, n_pairs: int
+) -> Duals:
     """Measure a level's plan and duals on the full alphabet."""
     explore = KnownExplorer(LineExplorer(_CERTIFYING_BINS, width=0), progress)
     duals = level.refine_duals(inner.duals)
@@ -133,7 +135,7 @@ def _refine_plan(level: CoarseLine, plan: Plan) -> Plan:
     return best
 
 
-def _search_level(progress: Progress, start: Duals | None, explore: Explorer) -> int:
+def _search_level(progress: SearchProgress, start: Duals | None, explore: Explorer) -> int:
     """Solve one level; returns the number of pairs it ended with."""
     problem, explore = progress.problem, KnownExplorer(explore, progress)
     if start is None and problem.n_symbols * problem.n_columns <= _COARSEST**2 * 24:
@@ -145,7 +147,7 @@ def _search_level(progress: Progress, start: Duals | None, explore: Explorer) ->
     return len(polish(progress, explore, state, gap, sparse=True))
 
 
-def _anneal_thick(progress: Progress, explore: Explorer, state: AnnealState) -> int:
+def _anneal_thick(progress: SearchProgress, explore: Explorer, state: AnnealState) -> int:
     """Low temperatures from a good start, on the pairs that carry mass there."""
     problem, tau = progress.problem, 4 * progress.gap
     duals = Duals(potentials_of(state.logits, problem.prior), state.multiplier)
@@ -173,7 +175,7 @@ def _staircases(problem: MappingProblem, explore: Explorer, start: Duals | None)
     return AnnealState(pairs, logits, multiplier, 0.0)
 
 
-def _solve_all_pairs(progress: Progress) -> tuple[AnnealState, float]:
+def _solve_all_pairs(progress: SearchProgress) -> tuple[AnnealState, float]:
     """Smoothed duals at falling temperatures on all pairs of a small problem."""
     problem = progress.problem
     n, width = problem.n_symbols, problem.n_columns

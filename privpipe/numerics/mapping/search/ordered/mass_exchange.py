@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from privpipe.numerics.mapping.pricing.line_pricing import bin_posteriors, price_line
-from privpipe.numerics.mapping.pricing.pair_pricing import Question, measure_bound
-from privpipe.numerics.mapping.problem.incumbent import Progress
+from privpipe.numerics.mapping.pricing.pair_pricing import PricingQuestion, measure_bound
+from privpipe.numerics.mapping.problem.incumbent import SearchProgress
 from privpipe.numerics.mapping.problem.mutual_information import released_masses
 from privpipe.numerics.mapping.problem.programme import (
     Duals,
@@ -50,7 +50,7 @@ _PRICING_BINS = 64
 _SMALLEST_SHARE = 1e-9
 
 
-def exchange_masses(progress: Progress, level: CoarseLine, plan: Plan, duals: Duals) -> None:
+def exchange_masses(progress: SearchProgress, level: CoarseLine, plan: Plan, duals: Duals) -> None:
     """Offer mappings of the full alphabet made from a coarse one.
 
     Parameters
@@ -65,7 +65,7 @@ def exchange_masses(progress: Progress, level: CoarseLine, plan: Plan, duals: Du
     problem = progress.problem
     bins = bin_posteriors(problem.posterior, _PRICING_BINS)
     assert bins is not None, "ordered solves are only planned where the posteriors have bins"
-    prices = price_line(problem, Question(duals), bins)
+    prices = price_line(problem, PricingQuestion(duals), bins)
     bound = measure_bound(problem, prices, duals)
     first = _choose_spacing(problem, duals.multiplier)
     for spacing in (first, max(1, first // 2), 2 * first):

@@ -18,7 +18,7 @@ from privpipe.numerics.mapping.pricing.line_pricing import PosteriorBins, bin_po
 from privpipe.numerics.mapping.pricing.pair_pricing import (
     PriceOracle,
     Prices,
-    Question,
+    PricingQuestion,
     measure_bound,
     sum_prices,
 )
@@ -112,14 +112,14 @@ class OracleExplorer:
     def __call__(
         self, problem: MappingProblem, duals: Duals, levels: FloatArray | None, near: float
     ) -> Found:
-        prices = self.price(problem, Question(duals, self.top, True, levels, near, False))
+        prices = self.price(problem, PricingQuestion(duals, self.top, True, levels, near, False))
         raw = _raw_bound(problem, prices, duals)
         symbols, columns = _candidates(problem, prices, near)
         found = Found(duals, max(raw, 0.0), raw, symbols, columns)
         if levels is None or float(prices.slack.min()) >= 0.0:
             return found
         repaired = repair_potentials(problem, prices, duals)
-        again = self.price(problem, Question(repaired, values=False))
+        again = self.price(problem, PricingQuestion(repaired, values=False))
         bound = measure_bound(problem, again, repaired)
         return found if bound <= found.bound else replace(found, duals=repaired, bound=bound)
 
@@ -144,13 +144,13 @@ class LineExplorer:
     ) -> Found:
         bins = bin_posteriors(problem.posterior, self.n_bins)
         assert bins is not None, "ordered solves are only planned where the posteriors have bins"
-        prices = price_line(problem, Question(duals, self.width, True, levels), bins)
+        prices = price_line(problem, PricingQuestion(duals, self.width, True, levels), bins)
         raw = _raw_bound(problem, prices, duals)
         parts = [self._near(problem, bins, prices, near)]
         best, bound = duals, max(raw, 0.0)
         if levels is not None and float(prices.slack.min()) < 0.0:
             repaired = repair_potentials(problem, prices, duals)
-            again = price_line(problem, Question(repaired, self.width, True), bins)
+            again = price_line(problem, PricingQuestion(repaired, self.width, True), bins)
             parts.append(self._near(problem, bins, again, near))
             new = measure_bound(problem, again, repaired)
             best, bound = (repaired, new) if new > bound else (best, bound)

@@ -16,12 +16,12 @@ import numpy as np
 
 from privpipe.numerics.mapping.pricing.pair_pricing import (
     PriceOracle,
-    Question,
+    PricingQuestion,
     measure_bound,
     price_in_memory,
 )
 from privpipe.numerics.mapping.pricing.patience import OutOfTime, TimedPricing
-from privpipe.numerics.mapping.problem.incumbent import Progress
+from privpipe.numerics.mapping.problem.incumbent import SearchProgress
 from privpipe.numerics.mapping.problem.known_steps import KnownSteps
 from privpipe.numerics.mapping.problem.mutual_information import (
     log_ratios,
@@ -159,9 +159,9 @@ def search_frank_wolfe(
     gap: float,
     price: PriceOracle,
     max_seconds: float = np.inf,
-    on_round: Callable[[Progress], None] | None = None,
+    on_round: Callable[[SearchProgress], None] | None = None,
     known: KnownSteps | None = None,
-) -> tuple[Progress, str]:
+) -> tuple[SearchProgress, str]:
     """Algorithm 1 from the identity, with the bound that its own numbers give at each step.
 
     Parameters
@@ -181,7 +181,7 @@ def search_frank_wolfe(
     -------
     progress, reason
     """
-    progress = Progress(problem, gap, max_seconds, on_round, known)
+    progress = SearchProgress(problem, gap, max_seconds, on_round, known)
     timed = TimedPricing(progress, None if price is price_in_memory else price)
     try:
         return progress, _take_steps(progress, n_steps, timed)
@@ -189,7 +189,7 @@ def search_frank_wolfe(
         return progress, "time limit"
 
 
-def _take_steps(progress: Progress, n_steps: int, price: PriceOracle) -> str:
+def _take_steps(progress: SearchProgress, n_steps: int, price: PriceOracle) -> str:
     problem, current = progress.problem, progress.plan
     for _ in range(n_steps):
         masses = _masses(problem, current)
@@ -205,7 +205,7 @@ def _take_steps(progress: Progress, n_steps: int, price: PriceOracle) -> str:
 
 
 def _recall_columns(
-    progress: Progress, ratios: FloatArray, price: PriceOracle
+    progress: SearchProgress, ratios: FloatArray, price: PriceOracle
 ) -> tuple[Pairs, LinearSolution]:
     """`_generate_columns`, or what it found before."""
 
@@ -220,7 +220,7 @@ def _recall_columns(
 
 
 def _recall_bound(
-    progress: Progress, duals: Duals, levels: FloatArray, price: PriceOracle
+    progress: SearchProgress, duals: Duals, levels: FloatArray, price: PriceOracle
 ) -> tuple[float, Duals]:
     """`_best_bound`, or what it found before."""
 
@@ -234,7 +234,7 @@ def _recall_bound(
 
 
 def _generate_columns(
-    progress: Progress, ratios: FloatArray, price: PriceOracle
+    progress: SearchProgress, ratios: FloatArray, price: PriceOracle
 ) -> tuple[Pairs, LinearSolution]:
     """Algorithm 2: grow the active pairs until no reduced cost is negative, or time is up."""
     problem = progress.problem
@@ -244,7 +244,7 @@ def _generate_columns(
         posterior = problem.posterior[pairs.columns]
         cost = np.einsum("ka,ka->k", posterior, ratios[pairs.symbols])
         solution = solve_coupled_choice(pairs, cost, problem.mass, problem.budget)
-        prices = price(problem, Question(Duals(ratios, solution.multiplier)))
+        prices = price(problem, PricingQuestion(Duals(ratios, solution.multiplier)))
         reduced = prices.values - solution.levels
         new = np.flatnonzero(problem.mass * reduced < -_TOLERANCE / problem.n_columns)
         grown = Pairs.of(
@@ -304,8 +304,10 @@ def _best_bound(
 ) -> tuple[float, Duals]:
     """Bound of the step's own numbers, or of the same repaired where that is better."""
     # Of partners only those are repaired that undercut their column.
-    prices = price(problem, Question(duals, 1, True, levels, 0.0, False))
+    prices = price(problem, PricingQuestion(duals, 1, True, levels, 0.0, False))
     plain = measure_bound(problem, prices, duals)
     repaired = repair_potentials(problem, prices, duals)
-    better = measure_bound(problem, price(problem, Question(repaired, values=False)), repaired)
+    better = measure_bound(
+        problem, price(problem, PricingQuestion(repaired, values=False)), repaired
+    )
     return (plain, duals) if plain >= better else (better, repaired)

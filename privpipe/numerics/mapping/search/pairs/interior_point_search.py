@@ -6,7 +6,7 @@ import numpy as np
 
 from privpipe.numerics.mapping.dual.interior_point import InteriorPoint
 from privpipe.numerics.mapping.dual.smoothed_dual import potentials_of
-from privpipe.numerics.mapping.problem.incumbent import Progress
+from privpipe.numerics.mapping.problem.incumbent import SearchProgress
 from privpipe.numerics.mapping.problem.programme import Duals, Pairs, make_feasible
 from privpipe.numerics.mapping.search.pairs.column_generation import Explorer
 from privpipe.numerics.mapping.search.pairs.recalled_steps import find_interior_point
@@ -19,7 +19,7 @@ MOST_DENSE = 2600
 
 
 def polish(
-    progress: Progress,
+    progress: SearchProgress,
     explore: Explorer,
     state: AnnealState,
     start_gap: float,
@@ -85,7 +85,7 @@ def polish(
 
 
 def _solve(
-    progress: Progress,
+    progress: SearchProgress,
     pairs: Pairs,
     logits: FloatArray,
     multiplier: float,

@@ -17,14 +17,14 @@ from privpipe.numerics.mapping.dual.smoothed_dual import (
     maximise_smoothed_dual,
     softmin_masses,
 )
-from privpipe.numerics.mapping.problem.incumbent import Progress
+from privpipe.numerics.mapping.problem.incumbent import SearchProgress
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs
 from privpipe.numerics.mapping.search.pairs.column_generation import Explorer, Found
 from privpipe.protocols import FloatArray, IntArray
 
 
 def find_smoothed_dual(
-    progress: Progress,
+    progress: SearchProgress,
     pairs: Pairs,
     tau: float,
     logits: FloatArray,
@@ -51,7 +51,7 @@ def find_smoothed_dual(
 
 
 def find_interior_point(
-    progress: Progress,
+    progress: SearchProgress,
     pairs: Pairs,
     logits: FloatArray,
     multiplier: float,
@@ -95,7 +95,7 @@ class KnownExplorer:
     """
 
     explore: Explorer
-    progress: Progress
+    progress: SearchProgress
 
     def __call__(
         self, problem: MappingProblem, duals: Duals, levels: FloatArray | None, near: float

@@ -19,7 +19,7 @@ from privpipe.numerics.mapping.dual.smoothed_dual import (
     softmin_masses,
     spend_budget,
 )
-from privpipe.numerics.mapping.problem.incumbent import Progress
+from privpipe.numerics.mapping.problem.incumbent import SearchProgress
 from privpipe.numerics.mapping.problem.mutual_information import released_masses
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs, make_feasible
 from privpipe.numerics.mapping.search.pairs.column_generation import Explorer, Found
@@ -121,7 +121,7 @@ def start_state(
 
 
 def anneal(
-    progress: Progress,
+    progress: SearchProgress,
     explore: Explorer,
     state: AnnealState,
     target: float,
