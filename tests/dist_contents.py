@@ -18,12 +18,14 @@ EXTRAS = {"s3", "docs", "dev"}
 
 
 def list_modules() -> set[str]:
-    """What the wheel must hold: every file of both packages that is no cache or design page."""
+    """What the wheel must hold: all of both packages but caches and pages of design."""
     return {
         f"{package}/{path.relative_to(folder).as_posix()}"
         for package, folder in INSTALLED.items()
         for path in folder.rglob("*")
-        if path.is_file() and path.suffix != ".md" and "__pycache__" not in path.parts
+        if path.is_file()
+        and (path.suffix != ".md" or path.name == "PROOF.md")
+        and "__pycache__" not in path.parts
     }
 
 

@@ -21,6 +21,14 @@ from privpipe.report.pages.published_findings import (
 from privpipe.store.access.location import drop_unfinished, join
 from privpipe.store.access.text import write_file
 
+PROOFS = {
+    "exact_up_to_rounding": "null_space",
+    "utility_bound": "null_space",
+    "local_dp": "noise",
+    "information_bound": "mapping",
+}
+"""The wing whose page proves a kind of promise."""
+
 
 def write_report(run: Run, findings: Mapping[str, Any]) -> None:
     """Write the audit beside the release-to-be; it holds whether or not that is published."""
@@ -48,6 +56,7 @@ def describe_run(run: Run, trained: Trained) -> dict[str, str]:
     return {
         "method": f"{run.method.name} ({run.method.source})",
         _name_promise(trained.guarantee): _say_guarantee(trained.guarantee),
+        **_name_proof(trained.guarantee),
         "run": run.run_id,
         "started": run.state.started,
         "source": run.collection.digest,
@@ -60,6 +69,13 @@ def _name_promise(guarantee: Guarantee) -> str:
     """The heading of what is promised; a promise that means nothing has none."""
     means_nothing = guarantee.kind == "local_dp" and not (guarantee.number or 0) < MEANINGLESS
     return "noise" if means_nothing else "guarantee"
+
+
+def _name_proof(guarantee: Guarantee) -> dict[str, str]:
+    """Where the page stands that proves a promise; nothing where a paper's proof is cited alone."""
+    wing = PROOFS.get(guarantee.kind)
+    page = f"privpipe/numerics/{wing}/PROOF.md, installed with privpipe and part of its site"
+    return {} if wing is None else {"proof": page}
 
 
 def _say_guarantee(guarantee: Guarantee) -> str:

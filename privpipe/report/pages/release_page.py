@@ -195,7 +195,7 @@ def _facts(findings: Mapping[str, Any]) -> dict[str, str]:
 
 def _public_facts(findings: Mapping[str, Any]) -> dict[str, str]:
     found, about = findings["adversaries"], findings.get("about") or {}
-    known = ("method", "guarantee", "noise")
+    known = ("method", "guarantee", "noise", "proof")
     facts = {"Judged": str(findings["basis"]).removeprefix("Judged ")}
     facts |= {name.capitalize(): str(about[name]) for name in known if name in about}
     return facts | _cover(found) | suppress_sizes(found)
