@@ -6,13 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from privpipe.pipeline.stages.report_writing import (
-    PROOFS,
-    _name_promise,
-    _name_proof,
-    _say_guarantee,
-)
+from privpipe.pipeline.stages.report_writing import _name_promise, _say_guarantee
 from privpipe.protocols import Guarantee
+from privpipe.report.pages.published_findings import PROOFS, name_proof
 from privpipe.sanitizers.minimax.linear_filter import promise_nothing
 
 
@@ -41,6 +37,6 @@ def test_name_promise__what_means_nothing_is_no_guarantee(epsilon: float, name: 
 @pytest.mark.parametrize("kind", PROOFS)
 def test_name_proof__of_every_promise_leads_to_a_page(kind: str) -> None:
     given = Guarantee(kind, 0.5, "nats", "every record", "A theorem", "")
-    page = _name_proof(given)["proof"].partition(",")[0]
+    page = name_proof(given)["proof"].partition(",")[0]
     assert "**Statement" in (Path(__file__).parents[2] / page).read_text()
-    assert _name_proof(promise_nothing("pca")) == {}
+    assert name_proof(promise_nothing("pca")) == {}

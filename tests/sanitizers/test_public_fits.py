@@ -45,7 +45,6 @@ def test_public_fit__has_no_keyword_but_those_of_its_options(name: str) -> None:
     keywords = {k: p for k, p in list_keywords(fit).items() if k not in ARRAYS}
     kind = KEYWORDS.get(fit)
     fields = {} if kind is None else kind.__pydantic_fields__
-    keywords.pop("warm", None)  # a map, no option
     for keyword, parameter in keywords.items():
         field = fields[keyword]
         if field.is_required():
@@ -63,7 +62,6 @@ def test_method__fits_take_shards_options_and_files_alone() -> None:
         assert (shards.name, options.name) == ("shards", "options")
         known = {"price"} if method.prices else set()
         known |= {"known"} if method.resumes else set()
-        known |= {"warm"} if method.warms else set()
         known |= set(getattr(method.fit, "keywords", {}))  # bound by the row
         assert {p.name for p in rest if p.kind is not p.VAR_KEYWORD} == known
 

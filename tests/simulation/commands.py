@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+import zarr.core.sync
 
 import privpipe.flows.release_flow
 from privpipe.cluster.passes import cleaning_pass
@@ -517,7 +518,11 @@ def open_world(base: Path, *, in_bucket: bool = False) -> Iterator[World]:
     base.mkdir(parents=True, exist_ok=True)
     world = World(base, f"{SCHEME}://world" if in_bucket else str(base / "world"))
     world.root.mkdir(mode=0o700, exist_ok=True)
-    with pytest.MonkeyPatch.context() as patch, using_bucket():
+    # A rival steps in where a thread of Zarr writes, and asks Zarr in turn: with one thread, as an
+    # earlier test of this process may have left it, both would wait for ever.
+    threads = zarr.config.set({"threading.max_workers": 8})
+    with pytest.MonkeyPatch.context() as patch, using_bucket(), threads:
+        patch.setattr(zarr.core.sync, "_executor", None)
         patch.setenv("PRIVPIPE_ACCOUNT", world.at("account"))
         patch.setenv("PRIVPIPE_KEYS", str(world.root / "keys"))
         patch.setattr(mounts, "TABLE", os.devnull)  # worlds lie in memory, and that is no matter

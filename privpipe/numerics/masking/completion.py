@@ -130,7 +130,7 @@ def solve_completion(
 
     Examples
     --------
-    >>> found = solve_completion([Block(np.diag([9.0, 1.0]), np.ones(2))], 0.5)
+    >>> found = solve_completion([WeightedBlock(np.diag([9.0, 1.0]), np.ones(2))], 0.5)
     >>> found.singular_values.round(6).tolist()
     [2.5, 0.5]
     """

@@ -16,6 +16,7 @@ from pydantic import (
     Field,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 
 from privpipe.attacks.adversaries.attack_options import AdversaryName, AttackOptions, ScoreName
@@ -182,6 +183,16 @@ class AuditOptions(Section):
     coefficients: bool = False
     """Print the coefficients of a surrogate release beside those of the raw records. The first are
     released anyhow; the second are then published with the audit."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_no_seed(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "seed" in given:
+            raise ValueError(
+                "seed is no option any more: it is a hash of what is released, so that no seed can "
+                "be tried until a leak is found safe. Delete the line"
+            )
+        return given
 
     @field_validator("decides", "earlier", "disowned", "adversaries", "uninformative", "vouched")
     @classmethod

@@ -15,19 +15,9 @@ from privpipe.pipeline.runs.run import (
 )
 from privpipe.protocols import Guarantee
 from privpipe.report.audit_text import write_audit_markdown
-from privpipe.report.pages.published_findings import (
-    say_promised,
-)
+from privpipe.report.pages.published_findings import name_proof, say_promised
 from privpipe.store.access.location import drop_unfinished, join
 from privpipe.store.access.text import write_file
-
-PROOFS = {
-    "exact_up_to_rounding": "null_space",
-    "utility_bound": "null_space",
-    "local_dp": "noise",
-    "information_bound": "mapping",
-}
-"""The wing whose page proves a kind of promise."""
 
 
 def write_report(run: Run, findings: Mapping[str, Any]) -> None:
@@ -56,7 +46,7 @@ def describe_run(run: Run, trained: Trained) -> dict[str, str]:
     return {
         "method": f"{run.method.name} ({run.method.source})",
         _name_promise(trained.guarantee): _say_guarantee(trained.guarantee),
-        **_name_proof(trained.guarantee),
+        **name_proof(trained.guarantee),
         "run": run.run_id,
         "started": run.state.started,
         "source": run.collection.digest,
@@ -69,13 +59,6 @@ def _name_promise(guarantee: Guarantee) -> str:
     """The heading of what is promised; a promise that means nothing has none."""
     means_nothing = guarantee.kind == "local_dp" and not (guarantee.number or 0) < MEANINGLESS
     return "noise" if means_nothing else "guarantee"
-
-
-def _name_proof(guarantee: Guarantee) -> dict[str, str]:
-    """Where the page stands that proves a promise; nothing where a paper's proof is cited alone."""
-    wing = PROOFS.get(guarantee.kind)
-    page = f"privpipe/numerics/{wing}/PROOF.md, installed with privpipe and part of its site"
-    return {} if wing is None else {"proof": page}
 
 
 def _say_guarantee(guarantee: Guarantee) -> str:

@@ -26,6 +26,21 @@ DIGITS = 6
 EXACT = ("grid",)
 """Parameters of a promise that readers compute with, and that the records show as they are."""
 
+PROOFS = {
+    "exact_up_to_rounding": "null_space",
+    "utility_bound": "null_space",
+    "local_dp": "noise",
+    "information_bound": "mapping",
+}
+"""The wing whose page proves a kind of promise."""
+
+
+def name_proof(promise: Guarantee) -> dict[str, str]:
+    """Where the page stands that proves a promise; nothing where a paper's proof is cited alone."""
+    wing = PROOFS.get(promise.kind)
+    page = f"privpipe/numerics/{wing}/PROOF.md, installed with privpipe and part of its site"
+    return {} if wing is None else {"proof": page}
+
 
 def say_promised(number: float) -> str:
     """A promised number for everybody, never less than it is.

@@ -23,7 +23,7 @@ from privpipe.numerics.spectra import whiten
 from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Method, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
-from privpipe.sanitizers.minimax.linear_filter import EMPIRICAL, LinearFilter, MinimaxFilter
+from privpipe.sanitizers.minimax.linear_filter import EMPIRICAL, MinimaxFilter
 from privpipe.sanitizers.minimax.training.adversaries import (
     AdversaryOptions,
     check_adversaries,
@@ -142,9 +142,7 @@ class MinimaxOptions(AdversaryOptions):
 
 
 @keep_names
-def fit_minimax_filter(
-    shards: Shards, options: MinimaxOptions | None = None, *, warm: LinearFilter | None = None
-) -> MinimaxFilter:
+def fit_minimax_filter(shards: Shards, options: MinimaxOptions | None = None) -> MinimaxFilter:
     """Learn a linear filter that keeps the target tasks and spoils the private ones.
 
     One pass collects moments; then every evaluation of Phi takes two rounds or a few more: the
@@ -156,9 +154,6 @@ def fit_minimax_filter(
         Training records with desired and confidential variables.
     options
         `MinimaxOptions`; the defaults ask for the reduced form.
-    warm
-        A filter of the same records and width, as of a neighbouring trade-off, to start from; it
-        takes half of `max_iterations`, which then leave a lower Phi than all of them without.
 
     Returns
     -------
@@ -231,15 +226,9 @@ def fit_minimax_filter(
         )
         return _descend(options, objective, family, moments, start, max_iterations)
 
-    if warm is None:
-        start = _find_start(options, tasks, moments, width, reduced)
-        start = np.concatenate([start, np.zeros(family.n_parameters - len(start))])
-    else:
-        start = _go_on_from(warm, family, centre)
-    n_iterations = options.max_iterations if warm is None else -(-options.max_iterations // 2)
-    trained = descend_in_rounds(
-        options, rounds, tasks, start, n_iterations, descend, knows=warm is not None
-    )
+    start = _find_start(options, tasks, moments, width, reduced)
+    start = np.concatenate([start, np.zeros(family.n_parameters - len(start))])
+    trained = descend_in_rounds(options, rounds, tasks, start, options.max_iterations, descend)
     found, tasks = trained.descent, trained.tasks
     weights, offset = family.split(found.parameters)
     return MinimaxFilter(
@@ -337,19 +326,6 @@ def _find_start(
         u, _ = find_privacy_lds(tasks, moments, width, START_RIDGE)
     variance = np.einsum("ij,ij->j", u, moments.covariance @ u)
     return np.asarray(u / np.sqrt(np.maximum(variance, 1e-300))).ravel()
-
-
-def _go_on_from(warm: LinearFilter, family: LinearFamily, centre: FloatArray) -> FloatArray:
-    """Parameters of a filter that was learned before."""
-    shape = (family.n_features_in, family.n_features_out)
-    if warm.weights.shape != shape:
-        raise OptionError(
-            f"A filter with weights of shape {warm.weights.shape} is no start for one of {shape}.",
-            remedy="Start from a filter of the same records and width.",
-        )
-    offset = warm.offset + centre @ warm.weights
-    parts = (warm.weights.ravel(), offset)
-    return np.concatenate(parts)[: family.n_parameters]
 
 
 def _descend(

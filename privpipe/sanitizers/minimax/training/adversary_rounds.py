@@ -61,8 +61,6 @@ def descend_in_rounds(
     start: FloatArray,
     max_iterations: int,
     descend: Descend,
-    *,
-    knows: bool = False,
 ) -> AdversarialDescent:
     """Descend against the adversaries asked for; those that are drawn, from the second round on.
 
@@ -77,13 +75,11 @@ def descend_in_rounds(
         Of all rounds together.
     descend
         Lowers Phi of some tasks from a start, in so many iterations at most.
-    knows
-        Whether the start is a learned filter: all adversaries are drawn for it at once.
     """
     if not options.draws_features or all(task.weight >= 0 for task in tasks):
         return AdversarialDescent(descend(tuple(tasks), start, max_iterations), tuple(tasks))
     drawing = _Drawing(options, rounds, tuple(task for task in tasks if task.weight < 0))
-    step = 0 if knows else min(options.resample_every, max_iterations)
+    step = min(options.resample_every, max_iterations)
     found = descend(tuple(tasks), start, step)
     everyone = name_adversaries(options, tasks)
     histories, done = [_spread_losses(found.history, tasks, everyone)], step
