@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from distributed import Client, Worker, get_task_stream
+from distributed import Client, get_task_stream, get_worker
 
+from privpipe.cluster.executors import oracles
 from privpipe.cluster.executors.dask_executor import DaskExecutor
+from privpipe.cluster.executors.oracles import spread_evenly
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.errors import InputError
@@ -141,21 +144,34 @@ def test_oracle__keys_carry_the_function_and_the_run(client: Client, url: str) -
     assert {"load_shards", "gradient_of"} <= prefixes
 
 
-def test_oracle__gives_every_worker_as_many_shards(client: Client, url: str) -> None:
-    """The slowest worker ends a round: nobody holds more than one block more than another."""
-    for run in range(3):
-        executor = DaskExecutor(client, f"5e5e000{run}")
-        ask = ShardedCollection(open_collection(url, desired=["height"]), executor).oracle(
-            gradient_of, offset=0.0
+def count_where(shard: Shard, workers: list[str]) -> Sums:
+    """Worker side: one for the worker that is asked."""
+    del shard
+    return 0.0, np.array([get_worker().address == worker for worker in workers], float)
+
+
+@pytest.mark.parametrize("stolen", [False, True])
+def test_oracle__asks_every_worker_for_as_many_shards(
+    client: Client, url: str, stolen: bool
+) -> None:
+    """The slowest worker ends a round: whoever loaded what, nobody answers for another's share."""
+    collection = open_collection(url, desired=["height"])
+    tasks = [list(chunks) for chunks in collection.plan.tasks()]
+    workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
+    planned = spread_evenly(workers, len(tasks))
+    with pytest.MonkeyPatch.context() as patched:
+        if stolen:  # what happens where the other worker is busy
+            loaded_by = [workers[0]] * (len(tasks) - 1) + [workers[1]]
+            patched.setattr(oracles, "spread_evenly", lambda *_: loaded_by)
+        oracle = DaskExecutor(client, f"5e5e000{stolen:d}").oracle(
+            oracles.load_shards, (collection,), tasks, count_where, {}, label="moments"
         )
-        ask(np.zeros(9))
-        held = client.run(count_blocks, prefix=f"load_shards-5e5e000{run}")
-        assert max(held.values()) - min(held.values()) <= 1 < min(held.values())
-
-
-def count_blocks(dask_worker: Worker, prefix: str) -> int:
-    """Worker side: blocks of records that this worker holds."""
-    return sum(str(key).startswith(prefix) for key in dask_worker.data)
+    assert isinstance(oracle, oracles.ResidentOracle)
+    oracle = replace(oracle, places=tuple(planned))
+    for _ in range(2):
+        _, chunks = oracle(workers)
+        assert sum(chunks) == collection.plan.n_chunks
+        assert max(chunks) <= math.ceil(len(tasks) / 2) * max(map(len, tasks))
 
 
 def test_collection__answers_alike_without_workers(url: str) -> None:

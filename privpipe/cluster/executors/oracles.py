@@ -148,15 +148,19 @@ class ResidentOracle:
         return add_sums([sums for _, sums in by_block])
 
     def _placement(self) -> dict[str, list[int]]:
-        """Which worker holds or reads which blocks; a block on several counts for the first.
+        """Which worker answers for which blocks: the one that was to hold it, while it lives.
 
-        A block whose worker has died is made again where the scheduler sees fit ("").
+        The scheduler may have let an idle worker load what another was to hold: that block moves
+        once, in the first round, so that no worker answers for more than its share. Where nobody
+        holds a block its worker has died, and the scheduler chooses ("").
         """
         holders = self.client.who_has(self.loaded) if self.loaded else {}
+        alive = {worker for held in holders.values() for worker in held}
         placed: dict[str, list[int]] = defaultdict(list)
         for number, (block, place) in enumerate(zip(self.blocks, self.places, strict=True)):
             held = (place or "",) if block is None else sorted(holders.get(block.key, ()))
-            placed[next(iter(held), "")].append(number)
+            moves = place in alive and held
+            placed[place if place and moves else next(iter(held), "")].append(number)
         return dict(sorted(placed.items()))
 
 
