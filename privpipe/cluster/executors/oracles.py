@@ -150,17 +150,17 @@ class ResidentOracle:
     def _placement(self) -> dict[str, list[int]]:
         """Which worker answers for which blocks: the one that was to hold it, while it lives.
 
-        The scheduler may have let an idle worker load what another was to hold: that block moves
-        once, in the first round, so that no worker answers for more than its share. Where nobody
-        holds a block its worker has died, and the scheduler chooses ("").
+        The scheduler may have let an idle worker load what another was to hold: that block is sent
+        on when it is asked, so that no worker answers for more than its share. Where no one holds
+        a block its worker has died, and the scheduler chooses ("").
         """
         holders = self.client.who_has(self.loaded) if self.loaded else {}
         alive = {worker for held in holders.values() for worker in held}
         placed: dict[str, list[int]] = defaultdict(list)
         for number, (block, place) in enumerate(zip(self.blocks, self.places, strict=True)):
             held = (place or "",) if block is None else sorted(holders.get(block.key, ()))
-            moves = place in alive and held
-            placed[place if place and moves else next(iter(held), "")].append(number)
+            planned = place if place and place in alive else ""
+            placed[planned if held and planned else next(iter(held), "")].append(number)
         return dict(sorted(placed.items()))
 
 
