@@ -64,7 +64,7 @@ _HOME = {
     "measure_roc": "privpipe.attacks.statistics.roc",
     "open_collection": "privpipe.store.collections.collection",
     "open_model": "privpipe.store.models.artifacts",
-    "open_release": "privpipe.store.releases.published",
+    "open_release": "privpipe.store.releases.lazy_release",
     "solve_augmented_knapsack": "privpipe.numerics.null_space.knapsack",
     "solve_least_distortion": "privpipe.sanitizers.mapping.tradeoff",
     "solve_privacy_mapping": "privpipe.sanitizers.mapping.solving.solve",
@@ -183,5 +183,5 @@ if TYPE_CHECKING:
     from privpipe.store.models.artifacts import open_model as open_model
     from privpipe.store.models.artifacts import write_model as write_model
     from privpipe.store.releases.export import export_release as export_release
-    from privpipe.store.releases.published import open_release as open_release
+    from privpipe.store.releases.lazy_release import open_release as open_release
     from privpipe.store.sources.reading.source import SourceLayout as SourceLayout

@@ -33,7 +33,8 @@ from privpipe.store.keyring.export_register import note_export
 from privpipe.store.models.artifacts import open_model, read_model_header
 from privpipe.store.releases.export import export_release
 from privpipe.store.releases.joined_parts import check_generation
-from privpipe.store.releases.published import check_release, open_release
+from privpipe.store.releases.lazy_release import open_release
+from privpipe.store.releases.published import check_release
 
 MOST_SHOWN = 40
 """Columns in the table of `diff`: those that changed most; `--json` has all."""

@@ -17,8 +17,7 @@ from itertools import product
 from typing import Any
 
 from privpipe.attacks.kinds.verdicts.attack_report import AttackReport
-from privpipe.attacks.kinds.verdicts.judgement import is_of_release
-from privpipe.attacks.kinds.verdicts.outcomes import AttackOutcome
+from privpipe.attacks.kinds.verdicts.outcomes import AttackOutcome, is_of_release
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.executors.open_executor import open_executor
 from privpipe.cluster.passes.judging.attack_tasks import distribute_attacks

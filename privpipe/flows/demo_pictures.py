@@ -14,7 +14,7 @@ from privpipe.report.record_pictures import Row, draw_rows
 from privpipe.sanitizers.null_space.algorithm_1 import fit_null_space_cleaner
 from privpipe.sanitizers.null_space.maps.null_space_cleaner import NullSpaceCleaner
 from privpipe.store.models.artifacts import open_model
-from privpipe.store.releases.published import open_release
+from privpipe.store.releases.lazy_release import open_release
 
 
 def draw_portrait(base: str) -> str:

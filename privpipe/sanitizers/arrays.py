@@ -158,3 +158,31 @@ def check_unweighted(schema: ShardSchema) -> None:
             remedy="Leave the weights out, or use null-space cleaning or LEACE.",
             code="weights",
         )
+
+
+def check_confidential(values: npt.ArrayLike, predictor: FloatArray) -> FloatArray:
+    """A confidential predictor that fits the desired one; warns where it is a function of it."""
+    confidential = as_predictor(values, "confidential predictor")
+    if len(confidential) != len(predictor):
+        raise InputError(
+            f"The confidential predictor has {len(confidential)} rows, the desired one "
+            f"{len(predictor)}.",
+            remedy="Give both for the same features.",
+            code="predictor",
+        )
+    if not confidential.any():
+        raise InputError(
+            "The confidential predictor is zero: there is nothing to protect from.",
+            remedy="Give a predictor that uses at least one feature, or use algorithm 1.",
+            code="predictor",
+        )
+    fitted = np.linalg.lstsq(predictor, confidential, rcond=None)[0]
+    rest = np.linalg.norm(confidential - predictor @ fitted)
+    if rest <= 1e-9 * np.linalg.norm(confidential):
+        warnings.warn(
+            "The confidential predictor is a function of the desired one: whoever gets the wanted "
+            "prediction gets the confidential one, and no privacy is possible.",
+            PrivacyWarning,
+            stacklevel=3,
+        )
+    return confidential

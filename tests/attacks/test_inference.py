@@ -18,8 +18,7 @@ from privpipe.attacks.kinds import trained_adversary
 from privpipe.attacks.kinds.attack_plan import plan_attacks
 from privpipe.attacks.kinds.inference import measure_attacks, run_attack
 from privpipe.attacks.kinds.verdicts.attack_report import AttackReport, summarise_outcomes
-from privpipe.attacks.kinds.verdicts.judgement import DECISION_SCHEMA
-from privpipe.attacks.kinds.verdicts.outcomes import TABLE_SCHEMA, Attack
+from privpipe.attacks.kinds.verdicts.outcomes import DECISION_SCHEMA, TABLE_SCHEMA, Attack
 from privpipe.attacks.statistics.measures import Score
 from privpipe.attacks.statistics.uncertainty.intervals import Interval
 from privpipe.errors import GuessWarning, InputError

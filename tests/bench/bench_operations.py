@@ -29,13 +29,13 @@ from zarr.storage import FsspecStore, ObjectStore
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.workers.connection import ClusterOptions, connect
-from privpipe.cluster.workers.monitoring.scheduler_side import ShowProgress
+from privpipe.cluster.workers.monitoring.metrics import ShowProgress
 from privpipe.pipeline.serving.watch import Watch
 from privpipe.report.console import PlainConsole
 from privpipe.store.access.generation_log import publish_generation, read_newest
 from privpipe.store.access.location import open_store, write_bytes
 from privpipe.store.releases.incremental_release import IncrementalState, Part
-from privpipe.store.releases.published import open_release
+from privpipe.store.releases.lazy_release import open_release
 from tests.bench.cluster_jobs import JobBench, Spent
 from tests.bench.deployed_cluster import deployed_cluster, s3_server
 from tests.bench.long_runs import measure_scheduler, measure_workers

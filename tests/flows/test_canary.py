@@ -18,7 +18,7 @@ import pytest
 import zarr
 
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
-from privpipe.store.releases.published import open_release
+from privpipe.store.releases.lazy_release import open_release
 from tests.flows.canaries import Canaries, search_bytes, search_tree
 from tests.flows.canary_run import CONTROL
 from tests.flows.digits_runs import own_prefect

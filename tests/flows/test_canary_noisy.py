@@ -21,7 +21,7 @@ from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
 from privpipe.store.keyring.account import Account
 from privpipe.store.keyring.keyformat import decode_key
 from privpipe.store.models.artifacts import open_model
-from privpipe.store.releases.published import open_release
+from privpipe.store.releases.lazy_release import open_release
 from privpipe.store.sources.reading.source import SourceLayout
 from tests.flows.canaries import HEAD, Canaries, search_tree
 

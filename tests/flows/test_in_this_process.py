@@ -14,7 +14,7 @@ from privpipe.records.chunks import ChunkPlan
 from privpipe.records.partitions import Partition
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.store.collections.ingestion.writing import write_collection
-from privpipe.store.releases.published import open_release
+from privpipe.store.releases.lazy_release import open_release
 
 SIZES = (4, 3)
 DAYS = {"monday": 240, "tuesday": 170, "wednesday": 100}

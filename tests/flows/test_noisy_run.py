@@ -28,7 +28,7 @@ from privpipe.store.access.holding.workspace import hold_workspace, remove_works
 from privpipe.store.arrays.headers import read_header
 from privpipe.store.keyring.account import Account
 from privpipe.store.keyring.keys import forget_key, list_keys
-from privpipe.store.releases.published import open_release
+from privpipe.store.releases.lazy_release import open_release
 from tests.standard import make_standard, write_standard
 
 N, FILTER = 600, '[method.filter]\nname = "pca"\nn_filtered = 3\n'

@@ -20,7 +20,7 @@ from privpipe.sanitizers.null_space.algorithm_1 import fit_null_space_cleaner
 from privpipe.sanitizers.null_space.maps.null_space_cleaner import NullSpaceCleaner
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
 from privpipe.store.models.artifacts import open_model
-from privpipe.store.releases.published import open_release
+from privpipe.store.releases.lazy_release import open_release
 from tests.standard import make_standard, write_standard
 
 LINEAR = 'adversaries = ["least_squares", "logistic"]'

@@ -23,7 +23,8 @@ from privpipe.pipeline.stages.check import check_stage
 from privpipe.sanitizers import METHODS
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
 from privpipe.store.releases.export import export_release
-from privpipe.store.releases.published import check_release, open_release
+from privpipe.store.releases.lazy_release import open_release
+from privpipe.store.releases.published import check_release
 from privpipe.store.sources.reading.source import SourceLayout
 from tests.sanitizers.test_contract_rows import ROWS
 from tests.standard import write_standard

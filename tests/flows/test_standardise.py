@@ -17,7 +17,7 @@ from privpipe.pipeline.stages.check import check_stage
 from privpipe.sanitizers.composed.chain import Chain
 from privpipe.sanitizers.composed.standardiser import Standardiser
 from privpipe.store.models.artifacts import open_model
-from privpipe.store.releases.published import open_release
+from privpipe.store.releases.lazy_release import open_release
 from tests.flows.test_pipeline import configure
 from tests.standard import make_standard, write_standard
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from privpipe.store.releases.published import open_release
+from privpipe.store.releases.lazy_release import open_release
 from tests.flows.digits_runs import own_prefect
 from tests.standard import write_standard
 

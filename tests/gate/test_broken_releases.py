@@ -13,7 +13,7 @@ import pytest
 from privpipe.cluster.passes import cleaning_pass
 from privpipe.errors import GateError
 from privpipe.store.arrays.layout import FEATURES
-from privpipe.store.releases.published import open_release
+from privpipe.store.releases.lazy_release import open_release
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 from tests.store.serial_run import run_serially, serial_flows
 

@@ -28,7 +28,7 @@ from privpipe.store.access.holding.workspace import has_workspace, read_state
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.keyring.account import find_account
 from privpipe.store.keyring.account_chain import check_chain
-from privpipe.store.releases.published import open_release
+from privpipe.store.releases.lazy_release import open_release
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 from tests.store.serial_run import run_serially, serial_flows
 

@@ -16,7 +16,7 @@ from privpipe.errors import OptionError, PrivpipeError, StoreError
 from privpipe.flows import increment_flow
 from privpipe.store.collections.growing_collection import purge_collection, read_partitions
 from privpipe.store.collections.grown_collection import open_whole_collection
-from privpipe.store.releases.published import open_release
+from privpipe.store.releases.lazy_release import open_release
 from tests.operations.increments import append, configure, release
 
 RECORDS = [np.random.default_rng(n).normal(size=(45, 3)).round(4) for n in range(3)]

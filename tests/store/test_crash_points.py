@@ -24,7 +24,8 @@ from privpipe.errors import OptionError, StoreError
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.store.access import location, text
 from privpipe.store.access.durability import keep_file
-from privpipe.store.releases.published import check_release, open_release
+from privpipe.store.releases.lazy_release import open_release
+from privpipe.store.releases.published import check_release
 from tests.store.serial_run import (
     make_options,
     read_tree,
@@ -159,8 +160,8 @@ def _tear_tree(path: str, *_: Any) -> None:
 def keeping_little_sums() -> Iterator[None]:
     """The records here are few: what is kept of their sums is a change of the storage too."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("privpipe.cluster.passes.pass_checkpoints.FEWEST_CHECKPOINTED", 1)
-        patch.setattr("privpipe.cluster.passes.pass_checkpoints.CHECKPOINTED_SHARE", 0.3)
+        patch.setattr("privpipe.cluster.pass_checkpoints.FEWEST_CHECKPOINTED", 1)
+        patch.setattr("privpipe.cluster.pass_checkpoints.CHECKPOINTED_SHARE", 0.3)
         yield
 
 

@@ -13,7 +13,7 @@ from privpipe.errors import GateError, InputError, OptionError
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.store.collections.growing_collection import append_partition
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
-from privpipe.store.releases.published import open_release
+from privpipe.store.releases.lazy_release import open_release
 from privpipe.store.sources.reading.source import SourceLayout
 from tests.store.serial_run import run_serially, serial_flows
 

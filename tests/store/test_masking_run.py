@@ -28,7 +28,8 @@ from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
 from privpipe.store.keyring.keys import list_keys
 from privpipe.store.keyring.partition_keys import find_keys
 from privpipe.store.releases.export import export_release
-from privpipe.store.releases.published import check_release, open_release
+from privpipe.store.releases.lazy_release import open_release
+from privpipe.store.releases.published import check_release
 from privpipe.store.sources.reading.source import SourceLayout
 from tests.flows.canaries import Canaries, search_tree
 from tests.store.serial_run import read_tree, run_serially, serial_flows

@@ -20,7 +20,7 @@ from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.store.collections.ingestion.writing import write_collection
 from privpipe.store.models.artifacts import open_model
 from privpipe.store.releases.export import export_release
-from privpipe.store.releases.published import open_release
+from privpipe.store.releases.lazy_release import open_release
 from tests.store.serial_run import run_serially, serial_flows
 
 KINDS = ("aloof", "blue", "brave", "bright", "dark", "deep", "dim")

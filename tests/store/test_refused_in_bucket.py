@@ -24,7 +24,8 @@ from privpipe.store.collections.growing_collection import read_partitions
 from privpipe.store.keyring.account import Account, find_account
 from privpipe.store.releases import release as release_module
 from privpipe.store.releases.incremental_release import part_url
-from privpipe.store.releases.published import check_release, open_release
+from privpipe.store.releases.lazy_release import open_release
+from privpipe.store.releases.published import check_release
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 from tests.operations.increments import append, configure
 from tests.operations.increments import release as release_increment

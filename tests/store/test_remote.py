@@ -25,7 +25,8 @@ from privpipe.store.access.location import (
     read_bytes,
 )
 from privpipe.store.models.artifacts import open_model
-from privpipe.store.releases.published import check_release, open_release
+from privpipe.store.releases.lazy_release import open_release
+from privpipe.store.releases.published import check_release
 from tests.store.serial_run import (
     make_options,
     run_serially,

@@ -24,7 +24,8 @@ from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.store.arrays import blocks
 from privpipe.store.arrays.blocks import Receipt, write_block
 from privpipe.store.arrays.layout import FEATURES, ArrayPlan, chunk_key
-from privpipe.store.releases.published import check_release, open_release
+from privpipe.store.releases.lazy_release import open_release
+from privpipe.store.releases.published import check_release
 from privpipe.store.releases.release import (
     ReleasePlan,
     prepare_release,

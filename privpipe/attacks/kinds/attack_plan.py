@@ -6,8 +6,7 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence
 from privpipe.attacks.adversaries.readers import choose_readers
 from privpipe.attacks.kinds.group_inference import GROUPS, RAW_GROUPS, list_sizes, name_size
-from privpipe.attacks.kinds.verdicts.judgement import is_of_release
-from privpipe.attacks.kinds.verdicts.outcomes import Attack
+from privpipe.attacks.kinds.verdicts.outcomes import Attack, is_of_release
 from privpipe.attacks.kinds.verdicts.reach import count_compared
 
 

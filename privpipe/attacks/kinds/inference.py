@@ -28,8 +28,7 @@ from privpipe.attacks.kinds.trained_adversary import (
     train_adversary,
 )
 from privpipe.attacks.kinds.verdicts.attack_report import AttackReport, summarise_outcomes
-from privpipe.attacks.kinds.verdicts.judgement import is_of_release
-from privpipe.attacks.kinds.verdicts.outcomes import Attack, AttackOutcome
+from privpipe.attacks.kinds.verdicts.outcomes import Attack, AttackOutcome, is_of_release
 from privpipe.attacks.statistics.beyond import compare_class_scores, compare_number_scores
 from privpipe.attacks.statistics.measures import (
     Score,

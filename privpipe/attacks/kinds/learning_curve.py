@@ -18,9 +18,8 @@ from privpipe.attacks.kinds.trained_adversary import (
     decide_wanted,
     train_adversary,
 )
-from privpipe.attacks.kinds.verdicts.judgement import is_of_release
 from privpipe.attacks.kinds.verdicts.learning import LearningCurve, expect_gain
-from privpipe.attacks.kinds.verdicts.outcomes import Attack, AttackOutcome
+from privpipe.attacks.kinds.verdicts.outcomes import Attack, AttackOutcome, is_of_release
 from privpipe.attacks.statistics.beyond import compare_class_scores, compare_number_scores
 from privpipe.attacks.statistics.measures import EXPOSURES, Score
 from privpipe.errors import PrivpipeError

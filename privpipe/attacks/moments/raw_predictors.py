@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.attacks.moments.answers import Answers
+from privpipe.attacks.statistics.answers import Answers
 from privpipe.errors import InputError, RankError
 from privpipe.numerics.finite import find_finite_rows
 from privpipe.numerics.regression.labels import Coding, code_targets

@@ -16,8 +16,8 @@ import yaml
 from distributed import Worker
 
 from privpipe.cluster.workers.certificates import AUTHORITY, PARTS
-from privpipe.cluster.workers.connection import SETTINGS, WORKER_ENVIRONMENT
 from privpipe.cluster.workers.dashboard import close_pages, guard_pages
+from privpipe.cluster.workers.forking import SETTINGS, WORKER_ENVIRONMENT
 from privpipe.errors import ClusterError, PrivpipeError
 
 

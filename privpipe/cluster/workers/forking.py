@@ -14,6 +14,31 @@ from typing import Any
 import dask
 from distributed.utils import get_mp_context
 
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+WORKER_ENVIRONMENT = {
+    **dict.fromkeys(_THREADS, "1"),
+    # The nanny's own value hands memory back after every pass: 2.4 times the processor time.
+    "MALLOC_TRIM_THRESHOLD_": str(2**30),
+    "MALLOC_MMAP_THRESHOLD_": str(2**28),
+    # A file in the folder that a run is started from must not be imported in a library's place.
+    "PYTHONSAFEPATH": "1",
+}
+SETTINGS = {
+    "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
+    "distributed.comm.timeouts.connect": "60s",
+    "distributed.worker.memory.spill-compression": None,
+    # A nanny replaces a killed worker. After 15 s, the default, Dask would give the worker up:
+    # a busy machine needs longer, and with the last one the run would wait for ever.
+    "distributed.deploy.lost-worker-timeout": "1 hour",
+    # Each of these processes looks 50 times a second whether its loop is late: a third of the
+    # driver's processor time.
+    "distributed.admin.tick.interval": "1s",
+    # Of its newest thousand graphs a scheduler keeps what was asked, three times: it grew by 4 KiB
+    # per task, many times what travels. Its own developers read them.
+    "distributed.admin.low-level-log-length": 100,
+}
+"""Of scheduler and workers, local or deployed."""
+
 MODULES = (
     "distributed.nanny",
     "numba",

@@ -10,11 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from privpipe.numerics.minimax.filters import Pullback
-from privpipe.numerics.minimax.lifts import OutputMoments
+from privpipe.numerics.minimax.lifts import WIDTHS, OutputMoments, measure_distance
 from privpipe.protocols import FloatArray
-
-WIDTHS = (0.35, 0.7, 1.4)
-"""Widths of the kernels, as shares of the usual distance of two records."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,12 +63,3 @@ class FourierFeatures:
             return np.asarray((by_sine * cosine - by_cosine * sine) @ frequencies.T)
 
         return np.hstack([cosine, sine]), pull
-
-
-def measure_distance(n_directions: int) -> float:
-    """Usual distance of two whitened records.
-
-    >>> measure_distance(2)
-    2.0
-    """
-    return float(np.sqrt(2.0 * max(n_directions, 1)))

@@ -15,6 +15,9 @@ import numpy as np
 from privpipe.numerics.minimax.filters import Pullback
 from privpipe.protocols import FloatArray
 
+WIDTHS = (0.35, 0.7, 1.4)
+"""Widths of the kernels, as shares of the usual distance of two records."""
+
 LEAST_VARIANCE = 1e-6
 """Of a direction, relative to the largest: others are noise to every reader."""
 
@@ -158,3 +161,12 @@ class StackedFeatures:
 
 def _add(parts: Sequence[FloatArray]) -> FloatArray:
     return np.asarray(np.sum(parts, axis=0))
+
+
+def measure_distance(n_directions: int) -> float:
+    """Usual distance of two whitened records.
+
+    >>> measure_distance(2)
+    2.0
+    """
+    return float(np.sqrt(2.0 * max(n_directions, 1)))

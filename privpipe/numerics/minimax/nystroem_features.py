@@ -13,8 +13,7 @@ import numpy as np
 import scipy.linalg as sl
 
 from privpipe.numerics.minimax.filters import Pullback
-from privpipe.numerics.minimax.fourier_features import WIDTHS, measure_distance
-from privpipe.numerics.minimax.lifts import OutputMoments
+from privpipe.numerics.minimax.lifts import WIDTHS, OutputMoments, measure_distance
 from privpipe.protocols import FloatArray
 
 JITTER = 1e-8

@@ -42,11 +42,10 @@ from privpipe.store.access.holding.workspace import (
 from privpipe.store.access.location import join, local_path, measure_files, shown
 from privpipe.store.arrays.factored_basis import BASIS
 from privpipe.store.arrays.headers import companion_url, exists
-from privpipe.store.arrays.layout import FEATURES, RELEASED
+from privpipe.store.arrays.layout import FEATURES, RECEIPTS, RELEASED
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.collections.grown_collection import open_whole_collection
 from privpipe.store.collections.source_version import read_source_version
-from privpipe.store.releases.release import RECEIPTS
 
 SAMPLE_COLUMNS = 64
 """Columns of eight bytes beside the features of a drawn record: labels, surroundings, number."""

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from privpipe.attacks.kinds.verdicts.judgement import SCORE_WORDS, is_of_release
+from privpipe.attacks.kinds.verdicts.judgement import SCORE_WORDS
+from privpipe.attacks.kinds.verdicts.outcomes import is_of_release
 from privpipe.errors import GateError, GuaranteeError
 from privpipe.numerics.limits import Figure, say_lower, say_upper
 from privpipe.pipeline.runs.approval import read_approval, write_case
@@ -23,13 +24,9 @@ from privpipe.pipeline.runs.run_options import GateSection
 from privpipe.pipeline.stages.gate_forecast import read_previous
 from privpipe.pipeline.stages.report_writing import write_report
 from privpipe.pipeline.stages.weaker_limits import list_weaker_limits
+from privpipe.store.arrays.blocks import digest_receipts
 from privpipe.store.keyring.account_chain import Kind, append_link
-from privpipe.store.releases.release import (
-    ReleasePlan,
-    digest_receipts,
-    drop_refused,
-    read_ledger,
-)
+from privpipe.store.releases.release import ReleasePlan, drop_refused, read_ledger
 
 OPEN = ("passed", "approved", "not gated")
 """States of a gate through which a release may go."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from privpipe.capabilities import MakesRecords, MixesRecords
 from privpipe.cluster.executors.executor import Executor
-from privpipe.cluster.passes.pass_checkpoints import StoredSteps
+from privpipe.cluster.pass_checkpoints import StoredSteps
 from privpipe.cluster.passes.pricing_rounds import ClusterPricing
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.cluster.passes.sketch_pass import sketch_collection

@@ -8,6 +8,7 @@ parallel writes lose data without an error.
 from __future__ import annotations
 
 import errno
+import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,10 @@ from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.sanitizers.utility_summary import UtilitySummary
 from privpipe.store.access.location import join, measure_bytes, open_store, shown
 from privpipe.store.access.store_refusals import explain_refusal
-from privpipe.store.arrays.layout import ArrayPlan, chunk_key
+from privpipe.store.arrays.layout import (
+    ArrayPlan,
+    chunk_key,
+)
 
 
 @dataclass(frozen=True)
@@ -275,3 +279,13 @@ def _write_rows(url: str, name: str, start: int, values: npt.NDArray[Any], versi
         remedy="Check free space and your rights, then run again; the work so far is kept.",
         code=code,
     )
+
+
+def digest_receipts(receipts: Iterable[Receipt]) -> str:
+    """SHA-256 over chunk, rows, array, length and checksum of every stored object."""
+    sha = hashlib.sha256()
+    for receipt in sorted(receipts, key=lambda r: r.chunk):
+        for stored in receipt.objects:
+            line = f"{receipt.chunk} {receipt.rows} {stored.array} {stored.length} {stored.crc32c}"
+            sha.update(f"{line}\n".encode())
+    return sha.hexdigest()

@@ -21,6 +21,9 @@ from zarr.storage import MemoryStore
 
 from privpipe.store.access.location import list_keys, read_bytes
 
+RECEIPTS = "receipts"
+"""Group of the receipts within a release."""
+
 FEATURES = "features"
 RELEASED = "released"
 """Variable of a release that may withhold records: 1 where the record was released, else 0."""

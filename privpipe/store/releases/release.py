@@ -45,10 +45,11 @@ from privpipe.store.access.location import (
     shown,
     write_bytes,
 )
-from privpipe.store.arrays.blocks import Receipt, Stored, measure_object
+from privpipe.store.arrays.blocks import Receipt, Stored, digest_receipts, measure_object
 from privpipe.store.arrays.factored_basis import Basis
 from privpipe.store.arrays.headers import check_output_free, newest_version
 from privpipe.store.arrays.layout import (
+    RECEIPTS,
     ROOT_DOCUMENT,
     ArrayPlan,
     array_documents,
@@ -56,8 +57,6 @@ from privpipe.store.arrays.layout import (
     digest_documents,
     root_document,
 )
-
-RECEIPTS = "receipts"
 
 
 @dataclass(frozen=True)
@@ -339,16 +338,6 @@ def _copy_made(plan: ReleasePlan, progress: Callable[[int], None] | None) -> Non
             f"What stands in {shown(plan.url)} is not what was proved.",
             remedy="Nothing was published. Look who else writes there, then run again.",
         )
-
-
-def digest_receipts(receipts: Iterable[Receipt]) -> str:
-    """SHA-256 over chunk, rows, array, length and checksum of every stored object."""
-    sha = hashlib.sha256()
-    for receipt in sorted(receipts, key=lambda r: r.chunk):
-        for stored in receipt.objects:
-            line = f"{receipt.chunk} {receipt.rows} {stored.array} {stored.length} {stored.crc32c}"
-            sha.update(f"{line}\n".encode())
-    return sha.hexdigest()
 
 
 def _receipt_documents(plan: ReleasePlan, receipts: Iterable[Receipt]) -> dict[str, bytes]:

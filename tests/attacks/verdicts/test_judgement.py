@@ -11,12 +11,8 @@ from scipy import stats
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.kinds.inference import measure_attacks
-from privpipe.attacks.kinds.verdicts.judgement import (
-    Decision,
-    LeftOut,
-    decide_variables,
-)
-from privpipe.attacks.kinds.verdicts.outcomes import Attack, AttackOutcome
+from privpipe.attacks.kinds.verdicts.judgement import LeftOut, decide_variables
+from privpipe.attacks.kinds.verdicts.outcomes import Attack, AttackOutcome, Decision
 from privpipe.attacks.kinds.verdicts.reach import count_compared
 from privpipe.attacks.statistics.measures import (
     Score,

@@ -14,9 +14,8 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence, prepare_evidence
 from privpipe.attacks.kinds.inference import measure_attacks
 from privpipe.attacks.kinds.learning_curve import choose_strongest, measure_curve
-from privpipe.attacks.kinds.verdicts.judgement import Decision
 from privpipe.attacks.kinds.verdicts.learning import LearningCurve, expect_gain, hold_to_curves
-from privpipe.attacks.kinds.verdicts.outcomes import Attack
+from privpipe.attacks.kinds.verdicts.outcomes import Attack, Decision
 
 QUICK = AttackOptions(
     adversaries=("naive_bayes",),

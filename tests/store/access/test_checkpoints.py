@@ -14,9 +14,9 @@ import pytest
 
 from privpipe.attacks.kinds.verdicts.detection import Detection
 from privpipe.attacks.kinds.verdicts.outcomes import Attack, AttackOutcome
-from privpipe.attacks.moments.answers import Answers
 from privpipe.attacks.moments.moment_audit import AuditSums, PairMoments
 from privpipe.attacks.moments.utility import UtilityLosses
+from privpipe.attacks.statistics.answers import Answers
 from privpipe.attacks.statistics.measures import Score
 from privpipe.attacks.statistics.uncertainty.intervals import Interval
 from privpipe.numerics.regression.moments import CoMoments

@@ -32,7 +32,7 @@ from privpipe.store.arrays.layout import root_document
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
 from privpipe.store.models.artifacts import open_model, publish_model, write_model
 from privpipe.store.releases.export import export_release
-from privpipe.store.releases.published import open_release
+from privpipe.store.releases.lazy_release import open_release
 from privpipe.store.sources.reading.source import SourceLayout
 from tests.sanitizers.test_contract import make_chain, make_noisy
 from tests.store.releases.test_export import N, make_release

@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 
 from privpipe.errors import IncompleteReleaseError, StoreError
-from privpipe.store.arrays.blocks import Receipt, check_receipts, write_block
+from privpipe.store.arrays.blocks import Receipt, check_receipts, digest_receipts, write_block
 from privpipe.store.arrays.layout import FEATURES, ArrayPlan, chunk_key
 from privpipe.store.releases.published import check_release
 from privpipe.store.releases.release import (
     ReleasePlan,
     check_foreign,
-    digest_receipts,
     drop_receipts,
     find_damaged,
     prepare_release,

@@ -16,18 +16,20 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Coverage, GroupCounts, LeftOut
 from privpipe.attacks.kinds.verdicts.detection import Detection, hold_to_power, say_power
 from privpipe.attacks.kinds.verdicts.group_control import hold_to_group_control
-from privpipe.attacks.kinds.verdicts.judgement import (
-    DECISION_SCHEMA,
-    Decision,
-    Verdict,
-    decide_variables,
-)
+from privpipe.attacks.kinds.verdicts.judgement import decide_variables
 from privpipe.attacks.kinds.verdicts.learning import (
     LearningCurve,
     hold_to_control,
     hold_to_curves,
 )
-from privpipe.attacks.kinds.verdicts.outcomes import TABLE_SCHEMA, Attack, AttackOutcome
+from privpipe.attacks.kinds.verdicts.outcomes import (
+    DECISION_SCHEMA,
+    TABLE_SCHEMA,
+    Attack,
+    AttackOutcome,
+    Decision,
+    Verdict,
+)
 from privpipe.attacks.kinds.verdicts.telling import Telling, find_telling
 from privpipe.attacks.statistics.measures import Score
 from privpipe.attacks.statistics.roc import GRID

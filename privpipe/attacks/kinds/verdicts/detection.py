@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from privpipe.attacks.adversaries.evidence import GroupCounts
-from privpipe.attacks.kinds.verdicts.judgement import Decision
+from privpipe.attacks.kinds.verdicts.outcomes import Decision
 
 
 @dataclass(frozen=True)

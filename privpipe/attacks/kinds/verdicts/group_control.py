@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.kinds.verdicts.judgement import Decision
-from privpipe.attacks.kinds.verdicts.outcomes import AttackOutcome
+from privpipe.attacks.kinds.verdicts.outcomes import AttackOutcome, Decision
 
 RAW_GROUPS = "raw groups"
 

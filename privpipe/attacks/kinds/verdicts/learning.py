@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.kinds.verdicts.judgement import Decision
-from privpipe.attacks.kinds.verdicts.outcomes import AttackOutcome
+from privpipe.attacks.kinds.verdicts.outcomes import AttackOutcome, Decision
 from privpipe.numerics.limits import say_lower
 
 EXPONENTS = np.linspace(0.25, 1.0, 61)

@@ -9,7 +9,50 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from privpipe.attacks.adversaries.readers import ALONE, TOGETHER
 from privpipe.attacks.statistics.measures import Score
+
+Verdict = Literal["safe", "not protected", "leaks", "unproven", "unknown"]
+"""Of "not protected" nothing is asked: it is said where no attack that fails could show more."""
+OF_RELEASE = ("released", "everything", "bits", "surroundings", "joined", "groups")
+"""Sources that are readings of the release; see `Evidence`. So are those of one variable by itself
+and those that join an earlier release."""
+DECISION_SCHEMA = {
+    "target": ("str", "confidential variable"),
+    "verdict": (
+        "str",
+        "safe, leaks, unproven (the limits reach too far) or unknown",
+    ),
+    "reason": ("str", "the verdict's reason in a sentence"),
+    "source": ("str", "what the deciding adversary read"),
+    "strongest": ("str", "adversary that decides"),
+    "score": ("str", "score by which it decides"),
+    "estimate": ("float64", "its score"),
+    "lower": ("float64", "lower limit of its score"),
+    "upper": ("float64", "upper limit of its score"),
+    "baseline": ("float64", "score of a guess without records"),
+    "advantage": ("float64", "its advantage"),
+    "advantage_lower": ("float64", "smallest advantage within its limits"),
+    "advantage_upper": ("float64", "largest advantage within its limits"),
+    "gain": ("float64", "advantage beyond knowing the wanted answer (all, if none is wanted)"),
+    "gain_lower": ("float64", "smallest gain within its limits; above allowed it leaks"),
+    "gain_upper": ("float64", "largest gain within its limits; within allowed is safe"),
+    "allowed": ("float64", "largest gain allowed of this score"),
+    "control_advantage": ("float64", "best advantage on the raw records; NaN without them"),
+    "noise_advantage": ("float64", "best advantage on noise of equal utility; NaN without it"),
+    "wanted_advantage": ("float64", "advantage of knowing the wanted answer alone, by accuracy"),
+    "n_compared": ("int64", "intervals that hold together (attacks times scores)"),
+    "level": ("float64", "confidence of all verdicts together"),
+    "n_unknown": ("int64", "attacks on the release that failed"),
+    "n_labels": ("int64", "labels that the strongest adversary of a safe variable had, at most"),
+    "gain_slope": ("float64", "gain per doubling of these labels; NaN of what is not safe"),
+    "n_needed": (
+        "float64",
+        "records, or groups where they have some, that would about decide an unproven variable; "
+        "else NaN",
+    ),
+}
+"""Columns of `AttackReport.decisions`: dtype and meaning. One row per variable."""
 
 TABLE_SCHEMA = {
     "target": ("str", "confidential variable that was guessed"),
@@ -125,3 +168,40 @@ def _describe_score(score: Score) -> dict[str, Any]:
         "gain_lower": score.gain_lower,
         "gain_upper": score.gain_upper,
     }
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Verdict on one confidential variable; fields as in `DECISION_SCHEMA`."""
+
+    target: str
+    verdict: Verdict
+    reason: str
+    source: str = ""
+    strongest: str = ""
+    score: str = ""
+    estimate: float = math.nan
+    lower: float = math.nan
+    upper: float = math.nan
+    baseline: float = math.nan
+    advantage: float = math.nan
+    advantage_lower: float = math.nan
+    advantage_upper: float = math.nan
+    gain: float = math.nan
+    gain_lower: float = math.nan
+    gain_upper: float = math.nan
+    allowed: float = math.nan
+    control_advantage: float = math.nan
+    noise_advantage: float = math.nan
+    wanted_advantage: float = math.nan
+    n_compared: int = 0
+    level: float = math.nan
+    n_unknown: int = 0
+    n_labels: int = 0
+    gain_slope: float = math.nan
+    n_needed: float = math.nan
+
+
+def is_of_release(source: str) -> bool:
+    """Whether a source is a reading of the release, and no comparison."""
+    return source in OF_RELEASE or source.startswith((ALONE, TOGETHER))

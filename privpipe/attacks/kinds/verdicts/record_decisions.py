@@ -18,7 +18,7 @@ from typing import Any
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.kinds.recovery import RECOVERED
-from privpipe.attacks.kinds.verdicts.judgement import Decision, Verdict
+from privpipe.attacks.kinds.verdicts.outcomes import Decision, Verdict
 from privpipe.numerics.limits import Figure, say_limits
 
 SINGLE_RECORDS = "single records"

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.readers import ALONE
-from privpipe.attacks.kinds.verdicts.judgement import Decision, is_of_release
-from privpipe.attacks.kinds.verdicts.outcomes import AttackOutcome
+from privpipe.attacks.kinds.verdicts.outcomes import AttackOutcome, Decision, is_of_release
 from privpipe.attacks.kinds.verdicts.reach import count_compared
 
 

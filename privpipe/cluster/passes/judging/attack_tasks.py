@@ -19,12 +19,11 @@ from privpipe.attacks.kinds.learning_curve import choose_strongest, measure_curv
 from privpipe.attacks.kinds.power import choose_planted, list_leaks, measure_power
 from privpipe.attacks.kinds.verdicts.attack_report import AttackReport, summarise_outcomes
 from privpipe.attacks.kinds.verdicts.detection import Detection
-from privpipe.attacks.kinds.verdicts.judgement import is_of_release
 from privpipe.attacks.kinds.verdicts.learning import LearningCurve
-from privpipe.attacks.kinds.verdicts.outcomes import Attack, AttackOutcome
+from privpipe.attacks.kinds.verdicts.outcomes import Attack, AttackOutcome, is_of_release
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import Executor
-from privpipe.cluster.passes.pass_checkpoints import Checkpoints
+from privpipe.cluster.pass_checkpoints import Checkpoints
 from privpipe.cluster.workers.worker_memory import WorkerMemory
 from privpipe.errors import MemoryBudgetError, PrivpipeError
 

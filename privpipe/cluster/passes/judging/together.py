@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
-from privpipe.attacks.moments.answers import Answers
+from privpipe.attacks.statistics.answers import Answers
 from privpipe.cluster.passes.judging.cleaned_shards import CleanedShards
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.protocols import Shard

@@ -1,19 +1,77 @@
-"""Progress as Prometheus gauges: on the scheduler's /metrics, in a file, or at a gateway.
+"""The scheduler hears how far runs are, and shows it as Prometheus gauges.
+
+On the scheduler's /metrics, in a file, or at a gateway. A scheduler that privpipe starts, or that
+is started with `deploy/preload.py`, has the page /privpipe as well; on any other the gauges alone
+appear, once a driver has connected.
 
 Labels are words of `progress` alone, so that the number of series never grows with runs or records.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
+from distributed import SchedulerPlugin
 from prometheus_client import REGISTRY, CollectorRegistry, push_to_gateway, write_to_textfile
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from privpipe.cluster.workers.monitoring.progress import GATES, STAGES, Progress
+
+TOPIC = "privpipe-progress"
+
+MOST_RUNS = 20
+"""Newest runs that are shown."""
+
+OURS = ("clean_chunk", "prove_chunk", "sum_", "merge_", "attack", "load_shards", "ask_")
+
+
+class ShowProgress(SchedulerPlugin):
+    """Keeps the progress of the newest runs."""
+
+    name = "privpipe-progress"
+    idempotent = True
+
+    def __init__(self) -> None:
+        self.runs: OrderedDict[str, Progress] = OrderedDict()
+        self.retried = self.failed = 0
+
+    async def start(self, scheduler: Any) -> None:
+        """Called when it is registered."""
+        self.scheduler = scheduler
+
+    def log_event(self, topic: str, msg: Any) -> None:
+        """Called for each event on the scheduler."""
+        if topic != TOPIC or not isinstance(msg, dict):
+            return
+        now = replace(Progress.decode(msg), retried=self.retried, failed=self.failed)
+        self.runs[now.run] = now
+        self.runs.move_to_end(now.run)
+        while len(self.runs) > MOST_RUNS:
+            self.runs.popitem(last=False)
+        serve_progress(now)
+
+    def transition(
+        self, key: Any, start: Any, finish: Any, *args: Any, stimulus_id: str = "", **kwargs: Any
+    ) -> None:
+        """Called for each change of a task: lost with its worker, or failed for good."""
+        if not str(key).startswith(OURS):
+            return
+        if finish == "erred":
+            self.failed += 1
+        elif start == "processing" and finish in ("released", "waiting") and not kwargs:
+            self.retried += 1
+
+
+def find_runs(scheduler: Any) -> list[Progress]:
+    """Runs that a scheduler has heard of, the newest first."""
+    plugin = scheduler.plugins.get(ShowProgress.name)
+    return [] if plugin is None else list(reversed(plugin.runs.values()))
+
 
 GAUGES = {
     "privpipe_done": "How much of the work under way is done, in its unit.",

@@ -294,3 +294,9 @@ def maximise_smoothed_dual(
             break
         point = new
     return SmoothedDual(point.logits, point.lam, point.weights, converged, n_steps, n_products)
+
+
+def logits_of(potentials: FloatArray, prior: FloatArray) -> FloatArray:
+    """Logits whose normalised potentials are the given ones."""
+    full = potentials + np.log(prior)
+    return np.asarray(full[:, :-1] - full[:, -1:])

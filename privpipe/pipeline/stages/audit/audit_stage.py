@@ -32,11 +32,12 @@ from privpipe.pipeline.stages.report_writing import describe_run
 from privpipe.protocols import Shards
 from privpipe.records.holdout import Part, PartCount, Split
 from privpipe.sanitizers.utility_summary import UtilitySummary
+from privpipe.store.arrays.blocks import digest_receipts
 from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.account import find_account
 from privpipe.store.keyring.attempt_register import note_attempt
 from privpipe.store.models.artifacts import open_model
-from privpipe.store.releases.release import ReleasePlan, digest_receipts, read_ledger
+from privpipe.store.releases.release import ReleasePlan, read_ledger
 
 WIDEST_GAP = 1 / 40
 """Of the budget's root, between what the audit finds and what the receipts say."""

@@ -6,18 +6,16 @@ prediction changes most per unit of utility.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Literal
 
-import numpy as np
 import numpy.typing as npt
 
 from privpipe.described import described, facts_of_map
-from privpipe.errors import InputError, OptionError, PrivacyWarning
+from privpipe.errors import OptionError
 from privpipe.numerics.null_space.pencil import order_by_gain, tilt_lift
 from privpipe.protocols import FloatArray
-from privpipe.sanitizers.arrays import as_finite, as_predictor
+from privpipe.sanitizers.arrays import as_finite, as_predictor, check_confidential
 from privpipe.sanitizers.null_space.maps.linear_cleaner import (
     BudgetScope,
     OnUnrepresentable,
@@ -151,31 +149,3 @@ class TargetedCleaner(TargetRelease):
             gain=gain,
             variant=variant,
         )
-
-
-def check_confidential(values: npt.ArrayLike, predictor: FloatArray) -> FloatArray:
-    """A confidential predictor that fits the desired one; warns where it is a function of it."""
-    confidential = as_predictor(values, "confidential predictor")
-    if len(confidential) != len(predictor):
-        raise InputError(
-            f"The confidential predictor has {len(confidential)} rows, the desired one "
-            f"{len(predictor)}.",
-            remedy="Give both for the same features.",
-            code="predictor",
-        )
-    if not confidential.any():
-        raise InputError(
-            "The confidential predictor is zero: there is nothing to protect from.",
-            remedy="Give a predictor that uses at least one feature, or use algorithm 1.",
-            code="predictor",
-        )
-    fitted = np.linalg.lstsq(predictor, confidential, rcond=None)[0]
-    rest = np.linalg.norm(confidential - predictor @ fitted)
-    if rest <= 1e-9 * np.linalg.norm(confidential):
-        warnings.warn(
-            "The confidential predictor is a function of the desired one: whoever gets the wanted "
-            "prediction gets the confidential one, and no privacy is possible.",
-            PrivacyWarning,
-            stacklevel=3,
-        )
-    return confidential

@@ -22,14 +22,13 @@ from privpipe.numerics.null_space.knapsack import solve_augmented_knapsack
 from privpipe.numerics.null_space.pencil import diagonalise_printed
 from privpipe.numerics.null_space.rounding_bounds.rounding_margin import UNIT
 from privpipe.protocols import FloatArray, Guarantee
-from privpipe.sanitizers.arrays import as_finite, as_predictor
+from privpipe.sanitizers.arrays import as_finite, as_predictor, check_confidential
 from privpipe.sanitizers.null_space.maps.linear_cleaner import (
     BudgetScope,
     LinearCleaner,
     OnUnrepresentable,
     scale_budget,
 )
-from privpipe.sanitizers.null_space.maps.targeted_cleaner import check_confidential
 
 
 @described(facts_of_map)

@@ -22,8 +22,7 @@ from privpipe.store.arrays.destination import hold_destination
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.ingestion.category_tables import Coder
-from privpipe.store.collections.ingestion.joining import fit_survey
-from privpipe.store.collections.ingestion.survey import Survey, survey_source
+from privpipe.store.collections.ingestion.survey import Survey, fit_survey, survey_source
 from privpipe.store.collections.ingestion.writing import Chunk, write_held
 from privpipe.store.collections.trust.sealing import collection_arrays
 from privpipe.store.sources.opening import open_source

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privpipe.cluster.passes.pass_checkpoints import Checkpoints, StoredSteps
+from privpipe.cluster.pass_checkpoints import Checkpoints, StoredSteps
 from privpipe.protocols import FloatArray, IntArray
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping

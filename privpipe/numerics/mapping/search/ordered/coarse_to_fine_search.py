@@ -13,6 +13,7 @@ import numpy as np
 
 from privpipe.numerics.mapping.dual.smoothed_dual import (
     column_minima,
+    logits_of,
     potentials_of,
     spend_budget,
 )
@@ -27,18 +28,17 @@ from privpipe.numerics.mapping.problem.programme import (
 )
 from privpipe.numerics.mapping.search.ordered.coarsening import CoarseLine, coarsen_line
 from privpipe.numerics.mapping.search.ordered.mass_exchange import exchange_masses, measure_noise
-from privpipe.numerics.mapping.search.pairs.column_generation import Explorer, LineExplorer
+from privpipe.numerics.mapping.search.pairs.column_generation import (
+    AnnealState,
+    Explorer,
+    LineExplorer,
+)
 from privpipe.numerics.mapping.search.pairs.interior_point_search import polish
 from privpipe.numerics.mapping.search.pairs.recalled_steps import (
     KnownExplorer,
     find_smoothed_dual,
 )
-from privpipe.numerics.mapping.search.pairs.smoothed_dual_search import (
-    AnnealState,
-    anneal,
-    logits_of,
-    start_logits,
-)
+from privpipe.numerics.mapping.search.pairs.smoothed_dual_search import anneal, start_logits
 
 _COARSEST = 256
 _REFINEMENT = 4

@@ -22,8 +22,11 @@ from privpipe.numerics.mapping.pricing.pair_pricing import (
     measure_bound,
     sum_prices,
 )
-from privpipe.numerics.mapping.problem.mutual_information import LOWEST, normalise_potentials
-from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem
+from privpipe.numerics.mapping.problem.mutual_information import (
+    LOWEST,
+    normalise_potentials,
+)
+from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs
 from privpipe.protocols import FloatArray, IntArray
 
 _MOST_NAMED = 24
@@ -189,3 +192,13 @@ def _candidates(problem: MappingProblem, prices: Prices, near: float) -> tuple[I
         np.concatenate([prices.best[columns, places], rows]),
         np.concatenate([columns, prices.partner[ok]]),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class AnnealState:
+    """Where a search stands: pairs, dual point and temperature."""
+
+    pairs: Pairs
+    logits: FloatArray
+    multiplier: float
+    temperature: float

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from privpipe.numerics.mapping.dual.interior_point import InteriorPoint
-from privpipe.numerics.mapping.dual.smoothed_dual import potentials_of
+from privpipe.numerics.mapping.dual.smoothed_dual import logits_of, potentials_of
 from privpipe.numerics.mapping.problem.incumbent import SearchProgress
 from privpipe.numerics.mapping.problem.programme import Duals, Pairs, make_feasible
-from privpipe.numerics.mapping.search.pairs.column_generation import Explorer
+from privpipe.numerics.mapping.search.pairs.column_generation import AnnealState, Explorer
 from privpipe.numerics.mapping.search.pairs.recalled_steps import find_interior_point
-from privpipe.numerics.mapping.search.pairs.smoothed_dual_search import AnnealState, logits_of
 from privpipe.protocols import FloatArray
 
 _NEAR = 0.02  # nats of slack of a pair worth adding

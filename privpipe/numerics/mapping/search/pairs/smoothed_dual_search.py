@@ -8,13 +8,13 @@ with the bound on the set; otherwise the set is what is wrong, and grows first.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from privpipe.numerics.mapping.dual.smoothed_dual import (
     SmoothedDual,
     column_minima,
+    logits_of,
     potentials_of,
     softmin_masses,
     spend_budget,
@@ -22,7 +22,7 @@ from privpipe.numerics.mapping.dual.smoothed_dual import (
 from privpipe.numerics.mapping.problem.incumbent import SearchProgress
 from privpipe.numerics.mapping.problem.mutual_information import released_masses
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs, make_feasible
-from privpipe.numerics.mapping.search.pairs.column_generation import Explorer, Found
+from privpipe.numerics.mapping.search.pairs.column_generation import AnnealState, Explorer, Found
 from privpipe.numerics.mapping.search.pairs.recalled_steps import find_smoothed_dual
 from privpipe.protocols import FloatArray, IntArray
 
@@ -51,16 +51,6 @@ _WHOLE, _CONSISTENT, _BEHIND, _LOST = 0.3, 1.0, 2.0, 20.0
 _NEWCOMERS, _SPREAD, _WARMEST = 0.02, 4.0, 0.05
 
 
-@dataclass(frozen=True, eq=False)
-class AnnealState:
-    """Where a search stands: pairs, dual point and temperature."""
-
-    pairs: Pairs
-    logits: FloatArray
-    multiplier: float
-    temperature: float
-
-
 def start_logits(problem: MappingProblem) -> FloatArray:
     """Logits of each symbol's own posterior, drawn towards the prior.
 
@@ -69,12 +59,6 @@ def start_logits(problem: MappingProblem) -> FloatArray:
     logits : (n_symbols, n_private - 1)
     """
     return np.asarray(np.log(_reference(problem)[:, :-1] / _reference(problem)[:, -1:]))
-
-
-def logits_of(potentials: FloatArray, prior: FloatArray) -> FloatArray:
-    """Logits whose normalised potentials are the given ones."""
-    full = potentials + np.log(prior)
-    return np.asarray(full[:, :-1] - full[:, -1:])
 
 
 def _reference(problem: MappingProblem) -> FloatArray:
