@@ -381,9 +381,6 @@ class Method(Generic[O_contra]):
     prices
         Whether `fit` takes a pricing oracle, `price`, that may spread its searches over a
         cluster; the options' `pricing` says where.
-    resumes
-        Whether `fit` takes a place, `known`, where it leaves the steps that it took: `read` gives
-        the answer to a question that its `write` took, a tuple of arrays and numbers.
     needs_labels
         Roles of which a record must have every value that is named to be learned from, for each
         part of the fit that leaves records out by itself; none where all records are learned from.
@@ -426,7 +423,6 @@ class Method(Generic[O_contra]):
     columns: Callable[[O_contra], Mapping[Role, tuple[str, ...]]] = lambda _: {}
     check: Callable[[O_contra, ShardSchema], None] = lambda _, __: None
     prices: bool = False
-    resumes: bool = False
     factored: Callable[[Any, npt.DTypeLike], RecordMap] | None = None
     may_factor: Callable[[O_contra], bool] = lambda _: True
     needs_labels: Callable[[O_contra], tuple[frozenset[Role], ...]] = lambda _: ()

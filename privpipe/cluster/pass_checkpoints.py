@@ -23,9 +23,6 @@ CHECKPOINTED_SHARE = 1 / 16
 FEWEST_CHECKPOINTED = 1000
 """Records; a statistic of fewer is not stored: it may say too much of one, and costs little."""
 
-LARGEST_STEP = 2**26
-"""Bytes of an answer of a step; of alphabets of millions of symbols alone are they larger."""
-
 S = TypeVar("S", bound=Statistics)
 
 
@@ -106,31 +103,6 @@ class KnownAnswers:
         answer = ask(question)
         checkpoints.write("answer", answer, most_bytes=self._most_bytes)
         return answer
-
-
-class StoredSteps:
-    """Steps of a fit, by their questions; none, if there is no place for them.
-
-    Parameters
-    ----------
-    checkpoints
-        About the fit; None to leave nothing.
-    n_records
-        Training records; what says too much of few records is not left.
-    """
-
-    def __init__(self, checkpoints: Checkpoints | None, n_records: int) -> None:
-        self._checkpoints = checkpoints if n_records >= FEWEST_CHECKPOINTED else None
-
-    def read(self, question: tuple[Any, ...]) -> Any:
-        """The answer left to a question; None where none was, or it is damaged."""
-        about = self._checkpoints and self._checkpoints.about(question)
-        return about and about.read("step")
-
-    def write(self, question: tuple[Any, ...], answer: tuple[Any, ...]) -> None:
-        """Leave an answer, unless it is too large."""
-        if about := self._checkpoints and self._checkpoints.about(question):
-            about.write("step", answer, most_bytes=LARGEST_STEP)
 
 
 def remember_whole(

@@ -1,7 +1,6 @@
-"""Privacy mappings: pricing by sets of attributes, bounds about the law, limits on the worst case.
+"""Privacy mappings: bounds about the law, limits on the worst case.
 
-``python -m tests.bench mapping``. Times are processor seconds. Pricing over all pairs is measured
-on 2,000 columns and scaled.
+``python -m tests.bench mapping``. Times are processor seconds.
 """
 
 from __future__ import annotations
@@ -13,15 +12,6 @@ from typing import Any
 import numpy as np
 
 from privpipe import PrivacyMappingOptions, fit_privacy_mapping
-from privpipe.numerics.mapping.pricing.mask_pricing import MaskPricing
-from privpipe.numerics.mapping.pricing.pair_pricing import (
-    PricingQuestion,
-    column_groups,
-    price_block,
-)
-from privpipe.numerics.mapping.problem.mutual_information import normalise_potentials
-from privpipe.numerics.mapping.problem.programme import Duals
-from privpipe.sanitizers.mapping.alphabet import prepare_alphabet
 from privpipe.sanitizers.mapping.solving.constrained import solve_constrained_mapping
 from tests.laws_of_records import make_grid, make_laws
 
@@ -32,26 +22,6 @@ def _seconds(action: Callable[[], object]) -> float:
     begun = time.process_time()
     action()
     return time.process_time() - begun
-
-
-def price_by_masks(n: int) -> Row:
-    """A round of pricing with partners on n profiles of six attributes."""
-    rng = np.random.default_rng(1)
-    sizes = (64, 8, 16, 7, 15, 24)
-    codes = np.unique(np.column_stack([rng.integers(0, k, n) for k in sizes]), axis=0)
-    joint = rng.dirichlet([0.3, 0.3], len(codes)).T * rng.random(len(codes))
-    problem = prepare_alphabet(joint / joint.sum(), codes, "hamming", 0.5).problem
-    posterior = rng.dirichlet([0.5, 0.5], len(codes))
-    potentials = normalise_potentials(np.log(posterior / problem.prior), problem.prior)
-    question = PricingQuestion(Duals(potentials, 0.3), top=4, partners=True)
-    price, groups, width = MaskPricing(), column_groups(problem), min(2000, len(codes))
-    price(problem, question)  # compiles, and groups once
-    price_block(problem, question, 0, 10, groups)
-    ours = _seconds(lambda: price(problem, question))
-    theirs = _seconds(lambda: price_block(problem, question, 0, width, groups))
-    theirs *= len(codes) / width
-    name = f"a round of pricing, {len(codes):,} profiles"
-    return name, ours, "s", "search over all pairs", theirs, theirs / ours
 
 
 def bound_the_law(name: str, n: int, **changes: Any) -> Row:
@@ -96,9 +66,7 @@ def limit_odds(sizes: tuple[int, ...]) -> Row:
 
 def run(small: bool = False) -> list[Row]:
     """All rows."""
-    sizes = (2_000,) if small else (32_000, 131_000)
     return [
-        *(price_by_masks(n) for n in sizes),
         bound_the_law("random", 5_000 if small else 200_000),
         bound_the_law("issue: 288 profiles", 5_000 if small else 200_000),
         bound_the_law("issue: 288 profiles", 5_000 if small else 200_000, robust="ball"),

@@ -15,16 +15,14 @@ from statistics import median
 from typing import Any
 
 from privpipe.cluster.executors.executor import LocalExecutor
-from privpipe.cluster.pass_checkpoints import Checkpoints, StoredSteps
+from privpipe.cluster.pass_checkpoints import Checkpoints
 from privpipe.cluster.passes.reduce import ShardedCollection
-from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions, fit_minimax_filter
 from privpipe.sanitizers.minimax.neural_minimax import (
     MinimaxNeuralOptions,
     fit_minimax_neural_filter,
 )
 from privpipe.store.collections.collection import open_collection
-from tests.sanitizers.mapping.solving.test_solve_goes_on import make_line, make_profiles
 from tests.standard import write_standard
 
 Row = tuple[str, float, str, str, float, float]
@@ -32,8 +30,8 @@ Fit = Callable[[Path, float], Any]
 """Fits with a place for checkpoints, and dies after so many processor seconds."""
 
 
-KILLED_AT = {"mapping": 0.5, "minimax": 0.6}
-"""Share of a whole fit, by a word of its name."""
+KILLED_AT = 0.6
+"""Share of a whole fit."""
 
 
 class Killed(BaseException):
@@ -51,18 +49,6 @@ def dies_after(seconds: float) -> Callable[[], None]:
     return look
 
 
-class DyingSteps(StoredSteps):
-    """Steps of a search that dies in time."""
-
-    def __init__(self, folder: Path, seconds: float) -> None:
-        super().__init__(Checkpoints(str(folder / "kept")).about("fit"), 10_000)
-        self.look = dies_after(seconds)
-
-    def write(self, question: tuple[Any, ...], answer: tuple[Any, ...]) -> None:
-        super().write(question, answer)
-        self.look()
-
-
 class DyingExecutor(LocalExecutor):
     """Rounds of a fit that dies in time."""
 
@@ -73,21 +59,11 @@ class DyingExecutor(LocalExecutor):
 
 def fits(small: bool, folder: Path) -> dict[str, Fit]:
     """Every kind of iterative fit."""
-    problems = {
-        "mapping, unordered": make_profiles(150 if small else 2500, 1e-3),
-        "mapping, ordered": make_line(300 if small else 60_000),
-    }
     url = str(folder / "records.zarr")
     n = 1_200 if small else 60_000
     write_standard(url, n, chunk_rows=n // 12, dtype="float32")
     records = open_collection(url, desired=["late"], confidential=["party"])
     rounds = 2 if small else 8
-
-    def solve(name: str) -> Fit:
-        joint, codes, options = problems[name]
-        return lambda place, seconds: solve_privacy_mapping(
-            joint, codes, known=DyingSteps(place, seconds), **options
-        )
 
     def learn(fit: Callable[..., Any], options: Any) -> Fit:
         def run(place: Path, seconds: float) -> Any:
@@ -98,7 +74,7 @@ def fits(small: bool, folder: Path) -> dict[str, Fit]:
         return run
 
     neural = MinimaxNeuralOptions(n_hidden=(3,), max_iterations=rounds)
-    return {name: solve(name) for name in problems} | {
+    return {
         "linear minimax": learn(fit_minimax_filter, MinimaxOptions(max_iterations=rounds)),
         "neural minimax": learn(fit_minimax_neural_filter, neural),
     }
@@ -120,15 +96,14 @@ def run(small: bool) -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="bench-resume-") as folder:
         for number, (name, fit) in enumerate(fits(small, Path(folder)).items()):
             measure(fit, Path(folder) / f"warm-{number}")  # compiles
-            at = next(share for word, share in KILLED_AT.items() if word in name)
             whole, rest = [], []
             for turn in range(1 if small else 3):
                 place = Path(folder) / f"{number}-{turn}"
                 whole.append(measure(fit, place / "whole"))
-                measure(fit, place / "killed", at * whole[-1])
+                measure(fit, place / "killed", KILLED_AT * whole[-1])
                 rest.append(measure(fit, place / "killed"))
             one, other = median(rest), median(whole)
-            what = f"{name}, killed at {at:g} and resumed"
+            what = f"{name}, killed at {KILLED_AT:g} and resumed"
             rows.append((what, one, "s of CPU", "whole", other, one / other))
     return rows
 

@@ -21,7 +21,7 @@ import pytest
 
 from privpipe.attacks.kinds.neighbours import distinguish_neighbours
 from privpipe.cluster.executors.executor import LocalExecutor
-from privpipe.cluster.pass_checkpoints import Checkpoints, StoredSteps
+from privpipe.cluster.pass_checkpoints import Checkpoints
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.fitted_schema import NamedCodes
 from privpipe.numerics.random.streams import KeyedStream
@@ -238,12 +238,9 @@ def fit(
     shards = ShardedCollection(
         open_for(name, url), executor or LocalExecutor(), checkpoints=checkpoints
     )
-    extra = dict(row.files)
-    if method.resumes:
-        extra["known"] = StoredSteps(checkpoints and checkpoints.about("fit"), N_RECORDS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return method.fit(shards, options, **extra)
+        return method.fit(shards, options, **row.files)
 
 
 Fits = Callable[[str], RecordMap]

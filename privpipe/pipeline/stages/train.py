@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from privpipe.capabilities import MakesRecords, MixesRecords
 from privpipe.cluster.executors.executor import Executor
-from privpipe.cluster.pass_checkpoints import StoredSteps
 from privpipe.cluster.passes.pricing_rounds import ClusterPricing
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.cluster.passes.sketch_pass import sketch_collection
@@ -51,11 +50,6 @@ def train_stage(run: Run, executor: Executor) -> Trained:
     extra: dict[str, Any] = dict(read_files(run))
     if run.method.prices:
         extra["price"] = ClusterPricing(executor, place=run.options.method.pricing)
-    if run.method.resumes:
-        about = run.checkpoints and run.checkpoints.about(
-            "fit", shards.collection, run.options.method
-        )
-        extra["known"] = StoredSteps(about, shards.n_records)
     standardises = run.options.collection.standardise
     fit = partial(fit_standardised, run.method) if standardises else run.method.fit
     fitted = _lay_out(run, fit(shards, run.options.method, **extra))

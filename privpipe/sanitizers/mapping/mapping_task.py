@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from privpipe.numerics.mapping.pricing.pair_pricing import PriceOracle
-from privpipe.numerics.mapping.problem.known_steps import KnownSteps
 from privpipe.protocols import FloatArray, IntArray, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted
 from privpipe.sanitizers.mapping.assurance import assure_mapping
@@ -86,7 +85,6 @@ class MappingTask:
         self,
         options: PrivacyMappingOptions,
         price: PriceOracle | None = None,
-        known: KnownSteps | None = None,
         start: SparseMapping | None = None,
     ) -> SparseMapping:
         """The mapping of the options, by the programme that they ask for."""
@@ -96,7 +94,6 @@ class MappingTask:
             "gap": options.gap,
             "max_seconds": seconds,
             "unseen": options.unseen,
-            "known": known,
         }
         problem = (self.joint, self.codes, options.distortion)
         if self.radius > 0:

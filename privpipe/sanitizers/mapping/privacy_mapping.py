@@ -8,7 +8,6 @@ from functools import reduce
 
 from privpipe.capabilities import Preview
 from privpipe.numerics.mapping.pricing.pair_pricing import PriceOracle
-from privpipe.numerics.mapping.problem.known_steps import KnownSteps
 from privpipe.protocols import Method, Role, Shards
 from privpipe.sanitizers.arrays import say_incomplete
 from privpipe.sanitizers.mapping.assurance import check_wanted, forecast_needed
@@ -33,7 +32,6 @@ def fit_privacy_mapping(
     shards: Shards,
     options: PrivacyMappingOptions,
     price: PriceOracle | None = None,
-    known: KnownSteps | None = None,
 ) -> SparseMapping:
     """Count profiles over the shards and solve for the mapping.
 
@@ -44,8 +42,6 @@ def fit_privacy_mapping(
     options
     price
         Pricing oracle; in memory when not given.
-    known
-        Steps that an interrupted fit of these shards and options has taken.
 
     Returns
     -------
@@ -80,7 +76,7 @@ def fit_privacy_mapping(
     say_incomplete(
         task.counts.n_left_out, task.counts.n_records + task.counts.n_left_out, "private"
     )
-    assured = task.assure(task.solve(options, price, known), options)
+    assured = task.assure(task.solve(options, price), options)
     check_wanted(
         assured,
         task.joint,
@@ -147,5 +143,4 @@ METHOD = Method(
     prices=True,
     forecast=_forecast,
     suggest=suggest_mapping,
-    resumes=True,
 )

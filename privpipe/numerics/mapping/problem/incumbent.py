@@ -5,11 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from privpipe.numerics.mapping.problem.known_steps import KnownSteps
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Plan, measure_plan
 
 _LOST = 1e-12
@@ -53,15 +51,12 @@ class SearchProgress:
     on_round
         Called after each round with this object; a solve that may be interrupted stores its
         plan and duals there and is started again from them.
-    known
-        Steps taken before; None to remember none.
     """
 
     problem: MappingProblem
     gap: float
     max_seconds: float = np.inf
     on_round: Callable[[SearchProgress], None] | None = None
-    known: KnownSteps | None = None
     plan: Plan = field(init=False)
     duals: Duals = field(init=False)
     bound: float = field(init=False, default=0.0)
@@ -95,21 +90,6 @@ class SearchProgress:
         self.rounds.append(entry)
         if self.on_round is not None:
             self.on_round(self)
-
-    def recall(
-        self, question: tuple[Any, ...], take: Callable[[], tuple[Any, ...]]
-    ) -> tuple[Any, ...]:
-        """What a step answered before, or answers now; see `KnownSteps`.
-
-        A step that ran out of time is not remembered: with more time it would answer otherwise.
-        """
-        known: tuple[Any, ...] | None = self.known.read(question) if self.known else None
-        if known is not None:
-            return known
-        answer = take()
-        if self.known is not None and not self.is_late():
-            self.known.write(question, answer)
-        return answer
 
     def _is_feasible(self, plan: Plan) -> bool:
         problem = self.problem

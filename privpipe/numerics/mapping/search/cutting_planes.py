@@ -26,7 +26,6 @@ from scipy.optimize import linprog
 from privpipe.errors import ConvergenceError
 from privpipe.numerics.mapping.pricing.pair_pricing import PriceOracle, PricingQuestion, sum_prices
 from privpipe.numerics.mapping.problem.extremes import measure_mean_distances
-from privpipe.numerics.mapping.problem.known_steps import KnownSteps
 from privpipe.numerics.mapping.problem.mutual_information import LOWEST, normalise_potentials
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs
 from privpipe.protocols import FloatArray
@@ -89,7 +88,6 @@ def search_constrained(
     gap: float,
     price: PriceOracle,
     max_seconds: float,
-    known: KnownSteps | None = None,
 ) -> ConstrainedPlan:
     """Cutting planes and columns until the bound over all pairs is near.
 
@@ -102,8 +100,6 @@ def search_constrained(
         Prices all columns for given potentials.
     max_seconds
         After which no new round begins; the programme under way is given up.
-    known
-        Programmes that an interrupted search of the same problem, limits and gap has solved.
     """
     began, best = time.monotonic(), -np.inf
     pairs = _first_pairs(problem)
@@ -112,7 +108,7 @@ def search_constrained(
     weights, excess, kept = None, 0.0, pairs
     for number in range(_ROUNDS):
         programme = _Programme(problem, limits, pairs, tangents)
-        solved = _recall(programme, known, max_seconds - (time.monotonic() - began))
+        solved = programme.solve(max_seconds - (time.monotonic() - began))
         if solved is None:
             stopped = "time limit"
             break
@@ -142,26 +138,6 @@ def search_constrained(
             code="no-time",
         )
     return ConstrainedPlan(kept, weights, duals, max(best, 0.0), excess, stopped)
-
-
-def _recall(
-    programme: _Programme, known: KnownSteps | None, seconds: float
-) -> tuple[FloatArray, FloatArray, float, dict[str, Any]] | None:
-    """The programme's solution, or what it was before; one that ran out of time is not written."""
-    pairs, limits = programme.pairs, (programme.limits.odds, programme.limits.leakage)
-    asked = ("programme", pairs.pointers, pairs.symbols, np.stack(programme.tangents), *limits)
-    found = None if known is None else known.read(asked)
-    if found is not None:
-        weights, masses, excess, potentials, multiplier, *parts = found
-        dual = dict(zip(("odds", "leakage"), parts, strict=True))
-        dual = {name: part for name, part in dual.items() if part.size}
-        return weights, masses, excess, {"potentials": potentials, "multiplier": multiplier} | dual
-    solved = programme.solve(seconds)
-    if known is not None and solved is not None:
-        *numbers, dual = solved
-        parts = [dual.get(name, np.empty(0)) for name in ("odds", "leakage")]
-        known.write(asked, (*numbers, dual["potentials"], dual["multiplier"], *parts))
-    return solved
 
 
 def _first_pairs(problem: MappingProblem) -> Pairs:

@@ -8,7 +8,6 @@ from contextlib import suppress
 import numpy as np
 
 from privpipe.numerics.mapping.pricing.line_pricing import bin_posteriors, is_line
-from privpipe.numerics.mapping.pricing.mask_pricing import MaskPricing, suits_masks
 from privpipe.numerics.mapping.pricing.pair_pricing import (
     PriceOracle,
     PricingQuestion,
@@ -16,18 +15,14 @@ from privpipe.numerics.mapping.pricing.pair_pricing import (
 )
 from privpipe.numerics.mapping.pricing.patience import OutOfTime, TimedPricing
 from privpipe.numerics.mapping.problem.incumbent import SearchProgress
-from privpipe.numerics.mapping.problem.known_steps import KnownSteps
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Plan, thin_plan
 from privpipe.numerics.mapping.search.ordered.coarse_to_fine_search import search_line
 from privpipe.numerics.mapping.search.pairs.column_generation import OracleExplorer, most_named
 from privpipe.numerics.mapping.search.pairs.interior_point_search import MOST_DENSE, polish
-from privpipe.numerics.mapping.search.pairs.recalled_steps import KnownExplorer
 from privpipe.numerics.mapping.search.pairs.smoothed_dual_search import anneal, start_state
 
 _START_TEMPERATURE = 0.05
 _POLISH_FROM = 2e-3
-_MANY_PAIRS = 2**31
-"""From where envelopes outweigh a search over all pairs, whatever the attributes."""
 _BREAKDOWNS = (np.linalg.LinAlgError, ArithmeticError)
 
 
@@ -39,7 +34,6 @@ def search_mapping(
     start: tuple[Plan, Duals] | None = None,
     max_seconds: float = np.inf,
     on_round: Callable[[SearchProgress], None] | None = None,
-    known: KnownSteps | None = None,
 ) -> tuple[SearchProgress, str]:
     """Search until the certified gap is reached.
 
@@ -58,9 +52,6 @@ def search_mapping(
         Time after which nothing new begins, rounds over all pairs included; see `patience`.
     on_round
         Called after each round.
-    known
-        Steps that an interrupted search of the same problem and gap has taken, and where this one
-        leaves its own; the mapping is the same, bit for bit, whether there are any or not.
 
     Returns
     -------
@@ -69,7 +60,7 @@ def search_mapping(
     reason
         "gap reached", "time limit" or "no further progress".
     """
-    progress = SearchProgress(problem, gap, max_seconds, on_round, known)
+    progress = SearchProgress(problem, gap, max_seconds, on_round)
     try:
         _search(progress, price, start)
     except OutOfTime:
@@ -90,7 +81,7 @@ def _search(
     start: tuple[Plan, Duals] | None,
 ) -> None:
     """From the start, if there is one, and anew where that did not lead to the gap."""
-    timed = TimedPricing(progress, _choose_pricing(progress.problem, price))
+    timed = TimedPricing(progress, price)
     if start is not None and not progress.stop:
         plan, duals = start
         _offer_start(progress, plan, duals, timed)
@@ -98,12 +89,6 @@ def _search(
             _take_route(progress, price, timed, duals)
     if not progress.stop:  # a start may mislead
         _take_route(progress, price, timed, None)
-
-
-def _choose_pricing(problem: MappingProblem, price: PriceOracle | None) -> PriceOracle | None:
-    """Of many pairs the oracle of near linear time, whoever else could price: the same bits."""
-    many = problem.n_symbols * problem.n_columns >= _MANY_PAIRS
-    return MaskPricing() if many and suits_masks(problem) else price
 
 
 def _take_route(
@@ -141,7 +126,7 @@ def _certify_by_oracle(progress: SearchProgress, price: PriceOracle) -> None:
 def _search_any(progress: SearchProgress, price: PriceOracle, start: Duals | None) -> None:
     """Anneal on pairs found by pricing, then an interior point where its matrix is small."""
     problem = progress.problem
-    explore = KnownExplorer(OracleExplorer(price, most_named(problem)), progress)
+    explore = OracleExplorer(price, most_named(problem))
     state = start_state(problem, explore, _START_TEMPERATURE, start, progress.is_late)
     small = problem.n_symbols * (problem.n_private - 1) <= MOST_DENSE
     target = max(progress.gap, _POLISH_FROM) if small else progress.gap

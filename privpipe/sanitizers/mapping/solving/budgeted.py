@@ -27,10 +27,8 @@ from privpipe.errors import ConvergenceError, OptionError
 from privpipe.numerics.mapping.certificate import certify_mapping
 from privpipe.numerics.mapping.pricing.pair_pricing import PriceOracle
 from privpipe.numerics.mapping.problem.distortion import DistanceKind
-from privpipe.numerics.mapping.problem.known_steps import KnownSteps
 from privpipe.numerics.mapping.problem.mutual_information import measure_information
 from privpipe.protocols import FloatArray, IntArray
-from privpipe.sanitizers.mapping.solving.named_steps import NamedSteps
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, UnseenPolicy
 
@@ -49,7 +47,6 @@ def solve_budgeted_mapping(
     price: PriceOracle | None = None,
     max_seconds: float = np.inf,
     unseen: UnseenPolicy = "nearest",
-    known: KnownSteps | None = None,
 ) -> SparseMapping:
     """Find the mapping under which every private variable keeps to its own budget, by the most.
 
@@ -58,7 +55,7 @@ def solve_budgeted_mapping(
 
     Parameters
     ----------
-    joint, codes, distortion, distortion_budget, price, max_seconds, unseen, known
+    joint, codes, distortion, distortion_budget, price, max_seconds, unseen
         As of `solve_privacy_mapping`; `joint` has a row per combination of the variables.
     private : (n_private, n_variables)
         Which value of each variable a row of the joint has.
@@ -128,7 +125,6 @@ def solve_budgeted_mapping(
             start=last,
             max_seconds=left / 2,
             unseen=unseen,
-            known=NamedSteps.of(known, "budgeted", number),
         )
         if best is None or scale * last.lower_bound > lower:
             lower, likeliest, proof = scale * last.lower_bound, weights, (last, weights / budgets)

@@ -10,7 +10,6 @@ import numpy.typing as npt
 from privpipe.errors import ConvergenceError, OptionError
 from privpipe.numerics.mapping.pricing.pair_pricing import PriceOracle, price_in_memory
 from privpipe.numerics.mapping.problem.incumbent import SearchProgress
-from privpipe.numerics.mapping.problem.known_steps import KnownSteps
 from privpipe.numerics.mapping.problem.programme import MappingProblem, Plan, measure_plan
 from privpipe.numerics.mapping.search.cutting_planes import (
     ConstrainedPlan,
@@ -39,13 +38,12 @@ def solve_constrained_mapping(
     price: PriceOracle | None = None,
     max_seconds: float = np.inf,
     unseen: UnseenPolicy = "nearest",
-    known: KnownSteps | None = None,
 ) -> SparseMapping:
     """Find the mapping of least information within a budget and limits on the worst case.
 
     Parameters
     ----------
-    joint, codes, distortion, distortion_budget, gap, price, max_seconds, unseen, known
+    joint, codes, distortion, distortion_budget, gap, price, max_seconds, unseen
         As of `solve_privacy_mapping`.
     max_posterior_odds
         No released symbol multiplies the odds of two private values by more; above 1.
@@ -80,7 +78,6 @@ def solve_constrained_mapping(
         gap=gap / 2,
         price=price or price_in_memory,
         max_seconds=max_seconds,
-        known=known,
     )
     plan = _keep_limits(problem, found, limits)
     spent = plan.distortion

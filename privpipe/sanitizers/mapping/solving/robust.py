@@ -28,9 +28,7 @@ from privpipe.numerics.mapping.certificate import certify_mapping
 from privpipe.numerics.mapping.confidence.held_out_information import measure_gains
 from privpipe.numerics.mapping.confidence.likelihood_ball import bound_over_ball, find_worst_law
 from privpipe.numerics.mapping.problem.distortion import CodeDistance, DistanceKind
-from privpipe.numerics.mapping.problem.known_steps import KnownSteps
 from privpipe.protocols import FloatArray
-from privpipe.sanitizers.mapping.solving.named_steps import NamedSteps
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping, UnseenPolicy
 
@@ -52,7 +50,6 @@ def solve_robust_mapping(
     gap: float = 1e-4,
     max_seconds: float = np.inf,
     unseen: UnseenPolicy = "nearest",
-    known: KnownSteps | None = None,
 ) -> SparseMapping:
     """Find the mapping whose information under the worst law of a ball is the least.
 
@@ -62,7 +59,7 @@ def solve_robust_mapping(
 
     Parameters
     ----------
-    joint, codes, distortion, distortion_budget, max_seconds, unseen, known
+    joint, codes, distortion, distortion_budget, max_seconds, unseen
         As of `solve_privacy_mapping`; `joint` are counts, divided by their sum.
     radius
         Nats, positive.
@@ -113,7 +110,6 @@ def solve_robust_mapping(
         gap=gap,
         max_seconds=max_seconds / 2,
         unseen=unseen,
-        known=NamedSteps.of(known, "robust", 0),
     )
     best, lower, law = _Candidate.of(ball, plain.mapping), plain.lower_bound, ball.centre
     last = plain
@@ -131,7 +127,6 @@ def solve_robust_mapping(
             gap=gap,
             start=last,
             max_seconds=left / 2,
-            known=NamedSteps.of(known, "robust", number),
         )
         lower = max(lower, last.lower_bound)
         best = best.step_towards(ball, last.mapping)

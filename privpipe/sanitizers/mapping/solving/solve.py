@@ -20,7 +20,6 @@ from privpipe.numerics.mapping.pricing.pair_pricing import (
 )
 from privpipe.numerics.mapping.problem.extremes import identity_duals, measure_mean_distances
 from privpipe.numerics.mapping.problem.incumbent import SearchProgress
-from privpipe.numerics.mapping.problem.known_steps import KnownSteps
 from privpipe.numerics.mapping.problem.mutual_information import LOWEST
 from privpipe.numerics.mapping.problem.programme import keep_free_pairs, measure_plan
 from privpipe.numerics.mapping.search.mapping_search import search_mapping
@@ -51,7 +50,6 @@ def solve_privacy_mapping(
     max_seconds: float = np.inf,
     on_round: Callable[[SearchProgress], None] | None = None,
     unseen: UnseenPolicy = "nearest",
-    known: KnownSteps | None = None,
 ) -> SparseMapping:
     """Find the mapping of least information within a budget of mean distortion.
 
@@ -94,9 +92,6 @@ def solve_privacy_mapping(
         Called after each round with the search's progress.
     unseen
         What the mapping does at release with symbols it does not know.
-    known
-        A place that outlives the process: a solve of the same arguments that was interrupted
-        finds there the steps that it took, and ends in the same mapping, bit for bit.
 
     Returns
     -------
@@ -159,7 +154,6 @@ def solve_privacy_mapping(
                         price=price or price_in_memory,
                         max_seconds=max_seconds,
                         on_round=on_round,
-                        known=known,
                     )
                 else:
                     progress, stopped = search_mapping(
@@ -169,7 +163,6 @@ def solve_privacy_mapping(
                         start=beginning,
                         max_seconds=max_seconds,
                         on_round=on_round,
-                        known=known,
                     )
         except ArithmeticError:
             breakdown = True

@@ -103,28 +103,6 @@ def test_solve_budgeted_mapping__says_by_how_much_budgets_are_too_small() -> Non
     assert error_open.value.code == "budgets-open"
 
 
-def test_solve_budgeted_mapping__remembers_its_steps_and_ends_in_the_same_bits() -> None:
-    class Place:
-        def __init__(self) -> None:
-            self.steps: dict[str, Any] = {}
-            self.n_read = 0
-
-        def read(self, question: tuple[Any, ...]) -> Any:
-            found = self.steps.get(repr(question))
-            self.n_read += found is not None
-            return found
-
-        def write(self, question: tuple[Any, ...], answer: tuple[Any, ...]) -> None:
-            self.steps[repr(question)] = answer
-
-    place, joint = Place(), draw_joint(2)
-    first = solve(joint, (0.4, 0.6), known=place)
-    again = solve(joint, (0.4, 0.6), known=place)
-    assert place.n_read > 0
-    np.testing.assert_array_equal(first.probabilities, again.probabilities)
-    np.testing.assert_array_equal(first.released, again.released)
-
-
 @pytest.mark.parametrize("budgets", [(0.1,), (0.1, 0.2, 0.3), (0.1, 0.0), (0.1, np.nan)])
 def test_solve_budgeted_mapping__refuses_budgets_that_are_none(budgets: tuple[float, ...]) -> None:
     with pytest.raises(OptionError, match="information_budgets") as error:

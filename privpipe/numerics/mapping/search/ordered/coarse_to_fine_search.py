@@ -14,6 +14,7 @@ import numpy as np
 from privpipe.numerics.mapping.dual.smoothed_dual import (
     column_minima,
     logits_of,
+    maximise_smoothed_dual,
     potentials_of,
     spend_budget,
 )
@@ -34,10 +35,6 @@ from privpipe.numerics.mapping.search.pairs.column_generation import (
     LineExplorer,
 )
 from privpipe.numerics.mapping.search.pairs.interior_point_search import polish
-from privpipe.numerics.mapping.search.pairs.recalled_steps import (
-    KnownExplorer,
-    find_smoothed_dual,
-)
 from privpipe.numerics.mapping.search.pairs.smoothed_dual_search import anneal, start_logits
 
 _COARSEST = 256
@@ -82,7 +79,7 @@ def search_line(progress: SearchProgress, start: Duals | None = None) -> None:
             return
         level = coarsen_line(problem, bins, n_cells)
         left = progress.max_seconds - progress.seconds
-        inner = SearchProgress(level.problem, 0.2 * progress.gap, left, known=progress.known)
+        inner = SearchProgress(level.problem, 0.2 * progress.gap, left)
         here = None if coarser is None else level.coarsen_duals(coarser)
         n_pairs = _search_level(inner, here, LineExplorer(_LEVEL_BINS))
         coarser = _carry_back(progress, level, inner, n_pairs)
@@ -99,7 +96,7 @@ def _search_noisy(progress: SearchProgress, start: Duals | None) -> Duals:
         assert bins is not None, "asked for before"
         level = coarsen_line(problem, bins, _NOISY_CELLS)
         left = progress.max_seconds - progress.seconds
-        inner = SearchProgress(level.problem, 0.2 * progress.gap, left, known=progress.known)
+        inner = SearchProgress(level.problem, 0.2 * progress.gap, left)
         here = None if duals is None else level.coarsen_duals(duals)
         n_pairs = _search_level(inner, here, LineExplorer(_LEVEL_BINS))
         duals = _carry_back(progress, level, inner, n_pairs)
@@ -115,7 +112,7 @@ def _carry_back(
     progress: SearchProgress, level: CoarseLine, inner: SearchProgress, n_pairs: int
 ) -> Duals:
     """Measure a level's plan and duals on the full alphabet."""
-    explore = KnownExplorer(LineExplorer(_CERTIFYING_BINS, width=0), progress)
+    explore = LineExplorer(_CERTIFYING_BINS, width=0)
     duals = level.refine_duals(inner.duals)
     found = explore(progress.problem, duals, None, -np.inf)
     plan = _refine_plan(level, inner.plan)
@@ -137,7 +134,7 @@ def _refine_plan(level: CoarseLine, plan: Plan) -> Plan:
 
 def _search_level(progress: SearchProgress, start: Duals | None, explore: Explorer) -> int:
     """Solve one level; returns the number of pairs it ended with."""
-    problem, explore = progress.problem, KnownExplorer(explore, progress)
+    problem = progress.problem
     if start is None and problem.n_symbols * problem.n_columns <= _COARSEST**2 * 24:
         state, gap = _solve_all_pairs(progress)
     else:
@@ -186,7 +183,9 @@ def _solve_all_pairs(progress: SearchProgress) -> tuple[AnnealState, float]:
     target = max(_START_GAP, progress.gap)
     while True:
         anchor = reference * (1e-2 * tau)
-        solved = find_smoothed_dual(progress, pairs, tau, logits, multiplier, anchor)
+        solved = maximise_smoothed_dual(
+            problem, pairs, tau, logits, multiplier, anchor=anchor, late=progress.is_late
+        )
         logits, multiplier = solved.logits, solved.multiplier
         duals = Duals(potentials_of(logits, problem.prior), multiplier)
         cost, level = column_minima(problem, pairs, duals)

@@ -9,8 +9,7 @@ pricing oracle.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,7 +21,6 @@ from privpipe.numerics.mapping.pricing.pair_pricing import (
 )
 from privpipe.numerics.mapping.pricing.patience import OutOfTime, TimedPricing
 from privpipe.numerics.mapping.problem.incumbent import SearchProgress
-from privpipe.numerics.mapping.problem.known_steps import KnownSteps
 from privpipe.numerics.mapping.problem.mutual_information import (
     log_ratios,
     normalise_potentials,
@@ -37,7 +35,6 @@ from privpipe.numerics.mapping.problem.programme import (
     measure_plan,
 )
 from privpipe.numerics.mapping.search.pairs.column_generation import repair_potentials
-from privpipe.numerics.mapping.search.pairs.recalled_steps import shorten
 from privpipe.protocols import FloatArray, IntArray
 
 _RATIO_FLOOR = float(np.log(1e-12))
@@ -160,7 +157,6 @@ def search_frank_wolfe(
     price: PriceOracle,
     max_seconds: float = np.inf,
     on_round: Callable[[SearchProgress], None] | None = None,
-    known: KnownSteps | None = None,
 ) -> tuple[SearchProgress, str]:
     """Algorithm 1 from the identity, with the bound that its own numbers give at each step.
 
@@ -174,14 +170,12 @@ def search_frank_wolfe(
     price
     max_seconds
     on_round
-    known
-        Steps taken before.
 
     Returns
     -------
     progress, reason
     """
-    progress = SearchProgress(problem, gap, max_seconds, on_round, known)
+    progress = SearchProgress(problem, gap, max_seconds, on_round)
     timed = TimedPricing(progress, None if price is price_in_memory else price)
     try:
         return progress, _take_steps(progress, n_steps, timed)
@@ -194,43 +188,14 @@ def _take_steps(progress: SearchProgress, n_steps: int, price: PriceOracle) -> s
     for _ in range(n_steps):
         masses = _masses(problem, current)
         ratios = np.maximum(log_ratios(masses), _RATIO_FLOOR)
-        pairs, solution = _recall_columns(progress, ratios, price)
+        pairs, solution = _generate_columns(progress, ratios, price)
         current = _line_search(problem, current, pairs, solution.weights)
         duals = Duals(normalise_potentials(ratios, problem.prior), solution.multiplier)
-        bound, duals = _recall_bound(progress, duals, solution.levels, price)
+        bound, duals = _best_bound(problem, duals, solution.levels, price)
         progress.offer(draw_into_budget(problem, current), duals, bound, len(pairs), "frank_wolfe")
         if progress.stop:
             return progress.stop
     return f"{n_steps} steps"
-
-
-def _recall_columns(
-    progress: SearchProgress, ratios: FloatArray, price: PriceOracle
-) -> tuple[Pairs, LinearSolution]:
-    """`_generate_columns`, or what it found before."""
-
-    def take() -> tuple[Any, ...]:
-        pairs, found = _generate_columns(progress, ratios, price)
-        numbers = float(found.multiplier), found.levels, float(found.value)
-        return shorten(pairs.symbols), shorten(pairs.columns), found.weights, *numbers
-
-    symbols, columns, *found = progress.recall(("columns", ratios), take)
-    pairs = Pairs.of(progress.problem, symbols.astype(np.int64), columns.astype(np.int64))
-    return pairs, LinearSolution(*found)
-
-
-def _recall_bound(
-    progress: SearchProgress, duals: Duals, levels: FloatArray, price: PriceOracle
-) -> tuple[float, Duals]:
-    """`_best_bound`, or what it found before."""
-
-    def take() -> tuple[Any, ...]:
-        bound, best = _best_bound(progress.problem, duals, levels, price)
-        return float(bound), best.potentials
-
-    asked = "bound", duals.potentials, float(duals.multiplier), levels
-    bound, potentials = progress.recall(asked, take)
-    return bound, replace(duals, potentials=potentials)
 
 
 def _generate_columns(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from privpipe.numerics.mapping.dual.interior_point import InteriorPoint
+from privpipe.numerics.mapping.dual.interior_point import InteriorPoint, solve_interior_point
 from privpipe.numerics.mapping.dual.smoothed_dual import logits_of, potentials_of
 from privpipe.numerics.mapping.problem.incumbent import SearchProgress
 from privpipe.numerics.mapping.problem.programme import Duals, Pairs, make_feasible
 from privpipe.numerics.mapping.search.pairs.column_generation import AnnealState, Explorer
-from privpipe.numerics.mapping.search.pairs.recalled_steps import find_interior_point
 from privpipe.protocols import FloatArray
 
 _NEAR = 0.02  # nats of slack of a pair worth adding
@@ -96,8 +95,8 @@ def _solve(
     problem = progress.problem
     unknowns = problem.n_symbols * (problem.n_private - 1)
     try:
-        solved = find_interior_point(
-            progress,
+        solved = solve_interior_point(
+            problem,
             pairs,
             logits,
             multiplier,
@@ -105,6 +104,7 @@ def _solve(
             start_gap=start_gap,
             gap=0.2 * progress.gap,
             dense=not sparse or unknowns <= 400,
+            late=progress.is_late,
         )
     except (np.linalg.LinAlgError, RuntimeError):
         return None

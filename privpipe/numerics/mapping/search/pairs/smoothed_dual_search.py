@@ -15,6 +15,7 @@ from privpipe.numerics.mapping.dual.smoothed_dual import (
     SmoothedDual,
     column_minima,
     logits_of,
+    maximise_smoothed_dual,
     potentials_of,
     softmin_masses,
     spend_budget,
@@ -23,7 +24,6 @@ from privpipe.numerics.mapping.problem.incumbent import SearchProgress
 from privpipe.numerics.mapping.problem.mutual_information import released_masses
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs, make_feasible
 from privpipe.numerics.mapping.search.pairs.column_generation import AnnealState, Explorer, Found
-from privpipe.numerics.mapping.search.pairs.recalled_steps import find_smoothed_dual
 from privpipe.protocols import FloatArray, IntArray
 
 # What follows was chosen on the laws of `tests.bench mapping`. None of it is in a bound, which
@@ -136,8 +136,14 @@ def anneal(
         before = progress.reached
         tau = state.temperature
         anchor = reference * (_ANCHOR * tau)
-        solved = find_smoothed_dual(
-            progress, state.pairs, tau, state.logits, state.multiplier, anchor
+        solved = maximise_smoothed_dual(
+            problem,
+            state.pairs,
+            tau,
+            state.logits,
+            state.multiplier,
+            anchor=anchor,
+            late=progress.is_late,
         )
         duals = Duals(potentials_of(solved.logits, problem.prior), solved.multiplier)
         cost, level = column_minima(problem, state.pairs, duals)
