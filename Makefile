@@ -18,14 +18,20 @@ export DO_NOT_TRACK := 1
 # Tests start hundreds of processes. Where this is set, each compiles every library that it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo measures mutants simulate test test-kernels test-setup test-wheel test-s3 test-whole lint bench docs dist release clean constraints
+.PHONY: demo measures mutants simulate test test-slow test-kernels test-setup test-wheel test-s3 test-whole lint bench docs dist release clean constraints
 
 demo: $(READY)
 	$(BIN)/privpipe demo
 
 # A third of the time of a test is waiting: for a lock, a deadline, a process that is to die.
+PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+
+# Every promise, in minutes. What kills processes, sweeps crash points or runs at length: test-slow.
 test: $(READY)
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m "not slow"
+
+test-slow: $(READY)
+	$(PYTEST) -m slow
 
 # The numerical tests once more, with the inner loops of other processors.
 test-kernels: $(READY)

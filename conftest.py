@@ -120,6 +120,8 @@ MISSING = {
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Count in one line what was skipped for want of each thing that a machine may lack."""
+    if terminalreporter.config.option.markexpr == "not slow":
+        terminalreporter.write_line("Tests that take long were left out: `make test-slow`.")
     skipped = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
     for word, need in MISSING.items():
         if count := sum(word in reason for reason in skipped):

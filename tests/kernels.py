@@ -124,7 +124,7 @@ def main(arguments: list[str]) -> int:
     rest = [argument for argument in arguments if argument != "--all"]
     if not any(not argument.startswith("-") and os.path.exists(argument) for argument in rest):
         # The quick ones leave out what starts processes: no sum of theirs is another.
-        rest += [*EVERYTHING] if thorough else [*QUICKLY, "-m", "not slow"]
+        rest += [*EVERYTHING] if thorough else [*QUICKLY]
     if not any(pool["internal_api"] == "openblas" for pool in threadpoolctl.threadpool_info()):
         print(f"NumPy {np.__version__} does not compute with OpenBLAS here: nothing to choose.")
         return 0

@@ -59,6 +59,7 @@ if found := [one for one in ("sklearn", "dask", "distributed") if one in sys.mod
 """Each of them takes longer to load than the first use of a public name may take."""
 
 
+@pytest.mark.slow
 def test_public_names__load_nothing_slow_when_first_used() -> None:
     run_python(FIRST_USE)
 

@@ -45,6 +45,7 @@ def attack_groups(x: FloatArray, secret: Any, groups: Any, **more: Any) -> Attac
     return summarise_outcomes(outcomes, plan, QUICK, **evidence.counts())
 
 
+@pytest.mark.slow
 def test_group_adversary__reaches_the_bayes_rate_of_independent_records() -> None:
     """Normal records of two means: the sum of k of them is normal, and Bayes' rule its sign."""
     shift, n_groups = 0.25, 400
@@ -60,6 +61,7 @@ def test_group_adversary__reaches_the_bayes_rate_of_independent_records() -> Non
     assert abs(found["together_all"] - found["together_20"]) < 0.05  # chosen apart
 
 
+@pytest.mark.slow
 def test_group_adversary__reads_what_no_single_record_shows() -> None:
     """How far records of a group lie apart tells its class; where the group lies hides that."""
     rng, groups, kind = draw_groups(200, 20)
@@ -74,6 +76,7 @@ def test_group_adversary__reads_what_no_single_record_shows() -> None:
     assert "known to be of one group" in report.decide()[0].reason
 
 
+@pytest.mark.slow
 def test_group_adversary__finds_nothing_where_nothing_is() -> None:
     """Records of a group are alike, and its class is drawn: no verdict may say that it leaks."""
     leaks, found = 0, []
@@ -112,6 +115,7 @@ def test_group_adversary__is_asked_only_of_variables_of_whole_groups() -> None:
     assert "A group has 10 records at most" in grouped["reason"].iloc[0]
 
 
+@pytest.mark.slow
 def test_verdict__asks_for_groups_and_for_so_many_as_decide() -> None:
     """Six judged groups asked for records, of which no number would have helped."""
     options = AttackOptions(

@@ -61,6 +61,7 @@ def test_included__what_only_repeats_the_wanted_answer_tells_no_more() -> None:
     assert told.gain_upper < 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wants", [True, False])
 def test_included__noise_is_seldom_named(wants: bool) -> None:
     """Limits hold together: of 20 audits of noise about one may name a variable by chance."""

@@ -56,6 +56,7 @@ def test_measure_attacks__passes_an_eraser_and_sees_the_secret_in_the_raw_record
     assert np.isnan(decision.noise_advantage)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adversary", ADVERSARIES)
 @pytest.mark.parametrize("flaw", ["identity", "leaked_label", "wrong_sign", "tiny_label"])
 def test_measure_attacks__catches_a_flawed_release_by_every_adversary(adversary, flaw) -> None:
@@ -170,6 +171,7 @@ def test_measure_attacks__finds_a_class_in_which_rows_are_withheld() -> None:
     assert accuracy["advantage_lower"].item() < options.max_advantage
 
 
+@pytest.mark.slow
 def test_measure_attacks__finds_a_few_records_that_stand_open() -> None:
     """2 % of 30,000 records are known for certain; averages are within what is allowed."""
     random = np.random.default_rng(13)
@@ -205,6 +207,7 @@ def test_measure_attacks__finds_a_label_in_low_order_bits(dtype, place) -> None:
     assert (seen["advantage"] < 0.5).all()
 
 
+@pytest.mark.slow
 def test_measure_attacks__reads_what_stands_beside_the_features() -> None:
     random = np.random.default_rng(15)
     secret = random.integers(0, 2, 2000)
@@ -285,6 +288,7 @@ def test_measure_attacks__gives_the_same_table_again_but_for_the_seconds() -> No
     assert first.equals(again)
 
 
+@pytest.mark.slow
 def test_measure_attacks__covers_the_truth_of_a_useless_release() -> None:
     """With a release that says nothing the simultaneous intervals hold a guess's score."""
     held = 0

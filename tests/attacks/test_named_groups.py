@@ -71,6 +71,7 @@ def test_named__naming_the_group_takes_no_attack_away() -> None:
     assert {o.attack.name for o in plain.outcomes} < {o.attack.name for o in named.outcomes}
 
 
+@pytest.mark.slow
 def test_named__noise_is_not_called_leaking() -> None:
     leaks, singles = 0, []
     for seed in range(3):
@@ -82,6 +83,7 @@ def test_named__noise_is_not_called_leaking() -> None:
     assert abs(np.mean(singles) - 1 / 4) < 0.08
 
 
+@pytest.mark.slow
 def test_control__where_raw_records_tell_nothing_either_nothing_is_judged() -> None:
     """Labels that are no people's at all, as of a wrong join, made every release look safe."""
     options = replace(QUICK, max_advantage=1.0, max_exposed=1.0)
@@ -104,6 +106,7 @@ def test_control__a_leak_is_a_leak_whatever_the_control_says() -> None:
     assert audit(x, people, tasks, raw=raw).verdict == "leaks"
 
 
+@pytest.mark.slow
 def test_trait__every_person_judges_once_and_tells_nothing_of_strangers() -> None:
     """Where each person lies is no trait of theirs; what shifts a class is."""
     rng = np.random.default_rng(5)
@@ -119,6 +122,7 @@ def test_trait__every_person_judges_once_and_tells_nothing_of_strangers() -> Non
     assert measure_attacks(x, sex[people].astype(str), **given).verdict == "leaks"
 
 
+@pytest.mark.slow
 def test_named__what_cannot_be_cut_ends_in_unknown_that_says_why() -> None:
     """One person, one record, one activity, a short time: none of them passes unseen."""
     x, people, tasks = draw_people(4, 1, 60, 1.0, seed=6)

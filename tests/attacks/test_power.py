@@ -57,6 +57,7 @@ def test_measure_power__is_lost_with_records_and_with_adversaries() -> None:
     assert math.isnan(missed.size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leak", LEAKS)
 def test_measure_power__is_found_in_other_releases(leak: str) -> None:
     """What reports state of one release, audits of others find: sizes near what can be found.

@@ -15,6 +15,7 @@ from privpipe.errors import InputError
 QUICK = AttackOptions(adversaries=("logistic",))
 
 
+@pytest.mark.slow
 def test_two_samples__alike_ones_are_seldom_told_apart() -> None:
     random = np.random.default_rng(0)
     found = [

@@ -96,6 +96,7 @@ def test_clean_collection__two_runs_at_once_do_not_mix(client: Client, tmp_path:
         )
 
 
+@pytest.mark.slow
 def test_clean_collection__keeps_few_tasks_on_the_scheduler(client: Client, tmp_path: Path) -> None:
     job = make_job(tmp_path, "40000001", 2000, 5)
     most = 0

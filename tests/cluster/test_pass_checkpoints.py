@@ -217,6 +217,7 @@ def test_question__without_a_name_is_not_kept(checkpoints: Checkpoints) -> None:
     assert checkpoints.about(object()) is None
 
 
+@pytest.mark.slow
 def test_question__has_the_same_name_in_every_process(
     collection: Collection, checkpoints: Checkpoints
 ) -> None:

@@ -68,6 +68,7 @@ def test_reduce__equals_one_pass_in_memory(client: Client, url: str) -> None:
     np.testing.assert_allclose(merged.scatter, whole.scatter, rtol=1e-12, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_reduce__merges_in_the_order_of_chunks(client: Client, tmp_path: Path) -> None:
     """Of 81 tasks: two full levels of the tree and one left over."""
     path = str(tmp_path / "long.zarr")

@@ -92,6 +92,7 @@ def make_categorical(n: int, n_private: int) -> MappingProblem:
     return MappingProblem(mass / mass.sum(), joint / mass[:, None], distance, 0.3, np.arange(n))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "n_private"), [(1000, 2), (250, 2), (600, 7)])
 def test_search__sends_at_most_8_bytes_per_symbol_and_value_a_round(n: int, n_private: int) -> None:
     """A whole search by the rounds of a cluster, in this process: real answers, weighed."""

@@ -51,6 +51,7 @@ def test_help__cuts_no_sentence_and_fits_the_terminal(
     assert flat.index("Start:") < flat.index("Run:") < flat.index("Look and share:")
 
 
+@pytest.mark.slow
 def test_explain__says_when_and_what_to_do(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,6 +80,7 @@ def test_open__says_where_the_report_is_when_there_is_no_browser(
     assert "a.report/report.html" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_open__opens_the_report_in_the_browser_that_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.report").mkdir()
     (tmp_path / "a.report" / "report.html").write_text("<p>x</p>")

@@ -113,6 +113,7 @@ PROSE = [
 """Written by hand; other pages are made from the code."""
 
 
+@pytest.mark.slow
 def test_prose__names_commands_options_and_keys_that_there_are() -> None:
     commands, keys = list_commands(), {key for known in list_keys().values() for key in known}
     for path in PROSE:

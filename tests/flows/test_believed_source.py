@@ -157,6 +157,7 @@ def test_run__says_how_the_source_was_proved(
 OLD = ("swap feature chunks", "rotate labels", "foreign labels", "delete a chunk", "dtype")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", BEFORE)
 @pytest.mark.parametrize(
     ("name", "old"), [*((name, False) for name in ATTACKS), *((name, True) for name in OLD)]

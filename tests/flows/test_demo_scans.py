@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 from sklearn.datasets import load_digits
 
 from privpipe.flows.demo import load_scans
@@ -19,6 +20,7 @@ def test_load_scans__are_those_of_scikit_learn() -> None:
     assert (digits == classes).all()
 
 
+@pytest.mark.slow
 def test_command__imports_neither_adversaries_nor_prefect_s_server() -> None:
     """Each costs the driver seconds of processor time; what they are for is done elsewhere."""
     rooms = ("command.demo_command", "flows.demo_pictures", "flows.release_flow")

@@ -89,6 +89,7 @@ def read_account() -> list[float]:
     return [one["joined_epsilon"] for one in account_command("")["partitions"]]
 
 
+@pytest.mark.slow
 def test_account__of_people_in_nine_files_shows_nine_losses(bench: Bench) -> None:
     x, _ = make_standard(N)
     write_people(bench, "first", x)

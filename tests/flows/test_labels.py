@@ -129,6 +129,7 @@ def test_check__refuses_a_variable_that_nobody_has(
 LIMITS = "confidential_advantage_max = 0.5\nexposed_max = 0.5"
 
 
+@pytest.mark.slow
 def test_gate__closed_for_lack_of_groups_asks_for_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

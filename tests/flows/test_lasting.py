@@ -87,6 +87,7 @@ def test_noisy_run__a_link_to_memory_is_memory(home: Path, mount: Mounting) -> N
         check_stage(options)
 
 
+@pytest.mark.slow
 def test_noisy_run__what_is_accepted_runs_and_counts_as_weaker(
     home: Path, mount: Mounting, serially: None
 ) -> None:

@@ -109,6 +109,7 @@ def digest(folder: Path) -> str:
     return sha.hexdigest()
 
 
+@pytest.mark.slow
 def test_run__twice_is_one_charge_and_equal_bytes_and_another_key_charges_again(
     bench: Bench,
 ) -> None:

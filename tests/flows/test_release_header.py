@@ -153,6 +153,7 @@ def read_numbers(page: str) -> set[float]:
     return {float(said) for said in re.findall(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?", text)}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Desired and confidential share late")
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_release__holds_no_figure_that_its_public_page_does_not(

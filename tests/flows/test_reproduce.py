@@ -107,6 +107,7 @@ def test_figures__can_be_loaded(name: str) -> None:
     assert all("." in file for file in figure.files)
 
 
+@pytest.mark.slow
 @pytest.mark.paper
 def test_run_reproduction__raw_records_agree_with_the_paper(paper_data: Path) -> None:
     found = run_reproduction("hamm2017-raw", paper_data, runs=1)
@@ -198,6 +199,7 @@ def test_figures__say_what_they_take_and_have_a_size_of_minutes(name: str) -> No
     assert set(FIGURES[name].small) <= set(inspect.signature(FIGURES[name].load()).parameters)
 
 
+@pytest.mark.slow
 @pytest.mark.paper
 def test_run_reproduction__killed_on_real_faces_repeats_nothing(
     paper_data: Path, tmp_path: Path

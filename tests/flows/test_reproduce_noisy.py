@@ -110,6 +110,7 @@ def test_reproduce__counts_its_steps_pairs_its_splits_and_reports_every_choice(
     assert [note for note in found.notes if note.startswith("Chosen, genki minimax_pre 2")]
 
 
+@pytest.mark.slow
 def test_reproduce__goes_on_where_it_was(
     reproduce: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,6 +59,7 @@ def test_reproduce_movie__says_where_to_get_the_data(tmp_path: Path) -> None:
     assert "GroupLens" in str(error.value)
 
 
+@pytest.mark.slow
 def test_reproduce_synthetic__errors_fall_with_the_steps() -> None:
     found = reproduce_synthetic(runs=2, size=32, most_seconds=0.0)
     cells = {cell.cell: cell for cell in found.cells}
@@ -119,6 +120,7 @@ def test_reproduce_movie__goes_on_after_an_interruption(movies: Path, tmp_path: 
     assert "SPPM, held-out users (" in render_svg(found.figure("light"))
 
 
+@pytest.mark.slow
 @pytest.mark.paper
 def test_reproduce_census__goes_on_after_an_interruption(paper_data: Path, tmp_path: Path) -> None:
     found, kept, left = interrupt(partial(reproduce_census, paper_data), tmp_path / "kept")

@@ -31,6 +31,7 @@ def configure_standardised(folder: Path, method: str = PCA) -> str:
     return configure(folder, method=method, training="standardise = true")
 
 
+@pytest.mark.slow
 def test_run__releases_what_its_model_makes_of_raw_records(tmp_path: Path) -> None:
     run_pipeline(configure_standardised(tmp_path))
     model = open_model(str(tmp_path / "release.model.zarr"))

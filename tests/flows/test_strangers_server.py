@@ -168,6 +168,7 @@ class Gift:
         return os.mkdir, (self.path,)
 
 
+@pytest.mark.slow
 def test_refuse_stored_results__nothing_that_a_server_names_is_unpickled(tmp_path: Path) -> None:
     code = (
         "import sys\n"

@@ -28,6 +28,7 @@ def _read(folder: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_attempts__are_counted_printed_and_share_the_level(tmp_path: Path) -> None:
     write_records(str(tmp_path / "records.zarr"), make_records(2000))
     closed = {"confidential_advantage_max": 0.2, "exposed_max": 0.2, "utility_loss_max": 0.0}
@@ -54,6 +55,7 @@ def test_attempts__are_counted_printed_and_share_the_level(tmp_path: Path) -> No
         AuditOptions(**{"seed": 3})
 
 
+@pytest.mark.slow
 def test_gate__labels_joined_to_the_wrong_records_keep_it_closed(tmp_path: Path) -> None:
     """The whole records are released, turned: whoever has the true labels knows the secret."""
     records = make_records()

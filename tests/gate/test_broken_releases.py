@@ -71,6 +71,7 @@ def assert_kept_back(folder: Path, error: GateError) -> None:
     assert "'secret' leaks" in (folder / "release.report" / "audit.md").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", BREAKS)
 def test_gate__keeps_back_what_a_broken_map_releases(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
@@ -81,6 +82,7 @@ def test_gate__keeps_back_what_a_broken_map_releases(
     assert_kept_back(tmp_path, caught.value)
 
 
+@pytest.mark.slow
 def test_gate__lets_through_what_is_not_broken(tmp_path: Path) -> None:
     """The same run without the break: the tests above catch the break, not the run."""
     release(tmp_path, make_records())
@@ -90,6 +92,7 @@ def test_gate__lets_through_what_is_not_broken(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_gate__keeps_back_a_secret_among_the_features(tmp_path: Path) -> None:
     """A copy of the secret that no linear eraser removes: the size of a feature."""
     records = make_records()
@@ -100,6 +103,7 @@ def test_gate__keeps_back_a_secret_among_the_features(tmp_path: Path) -> None:
     assert_kept_back(tmp_path, caught.value)
 
 
+@pytest.mark.slow
 def test_gate__keeps_back_a_copy_among_what_is_included(tmp_path: Path) -> None:
     records = make_records()
     records["copy"] = 1 - records["secret"]
@@ -108,6 +112,7 @@ def test_gate__keeps_back_a_copy_among_what_is_included(tmp_path: Path) -> None:
     assert_kept_back(tmp_path, caught.value)
 
 
+@pytest.mark.slow
 def test_gate__keeps_back_an_order_that_tells(tmp_path: Path) -> None:
     records = make_records()
     order = np.argsort(records["secret"], kind="stable")

@@ -27,6 +27,7 @@ def serially() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 def test_canary__nothing_that_is_written_or_told_holds_a_value(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

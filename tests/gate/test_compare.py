@@ -107,6 +107,7 @@ def test_compare__refuses_what_is_nothing_to_compare(
     assert not (folder / "release.compare").exists()
 
 
+@pytest.mark.slow
 def test_compare__varies_options_of_the_method_or_of_entries_that_have_them(folder: Path) -> None:
     options = make(folder)
     assert list(plan_entries(options, {"utility_budget": [0.1, 1.0], "ridge": [0.0, 0.1]})) == [

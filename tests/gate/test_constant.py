@@ -19,6 +19,7 @@ from tests.gate.test_broken_releases import break_map
 from tests.store.serial_run import run_serially, serial_flows
 
 
+@pytest.mark.slow
 def test_gate__keeps_back_a_constant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     break_map(monkeypatch, lambda raw, released: np.full_like(released, -0.5))
     write_records(str(tmp_path / "records.zarr"), make_records())

@@ -61,6 +61,7 @@ def test_noisy_run__on_yesterdays_account_draws_nothing(
         run("thursday.zarr")
 
 
+@pytest.mark.slow
 def test_gate__names_an_earlier_release_in_a_dead_bucket(tmp_path: Path) -> None:
     pytest.importorskip("aiohttp")
     write_records(str(tmp_path / "records.zarr"), make_records(2000))

@@ -63,6 +63,7 @@ def read_audit(folder: Path) -> dict[str, Any]:
     return content
 
 
+@pytest.mark.slow
 def test_gate__lets_a_sound_release_through_and_says_so(folder: Path) -> None:
     run_serially(make_leaky_options(folder))
     header = open_release(str(folder / "release.zarr"), verify=True).attrs["privpipe"]
@@ -73,6 +74,7 @@ def test_gate__lets_a_sound_release_through_and_says_so(folder: Path) -> None:
     assert one["gain_upper"] <= one["allowed"]
 
 
+@pytest.mark.slow
 def test_gate__keeps_a_leak_back_with_a_sentence_and_goes_on_with_another_limit(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +120,7 @@ def _never(*_: Any) -> Any:
     raise AssertionError("an attack ran again")
 
 
+@pytest.mark.slow
 def test_gate__publishes_what_is_not_gated_and_says_so_everywhere(folder: Path) -> None:
     run_serially(leaking(folder, gate={"enforce": False}))
     header = open_release(str(folder / "release.zarr")).attrs["privpipe"]
@@ -126,6 +129,7 @@ def test_gate__publishes_what_is_not_gated_and_says_so_everywhere(folder: Path) 
     assert "not gated" in (folder / "release.report" / "audit.md").read_text()
 
 
+@pytest.mark.slow
 def test_approve__overrides_once_and_is_recorded(folder: Path) -> None:
     options = leaking(folder)
     release = options.release.path
@@ -150,6 +154,7 @@ def test_approve__overrides_once_and_is_recorded(folder: Path) -> None:
     assert notes["approval"]["name"] == "A. Engineer"
 
 
+@pytest.mark.slow
 def test_gate__the_same_refusal_again_is_noted_once(folder: Path) -> None:
     for _ in range(2):
         with pytest.raises(GateError):
@@ -158,6 +163,7 @@ def test_gate__the_same_refusal_again_is_noted_once(folder: Path) -> None:
     assert kinds.count("refusal") == 1
 
 
+@pytest.mark.slow
 def test_approve__holds_for_what_was_found_and_for_nothing_else(folder: Path) -> None:
     options = leaking(folder)
     with pytest.raises(GateError):

@@ -85,6 +85,7 @@ BEHIND_THE_GATE = [
 ]
 
 
+@pytest.mark.slow
 def test_kill__at_every_boundary_shows_nothing_ungated(place: str) -> None:
     records = make_records(3000)
     write_records(f"{place}/records.zarr", records | {"copy": records["secret"]})

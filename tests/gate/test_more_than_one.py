@@ -49,6 +49,7 @@ def read_audit(folder: Path, name: str) -> dict[str, Any]:
     return content
 
 
+@pytest.mark.slow
 def test_gate__keeps_back_what_an_earlier_release_unmasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,6 +80,7 @@ def list_together(audit: dict[str, Any]) -> set[str]:
     return {row["source"] for row in table if row["source"].startswith("together: ")}
 
 
+@pytest.mark.slow
 def test_gate__finds_an_earlier_release_that_nobody_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +97,7 @@ def test_gate__finds_an_earlier_release_that_nobody_named(
     assert not (tmp_path / "copy" / "release.zarr").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["file", "bucket"])
 def test_audit__of_a_second_budget_joins_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
@@ -124,6 +127,7 @@ def test_audit__of_a_second_budget_joins_the_first(
     assert check_stage(options).options == options
 
 
+@pytest.mark.slow
 def test_audit__joins_the_rows_that_two_collections_share(tmp_path: Path) -> None:
     """A collection of two partitions, of which one was released before, by itself."""
     records = make_records(2000)
@@ -149,6 +153,7 @@ def test_audit__joins_the_rows_that_two_collections_share(tmp_path: Path) -> Non
     assert np.array_equal(other.read(900, 1100)[100:], expected[:100])
 
 
+@pytest.mark.slow
 def test_audit__says_of_an_earlier_release_that_it_is_gone_or_damaged(tmp_path: Path) -> None:
     write_records(str(tmp_path / "records.zarr"), make_records(3000))
     given: dict[str, Any] = {"method": {"name": "leace"}, "gate": {"enforce": False}}
@@ -222,6 +227,7 @@ def test_earlier__other_records_and_missing_places_are_refused(tmp_path: Path) -
     assert state.model_digest is None
 
 
+@pytest.mark.slow
 def test_training__of_another_population_is_a_warning(tmp_path: Path) -> None:
     """The judged records are training records cleaned alike; the release holds others."""
     write_records(str(tmp_path / "training.zarr"), make_records(3000))

@@ -53,6 +53,7 @@ def look(options: RunOptions) -> dict[str, Any]:
         return audit_places(run, trained, plan)
 
 
+@pytest.mark.slow
 def test_gate__names_the_chunk_that_reveals_more(tmp_path: Path) -> None:
     options = write_leaking(tmp_path, slice(7000, 8000))
     with pytest.raises(GateError) as caught:
@@ -81,6 +82,7 @@ def test_audit_places__names_a_partition_whose_chunks_are_full_of_others(tmp_pat
     assert "place" in codes
 
 
+@pytest.mark.slow
 def test_audit_places__finds_small_chunks_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,7 @@ def include_club(folder: Path, records: dict[str, np.ndarray], **changes: Any) -
     )
 
 
+@pytest.mark.slow
 def test_gate__sees_a_leak_in_chunks_between_any_few(tmp_path: Path) -> None:
     """`club` is the secret in 24 chunks of 40: those that sixteen evenly spread ones leave out."""
     records, random = make_records(40 * CHUNK_ROWS), np.random.default_rng(0)
@@ -106,6 +107,7 @@ def train_apart(folder: Path, **more: np.ndarray) -> dict[str, np.ndarray]:
     return released | {"club": released["secret"]} | more
 
 
+@pytest.mark.slow
 def test_training__does_not_hide_what_the_released_records_tell(tmp_path: Path) -> None:
     training = {"path": str(tmp_path / "training.zarr")}
     options = include_club(tmp_path, train_apart(tmp_path), training=training)
@@ -117,6 +119,7 @@ def test_training__does_not_hide_what_the_released_records_tell(tmp_path: Path) 
     assert "drift" not in found["attacks"]  # they are the same
 
 
+@pytest.mark.slow
 def test_training__leaves_unproven_what_no_label_judges(tmp_path: Path) -> None:
     records = train_apart(tmp_path)
     del records["secret"]
@@ -146,6 +149,7 @@ def include_vouched(folder: Path, names: tuple[str, ...], training: dict[str, st
     )
 
 
+@pytest.mark.slow
 def test_audit__counts_records_of_few_profiles_by_their_weight(tmp_path: Path) -> None:
     """Ten binary columns, one of which tells the secret of nine in ten; all are released."""
     random = np.random.default_rng(0)

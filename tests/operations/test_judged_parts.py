@@ -30,6 +30,7 @@ def write(folder: Path, name: str, n: int, seed: int, *, leaks: bool = False) ->
     return path
 
 
+@pytest.mark.slow
 def test_increment__judges_a_later_part_on_its_own_records(tmp_path: Path) -> None:
     grow = str(tmp_path / "grow.zarr")
     ingest(write(tmp_path, "training", 1500, 0), str(tmp_path / "training.zarr"), LAYOUT)

@@ -13,6 +13,7 @@ from privpipe import PrivacyMappingOptions, Records, fit_privacy_mapping
 NAMES = ("age", "schooling", "marital_status", "sex")
 
 
+@pytest.mark.slow
 @pytest.mark.paper
 def test_fit_privacy_mapping__a_fresh_half_of_adult_confirms_the_promise(paper_data: Path) -> None:
     table = pd.read_csv(paper_data / "adult.csv.gz", skipinitialspace=True)

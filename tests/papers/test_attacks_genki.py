@@ -38,6 +38,7 @@ def erase(x: np.ndarray, secret: np.ndarray, fit: np.ndarray) -> np.ndarray:
     return x - np.outer((x - mean) @ into, back)
 
 
+@pytest.mark.slow
 @pytest.mark.paper
 def test_linear_eraser__is_chance_to_logistic_and_caught_by_others(faces: Face) -> None:
     x, gender, fit = faces
@@ -66,6 +67,7 @@ def test_linear_eraser__is_chance_to_logistic_and_caught_by_others(faces: Face) 
     )
 
 
+@pytest.mark.slow
 @pytest.mark.paper
 def test_linear_eraser__gives_more_to_an_adversary_with_records_of_its_own(faces: Face) -> None:
     x, gender, _ = faces

@@ -32,6 +32,7 @@ def certified_gap(mapping: SparseMapping, joint: FloatArray, codes: IntArray, ki
     return found.gap
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("population", ["first", "frequent"])
 @pytest.mark.parametrize("budget", [0.05, 0.35])
 def test_census__300_profiles_to_1e_8_nats(

@@ -252,6 +252,7 @@ FITS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.paper
 @pytest.mark.filterwarnings("ignore::privpipe.errors.PrivacyWarning")
 @pytest.mark.parametrize("intercept", ["separate", "augmented", "none"])

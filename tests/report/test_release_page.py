@@ -82,6 +82,7 @@ TRAINING = {
 }
 
 
+@pytest.mark.slow
 def test_page__shows_how_a_filter_was_learned_and_whether_its_bound_says_anything(
     findings: dict[str, Any],
 ) -> None:

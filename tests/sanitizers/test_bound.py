@@ -73,6 +73,7 @@ def problems(draw):
     return predictor, x, centre, budget
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @settings(max_examples=40, deadline=None)

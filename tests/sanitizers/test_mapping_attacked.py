@@ -109,6 +109,7 @@ def check_numbers(
         assert mapping.gap <= gap + 1e-12
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(few, max_examples=250)
 def test_solve_privacy_mapping__publishes_no_false_number(data: st.DataObject) -> None:

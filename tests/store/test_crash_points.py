@@ -333,6 +333,7 @@ def test_run__crashing_at_every_resume_still_ends_with_the_same_bytes(
     compare_releases(tmp_path, reference)
 
 
+@pytest.mark.slow
 def test_run__a_single_failed_write_fails_the_run_and_the_next_one_ends_it(
     source: Path, undisturbed: tuple[Path, int], tmp_path: Path
 ):

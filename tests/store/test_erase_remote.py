@@ -71,6 +71,7 @@ def released(place: str) -> str:
     return place
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("growing", [False, True])
 def test_erase__of_records_alone_in_a_bucket_leaves_no_byte(
     place: str, growing: bool, tmp_path: Path

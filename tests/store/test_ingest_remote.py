@@ -51,6 +51,7 @@ def choose_layout(name: str) -> SourceLayout:
     return TABLE if name in ("t.csv", "t.csv.gz", "t.parquet", "folder", "hive") else SourceLayout()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOURCES)
 def test_ingest__from_and_into_a_remote_place_is_as_local(
     tmp_path: Path, place: str, name: str

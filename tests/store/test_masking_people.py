@@ -99,6 +99,7 @@ def test_release__blurred_integers_protect_no_record_either(tmp_path: Path) -> N
     assert found["surrogate"]["attacks"]["all_but_one"]["recovered"]["estimate"] == 1
 
 
+@pytest.mark.slow
 def test_release__two_of_nearly_the_same_records_leak_the_one_between_them(
     tmp_path: Path,
 ) -> None:

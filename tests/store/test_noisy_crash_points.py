@@ -96,6 +96,7 @@ def read_bytes(folder: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 def test_noisy_run__dead_at_any_point_goes_on_to_the_same_bytes_for_one_charge(home: Path) -> None:
     reference = home / "reference"
     storage, places = CrashingStorage(reference), list[int]()

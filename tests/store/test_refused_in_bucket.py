@@ -63,6 +63,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(release_flow, "gate_stage", close)
 
 
+@pytest.mark.slow
 def test_refused_run__leaves_nothing_where_readers_look(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,6 +97,7 @@ def test_refused_run__leaves_nothing_where_readers_look(
     assert not has_workspace(url)
 
 
+@pytest.mark.slow
 def test_refused_run__says_what_could_not_be_removed(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +126,7 @@ def test_refused_run__on_files_keeps_its_arrays_for_the_next(
     assert list_place(f"{workspace_url(url)}/release")
 
 
+@pytest.mark.slow
 def test_refused_noisy_run__is_charged_though_its_arrays_are_gone(
     home: Path, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +149,7 @@ def test_refused_noisy_run__is_charged_though_its_arrays_are_gone(
     assert (loss.epsilon, loss.n_charges) == (1.5, 1)
 
 
+@pytest.mark.slow
 def test_publish__does_not_mix_with_what_stands_at_the_place(place: str) -> None:
     write_small_collection(f"{place}/records.zarr", n_records=110)
     url = f"{place}/release.zarr"
@@ -155,6 +159,7 @@ def test_publish__does_not_mix_with_what_stands_at_the_place(place: str) -> None
     assert list_place(url) == ["features/c/9/9"]
 
 
+@pytest.mark.slow
 def test_publish__a_copy_that_lost_something_is_not_shown(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,6 +254,7 @@ def test_erase__finds_a_part_that_was_refused(tmp_path: Path, release_url: str) 
     assert [key for key in list_place(out) if ".ledger/" not in key] == []
 
 
+@pytest.mark.slow
 def test_purge__of_a_run_killed_while_it_copied_leaves_nothing(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,6 +51,7 @@ def test_create_bytes__only_the_first_of_many_writes(place: str):
     assert read_bytes(open_store(place, read_only=True), "object") == str(won[0]).encode()
 
 
+@pytest.mark.slow
 def test_run__publishes_and_runs_again_as_a_no_op(place: str):
     write_small_collection(f"{place}/records.zarr", n_records=110)
     options = make_options(f"{place}/records.zarr", f"{place}/release.zarr")
@@ -69,6 +70,7 @@ def test_run__publishes_and_runs_again_as_a_no_op(place: str):
         assert np.isfinite(release.features.values).all()
 
 
+@pytest.mark.slow
 def test_run__crashed_at_any_write_resumes_and_nothing_is_visible_before(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -146,6 +148,7 @@ def _objects(url: str) -> dict[str, bytes | None]:
     return {key: read_bytes(store, key) for key in list_keys(store) if key != "zarr.json"}
 
 
+@pytest.mark.slow
 def test_run__another_release_published_meanwhile_is_not_replaced(
     place: str, monkeypatch: pytest.MonkeyPatch
 ):
@@ -223,6 +226,7 @@ def test_hold_lease__of_a_killed_holder_expires_and_only_one_takes_it(
     assert refused == ["busy"]
 
 
+@pytest.mark.slow
 def test_hold_lease__is_renewed_while_held_and_reported_when_lost(place: str):
     work = f"{place}/work"
     with lease.hold_lease(work, seconds=1.0):

@@ -81,6 +81,7 @@ def test_lease__taken_by_a_request_whose_answer_was_lost(place: str, proxy: Faul
         pass
 
 
+@pytest.mark.slow
 def test_lease__is_kept_through_a_store_that_throttles(place: str, proxy: FaultProxy) -> None:
     """Shorter than the lease; the thread that renews must live on."""
     until = time.monotonic() + 1.2
@@ -97,6 +98,7 @@ def test_lease__is_kept_through_a_store_that_throttles(place: str, proxy: FaultP
     assert proxy.count("throttle") > 0
 
 
+@pytest.mark.slow
 def test_lease__of_a_holder_that_slept_is_anothers(place: str, proxy: FaultProxy) -> None:
     """Its renewal arrives when another holds the next one: that one stands, and it is told so."""
 

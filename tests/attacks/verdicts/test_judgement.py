@@ -66,6 +66,7 @@ def decide(
     return decide_variables(outcomes, options, n_records=n_records)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_records", [60, 150])  # tested of 200 and of 500
 def test_decide_variables__accuses_noise_in_at_most_one_of_twenty(n_records: int) -> None:
     found = [decide(seed, n_records, ("nothing", "nothing")) for seed in range(120)]
@@ -74,6 +75,7 @@ def test_decide_variables__accuses_noise_in_at_most_one_of_twenty(n_records: int
     assert all(one.verdict != "unknown" for pair in found for one in pair)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["accuracy", "exposure"])
 @pytest.mark.parametrize("n_records", [700, 4000])
 def test_decide_variables__clears_twice_what_is_allowed_in_at_most_one_of_twenty(
@@ -86,6 +88,7 @@ def test_decide_variables__clears_twice_what_is_allowed_in_at_most_one_of_twenty
         assert verdicts.count("leaks") > 0.3 * n_trials
 
 
+@pytest.mark.slow
 def test_decide_variables__clears_noise_where_records_are_many() -> None:
     verdicts = [decide(seed, 14_000, ("nothing",))[0].verdict for seed in range(8)]
     assert verdicts.count("safe") >= 7

@@ -53,6 +53,7 @@ def test_measure_attacks__permuted_labels_are_not_safe() -> None:
     assert measure_attacks(raw, permuted, raw=raw, options=other).verdict == "unproven"
 
 
+@pytest.mark.slow
 def test_measure_attacks__labels_of_nothing_pass_the_control_in_at_most_one_of_twenty() -> None:
     safe = 0
     for seed in range(20):

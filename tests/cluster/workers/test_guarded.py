@@ -78,6 +78,7 @@ def doors(client: Client) -> list[tuple[int, tuple[str, int]]]:
     return found  # type: ignore[return-value]
 
 
+@pytest.mark.slow
 def test_connect__nobody_without_the_certificate_reaches_any_process(client: Client) -> None:
     """As a process of its own, which knows all ports and nothing else."""
     addresses = [f"{host}:{port}" for _, (host, port) in doors(client)]
@@ -196,6 +197,7 @@ def test_dashboard__websockets_and_whole_addresses_are_refused_too(client: Clien
         pull_session(url=f"http://{link.netloc}/status")
 
 
+@pytest.mark.slow
 def test_dashboard__works_for_its_owner(client: Client) -> None:
     """The printed page, what it loads, the list of workers, and its websocket."""
     link = str(client.dashboard_link)

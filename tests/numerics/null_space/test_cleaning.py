@@ -34,6 +34,7 @@ def make_form(rank, rule, dtype, *, budget=0.3, augmented=False):
     return cleaner._form(np.dtype(dtype))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rank", "augmented", "rule", "dtype", "lifted"),
     [
@@ -57,6 +58,7 @@ def test_kernel__gives_the_bytes_of_numpy(rank, augmented, rule, dtype, lifted):
     assert not plain.withheld.any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("clean", [clean_with_kernel, clean_with_numpy])
 def test_clean__withholds_what_rounding_may_carry_over_the_budget(clean, rule):
@@ -166,6 +168,7 @@ def test_clean_block__releases_into_the_place_of_the_records_what_it_releases_el
         np.testing.assert_array_equal(getattr(found, name), getattr(elsewhere, name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lifted", [True, False])
 @pytest.mark.parametrize("rank", [1, 2, 5])
 def test_kernel__shrinks_equal_and_zero_coordinates_as_numpy_does(rank, lifted):

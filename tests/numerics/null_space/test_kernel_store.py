@@ -54,6 +54,7 @@ def run_apart(folder: Path, seed: str) -> tuple[int, str]:
     return int(count), found
 
 
+@pytest.mark.slow
 def test_compile_text__is_compiled_in_one_process_and_read_in_the_next(folder: Path) -> None:
     first, found = run_apart(folder, "1")
     second, again = run_apart(folder, "2")

@@ -102,6 +102,7 @@ def find_breaches(modules: Mapping[str, ast.Module]) -> set[str]:
     return {name for name in promising if reach(name, modules) & FLOAT_LAWS}
 
 
+@pytest.mark.slow
 def test_imports__no_promise_for_floats_reaches_float_noise() -> None:
     modules = read_house()
     assert list_promising(modules) == OF_CODES | {"privpipe.sanitizers.noise.mechanism"}

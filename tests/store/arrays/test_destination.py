@@ -84,6 +84,7 @@ def test_ingest__killed_leaves_nothing_visible_and_the_next_removes_the_rest(
     assert sorted(os.listdir(tmp_path)) == ["c.zarr", "t.csv"]
 
 
+@pytest.mark.slow
 def test_ingest__killed_over_a_bucket_leaves_nothing_readable(
     tmp_path: Path, source: str, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

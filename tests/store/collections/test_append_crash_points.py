@@ -87,6 +87,7 @@ def dying(storage: CrashingStorage) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", WHATS)
 @pytest.mark.parametrize("how", ["lost", "torn"])
 def test_append__killed_anywhere_is_repeated_or_purged(

@@ -81,6 +81,7 @@ def test_export_release__parquet_holds_what_the_release_does(tmp_path, request, 
     assert pq.ParquetFile(fsspec.open(out, "rb").open()).num_row_groups == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["local", "memory", "s3"])
 def test_export_release__a_folder_holds_a_file_per_partition(tmp_path, request, where):
     place = choose_place(where, tmp_path, request)

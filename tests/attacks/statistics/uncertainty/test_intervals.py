@@ -122,6 +122,7 @@ def test_measure_bootstrap_interval__covers_areas(n: int, shift: float, n_groups
     assert abs(coverage(draw, truth, 1500) - 0.95) < allowed(1500)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "n_groups"), [(150, 0), (400, 40)])
 def test_measure_number_scores__intervals_cover(n: int, n_groups: int) -> None:
     def draw(random: np.random.Generator, trial: int) -> tuple[Interval, ...]:
@@ -139,6 +140,7 @@ def test_measure_number_scores__intervals_cover(n: int, n_groups: int) -> None:
     assert (np.abs(found - 0.95) < allowed(1500)).all(), found
 
 
+@pytest.mark.slow
 def test_measure_class_scores__balanced_accuracy_and_f1_cover() -> None:
     f1 = (2 * 0.24 / (2 * 0.24 + 0.06 + 0.14) + 2 * 0.56 / (2 * 0.56 + 0.20)) / 2
 

@@ -162,6 +162,7 @@ def test_receipt_book__cuts_many_chunks_into_blocks(
     assert Proof.restore(str(tmp_path), {}) is None
 
 
+@pytest.mark.slow
 def test_receipt_book__holds_one_block_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,7 @@ def test_ingest__agrees_with_scipy(tmp_path):
     assert found["flag"] == ["0", "1", None]
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(
     st.lists(
