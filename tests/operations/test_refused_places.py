@@ -161,7 +161,7 @@ def test_preload__refuses_a_worker_without_its_environment(tmp_path: Path) -> No
     program = (
         "import os, resource, sys\n"
         "from privpipe.cluster.workers.deployed import prepare_process\n"
-        "from privpipe.cluster.workers.connection import WORKER_ENVIRONMENT\n"
+        "from privpipe.cluster.workers.forking import WORKER_ENVIRONMENT\n"
         "prepare_process(is_worker=False)\n"
         "assert os.umask(0) == 0o077 and resource.getrlimit(resource.RLIMIT_CORE) == (0, 0)\n"
         "os.environ.update(WORKER_ENVIRONMENT)\n"

@@ -88,8 +88,7 @@ class Objects:
 
     def store(self, root: Path) -> None:
         """Put it in the bucket, whatever was there; what no bucket holds is not there either."""
-        for name in ("keys", "account"):
-            assert not (root / name).exists(), f"{name} are beside the bucket"
+        assert not (root / "account").exists(), "the account is beside the bucket"
         Bucket.store.clear()
         Bucket.pseudo_dirs[:] = [""]
         hear, Bucket.hear = Bucket.hear, None

@@ -148,7 +148,22 @@ class World:
     def clear(self) -> None:
         """Nothing is stored."""
         (Objects() if self.in_bucket else Tree()).store(self.root)
+        shutil.rmtree(self.root / "keys", ignore_errors=True)  # which are never in a bucket
         shutil.rmtree(self.base / "sources", ignore_errors=True)
+
+    def keep_keys(self, when: str) -> None:
+        """Copy the keys, which are no objects of the bucket."""
+        self._copy_keys(self.root / "keys", self.base / f"keys-{when}")
+
+    def put_keys(self, when: str) -> None:
+        """Put back what was copied."""
+        self._copy_keys(self.base / f"keys-{when}", self.root / "keys")
+
+    def _copy_keys(self, source: Path, target: Path) -> None:
+        if self.in_bucket:
+            shutil.rmtree(target, ignore_errors=True)
+            if source.exists():
+                shutil.copytree(source, target)
 
     def source(self, name: str, seed: int, n: int, *, wanted: bool = False) -> str:
         """A file of records that are made once; with her whom an erasure looks for."""
@@ -474,10 +489,14 @@ IN_BUCKET = {
     "append-replace": 4,
     "purge": 2,
     "purge-run": 2,
+    "export": 2,
+    "export-folder": 2,
     "approve": 2,
     "withdraw": 2,
+    "account": 2,
     "erase-growing": 1,
     "run": 1,
+    "run-noisy": 1,
     "run-parts": 1,
 }
 STRIDES = {
@@ -497,6 +516,7 @@ STRIDES = {
     "withdraw-in-bucket": 3,
     "erase-growing-in-bucket": 41,
     "run-in-bucket": 29,
+    "run-noisy-in-bucket": 41,
     "run-parts-in-bucket": 61,
 }
 """Of commands whose histories take long; what is drawn strikes between."""

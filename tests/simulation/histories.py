@@ -163,10 +163,13 @@ class _Known:
         self.name, self.command = name, COMMANDS[name]
         world.raw.clear()
         self.command.prepare(world)
-        with world.record() as recorder:
+        world.keep_keys(f"before-{name}")
+        self.first_keyed = 0
+        with world.record(lambda _: self._count_keyless(world)) as recorder:
             self.views = [look(world, self.command)]
             forget_process()
             self.command.call(world)
+        world.keep_keys(f"after-{name}")
         self.before, self.changes = recorder.before, recorder.changes
         self.calls = recorder.calls
         self.after = self.before.after(self.changes)
@@ -182,10 +185,18 @@ class _Known:
         self.purged = canonical(world.read(), self.command)
         self.raw_before = find_raw(self.before.read(), self.raw)
         self.left_after = find_left(world.read(), self.command)
-        self.before.store(world.root)
+        self.restore(world, self.before)
         purge_all(world, self.command)
         self.left_before = find_left(world.read(), self.command)
         self._trees: list[Tree | Objects] = []
+
+    def _count_keyless(self, world: World) -> None:
+        self.first_keyed += not (world.root / "keys").exists()
+
+    def restore(self, world: World, tree: Tree | Objects, place: int = 0) -> None:
+        """Store what is there at a change; and the keys that are then on this machine."""
+        tree.store(world.root)
+        world.put_keys(f"{'after' if place > self.first_keyed else 'before'}-{self.name}")
 
     def at(self, place: int) -> Tree | Objects:
         """What is stored before a change."""
@@ -235,19 +246,20 @@ class Simulator:
             call = int(history.where * known.calls)
             key = (history.command, f"{history.fault} {call} {chance.choice(RIVALS)}", history.then)
             if key not in self._judged:
-                known.before.store(self.world.root)
+                known.restore(self.world, known.before)
                 problem = live(self, known, call, random.Random(history.chance))
                 self._judged[key] = problem or self._go_on(known, history)
             return self._judged[key], key
         tree = self._crash(known, history, chance)
-        is_end = int(history.where * (len(known.changes) + 1)) == len(known.changes)
+        place = int(history.where * (len(known.changes) + 1))
+        is_end = place == len(known.changes)
         is_cut = history.fault == "power"
         key = history.command, f"{tree.digest}{' end' * (is_end and is_cut)}", history.then
         if key not in self._judged:
-            tree.store(self.world.root)
+            known.restore(self.world, tree, place)
             self._judged[key] = self._go_on(known, history)
             if is_end and is_cut and not self._judged[key]:
-                tree.store(self.world.root)
+                known.restore(self.world, tree, place)
                 self._judged[key] = self._outlives(known)
         return self._judged[key], key
 

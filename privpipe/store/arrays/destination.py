@@ -17,6 +17,7 @@ from privpipe.errors import StoreError
 from privpipe.store.access.durability import flush_folder, flush_tree
 from privpipe.store.access.holding.lease import LEASE_SECONDS
 from privpipe.store.access.holding.workspace import (
+    MAKING,
     hold_workspace,
     read_state,
     remove_workspace,
@@ -35,7 +36,6 @@ from privpipe.store.access.location import (
 )
 from privpipe.store.arrays.layout import ROOT_DOCUMENT
 
-NOTE = "making.json"
 MADE = "made"
 
 
@@ -153,7 +153,7 @@ def _begin(url: str) -> str:
     """Where to write."""
     if local_path(url) is not None:
         return join(workspace_url(url), MADE)
-    write_bytes(open_store(workspace_url(url)), NOTE, b"{}")
+    write_bytes(open_store(workspace_url(url)), MAKING, b"{}")
     return url
 
 
@@ -165,7 +165,7 @@ def _clear(url: str, last: str) -> None:
         if os.path.isfile(made):
             os.unlink(made)
         return
-    if read_bytes(open_store(workspace_url(url), read_only=True), NOTE) is None:
+    if read_bytes(open_store(workspace_url(url), read_only=True), MAKING) is None:
         return
     if read_bytes(open_store(url, read_only=True), last) is None:
         delete_tree(open_store(url))

@@ -16,6 +16,7 @@ import zarr
 
 from privpipe.errors import FormatError, OptionError, StoreError
 from privpipe.records.schema import MISSING
+from privpipe.store.access.holding.workspace import SUCCESS, hold_workspace
 from privpipe.store.access.location import (
     Place,
     as_url,
@@ -30,9 +31,6 @@ from privpipe.store.arrays.destination import hold_destination, move_made, show_
 from privpipe.store.arrays.factored_basis import read_basis
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.releases.published import check_release
-
-SUCCESS = "_SUCCESS"
-"""Last object of a folder of Parquet files, as Spark writes it; readers of tables skip it."""
 
 
 def export_release(
@@ -141,15 +139,16 @@ def _write_file(released: _Released, out_url: str) -> None:
             _write_part(released, fsspec.filesystem("file"), work, 0, released.n_records)
             move_made(work, path)
         return
-    system, target = _reach(out_url)
-    _check_absent(system, target, out_url)
-    whole = False
-    try:
-        _write_part(released, system, target, 0, released.n_records)
-        whole = True
-    finally:
-        if not whole and system.exists(target):
-            system.rm_file(target)
+    with hold_workspace(out_url):  # of two exports to one place the second is refused
+        system, target = _reach(out_url)
+        _check_absent(system, target, out_url)
+        whole = False
+        try:
+            _write_part(released, system, target, 0, released.n_records)
+            whole = True
+        finally:
+            if not whole and system.exists(target):
+                system.rm_file(target)
 
 
 def _reach(url: str) -> tuple[Any, str]:

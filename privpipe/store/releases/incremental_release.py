@@ -41,7 +41,7 @@ from privpipe.store.access.location import (
     remove_tree,
     shown,
 )
-from privpipe.store.arrays.headers import companion_url, exists
+from privpipe.store.arrays.headers import companion_url
 from privpipe.store.arrays.layout import ROOT_DOCUMENT
 
 PARTS = "parts"
@@ -326,8 +326,11 @@ def _is_growing(url: str) -> bool:
         return kind == "release"
     path = local_path(url)
     if path is None:
-        return has_workspace(url) and not exists(url)
-    return bool(_list_parts(url)) and set(os.listdir(path)) <= {PARTS, "generations"}
+        keys = list_keys(open_store(url, read_only=True))
+        there = {key.partition("/")[0] for key in keys} if has_workspace(url) else set()
+    else:
+        there = set(os.listdir(path)) if _list_parts(url) else set()
+    return bool(there) and there <= {PARTS, "generations"}
 
 
 def _list_parts(url: str) -> set[str]:

@@ -16,6 +16,7 @@ import pytest
 from privpipe.errors import InputError, StoreError
 from privpipe.store.access.holding import lease
 from privpipe.store.access.holding.workspace import (
+    MAKING,
     RunState,
     has_workspace,
     hold_workspace,
@@ -24,7 +25,7 @@ from privpipe.store.access.holding.workspace import (
     write_state,
 )
 from privpipe.store.access.location import join, list_keys, open_store, write_bytes
-from privpipe.store.arrays.destination import NOTE, hold_destination
+from privpipe.store.arrays.destination import hold_destination
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
 from tests.store.serial_run import CHUNK_ROWS, write_small_collection
@@ -117,7 +118,7 @@ def test_hold_destination__a_note_that_outlived_its_collection_removes_nothing(p
     """A process died after the root document was written, before its workspace was removed."""
     url = f"{place}/c.zarr"
     write_small_collection(url)
-    write_bytes(open_store(workspace_url(url)), NOTE, b"{}")
+    write_bytes(open_store(workspace_url(url)), MAKING, b"{}")
     with pytest.raises(StoreError, match="exists"), hold_destination(url):
         pytest.fail("a collection stands there")
     assert open_collection(url).plan.chunk_rows == CHUNK_ROWS

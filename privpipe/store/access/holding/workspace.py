@@ -34,6 +34,12 @@ from privpipe.store.access.location import (
 )
 
 STATE = "state.json"
+MAKING = "making.json"
+"""Says that what is at the place itself is unfinished and ours, where nothing can be renamed."""
+SUCCESS = "_SUCCESS"
+"""Last object of a folder of Parquet files, as Spark writes it; readers of tables skip it."""
+LAST = ("zarr.json", SUCCESS)
+"""What is written last of what is whole."""
 LOCK = "lock"
 SCRATCH = "dask"
 """Folder of the workers' scratch files, which are theirs; emptied at start and end."""
@@ -304,9 +310,10 @@ def purge_workspace(url: str) -> bool:
 
 
 def _is_begun_in_place(url: str) -> bool:
-    """Whether a run wrote where nothing can be renamed, and did not end: there is no root."""
-    begun = read_bytes(open_store(workspace_url(url), read_only=True), STATE) is not None
-    return begun and read_bytes(open_store(url, read_only=True), "zarr.json") is None
+    """Whether somebody wrote where nothing can be renamed, and did not end."""
+    work, place = (open_store(one, read_only=True) for one in (workspace_url(url), url))
+    begun = any(read_bytes(work, name) is not None for name in (STATE, MAKING))
+    return begun and all(read_bytes(place, name) is None for name in LAST)
 
 
 def _leftovers(path: str) -> list[str]:
