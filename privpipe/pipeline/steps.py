@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from privpipe.store.access.durability import flush_folder
 from privpipe.store.access.text import write_file
 
 T = TypeVar("T")
@@ -83,9 +85,8 @@ class Steps:
     def forget(self) -> None:
         """All is done: keep nothing."""
         if self.folder:
-            for path in self.folder.glob("*.json"):
-                path.unlink()
-            self.folder.rmdir()
+            shutil.rmtree(self.folder)  # with what a kill in the middle of a write left
+            flush_folder(str(self.folder.parent))
 
     @contextmanager
     def _pulsing(self, name: str) -> Iterator[None]:

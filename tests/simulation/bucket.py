@@ -203,16 +203,20 @@ class BucketRecorder:
     ----------
     inject
         Called with the number of each change and the change, before it.
+    keys
+        A folder; `keyless` counts the changes before it was there.
     """
 
-    def __init__(self, inject: Callable[[int], None] | None) -> None:
-        self.inject, self.calls = inject, 0
+    def __init__(
+        self, inject: Callable[[int], None] | None = None, keys: Path | None = None
+    ) -> None:
+        self.inject, self.keys, self.calls, self.keyless = inject, keys, 0, 0
         self.changes: list[Put] = []
         self.before = Objects.stored()
         self._lock, self._busy = threading.RLock(), False
 
     def hear(self, change: Put) -> None:
-        if self._busy:  # a rival's
+        if self._busy and self.inject is not None:  # a rival's
             return
         with self._lock:
             self._busy = True
@@ -221,14 +225,17 @@ class BucketRecorder:
                 if self.inject is not None:
                     self.inject(number)
                 self.changes.append(change)
+                self.keyless += self.keys is not None and not self.keys.exists()
             finally:
                 self._busy = False
 
 
 @contextmanager
-def recording_bucket(inject: Callable[[int], None] | None = None) -> Iterator[BucketRecorder]:
+def recording_bucket(
+    inject: Callable[[int], None] | None = None, keys: Path | None = None
+) -> Iterator[BucketRecorder]:
     """Record what changes in the bucket; one thing at a time."""
-    recorder, before = BucketRecorder(inject), Bucket.hear
+    recorder, before = BucketRecorder(inject, keys), Bucket.hear
     Bucket.hear = recorder.hear
     try:
         with zarr.config.set({"async.concurrency": 1}):

@@ -21,8 +21,12 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import zarr.core.sync
+from matplotlib.figure import Figure
 
 import privpipe.flows.release_flow
+from flows.reproduce.__main__ import reproduce_figure
+from flows.reproduce.registry import FIGURES, PaperFigure
+from flows.reproduce.result import Reproduction, compare_cell
 from privpipe.cluster.passes import cleaning_pass
 from privpipe.command.inspect_command import export_command
 from privpipe.command.key_commands import account_command, forget_key_command
@@ -35,6 +39,7 @@ from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.serving.watch import Watch
 from privpipe.pipeline.stages.increment_check import Scope
+from privpipe.pipeline.steps import expect_steps, step
 from privpipe.report.console import PlainConsole
 from privpipe.store.access import mounts
 from privpipe.store.arrays import blocks
@@ -97,7 +102,7 @@ noise = "discrete"
 name = "pca"
 n_filtered = 2"""
 
-Kind = Literal["collection", "growing", "release", "parts", "table", "keys", "account"]
+Kind = Literal["collection", "growing", "release", "parts", "table", "figure", "keys", "account"]
 
 
 @dataclass
@@ -136,7 +141,9 @@ class World:
         self, inject: Callable[[int], None] | None = None
     ) -> AbstractContextManager[Recorder | BucketRecorder]:
         """Record what changes."""
-        return recording_bucket(inject) if self.in_bucket else recording(self.root, inject)
+        if self.in_bucket:
+            return recording_bucket(inject, self.root / "keys")
+        return recording(self.root, inject)
 
     def read(self) -> dict[str, bytes]:
         """Every file by its path."""
@@ -388,6 +395,23 @@ def _demo(world: World) -> None:
     prepare_demo(world.at("demo"), N_ORIGINALS, 0)
 
 
+def make_figure(folder: Path, runs: int) -> Reproduction:
+    """A figure of a paper that nobody wrote."""
+    del folder
+    expect_steps(runs)
+    values = [step(f"run {number}", partial(float, number)) for number in range(runs)]
+    cells = (compare_cell("mean", values, paper=1.0, tolerance=0.1),)
+    return Reproduction(cells, picture=lambda _: Figure(figsize=(1, 1)))
+
+
+def _reproduce(world: World) -> None:
+    made = PaperFigure("A mean", "nobody", f"{__name__}:make_figure", (), 3, "", "")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PRIVPIPE_CACHE", world.at("cache"))
+        patch.setitem(FIGURES, "mean", made)
+        reproduce_figure("mean", data="", runs=0, out=world.at("figure"), as_json=False)
+
+
 COMMANDS: dict[str, Command] = {
     "ingest": Command(_nothing, _ingest, {"c.zarr": "collection"}, ("exists",), 20),
     "append": Command(_nothing, partial(_append, name="monday", seed=1), {"g.zarr": "growing"}),
@@ -479,6 +503,7 @@ COMMANDS: dict[str, Command] = {
         free=("account/",),
     ),
     "demo": Command(_nothing, _demo, {"demo/digits.zarr": "collection"}, weight=1),
+    "reproduce": Command(_nothing, _reproduce, {"figure": "figure"}, weight=1),
 }
 
 
@@ -511,6 +536,7 @@ STRIDES = {
     "run-more": 61,
     "backfill": 83,
     "demo": 7,
+    "reproduce": 2,
     "append-second-in-bucket": 3,
     "append-replace-in-bucket": 3,
     "withdraw-in-bucket": 3,

@@ -164,14 +164,13 @@ class _Known:
         world.raw.clear()
         self.command.prepare(world)
         world.keep_keys(f"before-{name}")
-        self.first_keyed = 0
-        with world.record(lambda _: self._count_keyless(world)) as recorder:
+        with world.record() as recorder:
             self.views = [look(world, self.command)]
             forget_process()
             self.command.call(world)
         world.keep_keys(f"after-{name}")
         self.before, self.changes = recorder.before, recorder.changes
-        self.calls = recorder.calls
+        self.calls, self.keyless = recorder.calls, getattr(recorder, "keyless", 0)
         self.after = self.before.after(self.changes)
         self.raw = RawValues(world.raw)
         stored = world.read()
@@ -190,13 +189,10 @@ class _Known:
         self.left_before = find_left(world.read(), self.command)
         self._trees: list[Tree | Objects] = []
 
-    def _count_keyless(self, world: World) -> None:
-        self.first_keyed += not (world.root / "keys").exists()
-
     def restore(self, world: World, tree: Tree | Objects, place: int = 0) -> None:
         """Store what is there at a change; and the keys that are then on this machine."""
         tree.store(world.root)
-        world.put_keys(f"{'after' if place > self.first_keyed else 'before'}-{self.name}")
+        world.put_keys(f"{'after' if place > self.keyless else 'before'}-{self.name}")
 
     def at(self, place: int) -> Tree | Objects:
         """What is stored before a change."""

@@ -7,6 +7,8 @@ a state is seen by the doors that readers have, so that half a release is no rel
 from __future__ import annotations
 
 import hashlib
+import io
+import json
 import os
 import re
 from collections import Counter
@@ -15,6 +17,7 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pyarrow.parquet as pq
 from numcodecs import blosc, zstd
@@ -71,7 +74,7 @@ def find_left(tree: Mapping[str, bytes], command: Command) -> Counter[str]:
         _TOKEN.sub("#", path)
         for path in tree
         if path.lstrip(".").startswith(places)
-        and command.places.get(path.partition("/")[0]) not in ("keys", "account")
+        and command.places.get(path.partition("/")[0]) not in ("keys", "account", "figure")
     )
 
 
@@ -180,12 +183,19 @@ def _read_parts(url: str) -> object:
 
 
 def _read_table(url: str) -> object:
-    places = [url] if url.endswith(".parquet") else []
+    system, path = fsspec.core.url_to_fs(url)
+    places = [path] if path.endswith(".parquet") and system.exists(path) else []
+    is_whole = system.exists(f"{path}/_SUCCESS")
     if os.path.isdir(url):
-        assert os.path.exists(f"{url}/_SUCCESS"), "a folder of tables is seen before it is whole"
-        places = sorted(str(one) for one in Path(url).glob("*.parquet"))
-    existing = [one for one in places if os.path.exists(one)]
-    return [pq.read_table(one).to_pydict() for one in existing]
+        assert is_whole, "a folder of tables is seen before it is whole"
+    if is_whole:  # in a bucket there is nothing to see before
+        places = sorted(system.glob(f"{path}/*.parquet"))
+    return [pq.read_table(io.BytesIO(system.cat_file(one))).to_pydict() for one in places]
+
+
+def _read_figure(url: str) -> object:
+    found = Path(url, "mean.json")
+    return json.loads(found.read_text())["cells"] if found.exists() else None
 
 
 def _read_keys(url: str) -> object:
@@ -204,6 +214,7 @@ _READERS = {
     "release": _read_release,
     "parts": _read_parts,
     "table": _read_table,
+    "figure": _read_figure,
     "keys": _read_keys,
     "account": _read_account,
 }
@@ -222,7 +233,7 @@ def status_all(world: World, command: Command) -> list[str]:
     forget_process()
     lies = []
     for place, kind in command.places.items():
-        if kind in ("keys", "account", "table"):
+        if kind in ("keys", "account", "table", "figure"):
             continue
         url = world.at(place)
         try:

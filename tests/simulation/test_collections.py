@@ -16,6 +16,7 @@ MINE = (
     "erase",
     "erase-growing",
     "demo",
+    "reproduce",
 )
 
 
