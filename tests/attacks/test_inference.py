@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from privpipe.attacks.adversaries.attack_memory import plan_attack_bytes
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.beside import Beside
 from privpipe.attacks.adversaries.evidence import prepare_evidence
@@ -21,6 +20,7 @@ from privpipe.attacks.kinds.verdicts.attack_report import AttackReport, summaris
 from privpipe.attacks.kinds.verdicts.outcomes import DECISION_SCHEMA, TABLE_SCHEMA, Attack
 from privpipe.attacks.statistics.measures import Score
 from privpipe.attacks.statistics.uncertainty.intervals import Interval
+from privpipe.cluster.passes.judging.attack_tasks import plan_attack_bytes
 from privpipe.errors import GuessWarning, InputError
 from privpipe.protocols import Column
 

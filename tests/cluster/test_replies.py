@@ -11,8 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privpipe.cluster.executors.executor import LocalExecutor
-from privpipe.cluster.passes.pricing_rounds import ClusterPricing, plan_columns
-from privpipe.cluster.passes.replies import answer_round, pack_prices, unpack_prices
+from privpipe.cluster.passes.pricing_rounds import (
+    ClusterPricing,
+    answer_round,
+    pack_prices,
+    plan_columns,
+    unpack_prices,
+)
 from privpipe.numerics.mapping.pricing.pair_pricing import (
     Prices,
     PricingQuestion,

@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 
 from privpipe.pipeline.serving.prefect_home import prepare_prefect
-from privpipe.pipeline.serving.server_process import serve
+from privpipe.pipeline.serving.prefect_server import serve
 
 BLOCK, TYPE, SCHEMA = (f"{n}1111111-1111-4111-8111-111111111111" for n in "123")
 

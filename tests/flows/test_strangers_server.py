@@ -17,8 +17,8 @@ from prefect.results import ResultRecord
 from privpipe.cluster.workers import listener_owner
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.errors import OptionError
+from privpipe.pipeline.serving.prefect_server import serve
 from privpipe.pipeline.serving.server_address import check_server
-from privpipe.pipeline.serving.server_process import serve
 from tests.flows.digits_runs import own_prefect
 from tests.flows.test_pipeline import configure
 from tests.standard import write_standard

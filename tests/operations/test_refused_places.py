@@ -11,9 +11,13 @@ from pathlib import Path
 import pytest
 
 from privpipe.cluster.workers.certificates import PARTS, make_certificates, read_certificate
-from privpipe.cluster.workers.connection import ClusterOptions, connect
+from privpipe.cluster.workers.connection import (
+    ClusterOptions,
+    connect,
+    describe_difference,
+    list_shaping_versions,
+)
 from privpipe.cluster.workers.deployed import write_configuration
-from privpipe.cluster.workers.versions import describe_difference, list_shaping_versions
 from privpipe.errors import ClusterError, GateError, OptionError, PrivpipeError, StoreError
 from privpipe.flows.deployments import retry_passing
 from privpipe.pipeline.operations.cluster_health import _judge, check_certificates

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from privpipe import Records
-from privpipe.report.pages.training_curve import plot_losses, plot_phi
+from privpipe.report.pages.training_sections import plot_losses, plot_phi
 from privpipe.report.style import render_svg
 from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions, fit_minimax_filter
 from privpipe.sanitizers.minimax.neural_minimax import (

@@ -9,17 +9,192 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Protocol
 
 import numpy as np
+import scipy
 from scipy import linalg
 from sklearn.ensemble import HistGradientBoostingClassifier
 
-from privpipe.attacks.adversaries.combs import find_combs, find_sum_digits
+from privpipe.attacks.adversaries.bit_counts import sum_by_digit
 from privpipe.attacks.adversaries.digits import Digits
 from privpipe.attacks.adversaries.parities import MOST_FACTORS, find_parities
 from privpipe.attacks.adversaries.problem import Problem, one_hot
 from privpipe.protocols import FloatArray, IntArray
+
+FINE, COARSE = 1 << 19, 1 << 15
+"""Places along twice the range of a column, and of a sum of two; fewer beyond `MOST_PLACES`."""
+
+MOST_PLACES = 1 << 11
+"""Of all columns or sums and classes together, for each record: time grows with the records."""
+
+MOST_SUMS = 1200
+"""Sums and differences whose digits are read, times classes."""
+
+FEW_TURNS = 8
+"""Periods within the range that others see as well; longer ones are kept apart."""
+
+MOST_PAIRED = 24
+"""Columns whose sums and differences are read, from the first."""
+
+MOST_COLUMNS = 300
+
+KEPT = 6
+"""Candidates that each search gives."""
+
+STEPS = 60
+"""Digits of a sum, counted from the smallest step that the larger column allows."""
+
+Pair = tuple[int, int, int]
+"""Two columns and the sign of the second; 0 for the first alone."""
+
+
+def add_up(x: FloatArray, pair: Pair) -> FloatArray:
+    """The column, sum or difference, (n_records,)."""
+    one, other, sign = pair
+    value = x[:, one].astype(np.float64)
+    return value + sign * x[:, other] if sign else value
+
+
+@dataclass(frozen=True)
+class Comb:
+    """Where in its period a value stands.
+
+    Parameters
+    ----------
+    pair
+        Of what columns.
+    frequency
+        Periods per unit.
+    """
+
+    pair: Pair
+    frequency: float
+
+    def read(self, x: FloatArray) -> FloatArray:
+        """Cosine and sine of the place, (n_records, 2)."""
+        turn = 2 * np.pi * ((add_up(x, self.pair) * self.frequency) % 1.0)
+        return np.column_stack([np.cos(turn), np.sin(turn)])
+
+
+@dataclass(frozen=True)
+class SumDigit:
+    """One binary digit of the exact sum of two columns.
+
+    Parameters
+    ----------
+    pair
+        Of what columns.
+    exponent
+        Of the larger one's largest value.
+    place
+        Of the digit, from the smallest.
+    """
+
+    pair: Pair
+    exponent: int
+    place: int
+
+    def read(self, x: FloatArray) -> FloatArray:
+        """(n_records, 1), 1 or -1."""
+        words = _sum_exactly(x, self.pair, self.exponent)
+        return 1.0 - 2.0 * ((words >> self.place) & 1).astype(np.float64)[:, None]
+
+
+def find_combs(x: FloatArray, excess: FloatArray) -> Iterator[Comb]:
+    """The combs that go with a class most.
+
+    Parameters
+    ----------
+    x : (n_records, n_columns)
+        Values as they are released.
+    excess : (n_records, n_classes)
+        One for a record's class, less what is expected of it.
+
+    Notes
+    -----
+    Of 8,192 records, 20 columns and two classes steps down to about a 260,000th of a column's
+    range, and a 16,000th of a sum's; coarser in proportion to `MOST_PLACES`.
+    """
+    n_paired = min(x.shape[1], MOST_PAIRED)
+    columns: list[Pair] = [(j, j, 0) for j in range(min(x.shape[1], MOST_COLUMNS))]
+    pairs = [(i, j, sign) for i, j in combinations(range(n_paired), 2) for sign in (1, -1)]
+    found: list[list[tuple[float, Comb]]] = [[], []]
+    n_classes = max(excess.shape[1] - 1, 1)
+    for finest, chosen in ((FINE, columns), (COARSE, pairs)):
+        n_places = finest
+        while n_places * len(chosen) * n_classes > MOST_PLACES * len(x) and n_places > 1 << 10:
+            n_places //= 2
+        for pair in chosen:
+            lines = _find_lines(add_up(x, pair), excess, n_places)
+            for band, (size, frequency) in zip(found, lines, strict=False):
+                band.append((size, Comb(pair, frequency)))
+    for band in found:
+        for _, one in sorted(band, key=lambda each: -each[0])[:KEPT]:
+            yield _sharpen(one, x, excess)
+
+
+def _find_lines(
+    values: FloatArray, excess: FloatArray, n_places: int
+) -> Iterator[tuple[float, float]]:
+    """Size and frequency of the largest line of many periods, and of that of few."""
+    low, high = float(values.min()), float(values.max())
+    if not high > low:
+        return
+    length = 2 * (high - low)
+    places = np.minimum(((values - low) / length * n_places).astype(np.int64), n_places - 1)
+    power = np.zeros(n_places // 2 + 1, np.float32)
+    for column in excess.T[1:] if excess.shape[1] == 2 else excess.T:  # two classes are one
+        counts = np.bincount(places, column, n_places).astype(np.float32)
+        line = scipy.fft.rfft(counts)
+        power += line.real**2 + line.imag**2
+    many = 2 * FEW_TURNS
+    for first, last in ((many, n_places // 2), (1, many)):
+        best = first + int(np.argmax(power[first:last]))
+        yield float(power[best]), best / length
+
+
+def _sharpen(one: Comb, x: FloatArray, excess: FloatArray) -> Comb:
+    """The best of frequencies between two lines of the spectrum."""
+    values = add_up(x, one.pair)
+    step = 0.5 / float(np.ptp(values))
+    near = [Comb(one.pair, one.frequency + share * step) for share in np.linspace(-0.75, 0.75, 7)]
+    return max(near, key=lambda each: float(((each.read(x).T @ excess) ** 2).sum()))
+
+
+def find_sum_digits(x: FloatArray, excess: FloatArray) -> Iterator[SumDigit]:
+    """The digits of exact sums and differences of two columns that go with a class most.
+
+    Parameters as in `find_combs`.
+    """
+    most = int(np.sqrt(MOST_SUMS / max(excess.shape[1] - 1, 1)))
+    n_paired = min(x.shape[1], MOST_PAIRED, most)
+    largest = np.abs(x[:, :n_paired]).max(axis=0).astype(np.float64)
+    exponents = np.frexp(largest)[1]
+    side = np.column_stack([excess, np.ones(len(x))]).astype(np.float32)
+    found: list[tuple[float, SumDigit]] = []
+    for i, j in combinations(range(n_paired), 2):
+        exponent = int(max(exponents[i], exponents[j]))
+        for sign in (1, -1):
+            words = _sum_exactly(x, (i, j, sign), exponent)
+            sums = sum_by_digit(words.view(np.uint64), side)
+            share = sums[:, -1] / len(x)
+            size = (sums[:, :-1] ** 2).sum(axis=1) / np.maximum(share * (1 - share), 1e-3)
+            best = np.argsort(-size, kind="stable")[:2].tolist()
+            found += [(float(size[k]), SumDigit((i, j, sign), exponent, k)) for k in best]
+    for _, one in sorted(found, key=lambda each: -each[0])[:KEPT]:
+        yield one
+
+
+def _sum_exactly(x: FloatArray, pair: Pair, exponent: int) -> IntArray:
+    """Sums of multiples of a step, modulo 2^64."""
+    one, other, sign = pair
+    parts = [np.ldexp(x[:, j].astype(np.float64), STEPS - exponent) for j in (one, other)]
+    whole = [np.rint(np.clip(part, -(2.0**62), 2.0**62)).astype(np.int64) for part in parts]
+    total: IntArray = whole[0] + sign * whole[1]
+    return total
+
 
 SEARCHED = 8192
 """Records that codes are found on, and at most as many as half of those given."""

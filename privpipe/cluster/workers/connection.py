@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,9 +25,65 @@ from privpipe.cluster.workers.forking import SETTINGS
 from privpipe.cluster.workers.guarded import start_cluster
 from privpipe.cluster.workers.listener_owner import guard_address, is_loopback
 from privpipe.cluster.workers.monitoring.metrics import ShowProgress
-from privpipe.cluster.workers.versions import check_versions
 from privpipe.cluster.workers.worker_memory import WorkerMemory
 from privpipe.errors import ClusterError, OptionError
+
+SHAPING = ("privpipe", "numpy", "scipy", "zarr", "dask", "distributed", "scikit-learn", "numba")
+
+
+def list_shaping_versions() -> dict[str, str]:
+    """Versions of this process: Python to the minor number, and the libraries that compute."""
+    python = ".".join(map(str, sys.version_info[:2]))
+    return {"python": python, **{name: version(name) for name in SHAPING}}
+
+
+def describe_difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
+    """What differs, as text; empty where nothing does.
+
+    >>> describe_difference({"numpy": "2.4", "zarr": "3.1"}, {"numpy": "2.5", "zarr": "3.1"})
+    'numpy 2.5 instead of 2.4'
+    """
+    return ", ".join(
+        f"{name} {theirs.get(name, 'missing')} instead of {wanted}"
+        for name, wanted in ours.items()
+        if theirs.get(name) != wanted
+    )
+
+
+def check_versions(client: Client) -> None:
+    """Compare every worker with this process; later ones are compared as they join.
+
+    Raises
+    ------
+    ClusterError
+        With the worker and what differs.
+    """
+    ours = list_shaping_versions()
+    for address, theirs in client.run(list_shaping_versions).items():
+        if differs := describe_difference(ours, theirs):
+            raise ClusterError(
+                f"The worker {address} has {differs}.",
+                remedy="Install constraints.txt there, as on the driver, and start it again.",
+                code="versions",
+            )
+    client.register_plugin(ComparedVersions(ours))
+
+
+class ComparedVersions(WorkerPlugin):
+    """Sends a worker of other versions away when it joins."""
+
+    name = "privpipe-versions"
+    idempotent = False
+
+    def __init__(self, wanted: Mapping[str, str]) -> None:
+        self.wanted = dict(wanted)
+
+    def setup(self, worker: Any) -> None:
+        """Run once on each worker, as it joins."""
+        if describe_difference(self.wanted, list_shaping_versions()):
+            # With its nanny: it would come back as it is.
+            worker.loop.add_callback(worker.close, timeout=5, nanny=True, reason="versions")
+
 
 LONGEST_FOLDER = 107 - len("/pymp-12345678/listener-12345678")
 """Bytes: a socket's path has 107 at most (unix(7)), and this is what Python adds."""

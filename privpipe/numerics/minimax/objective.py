@@ -13,8 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from privpipe.errors import ConvergenceError, InputError
-from privpipe.numerics.minimax.inexact_newton import InexactSolver
-from privpipe.numerics.minimax.newton import Curvature, HeadSolver
+from privpipe.numerics.minimax.newton import Curvature, HeadSolver, InexactSolver
 from privpipe.protocols import FloatArray
 
 MAX_ROUNDS = 200

@@ -2,15 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
+from privpipe.protocols import FloatArray
+from privpipe.report.figures import Series, plot_lines
 from privpipe.report.pages.page import PageSection, Picture
-from privpipe.report.pages.training_curve import plot_losses, plot_phi
-from privpipe.report.style import THEMES
+from privpipe.report.style import THEMES, ThemeName
 from privpipe.report.tables import format_number
+
+
+def plot_phi(
+    history: FloatArray, columns: Sequence[str], *, title: str = "", theme: ThemeName = "light"
+) -> Figure:
+    """Phi over rounds, on training records and, where there are any, on held-out ones.
+
+    Parameters
+    ----------
+    history : (n_iterations, n_columns)
+        As a minimax filter keeps it.
+    columns
+        Names of the columns of `history`.
+    title, theme
+        As `plot_points`.
+    """
+    at = {name: history[:, j] for j, name in enumerate(columns)}
+    lines = [Series("training records", at["rounds"], at["phi"])]
+    if "held_out_phi" in at:
+        lines.append(Series("held-out records", at["rounds"], at["held_out_phi"]))
+    return plot_lines(lines, x="rounds", y="Phi (nats)", title=title, theme=theme)
+
+
+def plot_losses(
+    history: FloatArray,
+    columns: Sequence[str],
+    task_names: Sequence[str],
+    baselines: FloatArray,
+    *,
+    title: str = "",
+    theme: ThemeName = "light",
+) -> Figure:
+    """Each task's loss as a share of the best constant guess, over rounds.
+
+    A private loss at 1 says that the trained adversary does no better than guessing; a target's
+    loss should be far below.
+
+    Parameters
+    ----------
+    history, columns
+        As `plot_phi`.
+    task_names
+        Tasks in the order of `baselines`; their losses are the columns ``loss_<task>``.
+    baselines : (n_tasks,)
+        Entropy of the classes in nats, or 1 for a number.
+    title, theme
+        As `plot_points`.
+    """
+    at = {name: history[:, j] for j, name in enumerate(columns)}
+    lines = [
+        Series(name, at["rounds"], at[f"loss_{name}"] / baseline)
+        for name, baseline in zip(task_names, baselines, strict=True)
+    ]
+    return plot_lines(
+        lines,
+        x="rounds",
+        y="loss / best constant guess",
+        baseline=1.0,
+        title=title,
+        theme=theme,
+    )
+
 
 STOPPED = {
     "iterations": "after the most iterations allowed",

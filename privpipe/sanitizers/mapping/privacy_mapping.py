@@ -3,26 +3,240 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
+from typing import Any
+
+import numpy as np
 
 from privpipe.capabilities import Preview
 from privpipe.numerics.mapping.pricing.pair_pricing import PriceOracle
-from privpipe.protocols import Method, Role, Shards
-from privpipe.sanitizers.arrays import say_incomplete
-from privpipe.sanitizers.mapping.assurance import check_wanted, forecast_needed
+from privpipe.numerics.mapping.problem.mutual_information import measure_information
+from privpipe.protocols import FloatArray, Guarantee, IntArray, Method, Role, Shards, ShardSchema
+from privpipe.sanitizers.arrays import check_shards, check_unweighted, say_incomplete
+from privpipe.sanitizers.mapping.assurance import (
+    assure_mapping,
+    check_wanted,
+    forecast_needed,
+    round_up,
+)
 from privpipe.sanitizers.mapping.joint_of_records import prepare_joint
-from privpipe.sanitizers.mapping.mapping_options import PrivacyMappingOptions, check_mapping
-from privpipe.sanitizers.mapping.mapping_task import MappingTask
+from privpipe.sanitizers.mapping.law_ball import count_cells, find_robust_radius
+from privpipe.sanitizers.mapping.mapping_options import (
+    PrivacyMappingOptions,
+    check_mapping,
+    check_programme,
+)
 from privpipe.sanitizers.mapping.profile_forecast import (
     ProfileForecast,
     forecast_profiles,
     suggest_mapping,
 )
-from privpipe.sanitizers.mapping.profiles import ProfileCounts, split_counts
+from privpipe.sanitizers.mapping.profiles import ProfileCounts, number_private, split_counts
+from privpipe.sanitizers.mapping.solving.budgeted import solve_budgeted_mapping
+from privpipe.sanitizers.mapping.solving.constrained import solve_constrained_mapping
+from privpipe.sanitizers.mapping.solving.robust import solve_robust_mapping
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 from privpipe.sanitizers.names import keep_names
+
+
+def assure_each_variable(
+    mapping: SparseMapping,
+    joint: FloatArray,
+    private: IntArray,
+    fitted: ProfileCounts,
+    fresh: ProfileCounts,
+    schema: ShardSchema,
+    *,
+    confidence: float,
+    held_out: float = 0.5,
+) -> SparseMapping:
+    """The mapping with a promise about each private variable.
+
+    Parameters
+    ----------
+    mapping, joint, private, fitted, fresh, schema, confidence, held_out
+        As of `assure_mapping`; the confidence is of all promises together.
+
+    Returns
+    -------
+    mapping
+        Its guarantee's number bounds the information about all variables together, nats; the
+        parameters `<variable>_plug_in` and `<variable>_at_most` are those of each.
+    """
+    n_variables = private.shape[1]
+    level = 1 - (1 - confidence) / (n_variables + 1)
+    whole = assure_mapping(
+        mapping, joint, private, fitted, fresh, schema, confidence=level, held_out=held_out
+    )
+    found: dict[str, float] = {}
+    words = []
+    for k, column in enumerate(schema.confidential[:n_variables]):
+        values, place = np.unique(private[:, k], return_inverse=True)
+        rows = np.zeros((len(values), joint.shape[1]))
+        np.add.at(rows, place.ravel(), joint)
+        alone = assure_mapping(
+            replace(mapping, information=_measure(mapping, rows)),
+            rows,
+            values[:, None],
+            select_variable(fitted, k),
+            select_variable(fresh, k),
+            replace(schema, confidential=(column,)),
+            confidence=level,
+            held_out=held_out,
+        )
+        number = float(alone.guarantee.number or 0.0)
+        found[f"{column.name}_plug_in"] = dict(alone.guarantee.parameters)["plug_in"]
+        found[f"{column.name}_at_most"] = number
+        words.append(f"{round_up(number)} about {column.name}")
+    return replace(whole, guarantee=_say(whole.guarantee, confidence, found, words))
+
+
+def select_variable(counts: ProfileCounts, variable: int) -> ProfileCounts:
+    """Counts by profile and one of the private variables."""
+    own = [*range(counts.n_attributes), counts.n_attributes + variable]
+    keys, place = np.unique(counts.keys[:, own], axis=0, return_inverse=True)
+    summed = np.zeros(len(keys), np.int64)
+    np.add.at(summed, place.ravel(), counts.counts)
+    return replace(counts, keys=keys, counts=summed)
+
+
+def _measure(mapping: SparseMapping, joint: FloatArray) -> float:
+    return measure_information(np.asarray(mapping.mapping @ joint.T))
+
+
+def _say(
+    given: Guarantee, confidence: float, found: dict[str, float], words: list[str]
+) -> Guarantee:
+    numbers = {**dict(given.parameters), "confidence": confidence, **found}
+    level = f"{confidence:.4g}".removeprefix("0")
+    number = round_up(float(given.number or 0.0))
+    return replace(
+        given,
+        parameters=tuple(numbers.items()),
+        statement=f"with confidence {level} about the law of these records at most "
+        f"{', '.join(words)} and {number} nats about all of them together",
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class MappingTask:
+    """Counted once, split once; solved for any budget.
+
+    Parameters
+    ----------
+    counts
+        Of all training records.
+    fitted, fresh
+        Of those that choose the mapping, and of those that judge it.
+    private : (n_private, n_private_variables)
+        Combinations of private values that occur, sorted.
+    joint : (n_private, n_symbols)
+        From `fitted`.
+    codes : (n_symbols, n_attributes)
+    schema
+    radius
+        Of the ball that the mapping is chosen for, nats; 0 where it is chosen for the counts.
+    """
+
+    counts: ProfileCounts
+    fitted: ProfileCounts
+    fresh: ProfileCounts
+    private: IntArray
+    joint: FloatArray
+    codes: IntArray
+    schema: ShardSchema
+    radius: float
+
+    @classmethod
+    def of(cls, shards: Shards, options: PrivacyMappingOptions) -> MappingTask:
+        """Count and split.
+
+        Raises
+        ------
+        InputError
+            If there is nothing to count, or a variable is not categorical.
+        OptionError
+            If options do not go together.
+        """
+        check_shards(shards)
+        check_unweighted(shards.schema)
+        check_programme(options)
+        counts = shards.reduce(ProfileCounts.of)
+        fitted, fresh = split_counts(counts, options.held_out)
+        private, _ = number_private(counts)
+        joint, codes = prepare_joint(fitted, options, private)  # raises where nothing is known
+        radius = 0.0
+        if options.robust != "none":
+            radius = find_robust_radius(
+                count_cells(shards.schema, len(private)),
+                fitted.n_records,
+                fresh.n_records,
+                options.held_out,
+                options.confidence,
+            )
+        return cls(counts, fitted, fresh, private, joint, codes, shards.schema, radius)
+
+    def solve(
+        self,
+        options: PrivacyMappingOptions,
+        price: PriceOracle | None = None,
+        start: SparseMapping | None = None,
+    ) -> SparseMapping:
+        """The mapping of the options, by the programme that they ask for."""
+        seconds = np.inf if options.max_seconds is None else options.max_seconds
+        given: dict[str, Any] = {
+            "distortion_budget": options.distortion_budget,
+            "gap": options.gap,
+            "max_seconds": seconds,
+            "unseen": options.unseen,
+        }
+        problem = (self.joint, self.codes, options.distortion)
+        if self.radius > 0:
+            return solve_robust_mapping(*problem, radius=self.radius, **given)
+        if options.information_budgets is not None:
+            return solve_budgeted_mapping(
+                *problem,
+                private=self.private,
+                information_budgets=options.information_budgets,
+                price=price,
+                **given,
+            )
+        if options.max_posterior_odds is not None or options.max_leakage is not None:
+            return solve_constrained_mapping(
+                *problem,
+                max_posterior_odds=options.max_posterior_odds,
+                max_leakage=options.max_leakage,
+                price=price,
+                **given,
+            )
+        return solve_privacy_mapping(
+            *problem,
+            price=price,
+            solver=options.solver,
+            n_steps=options.steps,
+            start=start,
+            **given,
+        )
+
+    def assure(self, mapping: SparseMapping, options: PrivacyMappingOptions) -> SparseMapping:
+        """The mapping with what it promises about the law of the records."""
+        if options.information_budgets is None:
+            assure = assure_mapping
+        else:
+            assure = assure_each_variable
+        return assure(
+            mapping,
+            self.joint,
+            self.private,
+            self.fitted,
+            self.fresh,
+            self.schema,
+            confidence=options.confidence,
+            held_out=options.held_out,
+        )
+
 
 _FORECAST_SECONDS = 20.0
 

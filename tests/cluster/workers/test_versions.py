@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from distributed import Client
 
-from privpipe.cluster.workers import versions
+from privpipe.cluster.workers import connection
 from privpipe.errors import ClusterError
 
 
@@ -13,12 +13,12 @@ def test_check_versions__names_worker_and_library(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver has another one; the workers are processes of their own."""
-    versions.check_versions(client)
-    real = versions.version
-    monkeypatch.setattr(versions, "version", lambda n: "9.9" if n == "zarr" else real(n))
+    connection.check_versions(client)
+    real = connection.version
+    monkeypatch.setattr(connection, "version", lambda n: "9.9" if n == "zarr" else real(n))
     with pytest.raises(
         ClusterError, match=r"worker tls://\S+ has zarr \S+ instead of 9\.9"
     ) as told:
-        versions.check_versions(client)
+        connection.check_versions(client)
     assert told.value.code == "versions"
     assert "constraints.txt" in told.value.remedy

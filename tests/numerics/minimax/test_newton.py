@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import scipy.optimize as so
 
-from privpipe.numerics.minimax.inexact_newton import InexactSolver
-from privpipe.numerics.minimax.newton import HeadSolver
+from privpipe.numerics.minimax.newton import HeadSolver, InexactSolver
 from privpipe.numerics.regression.logistic import (
     bound_softmax_curvature,
     make_class_basis,

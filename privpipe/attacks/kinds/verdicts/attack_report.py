@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Coverage, GroupCounts, LeftOut
 from privpipe.attacks.kinds.verdicts.detection import Detection, hold_to_power, say_power
-from privpipe.attacks.kinds.verdicts.group_control import hold_to_group_control
 from privpipe.attacks.kinds.verdicts.judgement import decide_variables
 from privpipe.attacks.kinds.verdicts.learning import (
     LearningCurve,
@@ -30,7 +29,6 @@ from privpipe.attacks.kinds.verdicts.outcomes import (
     Decision,
     Verdict,
 )
-from privpipe.attacks.kinds.verdicts.telling import Telling, find_telling
 from privpipe.attacks.statistics.measures import Score
 from privpipe.attacks.statistics.roc import GRID
 from privpipe.described import described
@@ -38,6 +36,134 @@ from privpipe.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from privpipe.attacks.adversaries.readers import ALONE
+from privpipe.attacks.kinds.verdicts.outcomes import is_of_release
+from privpipe.attacks.kinds.verdicts.reach import count_compared
+
+
+@dataclass(frozen=True)
+class Telling:
+    """What one included variable tells of one confidential variable.
+
+    Parameters
+    ----------
+    included, target
+        The two variables.
+    score
+        Deciding score whose lower limit is the largest beside what is allowed of it.
+    gain, gain_lower, gain_upper
+        What it tells beyond the wanted answer (all, if none is wanted), with limits that hold
+        together with all others of the audit.
+    allowed
+        Largest gain allowed of this score.
+    tells_more
+        Whether it tells more than the wanted answer: its lower limit is above nothing.
+    """
+
+    included: str
+    target: str
+    score: str
+    gain: float
+    gain_lower: float
+    gain_upper: float
+    allowed: float
+    tells_more: bool
+
+
+def find_telling(
+    outcomes: Sequence[AttackOutcome], decisions: Iterable[Decision], options: AttackOptions
+) -> Iterator[Telling]:
+    """Of every included variable and every confidential one, in the order of the outcomes.
+
+    Parameters
+    ----------
+    outcomes
+        Of all attacks.
+    decisions
+        Variables that were judged; they share the level.
+    options
+        Level and deciding scores.
+    """
+    n_variables = len({one.target for one in decisions if one.n_compared})
+    for outcome in outcomes:
+        attack = outcome.attack
+        scores = [one for one in outcome.scores if one.name in options.deciding(attack.kind)]
+        if not attack.source.startswith(ALONE) or not scores:
+            continue
+        n_attacks = sum(
+            one.attack.target == attack.target and is_of_release(one.attack.source)
+            for one in outcomes
+        )
+        n_compared = count_compared(n_attacks, attack.kind, options)
+        level = options.plan_level(n_compared, n_variables)
+        best = max((one.at(level) for one in scores), key=lambda one: one.gain_lower)
+        yield Telling(
+            attack.source.removeprefix(ALONE),
+            attack.target,
+            best.name,
+            best.gain,
+            best.gain_lower,
+            best.gain_upper,
+            options.allowed(best.name),
+            best.gain_lower > 0,
+        )
+
+
+RAW_GROUPS = "raw groups"
+
+
+def hold_to_group_control(
+    decisions: Sequence[Decision], outcomes: Iterable[AttackOutcome], options: AttackOptions
+) -> tuple[Decision, ...]:
+    """Decisions of which only "leaks" is believed where raw records tell no more than chance.
+
+    Parameters
+    ----------
+    decisions
+        Of all variables.
+    outcomes
+        Of all attacks; those of the source "raw groups" are the control: raw records of one group,
+        in the split that judges the release. A variable without any is not held to it.
+    options
+        Scores that decide.
+
+    Notes
+    -----
+    The control tells where the lower limit of a deciding score is above guessing. Else the variable
+    cannot be judged, which is "unknown": the gate stays closed.
+    """
+    controls: dict[str, list[AttackOutcome]] = {}
+    for outcome in outcomes:
+        if outcome.attack.source == RAW_GROUPS:
+            controls.setdefault(outcome.attack.target, []).append(outcome)
+    blind = {
+        target for target, mine in controls.items() if not any(_tells(o, options) for o in mine)
+    }
+    return tuple(
+        replace(one, verdict="unknown", reason=_explain(one.target))
+        if one.target in blind and one.verdict != "leaks"
+        else one
+        for one in decisions
+    )
+
+
+def _tells(outcome: AttackOutcome, options: AttackOptions) -> bool:
+    deciding = options.deciding(outcome.attack.kind)
+    return any(s.advantage_lower > 0 for s in outcome.scores if s.name in deciding)
+
+
+def _explain(target: str) -> str:
+    return (
+        f"{target!r} cannot be judged: who knows several raw records of one group does no better "
+        "than chance by the records that judge, so that finding nothing in the release shows "
+        "nothing. Audit more records and groups, or leave out a variable that features do not tell."
+    )
+
 
 FORMAT = 3
 """Version of the JSON form of a report."""

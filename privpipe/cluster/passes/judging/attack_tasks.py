@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from privpipe.attacks.adversaries.attack_memory import plan_attack_bytes
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence, LeftOut
+from privpipe.attacks.adversaries.table import ADVERSARIES
 from privpipe.attacks.kinds.attack_plan import plan_attacks
 from privpipe.attacks.kinds.inference import run_attack
 from privpipe.attacks.kinds.learning_curve import choose_strongest, measure_curve
@@ -26,6 +26,24 @@ from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.pass_checkpoints import Checkpoints
 from privpipe.cluster.workers.worker_memory import WorkerMemory
 from privpipe.errors import MemoryBudgetError, PrivpipeError
+
+_FIXED_BYTES = 256 << 20
+"""Kernel features of one width, a block of bootstrap weights with its sums, and slack."""
+
+
+def plan_attack_bytes(evidence: Evidence) -> int:
+    """Bytes one attack needs beside the evidence, at most.
+
+    The records it trains and tunes on are copied, once as they are, once in double precision,
+    and once more where it trains on both.
+    """
+    widest: int = max(source.values.shape[1] for source in evidence.sources.values())
+    itemsize: int = max(source.values.itemsize for source in evidence.sources.values())
+    n = max(
+        min(evidence.n_records, adversary.max_train + adversary.max_tune)
+        for adversary in ADVERSARIES.values()
+    )
+    return _FIXED_BYTES + n * widest * (2 * itemsize + 8)
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ import scipy.optimize as so
 
 from privpipe.numerics.minimax.filters import DifferentiableFilter
 from privpipe.numerics.minimax.hidden_units import HiddenUnits
-from privpipe.numerics.minimax.inexact_newton import InexactSolver
 from privpipe.numerics.minimax.lifts import OutputMoments
-from privpipe.numerics.minimax.newton import HeadSolver
+from privpipe.numerics.minimax.newton import HeadSolver, InexactSolver
 from privpipe.numerics.minimax.objective import (
     Answer,
     MinimaxObjective,

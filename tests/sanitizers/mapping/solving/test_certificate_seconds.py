@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from privpipe.sanitizers.mapping.alphabet import Alphabet, prepare_alphabet
-from privpipe.sanitizers.mapping.solving.certificate_seconds import forecast_certificate
+from privpipe.sanitizers.mapping.solving.solve import forecast_certificate
 
 
 def prepare(n_symbols: int, distortion: str) -> Alphabet:
