@@ -16,11 +16,11 @@ import numpy as np
 
 from flows.reproduce.hamm_accuracies import Trial
 from flows.reproduce.paper_adversaries import measure_accuracy, measure_papers_accuracy
+from privpipe.numerics.noise.mechanism import plan_mechanism
 from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
 from privpipe.protocols import FloatArray, RecordMap
 from privpipe.records.memory import Records
 from privpipe.sanitizers import METHODS
-from privpipe.sanitizers.noise.mechanism import plan_mechanism
 from privpipe.sanitizers.noise.noisy_filter import NoisyFilter
 from privpipe.sanitizers.options import make_options
 

@@ -9,9 +9,9 @@ import fsspec
 
 from privpipe.errors import OptionError
 from privpipe.pipeline.operations.erase import ErasureOptions, erase_records, plan_erasure
+from privpipe.pipeline.operations.erasing import Wanted
 from privpipe.report.console import say
 from privpipe.store.access.location import local_path, shown
-from privpipe.store.collections.erasing import Wanted
 
 
 def erase_command(

@@ -28,7 +28,7 @@ from privpipe.report.console import say, say_raw
 from privpipe.sanitizers import METHODS
 from privpipe.store.arrays.headers import companion_url
 from privpipe.store.collections.collection import Collection
-from privpipe.store.collections.grown_collection import open_whole_collection
+from privpipe.store.collections.growing_collection import open_whole_collection
 from privpipe.store.collections.ingestion.write_statistics import read_statistics
 
 RIDGE = 1e-6

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from privpipe.errors import GateError, OptionError
+from privpipe.pipeline.operations.erasing import end_exchange
 from privpipe.pipeline.runs.approval import approve_release
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.serving.prefect_home import blaming_prefect, prepare_prefect
@@ -19,7 +20,6 @@ from privpipe.store.access.holding.workspace import (
 )
 from privpipe.store.access.location import shown
 from privpipe.store.arrays.headers import companion_url, exists, has_root, read_header
-from privpipe.store.collections.erasing import end_exchange
 from privpipe.store.collections.growing_collection import purge_collection
 from privpipe.store.releases.incremental_release import purge_parts
 

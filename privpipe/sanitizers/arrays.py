@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import suppress
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from privpipe.errors import InputError, LeftOutWarning, OptionError, PrivacyWarning
 from privpipe.numerics.finite import find_finite_rows
-from privpipe.protocols import FloatArray, ShardSchema
+from privpipe.protocols import BoolArray, FloatArray, Shard, ShardSchema
 
 
 def as_predictor(values: npt.ArrayLike, name: str = "predictor") -> FloatArray:
@@ -186,3 +187,19 @@ def check_confidential(values: npt.ArrayLike, predictor: FloatArray) -> FloatArr
             stacklevel=3,
         )
     return confidential
+
+
+def read_labels(shard: Shard, rows: slice, schema: ShardSchema) -> tuple[FloatArray, BoolArray]:
+    """Variables of some records, desired ones first, and which records have all of them.
+
+    Returns
+    -------
+    labels : (n_rows, n_desired + n_confidential)
+    complete : (n_rows,)
+        False where a variable is NaN, or the code of a categorical one is negative.
+    """
+    labels = np.concatenate([shard.desired[rows], shard.confidential[rows]], axis=1)
+    coded = np.array([c.is_categorical for c in (*schema.desired, *schema.confidential)], np.bool_)
+    missing = ~np.isfinite(labels)
+    missing[:, coded] |= labels[:, coded] < 0
+    return labels, ~reduce(np.logical_or, missing.T, np.zeros(len(labels), np.bool_))

@@ -10,7 +10,7 @@ import pytest
 
 from privpipe.attacks.kinds.neighbours import distinguish_neighbours
 from privpipe.errors import InputError
-from privpipe.sanitizers.noise.mechanism import plan_mechanism
+from privpipe.numerics.noise.mechanism import plan_mechanism
 from tests.numerics.noise.oracles import stream
 
 RANDOM = np.random.default_rng(7)

@@ -20,10 +20,10 @@ import numpy as np
 from privpipe.cluster.passes.cleaning_pass import CleaningJob, clean_chunks
 from privpipe.numerics.noise.bounding import bound_records
 from privpipe.numerics.noise.discrete import DiscreteLaplaceNoise
+from privpipe.numerics.noise.mechanism import plan_mechanism
 from privpipe.numerics.random.streams import KeyedStream
 from privpipe.records.memory import Records
 from privpipe.sanitizers import METHODS
-from privpipe.sanitizers.noise.mechanism import plan_mechanism
 from privpipe.sanitizers.options import make_options
 from privpipe.store.arrays.layout import FEATURES, ArrayPlan
 from privpipe.store.keyring.partition_keys import make_partition_keys

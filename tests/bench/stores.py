@@ -26,10 +26,10 @@ from privpipe.store.arrays.layout import (
     digest_documents,
     root_document,
 )
+from privpipe.store.arrays.proof import ReceiptBook, read_receipts
+from privpipe.store.arrays.sealed_arrays import collection_arrays
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.collections.ingestion.writing import write_collection
-from privpipe.store.collections.trust.proof import ReceiptBook, read_receipts
-from privpipe.store.collections.trust.sealing import collection_arrays
 from privpipe.store.models.artifacts import write_model
 from privpipe.store.releases.release import ReleasePlan
 

@@ -92,11 +92,11 @@ def forget() -> None:
     """What a worker that comes now would not know."""
     blocks.open_array.cache_clear()
     try:
-        from privpipe.store.collections.trust import proof, reading
+        from privpipe.store.arrays import proof, sealed_arrays
     except ImportError:
         return
-    reading.open_sealed.cache_clear()
-    reading._documents.cache_clear()
+    sealed_arrays.open_sealed.cache_clear()
+    sealed_arrays._documents.cache_clear()
     proof._held.clear()
 
 

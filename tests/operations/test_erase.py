@@ -20,14 +20,17 @@ from privpipe.command.inspect_command import export_command
 from privpipe.errors import GateError, OptionError, PrivpipeError, StoreError
 from privpipe.flows.release_flow import release_collection
 from privpipe.pipeline.operations.erase import ErasureOptions, erase_records, plan_erasure
+from privpipe.pipeline.operations.erasing import Wanted, digest_of
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.serving.watch import Watch
 from privpipe.store.access.holding.workspace import hold_workspace
 from privpipe.store.collections.collection import open_collection
-from privpipe.store.collections.erasing import Wanted, digest_of
-from privpipe.store.collections.growing_collection import append_partition, read_partitions
-from privpipe.store.collections.grown_collection import open_whole_collection
+from privpipe.store.collections.growing_collection import (
+    append_partition,
+    open_whole_collection,
+    read_partitions,
+)
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
 from privpipe.store.collections.ingestion.write_statistics import read_statistics
 from privpipe.store.releases.published import check_release

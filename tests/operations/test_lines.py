@@ -14,8 +14,11 @@ import pytest
 import privpipe
 from privpipe.errors import OptionError, PrivpipeError, StoreError
 from privpipe.flows import increment_flow
-from privpipe.store.collections.growing_collection import purge_collection, read_partitions
-from privpipe.store.collections.grown_collection import open_whole_collection
+from privpipe.store.collections.growing_collection import (
+    open_whole_collection,
+    purge_collection,
+    read_partitions,
+)
 from privpipe.store.releases.lazy_release import open_release
 from tests.operations.increments import append, configure, release
 

@@ -33,6 +33,7 @@ from privpipe.command.key_commands import account_command, forget_key_command
 from privpipe.command.run_command import approve_command, purge_command
 from privpipe.flows.demo import N_ORIGINALS, load_scans, prepare_demo
 from privpipe.pipeline.operations.erase import ErasureOptions, erase_records
+from privpipe.pipeline.operations.erasing import Wanted
 from privpipe.pipeline.operations.withdraw import withdraw_partition
 from privpipe.pipeline.runs.approval import write_case
 from privpipe.pipeline.runs.configuration_file import read_options
@@ -43,7 +44,6 @@ from privpipe.pipeline.steps import expect_steps, step
 from privpipe.report.console import PlainConsole
 from privpipe.store.access import mounts
 from privpipe.store.arrays import blocks
-from privpipe.store.collections.erasing import Wanted
 from privpipe.store.collections.growing_collection import append_partition
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
 from privpipe.store.keyring import keys

@@ -20,8 +20,11 @@ from privpipe.store.access.location import (
     write_bytes,
 )
 from privpipe.store.collections.collection import open_collection
-from privpipe.store.collections.growing_collection import append_partition, read_partitions
-from privpipe.store.collections.grown_collection import open_whole_collection
+from privpipe.store.collections.growing_collection import (
+    append_partition,
+    open_whole_collection,
+    read_partitions,
+)
 from privpipe.store.collections.ingestion.ingest import ingest
 from tests.operations.increments import day, release
 from tests.operations.test_erase import INGEST, configure, erase, search, write_records

@@ -13,13 +13,13 @@ from privpipe.command.run_command import purge_command
 from privpipe.errors import GateError, IncompleteReleaseError
 from privpipe.flows import increment_flow, release_flow
 from privpipe.pipeline.operations.erase import ErasureOptions, erase_records
+from privpipe.pipeline.operations.erasing import Wanted, digest_of
 from privpipe.pipeline.operations.traces import find_traces
 from privpipe.pipeline.runs.approval import approve_release
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.store.access.holding.workspace import has_workspace, workspace_url
 from privpipe.store.access.location import create_bytes, list_keys, open_store, read_bytes
 from privpipe.store.collections.collection import open_collection
-from privpipe.store.collections.erasing import Wanted, digest_of
 from privpipe.store.collections.growing_collection import read_partitions
 from privpipe.store.keyring.account import Account, find_account
 from privpipe.store.releases import release as release_module

@@ -20,8 +20,8 @@ from privpipe.records.schema import MISSING
 from privpipe.store.access.checkpoints import read_checkpoint, write_checkpoint
 from privpipe.store.access.location import list_keys, open_store
 from privpipe.store.arrays.layout import FEATURES, RELEASED, ArrayPlan
+from privpipe.store.arrays.sealed_arrays import read_columns
 from privpipe.store.collections.collection import Collection
-from privpipe.store.collections.trust.reading import read_columns
 
 MOST_PARTITIONS = 16
 """Partitions in a chunk that are told apart; more have too few records each."""

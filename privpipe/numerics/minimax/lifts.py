@@ -170,3 +170,22 @@ def measure_distance(n_directions: int) -> float:
     2.0
     """
     return float(np.sqrt(2.0 * max(n_directions, 1)))
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Records of one group that an adversary reads together.
+
+    Parameters
+    ----------
+    size
+        Records of a set, at least.
+    deals
+        Times that the records of a group are dealt into sets.
+    seed
+        Of the deals.
+    """
+
+    size: int
+    deals: int
+    seed: int = 0

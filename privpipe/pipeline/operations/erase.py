@@ -18,6 +18,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from privpipe.errors import OptionError, PrivpipeError, StoreError, printable
+from privpipe.pipeline.operations.erasing import (
+    ErasureSurvey,
+    Wanted,
+    digest_of,
+    drop_erased,
+    survey_records,
+    take_out,
+)
 from privpipe.pipeline.operations.traces import Trace, Traces, find_traces
 from privpipe.pipeline.runs.run import now
 from privpipe.store.access.generation_log import blank_older, publish_generation
@@ -37,14 +45,6 @@ from privpipe.store.access.location import (
     shown,
 )
 from privpipe.store.arrays.headers import companion_url
-from privpipe.store.collections.erasing import (
-    ErasureSurvey,
-    Wanted,
-    digest_of,
-    drop_erased,
-    survey_records,
-    take_out,
-)
 from privpipe.store.keyring.account import find_account
 from privpipe.store.keyring.export_register import note_erasure
 from privpipe.store.keyring.keys import forget_key

@@ -44,7 +44,7 @@ from privpipe.store.arrays.factored_basis import BASIS
 from privpipe.store.arrays.headers import companion_url, exists
 from privpipe.store.arrays.layout import FEATURES, RECEIPTS, RELEASED
 from privpipe.store.collections.collection import Collection, open_collection
-from privpipe.store.collections.grown_collection import open_whole_collection
+from privpipe.store.collections.growing_collection import open_whole_collection
 from privpipe.store.collections.source_version import read_source_version
 
 SAMPLE_COLUMNS = 64

@@ -7,10 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from privpipe.errors import InputError, OptionError
 from privpipe.option_values import FORBID, Options
-from privpipe.protocols import ShardSchema
-from privpipe.sanitizers.mapping.solving.budgeted import check_budgets
 
 
 @dataclass(frozen=True, config=FORBID)
@@ -129,44 +126,3 @@ class PrivacyMappingOptions(Options):
         Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
         Field(description="Time after which the best mapping so far is taken."),
     ] = None
-
-
-def check_mapping(options: PrivacyMappingOptions, schema: ShardSchema) -> None:
-    """Raise InputError if an attribute is a number; a private variable may be one, of classes."""
-    numbers = [column.name for column in schema.attributes if not column.is_categorical]
-    if numbers:
-        raise InputError(
-            f"{', '.join(map(repr, numbers))} is not categorical: a mapping is between categories.",
-            remedy="Name categorical variables, or cut numeric ones into bins: ingest --bins.",
-            code="not-categorical",
-        )
-    check_programme(options)
-
-
-def check_programme(options: PrivacyMappingOptions) -> None:
-    """Raise OptionError for options that ask for two programmes at once."""
-    if options.information_budgets is not None:
-        check_budgets(options.information_budgets, len(options.private))
-        _check_alone(options, "information_budgets", robust=options.robust != "none")
-    if options.robust != "none":
-        smoothing = options.smoothing not in ("best", "none")
-        _check_alone(options, 'robust = "ball"', smoothing=smoothing)
-
-
-def _check_alone(
-    options: PrivacyMappingOptions, what: str, *, robust: bool = False, smoothing: bool = False
-) -> None:
-    others = {
-        "max_posterior_odds": options.max_posterior_odds is not None,
-        "max_leakage": options.max_leakage is not None,
-        'solver = "frank_wolfe"': options.solver != "auto",
-        'robust = "ball"': robust,
-        f'smoothing = "{options.smoothing}"': smoothing,
-    }
-    named = ", ".join(name for name, given in others.items() if given)
-    if named:
-        raise OptionError(
-            f"{what} does not go with {named}.",
-            remedy="Take one of them out.",
-            code="robust-alone" if what.startswith("robust") else "budgets-alone",
-        )

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from privpipe.capabilities import Preview
+from privpipe.errors import InputError, OptionError
 from privpipe.numerics.mapping.pricing.pair_pricing import PriceOracle
 from privpipe.numerics.mapping.problem.mutual_information import measure_information
 from privpipe.protocols import FloatArray, Guarantee, IntArray, Method, Role, Shards, ShardSchema
@@ -24,8 +25,6 @@ from privpipe.sanitizers.mapping.joint_of_records import prepare_joint
 from privpipe.sanitizers.mapping.law_ball import count_cells, find_robust_radius
 from privpipe.sanitizers.mapping.mapping_options import (
     PrivacyMappingOptions,
-    check_mapping,
-    check_programme,
 )
 from privpipe.sanitizers.mapping.profile_forecast import (
     ProfileForecast,
@@ -33,7 +32,7 @@ from privpipe.sanitizers.mapping.profile_forecast import (
     suggest_mapping,
 )
 from privpipe.sanitizers.mapping.profiles import ProfileCounts, number_private, split_counts
-from privpipe.sanitizers.mapping.solving.budgeted import solve_budgeted_mapping
+from privpipe.sanitizers.mapping.solving.budgeted import check_budgets, solve_budgeted_mapping
 from privpipe.sanitizers.mapping.solving.constrained import solve_constrained_mapping
 from privpipe.sanitizers.mapping.solving.robust import solve_robust_mapping
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
@@ -358,3 +357,44 @@ METHOD = Method(
     forecast=_forecast,
     suggest=suggest_mapping,
 )
+
+
+def check_mapping(options: PrivacyMappingOptions, schema: ShardSchema) -> None:
+    """Raise InputError if an attribute is a number; a private variable may be one, of classes."""
+    numbers = [column.name for column in schema.attributes if not column.is_categorical]
+    if numbers:
+        raise InputError(
+            f"{', '.join(map(repr, numbers))} is not categorical: a mapping is between categories.",
+            remedy="Name categorical variables, or cut numeric ones into bins: ingest --bins.",
+            code="not-categorical",
+        )
+    check_programme(options)
+
+
+def check_programme(options: PrivacyMappingOptions) -> None:
+    """Raise OptionError for options that ask for two programmes at once."""
+    if options.information_budgets is not None:
+        check_budgets(options.information_budgets, len(options.private))
+        _check_alone(options, "information_budgets", robust=options.robust != "none")
+    if options.robust != "none":
+        smoothing = options.smoothing not in ("best", "none")
+        _check_alone(options, 'robust = "ball"', smoothing=smoothing)
+
+
+def _check_alone(
+    options: PrivacyMappingOptions, what: str, *, robust: bool = False, smoothing: bool = False
+) -> None:
+    others = {
+        "max_posterior_odds": options.max_posterior_odds is not None,
+        "max_leakage": options.max_leakage is not None,
+        'solver = "frank_wolfe"': options.solver != "auto",
+        'robust = "ball"': robust,
+        f'smoothing = "{options.smoothing}"': smoothing,
+    }
+    named = ", ".join(name for name, given in others.items() if given)
+    if named:
+        raise OptionError(
+            f"{what} does not go with {named}.",
+            remedy="Take one of them out.",
+            code="robust-alone" if what.startswith("robust") else "budgets-alone",
+        )

@@ -31,7 +31,7 @@ from privpipe.sanitizers.minimax.training.adversaries import (
     find_columns,
     find_maxima,
 )
-from privpipe.sanitizers.minimax.training.adversary_rounds import descend_in_rounds
+from privpipe.sanitizers.minimax.training.adversary_rounds import TrainingRounds, descend_in_rounds
 from privpipe.sanitizers.minimax.training.closed_forms import (
     find_least_squares_directions,
     find_privacy_lds,
@@ -51,7 +51,6 @@ from privpipe.sanitizers.minimax.training.labelled_moments import (
 )
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks, plan_tasks
 from privpipe.sanitizers.minimax.training.tasks import Task, find_needs, name_history
-from privpipe.sanitizers.minimax.training.training_rounds import TrainingRounds
 from privpipe.sanitizers.names import keep_names
 
 Start = Literal["auto", "zero", "least_squares", "privacy_lds", "rand"]

@@ -19,14 +19,18 @@ from pydantic.dataclasses import dataclass as options_dataclass
 from privpipe.capabilities import Projects
 from privpipe.errors import GuaranteeError, InputError, OptionError
 from privpipe.numerics.noise.bounding import Bound, Norm
+from privpipe.numerics.noise.mechanism import Law, Mechanism, Order, plan_promised
 from privpipe.option_values import FORBID, Options
 from privpipe.protocols import FloatArray, Guarantee, Method, RecordMap, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted
 from privpipe.sanitizers.names import keep_names
-from privpipe.sanitizers.noise.mechanism import Law, Mechanism, Order, plan_promised
-from privpipe.sanitizers.noise.noisy_filter import NoisyFilter, check_filter
-from privpipe.sanitizers.noise.noisy_shards import NoisyShards
-from privpipe.sanitizers.noise.public_norms import FilteredMean, NormCounts
+from privpipe.sanitizers.noise.noisy_filter import (
+    FilteredMean,
+    NoisyFilter,
+    NoisyShards,
+    NormCounts,
+    check_filter,
+)
 
 Filters = Mapping[str, Method[Any]]
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import ClassVar
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,13 +13,231 @@ import numpy.typing as npt
 from privpipe.capabilities import BoundCounts, Layered, Projects
 from privpipe.described import described, facts_of_map
 from privpipe.errors import OptionError
-from privpipe.numerics.noise.bounding import Bound, Norm, bound_records
+from privpipe.numerics.identity.record_hash import digest_records
+from privpipe.numerics.noise.bounding import Bound, Norm, bound_records, measure_norms
+from privpipe.numerics.noise.mechanism import Law, Mechanism, Order
 from privpipe.numerics.noise.projection import project_in_order
-from privpipe.protocols import FloatArray, Guarantee, RecordMap, RecordStream, Role
+from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
+from privpipe.protocols import (
+    FloatArray,
+    Guarantee,
+    IntArray,
+    Oracle,
+    RecordMap,
+    RecordStream,
+    Role,
+    Shard,
+    Shards,
+    ShardSchema,
+    Statistics,
+    Sums,
+    WordArray,
+)
 from privpipe.sanitizers.arrays import as_records, check_finite_records
 from privpipe.sanitizers.names import by_name
-from privpipe.sanitizers.noise.mechanism import Law, Mechanism, Order
 from privpipe.stored_promises import check_promise
+
+_PER_OCTAVE = 64
+_LOWEST, _HIGHEST = -128, 128
+"""Powers of two between which norms are told apart, 1.1 % from one to the next."""
+
+
+@dataclass(frozen=True, eq=False)
+class FilteredMean:
+    """Sum of filtered records.
+
+    Parameters
+    ----------
+    n_records
+        How many.
+    total : (n_filtered,)
+    """
+
+    n_records: int
+    total: FloatArray
+
+    @classmethod
+    def of(cls, shard: Shard, noisy: NoisyFilter) -> FilteredMean:
+        """Of what `noisy` filters, with its shift."""
+        filtered = noisy.filter_features(np.asarray(shard.features, np.float64))
+        return cls(len(filtered), filtered.sum(axis=0))
+
+    def merge(self, other: FilteredMean) -> FilteredMean:
+        """Of the records of both."""
+        return FilteredMean(self.n_records + other.n_records, self.total + other.total)
+
+    @property
+    def mean(self) -> FloatArray:
+        """(n_filtered,); zeros of no records."""
+        found: FloatArray = self.total / max(self.n_records, 1)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class NormCounts:
+    """How many filtered records have a norm of each size.
+
+    Parameters
+    ----------
+    counts : (n_sizes,)
+        By the logarithm, in 64 steps an octave; the first are zeros.
+    """
+
+    counts: IntArray
+
+    @classmethod
+    def of(cls, shard: Shard, noisy: NoisyFilter) -> NormCounts:
+        """Of what `noisy` filters and centres."""
+        filtered = noisy.filter_features(np.asarray(shard.features, np.float64))
+        norms = measure_norms(filtered, noisy.norm)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            steps = np.ceil((np.log2(norms) - _LOWEST) * _PER_OCTAVE)
+        size = (_HIGHEST - _LOWEST) * _PER_OCTAVE
+        places = np.clip(np.nan_to_num(steps, nan=size, posinf=size, neginf=0), 0, size)
+        return cls(np.bincount(places.astype(np.int64), minlength=size + 1))
+
+    def merge(self, other: NormCounts) -> NormCounts:
+        """Of the records of both."""
+        return NormCounts(self.counts + other.counts)
+
+    def quantile(self, share: float) -> float:
+        """A norm that this share of the records do not exceed, at most 1.1 % too large."""
+        reached = np.cumsum(self.counts) >= share * self.counts.sum()
+        return float(2.0 ** (np.argmax(reached) / _PER_OCTAVE + _LOWEST))
+
+
+NORM_STATISTICS = (FilteredMean, NormCounts)
+"""Sums that a fit of a noisy filter may checkpoint."""
+
+
+S = TypeVar("S", bound=Statistics)
+
+_BLOCK = 1 << 12
+"""Records whose words are made at once."""
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyShards:
+    """Shards whose features are what a noisy filter makes of them.
+
+    Parameters
+    ----------
+    inner
+        The records themselves.
+    noisy
+        Bounds and adds noise; what follows the noise is left out.
+    with_noise
+        False: bounded records without noise.
+    """
+
+    inner: Shards
+    noisy: NoisyFilter
+    with_noise: bool = True
+
+    @property
+    def n_records(self) -> int:
+        return self.inner.n_records
+
+    @property
+    def schema(self) -> ShardSchema:
+        """Of what the noise makes: features without names."""
+        return replace(self.inner.schema, n_features=self.noisy.n_bounded, feature_names=())
+
+    def reduce(self, summarise: Callable[[Shard], S]) -> S:
+        """See `Shards.reduce`."""
+        return self.inner.reduce(
+            partial(
+                summarise_noisy,
+                summarise=summarise,
+                noisy=self.noisy,
+                with_noise=self.with_noise,
+            )
+        )
+
+    def oracle(self, function: Callable[..., Sums], **resident: Any) -> Oracle[Any, Sums]:
+        """See `Shards.oracle`; the same noise in every round."""
+        return self.inner.oracle(
+            ask_noisy,
+            _function=function,
+            _noisy=self.noisy,
+            _with_noise=self.with_noise,
+            **resident,
+        )
+
+
+def summarise_noisy(
+    shard: Shard, *, summarise: Callable[[Shard], S], noisy: NoisyFilter, with_noise: bool
+) -> S:
+    """Worker side: a summary of noisy records."""
+    return summarise(_make_noisy(shard, noisy, with_noise))
+
+
+def ask_noisy(
+    shard: Shard,
+    parameters: Any,
+    *,
+    _function: Callable[..., Sums],
+    _noisy: NoisyFilter,
+    _with_noise: bool,
+    **resident: Any,
+) -> Sums:
+    """Worker side: an answer about noisy records."""
+    return _function(_make_noisy(shard, _noisy, _with_noise), parameters, **resident)
+
+
+def _make_noisy(shard: Shard, noisy: NoisyFilter, with_noise: bool) -> Shard:
+    features, _ = noisy.bound_features(np.asarray(shard.features, np.float64))
+    if with_noise:
+        parts = [
+            noisy.mechanism.release(features[rows], RecordWords(digest_records(found)))
+            for rows, found in _blocks(shard)
+        ]
+        features = np.concatenate(parts) if parts else features
+    return replace(shard, features=features)
+
+
+def _blocks(shard: Shard) -> list[tuple[slice, Any]]:
+    x = np.asarray(shard.features, np.float64)
+    edges = range(0, len(x), _BLOCK)
+    return [(slice(at, at + _BLOCK), x[at : at + _BLOCK]) for at in edges]
+
+
+class RecordWords:
+    """A stream whose words belong to the content of a record, whatever stands before it.
+
+    Parameters
+    ----------
+    digests : (n_records,), uint64
+    """
+
+    def __init__(self, digests: WordArray) -> None:
+        self._places = (digests >> np.uint64(1)).astype(np.int64)
+        self._stream = KeyedStream(
+            bytes(KEY_BYTES), partition="training", first_record=0, n_records=2**63 - 1
+        )
+
+    @property
+    def n_records(self) -> int:
+        return len(self._places)
+
+    def words(self, purpose: str, words_per_record: int) -> WordArray:
+        """Uniform 64-bit words, shape (n_records, words_per_record)."""
+        return self.words_at(purpose, words_per_record, np.arange(self.n_records))
+
+    def tiles(self, purpose: str, words_per_record: int) -> Any:
+        """The same in one tile."""
+        yield slice(0, self.n_records), self.words(purpose, words_per_record)
+
+    def words_at(
+        self,
+        purpose: str,
+        words_per_record: int,
+        records: IntArray,
+        places: IntArray | None = None,
+    ) -> WordArray:
+        """Words of some records; see `RecordStream`."""
+        found = np.minimum(self._places[records], 2**63 - 2)
+        return self._stream.words_at(purpose, words_per_record, found, places)
 
 
 @described(facts_of_map)

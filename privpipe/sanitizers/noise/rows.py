@@ -27,8 +27,7 @@ from privpipe.sanitizers.noise.fit_noisy import (
     check_noisy,
     fit_noisy_filter,
 )
-from privpipe.sanitizers.noise.noisy_filter import NoisyFilter
-from privpipe.sanitizers.noise.public_norms import NORM_STATISTICS
+from privpipe.sanitizers.noise.noisy_filter import NORM_STATISTICS, NoisyFilter
 
 MOST_RECORDS = 20_000
 """Records that a forecast looks at."""

@@ -31,8 +31,12 @@ from privpipe.store.arrays.blocks import read_block
 from privpipe.store.arrays.factored_basis import Basis
 from privpipe.store.arrays.headers import read_header, using_header
 from privpipe.store.arrays.layout import FEATURES
-from privpipe.store.collections.trust.reading import SealedArrays, read_sealed
-from privpipe.store.collections.trust.sealing import check_chunks, seal_collection
+from privpipe.store.arrays.sealed_arrays import (
+    SealedArrays,
+    check_chunks,
+    read_sealed,
+    seal_collection,
+)
 
 S = TypeVar("S", bound=Statistics)
 

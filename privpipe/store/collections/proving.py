@@ -15,15 +15,15 @@ from hashlib import sha256
 from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.store.access.location import open_store, read_bytes, shown, write_bytes
 from privpipe.store.arrays.blocks import measure_object
-from privpipe.store.collections.collection import Collection
-from privpipe.store.collections.trust.proof import (
+from privpipe.store.arrays.proof import (
     Origin,
     Proof,
     ReceiptBook,
     digest_collection,
     read_receipts,
 )
-from privpipe.store.collections.trust.reading import SealedArrays
+from privpipe.store.arrays.sealed_arrays import SealedArrays
+from privpipe.store.collections.collection import Collection
 
 Measured = list[tuple[int, int]]
 """Length and checksum of the stored bytes of a chunk, for each array."""

@@ -16,9 +16,8 @@ from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.numerics.regression.moments import CoMoments
 from privpipe.protocols import Shard
 from privpipe.records.holdout import make_split
-from privpipe.store.arrays import blocks
+from privpipe.store.arrays import blocks, sealed_arrays
 from privpipe.store.collections.collection import open_collection
-from privpipe.store.collections.trust import reading
 from tests.standard import CONFIDENTIAL, DESIRED, write_standard
 
 
@@ -52,13 +51,13 @@ def test_reading_once__reads_a_chunk_once_and_lets_nobody_write_to_it(
     write_standard(str(tmp_path / "records"), 200, chunk_rows=64)
     collection = replace(open_collection(str(tmp_path / "records")), desired=("height",))
     opened = []
-    plain = reading.open_sealed
+    plain = sealed_arrays.open_sealed
 
-    def counting(sealed: reading.SealedArrays, name: str) -> object:
+    def counting(sealed: sealed_arrays.SealedArrays, name: str) -> object:
         opened.append(name)
         return plain(sealed, name)
 
-    monkeypatch.setattr(reading, "open_sealed", counting)
+    monkeypatch.setattr(sealed_arrays, "open_sealed", counting)
     with blocks.reading_once():
         first, second = collection.shard(1), collection.shard(1)
     assert sorted(opened) == ["features", "height"]

@@ -105,7 +105,7 @@ def find_breaches(modules: Mapping[str, ast.Module]) -> set[str]:
 @pytest.mark.slow
 def test_imports__no_promise_for_floats_reaches_float_noise() -> None:
     modules = read_house()
-    assert list_promising(modules) == OF_CODES | {"privpipe.sanitizers.noise.mechanism"}
+    assert list_promising(modules) == OF_CODES | {"privpipe.numerics.noise.mechanism"}
     assert find_breaches(modules) == set()
     wing = {n for n in modules if n.startswith(("privpipe.sanitizers.noise", "privpipe.numerics.noise"))}  # fmt: skip # noqa: E501
     assert len(wing) > 10

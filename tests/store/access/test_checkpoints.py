@@ -31,7 +31,7 @@ from privpipe.sanitizers.minimax.training.labelled_moments import (
     LabelMoments,
     Radius,
 )
-from privpipe.sanitizers.noise.public_norms import FilteredMean, NormCounts
+from privpipe.sanitizers.noise.noisy_filter import FilteredMean, NormCounts
 from privpipe.sanitizers.null_space.least_squares import DesignMoments
 from privpipe.store.access.checkpoints import KNOWN, PartialSum, read_checkpoint, write_checkpoint
 

@@ -20,9 +20,13 @@ from privpipe.numerics.minimax.filters import DifferentiableFilter, InputScaling
 from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
-from privpipe.sanitizers.minimax.own.declared_family import Setting
-from privpipe.sanitizers.minimax.own.filter_code import LOSSES, FilterCode
-from privpipe.sanitizers.minimax.own.own_loss import OwnLoss, check_loss
+from privpipe.sanitizers.minimax.own.filter_code import (
+    LOSSES,
+    FilterCode,
+    OwnLoss,
+    Setting,
+    check_loss,
+)
 from privpipe.sanitizers.minimax.training.adversaries import (
     AdversaryOptions,
     check_adversaries,
@@ -30,13 +34,13 @@ from privpipe.sanitizers.minimax.training.adversaries import (
 )
 from privpipe.sanitizers.minimax.training.adversary_rounds import (
     AdversarialDescent,
+    TrainingRounds,
     descend_in_rounds,
 )
 from privpipe.sanitizers.minimax.training.group_pooling import check_groups
 from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments, measure_moments
 from privpipe.sanitizers.minimax.training.task_planning import plan_tasks
 from privpipe.sanitizers.minimax.training.tasks import Task, name_history
-from privpipe.sanitizers.minimax.training.training_rounds import TrainingRounds
 
 UNCHANGED = InputScaling(np.empty((0, 0)), 0)
 

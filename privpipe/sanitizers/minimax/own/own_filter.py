@@ -25,10 +25,13 @@ from privpipe.protocols import (
 )
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.minimax.linear_filter import EMPIRICAL, check_records, promise_nothing
-from privpipe.sanitizers.minimax.own.declared_family import Setting, build_filter, declare_family
-from privpipe.sanitizers.minimax.own.filter_code import FilterCode
+from privpipe.sanitizers.minimax.own.declared_family import (
+    build_filter,
+    check_filter,
+    declare_family,
+)
+from privpipe.sanitizers.minimax.own.filter_code import FilterCode, Setting
 from privpipe.sanitizers.minimax.own.own_families import FamilyOptions, fit_minimax_family
-from privpipe.sanitizers.minimax.own.vjp_check import check_filter
 from privpipe.sanitizers.minimax.training.adversaries import (
     check_adversaries,
     examine_groups,

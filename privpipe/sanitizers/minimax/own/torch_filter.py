@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
 from privpipe.errors import OptionError
-from privpipe.protocols import FloatArray
-from privpipe.sanitizers.minimax.own.filter_code import Arrays
 
 
 class TorchFilter:
@@ -42,17 +40,19 @@ class TorchFilter:
         with torch.no_grad():
             self.n_outputs = int(self._module(zeros).shape[1])
 
-    def start(self, rng: np.random.Generator) -> Arrays:
+    def start(self, rng: np.random.Generator) -> Mapping[str, FloatArray]:
         """Weights as the constructor draws them, from a seed of `rng`."""
         drawn = self._draw(int(rng.integers(2**31)))
         return {name: _to_numpy(value) for name, value in drawn.named_parameters()}
 
-    def apply(self, parameters: Arrays, x: FloatArray) -> FloatArray:
+    def apply(self, parameters: Mapping[str, FloatArray], x: FloatArray) -> FloatArray:
         """Filter records."""
         with torch.no_grad():
             return _to_numpy(self._call(self._to_torch(parameters, False), x))
 
-    def vjp(self, parameters: Arrays, x: FloatArray, dz: FloatArray) -> Arrays:
+    def vjp(
+        self, parameters: Mapping[str, FloatArray], x: FloatArray, dz: FloatArray
+    ) -> Mapping[str, FloatArray]:
         """Gradient of ``sum(dz * z)``; zero of a parameter that is not used."""
         weights = self._to_torch(parameters, True)
         z = self._call(weights, x)
@@ -72,7 +72,7 @@ class TorchFilter:
             torch.manual_seed(seed)
             return self._make().double().eval().to(self._device)
 
-    def _to_torch(self, parameters: Arrays, needs_slope: bool) -> dict[str, Any]:
+    def _to_torch(self, parameters: Mapping[str, FloatArray], needs_slope: bool) -> dict[str, Any]:
         return {
             name: torch.tensor(
                 np.asarray(value, np.float64), device=self._device, requires_grad=needs_slope

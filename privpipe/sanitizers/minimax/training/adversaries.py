@@ -15,12 +15,12 @@ from pydantic import Field, field_validator
 from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.errors import OptionError
-from privpipe.numerics.minimax.lifts import Lift
+from privpipe.numerics.minimax.lifts import Lift, Pool
 from privpipe.numerics.minimax.objective import SmoothMaximum
 from privpipe.option_values import FORBID
 from privpipe.protocols import Role, Shards, ShardSchema
 from privpipe.sanitizers.minimax.training.group_pooling import check_groups
-from privpipe.sanitizers.minimax.training.tasks import Pool, Task, TaskOptions
+from privpipe.sanitizers.minimax.training.tasks import Task, TaskOptions
 
 AdversaryKind = Literal["logistic", "random_features", "kernel", "network", "group"]
 

@@ -14,9 +14,9 @@ import scipy.sparse as sp
 
 from privpipe.errors import InputError
 from privpipe.numerics.identity.record_hash import rank_records
+from privpipe.numerics.minimax.lifts import Pool
 from privpipe.protocols import BoolArray, FloatArray, IntArray, Shard, Shards, ShardSchema
-from privpipe.sanitizers.minimax.training.labelled_moments import read_labels
-from privpipe.sanitizers.minimax.training.tasks import Pool
+from privpipe.sanitizers.arrays import read_labels
 
 
 @dataclass(frozen=True, eq=False)

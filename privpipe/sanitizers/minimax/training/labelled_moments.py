@@ -7,7 +7,7 @@ updates are Chan, Golub and LeVeque's.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import partial
 
 import numpy as np
 import scipy.sparse as sp
@@ -15,8 +15,8 @@ import scipy.sparse as sp
 from privpipe.errors import InputError
 from privpipe.numerics.finite import find_finite_rows
 from privpipe.numerics.regression.moments import CoMoments
-from privpipe.protocols import BoolArray, FloatArray, IntArray, Role, Shard, Shards, ShardSchema
-from privpipe.sanitizers.arrays import check_shards, check_unweighted, say_incomplete
+from privpipe.protocols import FloatArray, IntArray, Role, Shard, Shards, ShardSchema
+from privpipe.sanitizers.arrays import check_shards, check_unweighted, read_labels, say_incomplete
 
 MAX_CLASSES = 1024
 """Most distinct values of a variable that one pass collects; more make it a number."""
@@ -217,22 +217,6 @@ def summarise_labelled(shard: Shard, schema: ShardSchema) -> LabelledMoments:
             )
         whole = whole.merge(_summarise_block(x[complete], labels[complete], len(x)))
     return whole
-
-
-def read_labels(shard: Shard, rows: slice, schema: ShardSchema) -> tuple[FloatArray, BoolArray]:
-    """Variables of some records, desired ones first, and which records have all of them.
-
-    Returns
-    -------
-    labels : (n_rows, n_desired + n_confidential)
-    complete : (n_rows,)
-        False where a variable is NaN, or the code of a categorical one is negative.
-    """
-    labels = np.concatenate([shard.desired[rows], shard.confidential[rows]], axis=1)
-    coded = np.array([c.is_categorical for c in (*schema.desired, *schema.confidential)], np.bool_)
-    missing = ~np.isfinite(labels)
-    missing[:, coded] |= labels[:, coded] < 0
-    return labels, ~reduce(np.logical_or, missing.T, np.zeros(len(labels), np.bool_))
 
 
 def _summarise_nothing(width: int, n_labels: int) -> LabelledMoments:

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from privpipe.numerics.identity.record_hash import choose_share
 from privpipe.numerics.minimax.filters import DifferentiableFilter, Pullback
 from privpipe.numerics.minimax.hidden_units import HiddenUnits
-from privpipe.numerics.minimax.lifts import Lift, OutputMoments
+from privpipe.numerics.minimax.lifts import Lift, OutputMoments, Pool
 from privpipe.numerics.minimax.nystroem_features import sum_by_landmark
 from privpipe.numerics.minimax.objective import BENDS, Question
 from privpipe.numerics.regression.logistic import (
@@ -29,13 +29,13 @@ from privpipe.numerics.regression.logistic import (
     sum_softmax_curvature,
 )
 from privpipe.protocols import BoolArray, FloatArray, IntArray, Shard, ShardSchema, Sums
+from privpipe.sanitizers.arrays import read_labels
 from privpipe.sanitizers.minimax.training.group_pooling import (
     PooledRows,
     cut_at_groups,
     draw_pools,
 )
-from privpipe.sanitizers.minimax.training.labelled_moments import read_labels
-from privpipe.sanitizers.minimax.training.tasks import Pool, RecordLoss, Task
+from privpipe.sanitizers.minimax.training.tasks import RecordLoss, Task
 
 BLOCK_BYTES = 1 << 23
 NOTHING = np.empty(0)

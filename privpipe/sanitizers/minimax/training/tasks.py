@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.numerics.kinds import MOST_CODES
 from privpipe.numerics.minimax.descent import HISTORY_TAIL
-from privpipe.numerics.minimax.lifts import Lift
+from privpipe.numerics.minimax.lifts import Lift, Pool
 from privpipe.numerics.minimax.objective import ROUND_BYTES
 from privpipe.numerics.regression.logistic import make_class_basis
 from privpipe.option_values import FORBID, Options
@@ -74,25 +74,6 @@ class TaskOptions(Options):
             "rest: the adversary only asks whether a record is of this class."
         ),
     ] = None
-
-
-@dataclass(frozen=True)
-class Pool:
-    """Records of one group that an adversary reads together.
-
-    Parameters
-    ----------
-    size
-        Records of a set, at least.
-    deals
-        Times that the records of a group are dealt into sets.
-    seed
-        Of the deals.
-    """
-
-    size: int
-    deals: int
-    seed: int = 0
 
 
 class RecordLoss(Protocol):

@@ -16,9 +16,9 @@ from privpipe.store.arrays.blocks import write_block
 from privpipe.store.arrays.destination import hold_destination, show_made
 from privpipe.store.arrays.headers import newest_version
 from privpipe.store.arrays.layout import array_documents, digest_documents, root_document
+from privpipe.store.arrays.proof import ReceiptBook, digest_collection
+from privpipe.store.arrays.sealed_arrays import collection_arrays
 from privpipe.store.collections.ingestion.write_statistics import Tally
-from privpipe.store.collections.trust.proof import ReceiptBook, digest_collection
-from privpipe.store.collections.trust.sealing import collection_arrays
 from privpipe.store.sources.reading.quantile_bins import BinningLoss
 
 Chunk = Mapping[str, npt.NDArray[Any]]

@@ -14,7 +14,7 @@ from privpipe.numerics.mapping.problem.mutual_information import measure_informa
 from privpipe.protocols import Column, ShardSchema
 from privpipe.sanitizers.mapping import privacy_mapping
 from privpipe.sanitizers.mapping.assurance import assure_mapping
-from privpipe.sanitizers.mapping.mapping_options import check_mapping
+from privpipe.sanitizers.mapping.privacy_mapping import check_mapping
 from privpipe.sanitizers.mapping.solving.budgeted import solve_budgeted_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 from tests.laws_of_records import make_grid

@@ -51,8 +51,8 @@ def test_own_loss__is_lowered_as_its_weight_says_and_stands_in_the_history(tmp_p
 def test_own_loss__phi_has_the_gradient_of_finite_differences(tmp_path: Path) -> None:
     from privpipe.sanitizers.minimax.own.declared_family import declare_family
     from privpipe.sanitizers.minimax.own.own_families import plan_family_tasks
+    from privpipe.sanitizers.minimax.training.adversary_rounds import make_objective
     from privpipe.sanitizers.minimax.training.labelled_moments import measure_moments
-    from privpipe.sanitizers.minimax.training.training_rounds import make_objective
 
     records, options = make_records(5, n_shards=3), choose(tmp_path, loss_weight=3.0)
     family, start = declare_family(options.code, options.settings, 96, 0)

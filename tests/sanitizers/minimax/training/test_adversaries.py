@@ -27,10 +27,10 @@ from privpipe.sanitizers.minimax.training.adversaries import (
     find_maxima,
     name_adversaries,
 )
+from privpipe.sanitizers.minimax.training.adversary_rounds import TrainingRounds, make_objective
 from privpipe.sanitizers.minimax.training.labelled_moments import measure_moments
 from privpipe.sanitizers.minimax.training.task_planning import plan_tasks
 from privpipe.sanitizers.minimax.training.tasks import Task
-from privpipe.sanitizers.minimax.training.training_rounds import TrainingRounds, make_objective
 from privpipe.store.collections.collection import open_collection
 from tests.motion import draw_windows, write_windows
 from tests.sanitizers.minimax.training.rings import draw_rings

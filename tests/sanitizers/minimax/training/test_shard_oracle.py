@@ -12,10 +12,10 @@ from privpipe import Records
 from privpipe.numerics.minimax.filters import LinearFamily
 from privpipe.numerics.minimax.network import SigmoidFamily, draw_layers
 from privpipe.numerics.minimax.objective import Question
+from privpipe.sanitizers.minimax.training.adversary_rounds import make_objective
 from privpipe.sanitizers.minimax.training.labelled_moments import measure_moments
 from privpipe.sanitizers.minimax.training.task_planning import plan_tasks
 from privpipe.sanitizers.minimax.training.tasks import Task, TaskOptions
-from privpipe.sanitizers.minimax.training.training_rounds import make_objective
 from tests.sanitizers.labelled_data import draw_labelled
 
 RIDGE = 1e-3

@@ -14,7 +14,9 @@ import pytest
 from privpipe.command.inspect_command import inspect_command
 from privpipe.errors import StoreError
 from privpipe.pipeline.stages.prove import has_receipts
+from privpipe.store.arrays import proof as proofs
 from privpipe.store.arrays.layout import SEAL, root_document
+from privpipe.store.arrays.proof import Proof, ReceiptBook, digest_collection
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.collections.proving import (
     find_proof,
@@ -22,8 +24,6 @@ from privpipe.store.collections.proving import (
     prove_by_digest,
     verify_collection,
 )
-from privpipe.store.collections.trust import proof as proofs
-from privpipe.store.collections.trust.proof import Proof, ReceiptBook, digest_collection
 from tests.standard import write_standard
 
 

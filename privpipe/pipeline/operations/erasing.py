@@ -47,10 +47,10 @@ from privpipe.store.collections.growing_collection import (
     digest_content,
     drop_unnamed,
     list_places,
+    open_whole_collection,
     read_partitions,
     read_schema,
 )
-from privpipe.store.collections.grown_collection import open_whole_collection
 from privpipe.store.collections.ingestion.category_tables import POOLED
 from privpipe.store.collections.ingestion.write_statistics import read_statistics
 from privpipe.store.collections.ingestion.writing import Chunk, write_held

@@ -1,1 +1,0 @@
-"""What makes a collection believed: receipts, sealed, and reading against them."""
