@@ -340,25 +340,6 @@ def _forecast(preview: Preview, options: PrivacyMappingOptions) -> ProfileForeca
     return replace(known, wanted_information=options.wanted_information, n_needed=needed)
 
 
-METHOD = Method(
-    name="privacy_mapping",
-    options=PrivacyMappingOptions,
-    needs=lambda _: frozenset(),
-    releases="rows",
-    fit=fit_privacy_mapping,
-    source="Salamatian et al., SPPM, Algorithms 1 and 2; certified search",
-    maps=(SparseMapping,),
-    check=check_mapping,
-    promise="mutual information under the law of the records, with confidence",
-    statistics=(ProfileCounts,),
-    needs_labels=lambda _: (frozenset({"confidential"}),),
-    columns=_columns,
-    prices=True,
-    forecast=_forecast,
-    suggest=suggest_mapping,
-)
-
-
 def check_mapping(options: PrivacyMappingOptions, schema: ShardSchema) -> None:
     """Raise InputError if an attribute is a number; a private variable may be one, of classes."""
     numbers = [column.name for column in schema.attributes if not column.is_categorical]
@@ -398,3 +379,22 @@ def _check_alone(
             remedy="Take one of them out.",
             code="robust-alone" if what.startswith("robust") else "budgets-alone",
         )
+
+
+METHOD = Method(
+    name="privacy_mapping",
+    options=PrivacyMappingOptions,
+    needs=lambda _: frozenset(),
+    releases="rows",
+    fit=fit_privacy_mapping,
+    source="Salamatian et al., SPPM, Algorithms 1 and 2; certified search",
+    maps=(SparseMapping,),
+    check=check_mapping,
+    promise="mutual information under the law of the records, with confidence",
+    statistics=(ProfileCounts,),
+    needs_labels=lambda _: (frozenset({"confidential"}),),
+    columns=_columns,
+    prices=True,
+    forecast=_forecast,
+    suggest=suggest_mapping,
+)

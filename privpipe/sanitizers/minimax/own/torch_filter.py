@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from privpipe.errors import OptionError
+from privpipe.protocols import FloatArray
 
 
 class TorchFilter:
