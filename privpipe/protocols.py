@@ -6,9 +6,9 @@ Values and protocols only, no behaviour worth a test of its own. Records are row
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -336,11 +336,8 @@ class RecordMap(Protocol):
         ...
 
 
-O_contra = TypeVar("O_contra")
-
-
 @dataclass(frozen=True)
-class Method(Generic[O_contra]):
+class Method:
     """One row of the table of methods: all that flows, contract tests and prose read.
 
     Parameters
@@ -348,9 +345,8 @@ class Method(Generic[O_contra]):
     name
         Name in a configuration, ``[method] name = ...``.
     options
-        Frozen pydantic dataclass of the method's options.
-    needs
-        Roles that must be named in the configuration for a fit with these options.
+        Class of the method's options, a `privpipe.sanitizers.options.MethodOptions`: they know what
+        a fit with them needs and does.
     releases
         "rows": one released record per record. "surrogate": records of its own.
     fit
@@ -359,13 +355,6 @@ class Method(Generic[O_contra]):
     check
         Raises OptionError or InputError for options that no training records of a schema can
         be fitted with; all that needs no record is refused here, before anything is read.
-    columns
-        Names of variables that the options themselves ask for, by role.
-    factored
-        Makes of a fitted map and a released dtype the map that releases coordinates, of which
-        readers reconstruct records by a basis; None where there is no such form.
-    may_factor
-        Whether there is such a form with these options.
     source
         Paper and algorithm.
     maps
@@ -376,62 +365,18 @@ class Method(Generic[O_contra]):
         checkpointed, so that an interrupted pass goes on.
     promise
         What it promises, in a few words for a table.
-    files
-        URLs of files of arrays that the options name, by argument of `fit`.
-    prices
-        Whether `fit` takes a pricing oracle, `price`, that may spread its searches over a
-        cluster; the options' `pricing` says where.
-    needs_labels
-        Roles of which a record must have every value that is named to be learned from, for each
-        part of the fit that leaves records out by itself; none where all records are learned from.
-    learns
-        Whether `fit` reads records: what it makes is otherwise known before.
-    loses
-        The epsilon that each released record loses with these options; None where no
-        differential privacy is promised.
-    weighs
-        Whether `fit` counts records by their weights; the others refuse weights.
-    scales
-        Whether what it learns depends on the units of the features, so that it may be fitted to
-        standardised ones.
-    examine
-        Refuses training records that the fit would refuse, from what `check` need not know of;
-        asked of few chunks before a run starts. None where there is nothing to look at.
-    in_rounds
-        Whether `fit` asks of all records again and again; see `Shards.oracle`.
-    forgets_keys
-        Whether the keys of its draws are destroyed as soon as the release is published.
     forecast
         What a few chunks tell of a run before it: ``forecast(preview, options)``, of a
         `privpipe.capabilities.Preview`; None where there is nothing to tell.
-    suggest
-        Options of a first configuration where only what is to be hidden is named:
-        ``suggest(confidential, columns, read)``, with all variables and a function that reads
-        codes of named ones from a few chunks; empty where the method does not suit.
     """
 
     name: str
-    options: type[O_contra]
-    needs: Callable[[O_contra], frozenset[Role]]
+    options: type[Any]
     releases: Literal["rows", "surrogate"]
     fit: Callable[..., RecordMap]
     source: str
     maps: tuple[type[RecordMap], ...]
     promise: str
     statistics: tuple[type[Any], ...] = ()
-    files: Callable[[O_contra], Mapping[str, str]] = lambda _: {}
-    columns: Callable[[O_contra], Mapping[Role, tuple[str, ...]]] = lambda _: {}
-    check: Callable[[O_contra, ShardSchema], None] = lambda _, __: None
-    prices: bool = False
-    factored: Callable[[Any, npt.DTypeLike], RecordMap] | None = None
-    may_factor: Callable[[O_contra], bool] = lambda _: True
-    needs_labels: Callable[[O_contra], tuple[frozenset[Role], ...]] = lambda _: ()
-    learns: bool = True
-    loses: Callable[[O_contra], float | None] = lambda _: None
-    weighs: bool = False
-    scales: bool = False
-    in_rounds: bool = False
-    examine: Callable[[O_contra, Shards], None] | None = None
-    forgets_keys: bool = False
+    check: Callable[[Any, ShardSchema], None] = lambda _, __: None
     forecast: Callable[[Any, Any], Any] | None = None
-    suggest: Callable[..., Mapping[str, Any]] | None = None

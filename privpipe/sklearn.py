@@ -98,7 +98,7 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         x, target = _validate(self, X, y=y, multi_output=True, ensure_min_samples=2)
         method, options = self._read_options()
         roles = {"desired": target, "confidential": confidential}
-        missing = sorted(role for role in method.needs(options) if roles.get(role) is None)
+        missing = sorted(role for role in options.needs() if roles.get(role) is None)
         if missing:
             raise InputError(
                 f"The method {method.name!r} needs {' and '.join(missing)}.",
@@ -159,7 +159,7 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
-    def _read_options(self) -> tuple[Method[Any], Any]:
+    def _read_options(self) -> tuple[Method, Any]:
         known = [name for name, found in METHODS.items() if _takes_features(found)]
         method = METHODS[self.method] if self.method in known else None
         if method is None:
@@ -176,7 +176,7 @@ class RecordSanitizer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  #
         return method, make_options(method.options, given, self.method)
 
 
-def _takes_features(method: Method[Any]) -> bool:
+def _takes_features(method: Method) -> bool:
     """Whether a method maps rows of features; codes of named attributes are no matrix."""
     return method.releases == "rows" and "attributes" not in {
         f.name for f in fields(method.options)

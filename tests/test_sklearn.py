@@ -135,12 +135,10 @@ def test_fit__records_that_do_not_fit_are_told_without_values(x):
 
 
 def test_fit__a_missing_role_is_told(monkeypatch):
-    from dataclasses import replace
-
     from privpipe import sklearn as module
 
-    needy = replace(module.METHODS["null_space"], needs=lambda _: frozenset({"confidential"}))
-    monkeypatch.setitem(module.METHODS, "null_space", needy)
+    needy = module.METHODS["null_space"].options
+    monkeypatch.setattr(needy, "needs", lambda _: frozenset({"confidential"}))
     with pytest.raises(InputError, match="'null_space' needs confidential"):
         RecordSanitizer(options=EXACT).fit(X, DESIRED)
 

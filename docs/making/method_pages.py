@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import re
 from pathlib import Path
-from typing import Any
 
 from docs.making.configuration import tabulate_options
 from docs.making.figures import DRAWN
@@ -55,7 +54,7 @@ def find_proof(name: str) -> str | None:
     return wing if name in PROVED and (NUMERICS / wing / "PROOF.md").exists() else None
 
 
-def _write(method: Method[Any], bodies: Path) -> str:
+def _write(method: Method, bodies: Path) -> str:
     proof = find_proof(method.name)
     body = bodies / f"{method.name}.md"
     text = body.read_text() if body.exists() else _read_module(method)
@@ -93,7 +92,7 @@ def _write(method: Method[Any], bodies: Path) -> str:
     )
 
 
-def _read_module(method: Method[Any]) -> str:
+def _read_module(method: Method) -> str:
     """What the first lines of the method's module say, as Markdown."""
     text = str(importlib.import_module(method.options.__module__).__doc__)
     return re.sub(r"`{1,2}([^`]+)`{1,2}", r"`\1`", text)

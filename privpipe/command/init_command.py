@@ -75,7 +75,7 @@ def init_command(
     n_gaps = _count_gaps(collection, method)
     budget, first = _suggest_budget(collection, release, method, desired, confidential, n_gaps)
     gate = _suggest_gate(collection, method, desired, confidential)
-    standardise = method in METHODS and METHODS[method].scales and _differ_in_scale(opened)
+    standardise = method in METHODS and METHODS[method].options.scales and _differ_in_scale(opened)
     text = write_template(
         collection,
         schema,
@@ -169,7 +169,7 @@ def _suggest_gate(
         return {}
 
 
-def _needs_nothing(method: Method[Any]) -> bool:
+def _needs_nothing(method: Method) -> bool:
     """Whether a method of rows can do without any option."""
     options = TypeAdapter(method.options).json_schema()
     return method.releases == "rows" and not set(options.get("required", ())) - {"name"}

@@ -44,7 +44,6 @@ from privpipe.pipeline.stages.train import train_stage
 from privpipe.records.holdout import Part
 from privpipe.report.pages.comparison_page import render_comparison
 from privpipe.report.pages.release_sections import WEIGHED
-from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.options import make_options
 from privpipe.store.access.holding.workspace import hold_workspace, remove_workspace
 from privpipe.store.access.location import join, shown
@@ -94,7 +93,7 @@ def plan_entries(
         )
     for label, method in found:
         about = options.model_copy(update={"method": method, "compare": ()})
-        if not METHODS[method.name].scales:  # standardised are those that depend on it
+        if not method.scales:  # standardised are those that depend on it
             plain = options.collection.model_copy(update={"standardise": False})
             about = about.model_copy(update={"collection": plain})
         place = join(base, f"{method.name}-{digest_options(about)[:8]}.zarr")

@@ -267,7 +267,7 @@ def _end_published(options: RunOptions, checked: Run) -> None:
     known = read_state(options.release.path)
     if known is not None:
         confirm_published(checked, known.run_id)
-        if checked.method.forgets_keys:
+        if checked.options.method.forgets_keys:
             forget_keys(known.run_id)
     remove_workspace(options.release.path)
 

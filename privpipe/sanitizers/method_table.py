@@ -15,15 +15,13 @@ from privpipe.sanitizers.composed.standardiser import Standardiser
 from privpipe.sanitizers.noise.rows import list_methods
 from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
 
-_FILTERS: dict[str, Method[Any]] = {
+_FILTERS: dict[str, Method] = {
     method.name: method
     for wing in (null_space, mapping, minimax, masking)
     for method in wing.METHODS
 }
 
-METHODS: dict[str, Method[Any]] = _FILTERS | {
-    method.name: method for method in list_methods(_FILTERS)
-}
+METHODS: dict[str, Method] = _FILTERS | {method.name: method for method in list_methods(_FILTERS)}
 """Every method by its name in a configuration."""
 
 _MAPS: tuple[type[RecordMap], ...] = (

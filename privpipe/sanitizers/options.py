@@ -1,18 +1,100 @@
-"""Making the options of a method from what a caller gave, with messages that name the option.
+"""What the options of every method know, and how they are made from what a caller gave.
 
 How the values themselves are read is the same for all options: see `privpipe.option_values`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
+import numpy.typing as npt
 from pydantic import TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.errors import OptionError
+from privpipe.option_values import FORBID, Options
+from privpipe.protocols import Column, IntArray, RecordMap, Role, Shards
 
 T = TypeVar("T")
+
+
+@options_dataclass(frozen=True, config=FORBID)
+class MethodOptions(Options):
+    """Options of a method. What only some methods have or do is nothing here."""
+
+    learns: ClassVar[bool] = True
+    """Whether a fit reads records: what it makes is otherwise known before."""
+    in_rounds: ClassVar[bool] = False
+    """Whether it asks of all records again and again; see `Shards.oracle`."""
+    weighs: ClassVar[bool] = False
+    """Whether it counts records by their weights; the others refuse weights."""
+    scales: ClassVar[bool] = False
+    """Whether what it learns depends on the units of the features, which may be standardised."""
+    prices: ClassVar[bool] = False
+    """Whether `fit` takes a pricing oracle, `price`, whose searches a cluster may share; the option
+    `pricing` says where."""
+    forgets_keys: ClassVar[bool] = False
+    """Whether the keys of its draws are destroyed as soon as the release is published."""
+
+    def needs(self) -> frozenset[Role]:
+        """Roles that must be named in the configuration."""
+        return frozenset()
+
+    def needs_labels(self) -> tuple[frozenset[Role], ...]:
+        """Roles of which a record must have every value to be learned from.
+
+        For each part of the fit that leaves records out by itself; none where all are learned from.
+        """
+        return ()
+
+    def columns(self) -> Mapping[Role, tuple[str, ...]]:
+        """Names of variables that the options themselves ask for, by role."""
+        return {}
+
+    def files(self) -> Mapping[str, str]:
+        """URLs of files of arrays that they name, by argument of `fit`."""
+        return {}
+
+    def examine(self, shards: Shards) -> None:
+        """Refuse training records that the fit would refuse, beyond what `check` knows of."""
+
+    def may_factor(self) -> bool:
+        """Whether coordinates can be released, of which readers reconstruct records by a basis."""
+        return False
+
+    def factor(self, fitted: Any, dtype: npt.DTypeLike) -> RecordMap:
+        """The map that releases coordinates, of a fitted one."""
+        raise NotImplementedError
+
+    def consumes(self) -> float | None:
+        """The epsilon that each released record consumes; None without differential privacy."""
+        return None
+
+    @classmethod
+    def suggest(
+        cls,
+        confidential: Sequence[str],
+        columns: Sequence[Column],
+        read: Callable[[tuple[str, ...]], IntArray],
+    ) -> Mapping[str, Any]:
+        """Options of a first configuration where only what is to be hidden is named.
+
+        Parameters
+        ----------
+        confidential
+            Names of what is hidden.
+        columns
+            All variables.
+        read
+            Codes of named ones from a few chunks, (n_records, n_variables).
+
+        Returns
+        -------
+        options
+            Empty where the method does not suit.
+        """
+        return {}
 
 
 def make_options(kind: type[T], given: Mapping[str, Any], method: str) -> T:

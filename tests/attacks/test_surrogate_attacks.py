@@ -12,7 +12,7 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.kinds.attack_table import Sample, run_kind
 from privpipe.attacks.kinds.membership import MembershipReport
 from privpipe.attacks.kinds.recovery import RecoveryReport, find_frame
-from privpipe.attacks.kinds.unsafe_control import run_control
+from privpipe.attacks.kinds.signed_sums import run_control
 from privpipe.attacks.kinds.verdicts.record_decisions import (
     RECORD_ATTACKS,
     share_level,

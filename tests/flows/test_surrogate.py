@@ -24,13 +24,14 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic.dataclasses import dataclass as options_dataclass
 
-from privpipe.option_values import FORBID, Options
+from privpipe.option_values import FORBID
 from privpipe.numerics.regression.moments import CoMoments
 from privpipe.protocols import Guarantee, Method
 from privpipe.sanitizers import METHODS, RECORD_MAPS
+from privpipe.sanitizers.options import MethodOptions
 
 @options_dataclass(frozen=True, config=FORBID)
-class ToyOptions(Options):
+class ToyOptions(MethodOptions):
     name: Literal["toy"]
     n_records: int
     copies: bool = False
@@ -72,7 +73,7 @@ def summarise(shard):
     return CoMoments.of(shard.features)
 
 METHODS["toy"] = Method(
-    name="toy", options=ToyOptions, needs=lambda _: frozenset(), releases="surrogate", fit=fit,
+    name="toy", options=ToyOptions, releases="surrogate", fit=fit,
     source="nobody", maps=(Toy,), promise="nothing",
 )
 RECORD_MAPS["toy"] = Toy

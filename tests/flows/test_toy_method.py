@@ -39,14 +39,15 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.errors import OptionError
-from privpipe.option_values import FORBID, Options
+from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Guarantee, Method, RecordStream, Role, Shard, Shards
 from privpipe.protocols import ShardSchema
 from privpipe.sanitizers.arrays import as_records, check_finite_records
+from privpipe.sanitizers.options import MethodOptions
 
 
 @options_dataclass(frozen=True, config=FORBID)
-class ToyOptions(Options):
+class ToyOptions(MethodOptions):
     """Options of the toy."""
 
     name: Literal["toy"]
@@ -111,7 +112,6 @@ def check_toy(options: ToyOptions, schema: ShardSchema) -> None:
 METHOD = Method(
     name="toy",
     options=ToyOptions,
-    needs=lambda _: frozenset(),
     releases="rows",
     fit=fit_toy,
     source="A toy of this test",

@@ -74,7 +74,7 @@ def fit(name: str, more: dict[str, Any], *, lacks: str = "", keep: Any = slice(N
     options = make_options(method.options, {"name": name, **OPTIONS.get(name, {}), **more}, name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return method.fit(records, options), method.needs_labels(options)
+        return method.fit(records, options), options.needs_labels()
 
 
 def is_same(one: Any, other: Any) -> bool:
@@ -120,6 +120,6 @@ def test_is_same__tells_what_was_learned_from_fewer_records() -> None:
 
 def test_row__of_every_method_says_what_it_needs() -> None:
     for method in METHODS.values():
-        if method.learns and method.name not in OPTIONS:
+        if method.options.learns and method.name not in OPTIONS:
             options = make_options(method.options, {"name": method.name}, method.name)
-            assert method.needs_labels(options), method.name
+            assert options.needs_labels(), method.name

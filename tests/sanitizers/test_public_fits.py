@@ -60,7 +60,7 @@ def test_method__fits_take_shards_options_and_files_alone() -> None:
     for method in METHODS.values():
         shards, options, *rest = inspect.signature(method.fit).parameters.values()
         assert (shards.name, options.name) == ("shards", "options")
-        known = {"price"} if method.prices else set()
+        known = {"price"} if method.options.prices else set()
         known |= set(getattr(method.fit, "keywords", {}))  # bound by the row
         assert {p.name for p in rest if p.kind is not p.VAR_KEYWORD} == known
 

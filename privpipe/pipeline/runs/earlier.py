@@ -357,7 +357,7 @@ def find_named_surrogates(run: Run) -> tuple[EarlierSurrogates, ...]:
 
 def tell_charged(run: Run) -> list[str]:
     """A sentence for what was charged of these records under other partitions."""
-    if run.method.loses(run.options.method) is None:
+    if run.options.method.consumes() is None:
         return []
     account, ties = run.open_account(), run.sketches.ties()
     sentences = []

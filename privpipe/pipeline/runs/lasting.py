@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from privpipe.errors import StoreError
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.sanitizers import METHODS
 from privpipe.store.access.location import shown
 from privpipe.store.access.mounts import find_loss
 from privpipe.store.keyring.account import find_account
@@ -38,7 +37,7 @@ def check_lasting(options: RunOptions) -> None:
 
 def is_promised_across_runs(options: RunOptions) -> bool:
     """Whether the method charges an account."""
-    return METHODS[options.method.name].loses(options.method) is not None
+    return options.method.consumes() is not None
 
 
 def list_fleeting(options: RunOptions) -> list[str]:

@@ -95,7 +95,7 @@ def _has_made_nothing(run: Run, known: RunState) -> bool:
     return (
         known.options_sha256 != run.state.options_sha256
         and known.stage == "check"
-        and not run.method.in_rounds
+        and not run.options.method.in_rounds
         and not exists(run.stored_model_url)
     )
 

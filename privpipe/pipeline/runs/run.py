@@ -59,7 +59,7 @@ class Run:
     """
 
     options: RunOptions
-    method: Method[Any]
+    method: Method
     collection: Collection
     training: Collection
     split: Split

@@ -42,7 +42,7 @@ def check_limit(run: Run) -> None:
     StoreError
         If the account cannot be reached, or is damaged.
     """
-    epsilon, limit = run.method.loses(run.options.method), run.options.privacy.limit
+    epsilon, limit = run.options.method.consumes(), run.options.privacy.limit
     if epsilon is None:
         return
     account = run.open_account()
@@ -172,7 +172,7 @@ def confirm_loss(run: Run, trained: Trained) -> None:
 
 def confirm_published(run: Run, run_id: str) -> None:
     """The same for a run that died between its release and its account."""
-    if run.method.loses(run.options.method) is not None:
+    if run.options.method.consumes() is not None:
         digests = [part.digest for part in run.collection.schema_of_records.partitions]
         (account := run.open_account()).confirm_run(digests, run_id)
         append_link(account.url, "charge")

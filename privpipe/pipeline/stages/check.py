@@ -6,7 +6,6 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from privpipe.cluster.passes.sample_drawing import GROUP_SLACK
 from privpipe.cluster.workers.connection import check_address
@@ -107,32 +106,32 @@ def check_stage(options: RunOptions) -> Run:
 
 
 def _check_method(
-    options: RunOptions, method: Method[Any], roles: Mapping[Role, tuple[str, ...]]
+    options: RunOptions, method: Method, roles: Mapping[Role, tuple[str, ...]]
 ) -> None:
     """The method has what the other sections ask of it, and they what it needs."""
     section = options.collection
-    factors = method.factored is not None and method.may_factor(options.method)
+    factors = options.method.may_factor()
     if options.release.layout == "factored" and not factors:
         raise OptionError(
             f"The method {method.name!r} has no factored layout with these options.",
             remedy='Set [release] layout = "dense", or use null_space, not algorithm 2 verbatim.',
             code="layout",
         )
-    for role in sorted(method.needs(options.method)):
+    for role in sorted(options.method.needs()):
         if not roles.get(role):
             raise OptionError(
                 f"The method {method.name!r} needs [collection] {role}.",
                 remedy="Name at least one variable.",
             )
-    if section.weights is not None and not method.weighs:
+    if section.weights is not None and not options.method.weighs:
         raise OptionError(
             f"The method {method.name!r} counts every record once; [collection] weights names "
             "a variable.",
             remedy=f"Leave weights out, or use one of: {', '.join(_weighing())}.",
             code="weights",
         )
-    if section.standardise and not method.scales:
-        scaled = [one.name for one in METHODS.values() if one.scales]
+    if section.standardise and not options.method.scales:
+        scaled = [one.name for one in METHODS.values() if one.options.scales]
         raise OptionError(
             f"[collection] standardise is true, and the method {method.name!r} takes features as "
             "they are, or standardises them by itself.",
@@ -175,12 +174,12 @@ def _check_unknown(options: RunOptions, collection: Collection) -> None:
 
 def _weighing() -> list[str]:
     """Methods that count records by their weights."""
-    return [method.name for method in METHODS.values() if method.weighs]
+    return [method.name for method in METHODS.values() if method.options.weighs]
 
 
 def _roles(options: RunOptions) -> dict[Role, tuple[str, ...]]:
     """Variables of each role: those of the configuration, and those the method itself names."""
-    asked = METHODS[options.method.name].columns(options.method)
+    asked = options.method.columns()
     section = options.collection
     confidential = dict.fromkeys((*section.confidential, *asked.get("confidential", ())))
     return {
@@ -225,9 +224,9 @@ def _check_public(options: RunOptions, collection: Collection, training: Collect
         )
 
 
-def _check_imputed(options: RunOptions, method: Method[Any], training: Collection) -> None:
+def _check_imputed(options: RunOptions, method: Method, training: Collection) -> None:
     """A mean that stands in released records is learned, as a filter is."""
-    promises = method.loses(options.method) is not None
+    promises = options.method.consumes() is not None
     if promises and options.release.nonfinite == "impute" and not training.public:
         raise GuaranteeError(
             '[release] nonfinite = "impute" puts the mean training record in the place of what is '
@@ -280,7 +279,7 @@ def _check_include(options: RunOptions, schema: CollectionSchema) -> None:
             )
 
 
-def _check_surrogate(options: RunOptions, method: Method[Any]) -> None:
+def _check_surrogate(options: RunOptions, method: Method) -> None:
     """Records of nobody have no variables of anybody, and none of them is withheld."""
     release = options.release
     if method.releases != "surrogate":
@@ -299,7 +298,9 @@ def _check_surrogate(options: RunOptions, method: Method[Any]) -> None:
             remedy="Leave it out.",
             code="surrogate",
         )
-    if method.forgets_keys and (options.training is not None or release.nonfinite == "impute"):
+    if options.method.forgets_keys and (
+        options.training is not None or release.nonfinite == "impute"
+    ):
         what = "[training]" if options.training is not None else '[release] nonfinite = "impute"'
         raise OptionError(
             f"The method {method.name!r} makes its records of those that it is fitted to, and "

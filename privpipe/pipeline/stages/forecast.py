@@ -156,8 +156,8 @@ def check_sample(run: Run) -> SampleFindings:
         that the run would fail on, or the fit refuses the features.
     """
     constant, _ = check_variation(run)
-    if run.method.examine is not None and _is_whole(run.training):
-        run.method.examine(run.options.method, run.training.keeping(run.split, "fit"))
+    if _is_whole(run.training):
+        run.options.method.examine(run.training.keeping(run.split, "fit"))
     found = SampleFindings(tuple(constant), explain_budget(run, strict=True), forecast_run(run))
     if not run.options.gate.enforce:
         return found
@@ -257,7 +257,7 @@ def suggest_method(
     ]
     read = partial(_read_named, collection)
     for name, method in METHODS.items():
-        if method.suggest is not None and (found := method.suggest(confidential, columns, read)):
+        if found := method.options.suggest(confidential, columns, read):
             return name, dict(found)
     return next(iter(METHODS)), {}
 

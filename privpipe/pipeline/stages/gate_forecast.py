@@ -195,7 +195,7 @@ def check_gate(run: Run) -> None:
         )
 
 
-def _check_required(options: RunOptions, method: Method[Any], training: Collection) -> None:
+def _check_required(options: RunOptions, method: Method, training: Collection) -> None:
     """Kinds of attack that this release cannot be given: they would be unknown for ever."""
     surrogate, codes = method.releases == "surrogate", bool(training.attributes)
     held_out = options.audit.holdout > 0
@@ -218,7 +218,7 @@ def _check_required(options: RunOptions, method: Method[Any], training: Collecti
             )
 
 
-def _mixes_records(method: Method[Any]) -> bool:
+def _mixes_records(method: Method) -> bool:
     """Whether the surrogates are sums of records, which the audit judges."""
     return any(hasattr(one, "sum_records") for one in method.maps)
 

@@ -68,7 +68,7 @@ def publish_stage(
         lambda n: listener(Event("publish", "advances", n, "objects")),
     )
     confirm_loss(run, trained)
-    if run.method.forgets_keys:
+    if run.options.method.forgets_keys:
         forget_keys(run.run_id)
     listener(Event("publish", "ends", unit="objects"))
 

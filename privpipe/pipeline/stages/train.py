@@ -48,7 +48,7 @@ def train_stage(run: Run, executor: Executor) -> Trained:
     # Nothing is known: the records are read.
     shards = _shards(run, executor)
     extra: dict[str, Any] = dict(read_files(run))
-    if run.method.prices:
+    if run.options.method.prices:
         extra["price"] = ClusterPricing(executor, place=run.options.method.pricing)
     standardises = run.options.collection.standardise
     fit = partial(fit_standardised, run.method) if standardises else run.method.fit
@@ -101,8 +101,8 @@ def _lay_out(run: Run, fitted: RecordMap) -> RecordMap:
     """The map in the layout of the release."""
     if run.options.release.layout == "dense":
         return fitted
-    assert run.method.factored is not None, "the check stage refused other methods"
-    return run.method.factored(fitted, run.collection.schema_of_records.dtype)
+    factored: RecordMap = run.options.method.factor(fitted, run.collection.schema_of_records.dtype)
+    return factored
 
 
 def _shards(run: Run, executor: Executor) -> ShardedCollection:
@@ -152,7 +152,7 @@ def summarise_features(shard: Shard) -> CoMoments:
 
 def read_files(run: Run) -> Mapping[str, Mapping[str, npt.NDArray[np.floating[Any]]]]:
     """The arrays of every file that the method's options name."""
-    files = run.method.files(run.options.method)
+    files = run.options.method.files()
     return {name: read_predictor(url) for name, url in files.items()}
 
 

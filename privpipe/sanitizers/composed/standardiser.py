@@ -189,7 +189,7 @@ def fit_standardiser(shards: Shards) -> Standardiser:
     return Standardiser(moments.mean, measure_scale(moments, n_features, with_intercept=True))
 
 
-def fit_standardised(method: Method[Any], shards: Shards, options: Any, **extra: Any) -> RecordMap:
+def fit_standardised(method: Method, shards: Shards, options: Any, **extra: Any) -> RecordMap:
     """Fit a method to standardised records; the map standardises records to come likewise.
 
     Parameters

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from privpipe.option_values import FORBID, Options
+from privpipe.option_values import FORBID
+from privpipe.protocols import Column, IntArray, Role
+from privpipe.sanitizers.options import MethodOptions
+
+MOST_CATEGORIES = 1000
+"""A variable with more categories names records rather than groups them."""
+MOST_PROFILES = 2000
+"""Profiles that a first configuration keeps: solved in seconds, and each seen often enough."""
+SHARE_CHANGED = 0.1
+"""Of its attributes that a first configuration lets a record change, on average."""
 
 
 @dataclass(frozen=True, config=FORBID)
-class PrivacyMappingOptions(Options):
+class PrivacyMappingOptions(MethodOptions):
     """Options of ``[method] name = "privacy_mapping"`` (SPPM)."""
 
     name: Literal["privacy_mapping"]
@@ -126,3 +137,61 @@ class PrivacyMappingOptions(Options):
         Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
         Field(description="Time after which the best mapping so far is taken."),
     ] = None
+
+    prices: ClassVar[bool] = True
+
+    def needs_labels(self) -> tuple[frozenset[Role], ...]:
+        """Records without a private value are not counted."""
+        return (frozenset({"confidential"}),)
+
+    def columns(self) -> Mapping[Role, tuple[str, ...]]:
+        """What is released, and what is private."""
+        return {"attributes": self.attributes, "confidential": self.private}
+
+    @classmethod
+    def suggest(
+        cls,
+        confidential: Sequence[str],
+        columns: Sequence[Column],
+        read: Callable[[tuple[str, ...]], IntArray],
+    ) -> Mapping[str, Any]:
+        """Empty where there is nothing categorical to hide or keep."""
+        return suggest_mapping(confidential, columns, read)
+
+
+def suggest_mapping(
+    confidential: Sequence[str],
+    columns: Sequence[Column],
+    read: Callable[[tuple[str, ...]], IntArray],
+) -> Mapping[str, Any]:
+    """Options of a first privacy mapping; empty where there is nothing categorical to hide or keep.
+
+    Parameters
+    ----------
+    confidential
+        Variables to hide.
+    columns
+        All variables of the collection.
+    read
+        Codes of some variables in a few chunks, (n_records, n_variables).
+    """
+    numeric = {column.name for column in columns if column.n_categories is None}
+    if not confidential or numeric & set(confidential):
+        return {}
+    attributes = tuple(
+        column.name
+        for column in columns
+        if column.n_categories is not None
+        and column.n_categories <= MOST_CATEGORIES
+        and column.name not in confidential
+    )
+    if not attributes:
+        return {}
+    found: dict[str, Any] = {
+        "attributes": list(attributes),
+        "private": list(confidential),
+        "distortion_budget": round(SHARE_CHANGED * len(attributes), 2),
+    }
+    if len(np.unique(read(attributes), axis=0)) > MOST_PROFILES:
+        found["most_frequent"] = MOST_PROFILES
+    return found

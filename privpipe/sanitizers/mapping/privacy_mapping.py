@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -13,7 +12,7 @@ from privpipe.capabilities import Preview
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.mapping.pricing.pair_pricing import PriceOracle
 from privpipe.numerics.mapping.problem.mutual_information import measure_information
-from privpipe.protocols import FloatArray, Guarantee, IntArray, Method, Role, Shards, ShardSchema
+from privpipe.protocols import FloatArray, Guarantee, IntArray, Method, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted, say_incomplete
 from privpipe.sanitizers.mapping.assurance import (
     assure_mapping,
@@ -29,7 +28,6 @@ from privpipe.sanitizers.mapping.mapping_options import (
 from privpipe.sanitizers.mapping.profile_forecast import (
     ProfileForecast,
     forecast_profiles,
-    suggest_mapping,
 )
 from privpipe.sanitizers.mapping.profiles import ProfileCounts, number_private, split_counts
 from privpipe.sanitizers.mapping.solving.budgeted import check_budgets, solve_budgeted_mapping
@@ -301,10 +299,6 @@ def fit_privacy_mapping(
     return assured
 
 
-def _columns(options: PrivacyMappingOptions) -> Mapping[Role, tuple[str, ...]]:
-    return {"attributes": options.attributes, "confidential": options.private}
-
-
 def _forecast(preview: Preview, options: PrivacyMappingOptions) -> ProfileForecast | None:
     """Count profiles in a few chunks as the fit will."""
     counts = reduce(ProfileCounts.merge, map(ProfileCounts.of, preview.read_training()))
@@ -384,7 +378,6 @@ def _check_alone(
 METHOD = Method(
     name="privacy_mapping",
     options=PrivacyMappingOptions,
-    needs=lambda _: frozenset(),
     releases="rows",
     fit=fit_privacy_mapping,
     source="Salamatian et al., SPPM, Algorithms 1 and 2; certified search",
@@ -392,9 +385,5 @@ METHOD = Method(
     check=check_mapping,
     promise="mutual information under the law of the records, with confidence",
     statistics=(ProfileCounts,),
-    needs_labels=lambda _: (frozenset({"confidential"}),),
-    columns=_columns,
-    prices=True,
     forecast=_forecast,
-    suggest=suggest_mapping,
 )

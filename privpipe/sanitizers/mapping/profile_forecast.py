@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from privpipe.protocols import Column, IntArray
-
-MOST_CATEGORIES = 1000
-"""A variable with more categories names records rather than groups them."""
-
-MOST_PROFILES = 2000
-"""Profiles that a first configuration keeps: solved in seconds, and each seen often enough."""
-
-SHARE_CHANGED = 0.1
-"""Of its attributes that a first configuration lets a record change, on average."""
+from privpipe.protocols import IntArray
 
 
 @dataclass(frozen=True)
@@ -105,41 +95,3 @@ def forecast_profiles(
     is_known[inverse.ravel()[: len(known)]] = True
     unseen = int((~is_known[inverse.ravel()[len(known) :]]).sum())
     return ProfileForecast(len(known), n_fitted, len(table), unseen, exact, policy)
-
-
-def suggest_mapping(
-    confidential: Sequence[str],
-    columns: Sequence[Column],
-    read: Callable[[tuple[str, ...]], IntArray],
-) -> Mapping[str, Any]:
-    """Options of a first privacy mapping; empty where there is nothing categorical to hide or keep.
-
-    Parameters
-    ----------
-    confidential
-        Variables to hide.
-    columns
-        All variables of the collection.
-    read
-        Codes of some variables in a few chunks, (n_records, n_variables).
-    """
-    numeric = {column.name for column in columns if column.n_categories is None}
-    if not confidential or numeric & set(confidential):
-        return {}
-    attributes = tuple(
-        column.name
-        for column in columns
-        if column.n_categories is not None
-        and column.n_categories <= MOST_CATEGORIES
-        and column.name not in confidential
-    )
-    if not attributes:
-        return {}
-    found: dict[str, Any] = {
-        "attributes": list(attributes),
-        "private": list(confidential),
-        "distortion_budget": round(SHARE_CHANGED * len(attributes), 2),
-    }
-    if len(np.unique(read(attributes), axis=0)) > MOST_PROFILES:
-        found["most_frequent"] = MOST_PROFILES
-    return found

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -29,14 +29,15 @@ from privpipe.numerics.masking.masked_regression import (
 from privpipe.numerics.masking.sign_sums import plan_grid
 from privpipe.numerics.regression.labels import name_targets
 from privpipe.numerics.regression.moments import CoMoments
-from privpipe.option_values import FORBID, Options
-from privpipe.protocols import FloatArray, Method, Shards, ShardSchema
+from privpipe.option_values import FORBID
+from privpipe.protocols import FloatArray, Method, Role, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted, say_incomplete
 from privpipe.sanitizers.masking import refusals
 from privpipe.sanitizers.masking.incomplete_records import complete_records, expand_moments
 from privpipe.sanitizers.masking.masking_model import BIAS, MaskingModel
 from privpipe.sanitizers.masking.person_leverage import PersonLeverage
 from privpipe.sanitizers.masking.record_survey import RecordSurvey, survey_records
+from privpipe.sanitizers.options import MethodOptions
 
 TILE_BYTES = 2**22
 """Of the surrogates that a worker sums up at once."""
@@ -49,7 +50,7 @@ MOST_CLIPPINGS = 8
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
-class MaskingOptions(Options):
+class MaskingOptions(MethodOptions):
     """Options of ``[method] name = "masking"``."""
 
     name: Literal["masking"] = "masking"
@@ -101,6 +102,16 @@ class MaskingOptions(Options):
             "blur every sum by noise of four steps of the lattice, which hides no single record."
         ),
     ] = "refuse"
+
+    forgets_keys: ClassVar[bool] = True
+
+    def needs(self) -> frozenset[Role]:
+        """What the regression model predicts."""
+        return frozenset({"desired"})
+
+    def needs_labels(self) -> tuple[frozenset[Role], ...]:
+        """None where missing entries are completed."""
+        return () if self.missing == "complete" else (frozenset({"desired"}),)
 
 
 def fit_masking(shards: Shards, options: MaskingOptions) -> MaskingModel:
@@ -364,7 +375,6 @@ def _whiten(gram: FloatArray) -> FloatArray:
 METHOD = Method(
     name="masking",
     options=MaskingOptions,
-    needs=lambda _: frozenset({"desired"}),
     releases="surrogate",
     fit=fit_masking,
     source="Yi et al. 2014, Privacy and Regression Model Preserved Learning, problems (3) and (5)",
@@ -372,8 +382,6 @@ METHOD = Method(
     promise="surrogate records with the regression model of the raw ones; single records are not "
     "protected from whoever knows the others",
     statistics=(RecordSurvey, CoMoments, PersonLeverage),
-    needs_labels=lambda o: () if o.missing == "complete" else (frozenset({"desired"}),),
     check=check_masking,
-    forgets_keys=True,
 )
 """Masking."""

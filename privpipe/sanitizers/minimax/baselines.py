@@ -7,15 +7,15 @@ compared with.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.numerics.spectra import guard_directions
-from privpipe.option_values import FORBID, Options
-from privpipe.protocols import FloatArray, Method, Shards, ShardSchema
+from privpipe.option_values import FORBID
+from privpipe.protocols import FloatArray, Method, Role, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.minimax.linear_filter import EMPIRICAL, LinearFilter
 from privpipe.sanitizers.minimax.training.closed_forms import (
@@ -27,11 +27,11 @@ from privpipe.sanitizers.minimax.training.labelled_moments import (
     LABEL_STATISTICS,
     LabelledMoments,
     measure_moments,
-    need_all_labels,
 )
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks, plan_tasks
-from privpipe.sanitizers.minimax.training.tasks import Task, TaskOptions, find_needs
+from privpipe.sanitizers.minimax.training.tasks import Task, TaskOptions
 from privpipe.sanitizers.names import keep_names
+from privpipe.sanitizers.options import MethodOptions
 
 Width = Annotated[int, Field(ge=1, description="Features released.")]
 OptionalWidth = Annotated[
@@ -67,7 +67,7 @@ class PrivacyLdsOptions(TaskOptions):
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
-class PcaOptions(Options):
+class PcaOptions(MethodOptions):
     """Options of ``[method] name = "pca"``."""
 
     name: Literal["pca"] = "pca"
@@ -76,9 +76,15 @@ class PcaOptions(Options):
         bool, Field(description="Subtract the training mean. False: the paper's, on raw records.")
     ] = True
 
+    scales: ClassVar[bool] = True
+
+    def needs_labels(self) -> tuple[frozenset[Role], ...]:
+        """Records without all labels are left out, as by every filter."""
+        return (frozenset({"desired", "confidential"}),)
+
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
-class RandOptions(Options):
+class RandOptions(MethodOptions):
     """Options of ``[method] name = "rand"``."""
 
     name: Literal["rand"] = "rand"
@@ -86,6 +92,9 @@ class RandOptions(Options):
     seed: Annotated[
         int, Field(ge=0, description="Of the projection; public, for it protects nothing.")
     ] = 0
+
+    scales: ClassVar[bool] = True
+    learns: ClassVar[bool] = False
 
 
 @keep_names
@@ -221,56 +230,44 @@ METHODS = (
     Method(
         name="minimax_least_squares",
         options=LeastSquaresOptions,
-        needs=find_needs,
         releases="rows",
-        scales=True,
         fit=fit_least_squares_filter,
         source="Hamm 2017, Minimax Filter, JMLR 18, equations (47)-(58)",
         maps=(LinearFilter,),
         check=check_directions,
         promise=EMPIRICAL,
         statistics=LABEL_STATISTICS,
-        needs_labels=need_all_labels,
     ),
     Method(
         name="privacy_lds",
         options=PrivacyLdsOptions,
-        needs=find_needs,
         releases="rows",
-        scales=True,
         fit=fit_privacy_lds_filter,
         source="Hamm 2017, Minimax Filter, JMLR 18, equations (59)-(62)",
         maps=(LinearFilter,),
         check=check_directions,
         promise=EMPIRICAL,
         statistics=LABEL_STATISTICS,
-        needs_labels=need_all_labels,
     ),
     Method(
         name="pca",
         options=PcaOptions,
-        needs=lambda _: frozenset(),
         releases="rows",
-        scales=True,
         fit=fit_pca_filter,
         source="Hamm 2017, Minimax Filter, JMLR 18, section 6.1",
         maps=(LinearFilter,),
         check=check_projection,
         promise=EMPIRICAL,
         statistics=LABEL_STATISTICS,
-        needs_labels=need_all_labels,
     ),
     Method(
         name="rand",
         options=RandOptions,
-        needs=lambda _: frozenset(),
         releases="rows",
-        scales=True,
         fit=fit_rand_filter,
         source="Hamm 2017, Minimax Filter, JMLR 18, section 6.1",
         maps=(LinearFilter,),
         check=check_projection,
-        learns=False,
         promise=EMPIRICAL,
         statistics=LABEL_STATISTICS,
     ),

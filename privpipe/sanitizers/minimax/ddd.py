@@ -34,10 +34,9 @@ from privpipe.sanitizers.minimax.training.labelled_moments import (
     LABEL_STATISTICS,
     LabelledMoments,
     measure_moments,
-    need_all_labels,
 )
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks, plan_tasks
-from privpipe.sanitizers.minimax.training.tasks import Task, TaskOptions, find_needs
+from privpipe.sanitizers.minimax.training.tasks import Task, TaskOptions
 from privpipe.sanitizers.names import by_name, keep_names
 
 
@@ -215,15 +214,12 @@ METHODS = (
     Method(
         name="ddd",
         options=DddOptions,
-        needs=find_needs,
         releases="rows",
-        scales=True,
         fit=fit_ddd_filter,
         source="Whitehill and Movellan 2012, mask-type filter",
         maps=(MaskFilter,),
         check=check_ddd,
         promise=EMPIRICAL,
         statistics=LABEL_STATISTICS,
-        needs_labels=need_all_labels,
     ),
 )

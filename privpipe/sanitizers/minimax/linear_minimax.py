@@ -27,8 +27,6 @@ from privpipe.sanitizers.minimax.linear_filter import EMPIRICAL, MinimaxFilter
 from privpipe.sanitizers.minimax.training.adversaries import (
     AdversaryOptions,
     check_adversaries,
-    examine_groups,
-    find_columns,
     find_maxima,
 )
 from privpipe.sanitizers.minimax.training.adversary_rounds import TrainingRounds, descend_in_rounds
@@ -47,10 +45,9 @@ from privpipe.sanitizers.minimax.training.labelled_moments import (
     LabelledMoments,
     measure_moments,
     measure_radius,
-    need_all_labels,
 )
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks, plan_tasks
-from privpipe.sanitizers.minimax.training.tasks import Task, find_needs, name_history
+from privpipe.sanitizers.minimax.training.tasks import Task, name_history
 from privpipe.sanitizers.names import keep_names
 
 Start = Literal["auto", "zero", "least_squares", "privacy_lds", "rand"]
@@ -384,18 +381,12 @@ METHODS = (
     Method(
         name="minimax",
         options=MinimaxOptions,
-        needs=find_needs,
         releases="rows",
-        scales=True,
-        in_rounds=True,
-        examine=examine_groups,
         fit=fit_minimax_filter,
         source="Hamm 2017, Minimax Filter, JMLR 18, Algorithm 1 and section 4",
         maps=(MinimaxFilter,),
         check=check_minimax,
-        columns=find_columns,
         promise=EMPIRICAL,
         statistics=LABEL_STATISTICS,
-        needs_labels=need_all_labels,
     ),
 )

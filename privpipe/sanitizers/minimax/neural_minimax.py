@@ -42,19 +42,16 @@ from privpipe.sanitizers.minimax.own.own_families import (
 )
 from privpipe.sanitizers.minimax.training.adversaries import (
     check_adversaries,
-    examine_groups,
-    find_columns,
 )
 from privpipe.sanitizers.minimax.training.filter_widths import warn_of_outputs
 from privpipe.sanitizers.minimax.training.labelled_moments import (
     LABEL_STATISTICS,
     LabelledMoments,
     measure_moments,
-    need_all_labels,
 )
 from privpipe.sanitizers.minimax.training.pretraining import pretrain_layers
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks
-from privpipe.sanitizers.minimax.training.tasks import Task, find_needs
+from privpipe.sanitizers.minimax.training.tasks import Task
 from privpipe.sanitizers.names import by_name, keep_names
 
 WHITENING = 1.0
@@ -240,18 +237,12 @@ METHODS = (
     Method(
         name="minimax_neural",
         options=MinimaxNeuralOptions,
-        needs=find_needs,
         releases="rows",
-        scales=True,
-        in_rounds=True,
-        examine=examine_groups,
         fit=fit_minimax_neural_filter,
         source="Hamm 2017, Minimax Filter, JMLR 18, section 6.1 (Minimax 2)",
         maps=(NeuralFilter,),
         check=check_network,
-        columns=find_columns,
         promise=EMPIRICAL,
         statistics=LABEL_STATISTICS,
-        needs_labels=need_all_labels,
     ),
 )

@@ -22,10 +22,9 @@ from privpipe.sanitizers.minimax.training.filter_widths import check_width
 from privpipe.sanitizers.minimax.training.labelled_moments import (
     LABEL_STATISTICS,
     measure_moments,
-    need_all_labels,
 )
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks, plan_tasks
-from privpipe.sanitizers.minimax.training.tasks import TaskOptions, find_needs
+from privpipe.sanitizers.minimax.training.tasks import TaskOptions
 from privpipe.sanitizers.names import keep_names
 
 
@@ -136,15 +135,12 @@ METHODS = (
     Method(
         name="ppls",
         options=PplsOptions,
-        needs=find_needs,
         releases="rows",
-        scales=True,
         fit=fit_ppls_filter,
         source="Enev et al. 2012, SensorSift, Algorithm 1",
         maps=(LinearFilter,),
         check=check_ppls,
         promise=EMPIRICAL,
         statistics=LABEL_STATISTICS,
-        needs_labels=need_all_labels,
     ),
 )

@@ -6,7 +6,7 @@ table; the table is handed in, so that this wing knows none of the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -20,8 +20,8 @@ from privpipe.capabilities import Projects
 from privpipe.errors import GuaranteeError, InputError, OptionError
 from privpipe.numerics.noise.bounding import Bound, Norm
 from privpipe.numerics.noise.mechanism import Law, Mechanism, Order, plan_promised
-from privpipe.option_values import FORBID, Options
-from privpipe.protocols import FloatArray, Guarantee, Method, RecordMap, Shards, ShardSchema
+from privpipe.option_values import FORBID
+from privpipe.protocols import FloatArray, Guarantee, Method, RecordMap, Role, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted
 from privpipe.sanitizers.names import keep_names
 from privpipe.sanitizers.noise.noisy_filter import (
@@ -31,12 +31,13 @@ from privpipe.sanitizers.noise.noisy_filter import (
     NormCounts,
     check_filter,
 )
+from privpipe.sanitizers.options import MethodOptions
 
-Filters = Mapping[str, Method[Any]]
+Filters = Mapping[str, Method]
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
-class NoisyOptions(Options):
+class NoisyOptions(MethodOptions):
     """Options of ``[method] name = "noisy"``; `rows` adds the filters of the table."""
 
     name: Literal["noisy"] = "noisy"
@@ -119,20 +120,36 @@ class NoisyOptions(Options):
     ] = False
     filter: Any = None
 
+    @property
+    def within(self) -> MethodOptions:
+        """Options of the filter, or of none."""
+        return MethodOptions() if self.filter is None else self.filter
 
-def ask_filter(
-    filters: Filters, options: NoisyOptions, ask: Callable[[Method[Any], Any], Any], without: Any
-) -> Any:
-    """What the row of the filter says of its options."""
-    if options.filter is None:
-        return without
-    return ask(filters[options.filter.name], options.filter)
+    def needs(self) -> frozenset[Role]:
+        """What the filter needs."""
+        return self.within.needs()
+
+    def needs_labels(self) -> tuple[frozenset[Role], ...]:
+        """What the filter learns from."""
+        return self.within.needs_labels()
+
+    def columns(self) -> Mapping[Role, tuple[str, ...]]:
+        """What the filter asks for."""
+        return self.within.columns()
+
+    def files(self) -> Mapping[str, str]:
+        """What the filter names."""
+        return self.within.files()
+
+    def consumes(self) -> float | None:
+        """Epsilon, where there is a promise."""
+        return None if self.allow_data_bound else self.epsilon
 
 
-def find_learned(options: NoisyOptions, filters: Filters) -> tuple[str, ...]:
+def find_learned(options: NoisyOptions) -> tuple[str, ...]:
     """What would be learned from training records with these options."""
     found = {
-        "filter": options.filter is not None and filters[options.filter.name].learns,
+        "filter": options.filter is not None and options.filter.learns,
         "mean": options.centre,
         "threshold": options.threshold is None and options.bound != "normalise",
     }
@@ -152,7 +169,7 @@ def check_noisy(options: NoisyOptions, schema: ShardSchema, *, filters: Filters)
     check_unweighted(schema)
     if options.filter is not None:
         row = filters[options.filter.name]
-        if row.releases != "rows" or row.columns(options.filter).get("attributes"):
+        if row.releases != "rows" or options.filter.columns().get("attributes"):
             what = "records of its own" if row.releases != "rows" else "codes, drawn at random"
             raise OptionError(
                 f"[method.filter] names {row.name!r}, which releases {what}.",
@@ -160,13 +177,13 @@ def check_noisy(options: NoisyOptions, schema: ShardSchema, *, filters: Filters)
                 code="filter",
             )
         row.check(options.filter, schema)
-    _check_public(options, schema, filters)
+    _check_public(options, schema)
     first = options.filter is not None and options.order == "filter_then_noise"
     plan(options, 1 if first else schema.n_features)  # how wide a filter is, its fit will know
 
 
-def _check_public(options: NoisyOptions, schema: ShardSchema, filters: Filters) -> None:
-    learned = find_learned(options, filters)
+def _check_public(options: NoisyOptions, schema: ShardSchema) -> None:
+    learned = find_learned(options)
     if learned and not schema.public and not options.allow_data_bound:
         raise GuaranteeError(
             f"The {' and the '.join(learned)} of the noisy filter would be learned from records "

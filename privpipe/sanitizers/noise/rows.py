@@ -23,7 +23,6 @@ from privpipe.protocols import Method, Oracle, Shard, ShardSchema, Sums
 from privpipe.sanitizers.noise.fit_noisy import (
     Filters,
     NoisyOptions,
-    ask_filter,
     check_noisy,
     fit_noisy_filter,
 )
@@ -94,7 +93,7 @@ class _Few:
 
 
 def forecast_noise(
-    preview: Preview, options: NoisyOptions, *, filters: Mapping[str, Method[Any]]
+    preview: Preview, options: NoisyOptions, *, filters: Mapping[str, Method]
 ) -> NoiseForecast | None:
     """What the noise will do, from a filter fitted to a few chunks of training records.
 
@@ -105,7 +104,7 @@ def forecast_noise(
     OptionError
         If no noise suits the filter that they make: the run would refuse it.
     """
-    if options.filter is not None and filters[options.filter.name].files(options.filter):
+    if options.files():
         return None
     shards, schema = preview.read_labelled()
     if not sum(shard.n_records for shard in shards):
@@ -134,18 +133,14 @@ def forecast_noise(
     )
 
 
-def list_methods(filters: Filters) -> tuple[Method[Any], ...]:
+def list_methods(filters: Filters) -> tuple[Method, ...]:
     """The row of this wing, over the other rows of the table."""
     options = _make_options_class(filters)
     return (
         Method(
             name="noisy",
             options=options,
-            needs=lambda o: ask_filter(filters, o, lambda row, f: row.needs(f), frozenset()),
-            columns=lambda o: ask_filter(filters, o, lambda row, f: row.columns(f), {}),
-            files=lambda o: ask_filter(filters, o, lambda row, f: row.files(f), {}),
             releases="rows",
-            needs_labels=lambda o: ask_filter(filters, o, lambda row, f: row.needs_labels(f), ()),
             fit=partial(fit_noisy_filter, filters=filters),
             source="Hamm 2017, Noisy Minimax Filters, sections 2.2 and 3",
             maps=(NoisyFilter,),
@@ -154,7 +149,6 @@ def list_methods(filters: Filters) -> tuple[Method[Any], ...]:
             statistics=NORM_STATISTICS,
             check=partial(check_noisy, filters=filters),
             forecast=partial(forecast_noise, filters=filters),
-            loses=lambda o: None if o.allow_data_bound else o.epsilon,
         ),
     )
 

@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.numerics.null_space.knapsack import check_budget
 from privpipe.option_values import FORBID
-from privpipe.protocols import Method, Shards
+from privpipe.protocols import Method, Role, Shards
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.keyword_options import takes_options
 from privpipe.sanitizers.names import keep_names
@@ -45,6 +45,22 @@ class NullSpaceOptions(CleanerOptions):
             "the sum of removed shares, which is what Theorem 2 states."
         ),
     ] = "greedy"
+
+    def needs(self) -> frozenset[Role]:
+        """The desired role, unless its predictor is given."""
+        return frozenset() if self.predictor else frozenset({"desired"})
+
+    def needs_labels(self) -> tuple[frozenset[Role], ...]:
+        """Records without what the predictor is fitted to are left out."""
+        return () if self.predictor else (frozenset({"desired"}),)
+
+    def may_factor(self) -> bool:
+        """Coordinates say all."""
+        return True
+
+    def factor(self, fitted: Any, dtype: npt.DTypeLike) -> FactoredCleaner:
+        """Releases coordinates."""
+        return FactoredCleaner.of(fitted, dtype)
 
 
 @keep_names
@@ -146,16 +162,11 @@ def fit_null_space(
 METHOD = Method(
     name="null_space",
     options=NullSpaceOptions,
-    needs=lambda options: frozenset() if options.predictor else frozenset({"desired"}),
     releases="rows",
     fit=fit_null_space,
     source="Xu et al. 2017, Cleaning the Null Space, algorithm 1",
     maps=(NullSpaceCleaner, FactoredCleaner),
     promise=UTILITY_PROMISE,
     statistics=DESIGN_STATISTICS,
-    needs_labels=lambda options: () if options.predictor else (frozenset({"desired"}),),
-    files=lambda options: {"predictor": options.predictor} if options.predictor else {},
-    factored=FactoredCleaner.of,
     check=check_augmented,
-    weighs=True,
 )

@@ -49,6 +49,33 @@ class TargetedOptions(CleanerOptions):
         Field(description="File with the confidential predictor, instead of fitting it."),
     ] = None
 
+    def needs(self) -> frozenset[Role]:
+        """The roles whose predictors are not given."""
+        return frozenset().union(*self.needs_labels())
+
+    def needs_labels(self) -> tuple[frozenset[Role], ...]:
+        """Both predictors are fitted apart, each to the records that have its labels."""
+        given: dict[Role, str | None] = {
+            "desired": self.predictor,
+            "confidential": self.confidential_predictor,
+        }
+        return tuple(frozenset({role}) for role, file in given.items() if not file)
+
+    def files(self) -> Mapping[str, str]:
+        """Of both predictors."""
+        given = super().files()
+        if not self.confidential_predictor:
+            return given
+        return {**given, "confidential_predictor": self.confidential_predictor}
+
+    def may_factor(self) -> bool:
+        """The coefficients as printed do not make records of coordinates."""
+        return self.variant != "printed"
+
+    def factor(self, fitted: Any, dtype: npt.DTypeLike) -> FactoredCleaner:
+        """Releases coordinates."""
+        return FactoredCleaner.of(fitted, dtype)
+
 
 @keep_names
 @takes_options(TargetedOptions, without=("name", "predictor", "confidential_predictor"))
@@ -151,46 +178,14 @@ def fit_targeted(
     )
 
 
-def _needs(options: TargetedOptions) -> frozenset[Role]:
-    needs = set[Role]()
-    if not options.predictor:
-        needs.add("desired")
-    if not options.confidential_predictor:
-        needs.add("confidential")
-    return frozenset(needs)
-
-
-def _files(options: TargetedOptions) -> dict[str, str]:
-    named = {
-        "predictor": options.predictor,
-        "confidential_predictor": options.confidential_predictor,
-    }
-    return {name: url for name, url in named.items() if url}
-
-
-def _need_labels(options: TargetedOptions) -> tuple[frozenset[Role], ...]:
-    """Both predictors are fitted apart, each to the records that have its labels."""
-    given: dict[Role, str | None] = {
-        "desired": options.predictor,
-        "confidential": options.confidential_predictor,
-    }
-    return tuple(frozenset({role}) for role, file in given.items() if not file)
-
-
 METHOD = Method(
     name="null_space_targeted",
     options=TargetedOptions,
-    needs=_needs,
     releases="rows",
     fit=fit_targeted,
     source="Xu et al. 2017, Cleaning the Null Space, algorithm 2",
     maps=(TargetedCleaner, PrintedCleaner, FactoredCleaner),
     promise=UTILITY_PROMISE,
     statistics=DESIGN_STATISTICS,
-    needs_labels=_need_labels,
-    files=_files,
-    factored=FactoredCleaner.of,
-    may_factor=lambda options: options.variant != "printed",
     check=check_augmented,
-    weighs=True,
 )

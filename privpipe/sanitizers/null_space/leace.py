@@ -17,18 +17,29 @@ from pydantic.dataclasses import dataclass as options_dataclass
 from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError
 from privpipe.numerics.null_space.erasure import solve_erasure
-from privpipe.option_values import FORBID, Options
+from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Guarantee, Method, RecordStream, Role, Shards
 from privpipe.sanitizers.arrays import as_records, check_finite_records, check_shards
 from privpipe.sanitizers.names import by_name, keep_names
 from privpipe.sanitizers.null_space.least_squares import DESIGN_STATISTICS, summarise_design
+from privpipe.sanitizers.options import MethodOptions
 
 
 @options_dataclass(frozen=True, config=FORBID)
-class LeaceOptions(Options):
+class LeaceOptions(MethodOptions):
     """Options of ``[method] name = "leace"``: there are none."""
 
     name: Literal["leace"]
+
+    weighs: ClassVar[bool] = True
+
+    def needs(self) -> frozenset[Role]:
+        """What is erased."""
+        return frozenset({"confidential"})
+
+    def needs_labels(self) -> tuple[frozenset[Role], ...]:
+        """Records without them are left out."""
+        return (frozenset({"confidential"}),)
 
 
 @described(facts_of_map)
@@ -150,13 +161,10 @@ def fit_leace(shards: Shards, options: LeaceOptions) -> LeaceEraser:
 METHOD = Method(
     name="leace",
     options=LeaceOptions,
-    needs=lambda _: frozenset({"confidential"}),
     releases="rows",
     fit=fit_leace,
     source="Belrose et al. 2023, LEACE: Perfect linear concept erasure in closed form",
     maps=(LeaceEraser,),
     promise="no linear prediction of the hidden variables is left, on the training records",
     statistics=DESIGN_STATISTICS,
-    needs_labels=lambda _: (frozenset({"confidential"}),),
-    weighs=True,
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from pydantic.dataclasses import dataclass as options_dataclass
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.regression.labels import Coding
 from privpipe.numerics.regression.moments import LeastSquares
-from privpipe.option_values import FORBID, Options
+from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Shards, ShardSchema
 from privpipe.sanitizers.arrays import as_finite, as_predictor
 from privpipe.sanitizers.null_space.least_squares import (
@@ -32,6 +32,7 @@ from privpipe.sanitizers.null_space.maps.linear_cleaner import (
     OnUnrepresentable,
     Representative,
 )
+from privpipe.sanitizers.options import MethodOptions
 
 UTILITY_PROMISE = "loss of utility at most the budget, for every record, in floating point"
 
@@ -39,7 +40,7 @@ Intercept = Literal["separate", "augmented", "none"]
 
 
 @options_dataclass(frozen=True, config=FORBID)
-class CleanerOptions(Options):
+class CleanerOptions(MethodOptions):
     """Options that both algorithms of null-space cleaning have."""
 
     name: str
@@ -110,6 +111,12 @@ class CleanerOptions(Options):
     def centres(self) -> bool:
         """Whether deviations from the training mean are cleaned."""
         return self.intercept == "separate" if self.centre is None else self.centre
+
+    weighs: ClassVar[bool] = True
+
+    def files(self) -> Mapping[str, str]:
+        """Of the predictor, where one is given."""
+        return {"predictor": self.predictor} if self.predictor else {}
 
 
 @dataclass(frozen=True, eq=False)

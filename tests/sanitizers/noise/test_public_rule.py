@@ -30,7 +30,7 @@ def make_world(seed: int, scale: float, place: float, *, public: bool = False) -
     return Records(x, desired=wanted, confidential=hidden, public=public)
 
 
-def try_fit(row: Method[Any], records: Records, options: Any) -> RecordMap | str:
+def try_fit(row: Method, records: Records, options: Any) -> RecordMap | str:
     """A fitted map, or the code of what refuses it."""
     try:
         return row.fit(records, options)
@@ -102,11 +102,11 @@ def _required(name: str) -> dict[str, Any]:
 
 def test_row__that_says_it_learns_nothing_makes_one_map_of_both_worlds() -> None:
     """What the rule rests on: such a filter needs no public records."""
-    blind = {name: row for name, row in METHODS.items() if not row.learns}
+    blind = {name: row for name, row in METHODS.items() if not row.options.learns}
     assert blind
     for name, row in blind.items():
         options = make_options(row.options, {"name": name, "n_filtered": 2}, name)
         assert len({digest_map(row.fit(make_world(*w), options)) for w in WORLDS}) == 1
-    assert METHODS["pca"].learns
+    assert METHODS["pca"].options.learns
     options = make_options(METHODS["pca"].options, {"name": "pca", "n_filtered": 2}, "pca")
     assert len({digest_map(METHODS["pca"].fit(make_world(*w), options)) for w in WORLDS}) == 2

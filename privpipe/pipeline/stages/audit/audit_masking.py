@@ -22,7 +22,7 @@ import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.kinds.attack_table import Sample, SaysJson, run_kind
-from privpipe.attacks.kinds.unsafe_control import run_control
+from privpipe.attacks.kinds.signed_sums import run_control
 from privpipe.attacks.kinds.verdicts.outcomes import Decision
 from privpipe.attacks.kinds.verdicts.record_decisions import (
     CLOSED_FORMS,

@@ -34,13 +34,10 @@ from privpipe.sanitizers.minimax.own.filter_code import FilterCode, Setting
 from privpipe.sanitizers.minimax.own.own_families import FamilyOptions, fit_minimax_family
 from privpipe.sanitizers.minimax.training.adversaries import (
     check_adversaries,
-    examine_groups,
-    find_columns,
 )
 from privpipe.sanitizers.minimax.training.filter_widths import warn_of_outputs
-from privpipe.sanitizers.minimax.training.labelled_moments import LABEL_STATISTICS, need_all_labels
+from privpipe.sanitizers.minimax.training.labelled_moments import LABEL_STATISTICS
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks
-from privpipe.sanitizers.minimax.training.tasks import find_needs
 from privpipe.sanitizers.names import by_name, keep_names
 
 ROWS = 1024
@@ -260,18 +257,12 @@ METHODS = (
     Method(
         name="minimax_own",
         options=MinimaxOwnOptions,
-        needs=find_needs,
         releases="rows",
-        scales=True,
-        in_rounds=True,
-        examine=examine_groups,
         fit=fit_minimax_own_filter,
         source="A filter of one's own; Hamm 2017, Minimax Filter, JMLR 18, section 4",
         maps=(OwnFilter,),
         check=check_own,
-        columns=find_columns,
         promise=EMPIRICAL,
         statistics=LABEL_STATISTICS,
-        needs_labels=need_all_labels,
     ),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, field_validator
@@ -102,6 +102,18 @@ class AdversaryOptions(TaskOptions):
     def _take_one(cls, given: Any) -> Any:
         return (given,) if isinstance(given, str) else given
 
+    in_rounds: ClassVar[bool] = True
+
+    def columns(self) -> Mapping[Role, tuple[str, ...]]:
+        """The groups, for the adversary that knows some."""
+        asks = self.group is not None and "group" in self.adversary
+        return {"groups": (self.group or "",)} if asks else {}
+
+    def examine(self, shards: Shards) -> None:
+        """Raise InputError for groups of which the adversary group can make no sets."""
+        if "group" in self.adversary:
+            check_groups(shards, self.group_size)
+
     @property
     def draws_features(self) -> bool:
         """Whether some adversary is drawn or trained between rounds."""
@@ -132,18 +144,6 @@ def check_adversaries(options: AdversaryOptions, schema: ShardSchema) -> None:
             f"The adversary group infers classes; {numbers[0]!r} is read as a number.",
             remedy='Set confidential_task = "classification", or leave the adversary group out.',
         )
-
-
-def examine_groups(options: AdversaryOptions, shards: Shards) -> None:
-    """Raise InputError for groups of which the adversary group can make no sets."""
-    if "group" in options.adversary:
-        check_groups(shards, options.group_size)
-
-
-def find_columns(options: AdversaryOptions) -> Mapping[Role, tuple[str, ...]]:
-    """Variables that the options themselves ask for."""
-    asks = options.group is not None and "group" in options.adversary
-    return {"groups": (options.group or "",)} if asks else {}
 
 
 def name_adversaries(

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from privpipe.errors import InputError
 from privpipe.numerics.finite import find_finite_rows
 from privpipe.numerics.regression.moments import CoMoments
-from privpipe.protocols import FloatArray, IntArray, Role, Shard, Shards, ShardSchema
+from privpipe.protocols import FloatArray, IntArray, Shard, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted, read_labels, say_incomplete
 
 MAX_CLASSES = 1024
@@ -248,11 +248,6 @@ def _merge_classes(
         counts[at] += part.counts
         sums[at] += part.counts[:, None] * part.means
     return counts, sums / counts[:, None]
-
-
-def need_all_labels(_: object) -> tuple[frozenset[Role], ...]:
-    """A record is learned from where it has all labels; see `Method.needs_labels`."""
-    return (frozenset({"desired", "confidential"}),)
 
 
 LABEL_STATISTICS = (LabelledMoments, LabelMoments, Radius)

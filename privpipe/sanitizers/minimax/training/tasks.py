@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, ClassVar, Literal, Protocol
 
 import numpy as np
 from pydantic import Field
@@ -19,8 +19,9 @@ from privpipe.numerics.minimax.descent import HISTORY_TAIL
 from privpipe.numerics.minimax.lifts import Lift, Pool
 from privpipe.numerics.minimax.objective import ROUND_BYTES
 from privpipe.numerics.regression.logistic import make_class_basis
-from privpipe.option_values import FORBID, Options
+from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, IntArray, Role
+from privpipe.sanitizers.options import MethodOptions
 
 TaskKind = Literal["auto", "classification", "regression"]
 MAX_AUTO_CLASSES = MOST_CODES
@@ -30,7 +31,7 @@ HESSIAN_BYTES = 30_000
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
-class TaskOptions(Options):
+class TaskOptions(MethodOptions):
     """Which tasks a filter is learned for; shared by all methods that weigh utility and privacy."""
 
     tradeoff: Annotated[
@@ -74,6 +75,18 @@ class TaskOptions(Options):
             "rest: the adversary only asks whether a record is of this class."
         ),
     ] = None
+
+    scales: ClassVar[bool] = True
+
+    def needs(self) -> frozenset[Role]:
+        """The desired role, too, unless features are reconstructed."""
+        if self.reconstruction_weight:
+            return frozenset({"confidential"})
+        return frozenset({"desired", "confidential"})
+
+    def needs_labels(self) -> tuple[frozenset[Role], ...]:
+        """A record is learned from where it has all labels."""
+        return (frozenset({"desired", "confidential"}),)
 
 
 class RecordLoss(Protocol):
@@ -192,13 +205,6 @@ class Task:
         """Standardised targets of records, (n_records, n_outputs)."""
         y = x if self.role == "features" else labels[:, self.column : self.column + 1]
         return np.asarray((y - self.centre) / self.scale)
-
-
-def find_needs(options: TaskOptions) -> frozenset[Role]:
-    """Roles that must be named for a fit: the desired one unless features are reconstructed."""
-    if options.reconstruction_weight:
-        return frozenset({"confidential"})
-    return frozenset({"desired", "confidential"})
 
 
 def name_history(tasks: Sequence[Task], *, held_out: bool = False) -> tuple[str, ...]:

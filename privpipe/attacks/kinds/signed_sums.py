@@ -1,4 +1,4 @@
-"""Unsafe controls: settings in which an attack on signed sums must succeed, of the same records.
+"""Attacks on signed sums, and their controls: settings in which each must succeed.
 
 That an attack fails on a release says nothing unless it succeeds on records like these. Each
 control breaks the rule that the attack is about, with fresh signs, and nothing of it is kept.
