@@ -67,7 +67,7 @@ from privpipe.store.releases.incremental_release import (
     read_incremental,
     sweep_parts,
 )
-from privpipe.store.releases.release import ReleasePlan, publish_release
+from privpipe.store.releases.release_writing import ReleasePlan, publish_release
 
 GRACE = timedelta(days=1)
 """Before a part that was replaced is deleted: readers may have it open."""

@@ -28,7 +28,7 @@ from privpipe.sanitizers.options import make_options
 from privpipe.store.arrays.layout import FEATURES, ArrayPlan
 from privpipe.store.keyring.partition_keys import make_partition_keys
 from privpipe.store.models.artifacts import write_model
-from privpipe.store.releases.release import ReleasePlan, prepare_release
+from privpipe.store.releases.release_writing import ReleasePlan, prepare_release
 from tests.bench.stores import CHUNK_ROWS, make_collection
 
 WIDTH = 20

@@ -21,7 +21,7 @@ from privpipe.store.access.location import use_one_thread
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.collections.ingestion.writing import write_collection
-from privpipe.store.releases.release import prepare_release
+from privpipe.store.releases.release_writing import prepare_release
 from tests.bench.stores import CHUNK_ROWS, N_FEATURES, fresh_job, write_cleaner
 
 Row = tuple[str, float, str, str, float, float]

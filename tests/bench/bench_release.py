@@ -27,7 +27,7 @@ from privpipe.store.arrays import blocks
 from privpipe.store.arrays.blocks import Receipt, measure_object, read_block
 from privpipe.store.arrays.layout import FEATURES, ArrayPlan
 from privpipe.store.collections.collection import open_collection
-from privpipe.store.releases.release import (
+from privpipe.store.releases.release_writing import (
     ReleasePlan,
     find_damaged,
     prepare_release,

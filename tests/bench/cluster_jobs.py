@@ -23,7 +23,7 @@ from privpipe.cluster.passes.cleaning_pass import CleaningJob
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.store.arrays.blocks import Receipt, check_receipts
 from privpipe.store.collections.collection import Collection
-from privpipe.store.releases.release import prepare_release, read_ledger, record_receipts
+from privpipe.store.releases.release_writing import prepare_release, read_ledger, record_receipts
 from tests.bench.stores import fresh_job, make_collection, write_cleaner
 from tests.bench.watching import (
     copy_chunks,

@@ -28,7 +28,7 @@ from privpipe.pipeline.serving.watch import SHOW_EVERY
 from privpipe.store.access.location import local_path
 from privpipe.store.arrays.blocks import Receipt
 from privpipe.store.arrays.layout import chunk_key
-from privpipe.store.releases.release import ReleasePlan, prepare_release, record_receipts
+from privpipe.store.releases.release_writing import ReleasePlan, prepare_release, record_receipts
 from tests.bench.cluster_jobs import JobBench
 from tests.bench.deployed_cluster import deployed_cluster
 from tests.bench.stores import CHUNK_ROWS

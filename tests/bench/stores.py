@@ -31,7 +31,7 @@ from privpipe.store.arrays.sealed_arrays import collection_arrays
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.collections.ingestion.writing import write_collection
 from privpipe.store.models.artifacts import write_model
-from privpipe.store.releases.release import ReleasePlan
+from privpipe.store.releases.release_writing import ReleasePlan
 
 N_FEATURES = 294
 CHUNK_ROWS = 8 * 2**20 // (4 * N_FEATURES)

@@ -23,7 +23,7 @@ from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.ingestion.writing import write_collection
 from privpipe.store.keyring.partition_keys import make_partition_keys
 from privpipe.store.models.artifacts import write_model
-from privpipe.store.releases.release import ReleasePlan, prepare_release
+from privpipe.store.releases.release_writing import ReleasePlan, prepare_release
 
 RUN, N_RECORDS, CHUNK_ROWS = "0a1b2c3d", 60, 20
 PREDICTOR = np.array([[1.0], [-2.0], [0.5], [0.0]])

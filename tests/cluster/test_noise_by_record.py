@@ -29,7 +29,7 @@ from privpipe.store.arrays.layout import FEATURES, ArrayPlan
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.keyring.partition_keys import make_partition_keys
 from privpipe.store.models.artifacts import write_model
-from privpipe.store.releases.release import ReleasePlan, prepare_release
+from privpipe.store.releases.release_writing import ReleasePlan, prepare_release
 from tests.store.keyring.test_partition_keys import CONTENT, OPTIONS, write
 
 NOISE = LaplaceMechanism.from_predictor(np.eye(3)[:, :2], utility_budget=0.1)

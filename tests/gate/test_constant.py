@@ -13,7 +13,7 @@ from privpipe.pipeline.stages.audit.audit_places import is_constant
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.store.arrays.blocks import write_block
 from privpipe.store.arrays.layout import ArrayPlan
-from privpipe.store.releases.release import ReleasePlan, prepare_release
+from privpipe.store.releases.release_writing import ReleasePlan, prepare_release
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 from tests.gate.test_broken_releases import break_map
 from tests.store.serial_run import run_serially, serial_flows

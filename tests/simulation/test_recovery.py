@@ -20,7 +20,6 @@ from privpipe.store.access.holding.workspace import (
     write_state,
 )
 from privpipe.store.access.location import keep_bytes, list_keys, open_store
-from privpipe.store.releases import release
 from privpipe.store.releases.incremental_release import (
     delete_part,
     read_incremental,

@@ -24,7 +24,7 @@ from privpipe.store.access.location import create_bytes
 from privpipe.store.arrays.blocks import Receipt, check_receipts
 from privpipe.store.keyring.keys import list_keys, list_unreadable, make_key
 from privpipe.store.releases.published import check_release
-from privpipe.store.releases.release import (
+from privpipe.store.releases.release_writing import (
     ReleasePlan,
     check_foreign,
     prepare_release,
@@ -99,7 +99,9 @@ def test_publish__goes_on_over_receipts_of_a_killed_publishing(
     plan: ReleasePlan, receipts: dict[int, Receipt], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("privpipe.store.releases.release.root_document", lambda _: raise_killed())
+        patch.setattr(
+            "privpipe.store.releases.release_writing.root_document", lambda _: raise_killed()
+        )
         with pytest.raises(OSError, match="killed"):
             publish_release(plan, receipts, {})
     assert (Path(plan.data_url) / "receipts" / "crc32c" / "zarr.json").exists()

@@ -22,7 +22,7 @@ from privpipe.store.access.location import create_bytes, list_keys, open_store, 
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.growing_collection import read_partitions
 from privpipe.store.keyring.account import Account, find_account
-from privpipe.store.releases import release as release_module
+from privpipe.store.releases import release_writing as release_module
 from privpipe.store.releases.incremental_release import part_url
 from privpipe.store.releases.lazy_release import open_release
 from privpipe.store.releases.published import check_release

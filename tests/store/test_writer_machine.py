@@ -26,7 +26,7 @@ from privpipe.store.arrays.blocks import Receipt, write_block
 from privpipe.store.arrays.layout import FEATURES, ArrayPlan, chunk_key
 from privpipe.store.releases.lazy_release import open_release
 from privpipe.store.releases.published import check_release
-from privpipe.store.releases.release import (
+from privpipe.store.releases.release_writing import (
     ReleasePlan,
     prepare_release,
     publish_release,

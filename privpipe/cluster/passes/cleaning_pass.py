@@ -41,7 +41,7 @@ from privpipe.store.arrays.layout import FEATURES, RELEASED
 from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.partition_keys import PartitionKeys
 from privpipe.store.models.artifacts import digest_map, open_model
-from privpipe.store.releases.release import ReleasePlan
+from privpipe.store.releases.release_writing import ReleasePlan
 
 Nonfinite = Literal["fail", "withhold", "impute"]
 Block = dict[str, npt.NDArray[Any]]

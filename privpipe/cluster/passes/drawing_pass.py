@@ -21,7 +21,7 @@ from privpipe.store.arrays.blocks import Receipt, write_block
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.partition_keys import PartitionKeys
-from privpipe.store.releases.release import ReleasePlan
+from privpipe.store.releases.release_writing import ReleasePlan
 
 
 @dataclass(frozen=True)

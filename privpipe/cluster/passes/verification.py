@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from privpipe.cluster.executors.executor import Executor
 from privpipe.errors import PrivpipeError
 from privpipe.store.arrays.blocks import Receipt
-from privpipe.store.releases.release import ReleasePlan, find_damaged
+from privpipe.store.releases.release_writing import ReleasePlan, find_damaged
 
 RECEIPTS_PER_TASK = 32
 

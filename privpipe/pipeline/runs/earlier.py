@@ -37,7 +37,7 @@ from privpipe.store.releases.earlier_release import (
     open_earlier_release,
 )
 from privpipe.store.releases.earlier_surrogates import EarlierSurrogates, open_earlier_surrogates
-from privpipe.store.releases.release import ReleasePlan, read_ledger
+from privpipe.store.releases.release_writing import ReleasePlan, read_ledger
 
 
 @dataclass(frozen=True)

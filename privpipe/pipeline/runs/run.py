@@ -33,7 +33,7 @@ from privpipe.store.keyring.account import Account, find_account
 from privpipe.store.keyring.attempt_register import Attempt, share_level
 from privpipe.store.keyring.sketches import Sketches
 from privpipe.store.models.artifacts import read_model_header
-from privpipe.store.releases.release import ReleasePlan
+from privpipe.store.releases.release_writing import ReleasePlan
 
 
 @dataclass(frozen=True)

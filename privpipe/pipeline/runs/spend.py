@@ -26,7 +26,7 @@ from privpipe.store.keyring.account_chain import AccountChain, append_link, chec
 from privpipe.store.keyring.keyfiles import check_keys_apart
 from privpipe.store.keyring.partition_keys import PartitionKeys, make_partition_keys
 from privpipe.store.releases.incremental_release import PARTS
-from privpipe.store.releases.release import ReleasePlan
+from privpipe.store.releases.release_writing import ReleasePlan
 
 
 def check_limit(run: Run) -> None:

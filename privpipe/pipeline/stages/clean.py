@@ -30,7 +30,7 @@ from privpipe.store.arrays.layout import FEATURES, RELEASED, ArrayPlan
 from privpipe.store.keyring.keyfiles import check_keys_apart
 from privpipe.store.keyring.partition_keys import PartitionKeys, make_partition_keys
 from privpipe.store.models.artifacts import read_arrays
-from privpipe.store.releases.release import (
+from privpipe.store.releases.release_writing import (
     ReleasePlan,
     check_foreign,
     drop_receipts,

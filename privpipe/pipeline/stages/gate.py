@@ -26,7 +26,7 @@ from privpipe.pipeline.stages.report_writing import write_report
 from privpipe.pipeline.stages.weaker_limits import list_weaker_limits
 from privpipe.store.arrays.blocks import digest_receipts
 from privpipe.store.keyring.account_chain import Kind, append_link
-from privpipe.store.releases.release import ReleasePlan, drop_refused, read_ledger
+from privpipe.store.releases.release_writing import ReleasePlan, drop_refused, read_ledger
 
 OPEN = ("passed", "approved", "not gated")
 """States of a gate through which a release may go."""

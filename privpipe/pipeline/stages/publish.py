@@ -28,7 +28,7 @@ from privpipe.report.pages.published_findings import (
 from privpipe.store.arrays.headers import exists
 from privpipe.store.keyring.partition_keys import forget_keys
 from privpipe.store.models.artifacts import publish_model
-from privpipe.store.releases.release import ReleasePlan, publish_release
+from privpipe.store.releases.release_writing import ReleasePlan, publish_release
 
 
 def publish_stage(

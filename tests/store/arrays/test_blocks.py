@@ -12,7 +12,7 @@ import pytest
 from privpipe.errors import IncompleteReleaseError
 from privpipe.store.arrays.blocks import Receipt, Stored, check_receipts, read_block, write_block
 from privpipe.store.arrays.layout import FEATURES, ArrayPlan, chunk_key
-from privpipe.store.releases.release import ReleasePlan, prepare_release
+from privpipe.store.releases.release_writing import ReleasePlan, prepare_release
 
 RUN, N_RECORDS, CHUNK_ROWS = "0a1b2c3d", 23, 5
 ARRAYS = (

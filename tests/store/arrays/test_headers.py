@@ -18,7 +18,7 @@ from privpipe.store.arrays.blocks import write_block
 from privpipe.store.arrays.headers import read_header
 from privpipe.store.arrays.layout import FEATURES, ArrayPlan, root_document
 from privpipe.store.releases.published import check_release
-from privpipe.store.releases.release import ReleasePlan, prepare_release, publish_release
+from privpipe.store.releases.release_writing import ReleasePlan, prepare_release, publish_release
 from tests.store.serial_run import write_small_collection
 
 READERS = {"collection": open_collection, "model": open_model, "release": check_release}

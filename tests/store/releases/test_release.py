@@ -13,7 +13,7 @@ from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.store.arrays.blocks import Receipt, check_receipts, digest_receipts, write_block
 from privpipe.store.arrays.layout import FEATURES, ArrayPlan, chunk_key
 from privpipe.store.releases.published import check_release
-from privpipe.store.releases.release import (
+from privpipe.store.releases.release_writing import (
     ReleasePlan,
     check_foreign,
     drop_receipts,

@@ -14,7 +14,7 @@ from privpipe.errors import LeftOutWarning
 from privpipe.store.access.holding.workspace import remove_workspace
 from privpipe.store.arrays.blocks import write_block
 from privpipe.store.arrays.layout import FEATURES, ArrayPlan
-from privpipe.store.releases.release import ReleasePlan, prepare_release, publish_release
+from privpipe.store.releases.release_writing import ReleasePlan, prepare_release, publish_release
 
 NAMES = ["height", "weight", "dose"]
 

@@ -43,7 +43,7 @@ from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.keys import list_keys
 from privpipe.store.models.artifacts import open_model
 from privpipe.store.releases.earlier_release import EarlierRelease
-from privpipe.store.releases.release import ReleasePlan
+from privpipe.store.releases.release_writing import ReleasePlan
 
 DRIFT = 0.1
 """Advantage at telling the release from the judged records above which drift is a warning."""

@@ -61,7 +61,7 @@ from privpipe.records.holdout import Part
 from privpipe.store.arrays.blocks import read_block
 from privpipe.store.collections.collection import Collection
 from privpipe.store.releases.earlier_surrogates import EarlierSurrogates
-from privpipe.store.releases.release import ReleasePlan
+from privpipe.store.releases.release_writing import ReleasePlan
 
 NOT_PROTECTED = (
     "single records: the coefficients are exact, so that whoever knows all other records solves "

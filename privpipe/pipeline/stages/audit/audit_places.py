@@ -19,7 +19,7 @@ from privpipe.store.access.holding.workspace import workspace_url
 from privpipe.store.access.location import join
 from privpipe.store.arrays.blocks import read_block
 from privpipe.store.arrays.layout import FEATURES
-from privpipe.store.releases.release import ReleasePlan
+from privpipe.store.releases.release_writing import ReleasePlan
 
 GROUPS = (8, 64)
 """Neighbouring chunks that are judged together as well, for chunks of few records."""

@@ -37,7 +37,7 @@ from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.account import find_account
 from privpipe.store.keyring.attempt_register import note_attempt
 from privpipe.store.models.artifacts import open_model
-from privpipe.store.releases.release import ReleasePlan, read_ledger
+from privpipe.store.releases.release_writing import ReleasePlan, read_ledger
 
 WIDEST_GAP = 1 / 40
 """Of the budget's root, between what the audit finds and what the receipts say."""

@@ -31,7 +31,7 @@ from privpipe.records.holdout import Part
 from privpipe.store.arrays.blocks import read_block
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.collections.collection import Collection
-from privpipe.store.releases.release import ReleasePlan
+from privpipe.store.releases.release_writing import ReleasePlan
 
 NOT_COMPARED: dict[str, Any] = {
     "n_groups": None,

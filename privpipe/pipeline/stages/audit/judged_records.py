@@ -14,7 +14,7 @@ from privpipe.attacks.adversaries.evidence import LeftOut
 from privpipe.pipeline.runs.run import Run, find_training
 from privpipe.records.holdout import Split, make_split
 from privpipe.store.collections.collection import Collection
-from privpipe.store.releases.release import ReleasePlan
+from privpipe.store.releases.release_writing import ReleasePlan
 
 
 def find_labelled(run: Run) -> Collection | None:
