@@ -293,7 +293,7 @@ def _list_fits(widths: Sequence[int], *, n_reduced: int, binary: bool) -> list[t
 
     def kernel(d: int) -> Fit:
         options = MinimaxOptions(n_filtered=d, adversary=AGAINST_KERNELS, max_iterations=30)
-        return lambda r, seed: fit_minimax_filter(r, replace(options, adversary_seed=seed))
+        return lambda r, seed: fit_minimax_filter(r, replace(options, seed=seed))
 
     fits: list[tuple[str, Fit]] = [("raw", lambda r, _: None)]
     for make in (rand, pca, ppls, lds):

@@ -36,8 +36,7 @@ filter = "Convolution"
 adversary = ["logistic", "group"]
 group = "subject"
 group_size = 5
-resample_every = 3
-max_iterations = 6
+max_iterations = 7
 [method.settings]
 kernels = {kernels}
 [release]

@@ -21,8 +21,7 @@ name = "minimax"
 adversary = ["logistic", "group"]
 group = "{group}"
 group_size = {size}
-max_iterations = 4
-resample_every = 2
+max_iterations = 7
 [release]
 path = "{folder}/release.zarr"
 [audit]

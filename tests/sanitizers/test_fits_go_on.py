@@ -29,6 +29,7 @@ from privpipe.sanitizers.minimax.own.own_families import (
 from privpipe.sanitizers.minimax.training.tasks import Task
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.models.artifacts import digest_map
+from tests.sanitizers.minimax.small_adversaries import make_small
 from tests.standard import write_standard
 
 FITS: dict[str, Callable[[Shards], RecordMap | FamilyFit]] = {
@@ -39,14 +40,7 @@ FITS: dict[str, Callable[[Shards], RecordMap | FamilyFit]] = {
     "adversaries": partial(
         fit_minimax_filter,
         options=MinimaxOptions(
-            max_iterations=3,
-            resample_every=1,
-            adversary=("logistic", "random_features", "kernel", "network"),
-            combine_adversaries="maximum",
-            random_features=8,
-            landmarks=6,
-            hidden_units=3,
-            network_steps=3,
+            max_iterations=3, adversary=("logistic", "random_features", "kernel", "network")
         ),
     ),
     "neural": partial(
@@ -55,11 +49,14 @@ FITS: dict[str, Callable[[Shards], RecordMap | FamilyFit]] = {
     ),
     "pretrained": partial(
         fit_minimax_neural_filter,
-        options=MinimaxNeuralOptions(
-            n_hidden=(3, 2), max_iterations=2, pretraining="autoencoder", autoencoder_iterations=3
-        ),
+        options=MinimaxNeuralOptions(n_hidden=(3, 2), max_iterations=2, pretraining="autoencoder"),
     ),
 }
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_small(monkeypatch)
 
 
 def fit_own_family(shards: Shards) -> FamilyFit:

@@ -16,6 +16,7 @@ from privpipe import PrivacyMappingOptions, Records, fit_privacy_mapping, solve_
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.random.streams import KeyedStream
 from privpipe.protocols import IntArray, Shard
+from privpipe.sanitizers.mapping import joint_of_records
 from privpipe.sanitizers.mapping.joint_of_records import prepare_joint
 from privpipe.sanitizers.mapping.profiles import ProfileCounts, make_joint
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
@@ -85,7 +86,7 @@ def test_make_joint__several_private_variables_become_one() -> None:
     assert cell == here.sum()
 
 
-def test_prepare_joint__frequent_profiles_and_smoothing() -> None:
+def test_prepare_joint__frequent_profiles_and_smoothing(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = make_records().reduce(ProfileCounts.of)
     raw = {"smoothing": "none"}
     full, codes = prepare_joint(counts, options(**raw))
@@ -96,7 +97,8 @@ def test_prepare_joint__frequent_profiles_and_smoothing() -> None:
     np.testing.assert_array_equal(kept, frequent)
     np.testing.assert_allclose(nearest.sum(axis=1), full.sum(axis=1))  # nobody is lost
     assert dropped.sum() == pytest.approx(1.0)
-    smooth, _ = prepare_joint(counts, options(smoothing="dirichlet", pseudo_records=1e9))
+    monkeypatch.setattr(joint_of_records, "PSEUDO_RECORDS", (1e9,))
+    smooth, _ = prepare_joint(counts, options(smoothing="dirichlet"))
     posterior = smooth / smooth.sum(axis=0)
     np.testing.assert_allclose(posterior, posterior[:, :1] * np.ones(len(codes)), atol=1e-5)
 

@@ -63,40 +63,6 @@ class Answer(NamedTuple):
     gradient: FloatArray
 
 
-@dataclass(frozen=True)
-class SmoothMaximum:
-    """Several adversaries of one variable as their smooth maximum.
-
-    The strongest adversary has the least loss: ``-t log sum_a q_a exp(-l_a / t)``, a smooth
-    minimum of the losses l with shares q, lies between the least loss and ``t log(1 / q)`` above.
-
-    Parameters
-    ----------
-    tasks
-        Numbers of the adversaries' tasks.
-    temperature
-        t, in the unit of the losses.
-    """
-
-    tasks: tuple[int, ...]
-    temperature: float
-
-    def weigh(self, losses: FloatArray, weights: FloatArray) -> tuple[float, FloatArray]:
-        """Value of the adversaries together, and the weight of each in its derivative.
-
-        Parameters
-        ----------
-        losses, weights : (n_tasks,)
-            Of all tasks; the weights of the adversaries sum to what their maximum weighs.
-        """
-        mine = list(self.tasks)
-        whole = float(weights[mine].sum())
-        least = float(losses[mine].min())
-        parts = weights[mine] / whole * np.exp((least - losses[mine]) / self.temperature)
-        total = float(parts.sum())
-        return whole * (least - self.temperature * np.log(total)), whole * parts / total
-
-
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """Phi at one filter.
@@ -141,8 +107,6 @@ class MinimaxObjective:
         Of the filter's first `n_penalised` parameters.
     inner_tolerance
         Largest gap of an inner problem, in nats.
-    maxima
-        Adversaries that count by their maximum instead of their sum.
     beside : (n_tasks,)
         Bytes that go down with a task beside its head.
     """
@@ -153,7 +117,6 @@ class MinimaxObjective:
     ridge: float = 0.0
     n_penalised: int = 0
     inner_tolerance: float = 1e-6
-    maxima: Sequence[SmoothMaximum] = ()
     beside: Sequence[int] = ()
     n_rounds: int = field(default=0, init=False)
     n_bytes: int = field(default=0, init=False)
@@ -173,13 +136,12 @@ class MinimaxObjective:
         chords, steps = 0, 0
         while steps < MAX_ROUNDS:
             want, asked = self._choose(free, chords)
-            weights = self._weigh(free)
-            answer = self._ask(parameters, want, asked, weights)
+            answer = self._ask(parameters, want, asked, np.array(self.weights, np.float64))
             steps += want != "product"
             done = all(self._is_settled(t) for t in free)
             # Danskin's theorem needs the gradient at the heads' best: one that was asked for beside
-            # a step that then moved them is thrown away, and so is one by weights of other losses.
-            if done and want == "gradient" and self._agrees(weights, self._weigh(free)):
+            # a step that then moved them is thrown away.
+            if done and want == "gradient":
                 return self._compose(parameters, answer)
             for t in asked:
                 solver = self._solver(t)
@@ -230,27 +192,6 @@ class MinimaxObjective:
         if max((self._solver(t).decrement for t in inexact), default=0.0) > QUADRATIC:
             return "value", open_
         return "gradient", list(free)
-
-    def _weigh(self, free: Sequence[int]) -> FloatArray:
-        """Weights of the losses in the gradient, at the heads as they will be."""
-        weights = np.array(self.weights, np.float64)
-        if not self.maxima:
-            return weights
-        losses = np.zeros(len(weights))
-        for t in free:
-            solver = self._solver(t)
-            if not np.isfinite(solver.value):
-                return weights
-            # A step that is under way is expected to gain what the head is away from its best.
-            losses[t] = solver.value - (0.0 if solver.accepted else solver.gain)
-        for maximum in self.maxima:
-            weights[list(maximum.tasks)] = maximum.weigh(losses, self.weights)[1]
-        return weights
-
-    def _agrees(self, asked: FloatArray, found: FloatArray) -> bool:
-        """Whether the gradient was taken with the right weights, as precisely as heads are."""
-        apart = float(np.abs(asked - found).max(initial=0.0))
-        return bool(apart <= np.sqrt(self.inner_tolerance) * np.abs(self.weights).sum())
 
     def _ask(
         self, parameters: FloatArray, want: Want, asked: Sequence[int], weights: FloatArray
@@ -336,21 +277,12 @@ class MinimaxObjective:
                 losses[t] += solver.penalty(solver.head)
                 gap = max(gap, solver.gap)
         gradient = answer.gradient / n
-        held = self._sum(answer.losses[:, 1] / n_held_out) if n_held_out else np.nan
+        held = float(self.weights @ answer.losses[:, 1]) / n_held_out if n_held_out else np.nan
         head = parameters[: self.n_penalised]
         gradient[: self.n_penalised] += self.ridge * head
-        value = self._sum(losses) + float(0.5 * self.ridge * (head @ head))
+        value = float(self.weights @ losses) + float(0.5 * self.ridge * (head @ head))
         heads = tuple(None if s is None else s.head for s in self.solvers)
         return Evaluation(value, gradient, losses, held, gap, heads)
-
-    def _sum(self, losses: FloatArray) -> float:
-        """Weighted losses, where several adversaries count by their maximum."""
-        summed = np.ones(len(losses), np.bool_)
-        total = 0.0
-        for maximum in self.maxima:
-            summed[list(maximum.tasks)] = False
-            total += maximum.weigh(losses, self.weights)[0]
-        return total + float(self.weights[summed] @ losses[summed])
 
     def _count(
         self,

@@ -159,8 +159,7 @@ def prepare_joint(
     if options.robust == "ball":
         return table / table.sum(), codes
     kinds = SMOOTHINGS if options.smoothing == "best" else (options.smoothing,)
-    sizes = PSEUDO_RECORDS if options.pseudo_records is None else (options.pseudo_records,)
-    table = smooth_table(table, codes, choose_smoothing(table, codes, kinds, sizes))
+    table = smooth_table(table, codes, choose_smoothing(table, codes, kinds, PSEUDO_RECORDS))
     return table / table.sum(), codes
 
 

@@ -79,7 +79,6 @@ class PrivacyMappingOptions(MethodOptions):
         Literal["auto", "frank_wolfe"],
         Field(description="frank_wolfe is the paper's algorithm."),
     ] = "auto"
-    steps: Annotated[int, Field(ge=1, description="L of the paper's algorithm.")] = 100
     smoothing: Annotated[
         Literal["best", "none", "dirichlet", "hierarchical"],
         Field(
@@ -88,10 +87,6 @@ class PrivacyMappingOptions(MethodOptions):
             "the one under which counts left aside are likeliest."
         ),
     ] = "best"
-    pseudo_records: Annotated[
-        Annotated[float, Field(gt=0, allow_inf_nan=False)] | None,
-        Field(description="How many per profile; chosen as well when not given."),
-    ] = None
     confidence: Annotated[
         float, Field(gt=0, lt=1, description="Of the bounds on information and distortion.")
     ] = 0.95

@@ -212,7 +212,6 @@ class MappingTask:
             *problem,
             price=price,
             solver=options.solver,
-            n_steps=options.steps,
             start=start,
             **given,
         )

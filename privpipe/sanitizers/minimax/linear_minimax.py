@@ -27,7 +27,6 @@ from privpipe.sanitizers.minimax.linear_filter import EMPIRICAL, MinimaxFilter
 from privpipe.sanitizers.minimax.training.adversaries import (
     AdversaryOptions,
     check_adversaries,
-    find_maxima,
 )
 from privpipe.sanitizers.minimax.training.adversary_rounds import TrainingRounds, descend_in_rounds
 from privpipe.sanitizers.minimax.training.closed_forms import (
@@ -123,18 +122,9 @@ class MinimaxOptions(AdversaryOptions):
         Field(
             gt=0,
             allow_inf_nan=False,
-            description="First step of the alternating solver; unused by the other.",
+            description="Step of the alternating solver; unused by the other.",
         ),
     ] = 0.1
-    learning_rate_decay: Annotated[
-        float,
-        Field(
-            ge=0,
-            allow_inf_nan=False,
-            description="The t-th step of the alternating solver is learning_rate / t ** decay.",
-        ),
-    ] = 0.0
-    seed: Annotated[int, Field(ge=0, description='Of the start "rand".')] = 0
 
 
 @keep_names
@@ -218,7 +208,6 @@ def fit_minimax_filter(shards: Shards, options: MinimaxOptions | None = None) ->
             ridge=options.regularisation,
             n_penalised=family.n_weights,
             inner_tolerance=options.inner_tolerance,
-            maxima=find_maxima(options, tasks),
         )
         return _descend(options, objective, family, moments, start, max_iterations)
 
@@ -333,8 +322,7 @@ def _descend(
     max_iterations: int,
 ) -> Descent:
     if options.solver == "alternating":
-        steps = np.arange(1, max_iterations + 1) ** options.learning_rate_decay
-        return descend_alternating(objective, start, (options.learning_rate / steps).tolist())
+        return descend_alternating(objective, start, [options.learning_rate] * max_iterations)
     covariance = moments.covariance
     if not options.with_intercept:
         covariance = covariance + np.outer(moments.mean, moments.mean)

@@ -54,6 +54,10 @@ from privpipe.sanitizers.minimax.training.task_planning import check_tasks
 from privpipe.sanitizers.minimax.training.tasks import Task
 from privpipe.sanitizers.names import by_name, keep_names
 
+ERASED = 0.2
+"""Share of the entries that autoencoders must restore."""
+AUTOENCODER_ITERATIONS, SUPERVISED_ITERATIONS = 200, 20
+"""Most iterations of each autoencoder, and then on the target alone."""
 WHITENING = 1.0
 """Ridge of the whitening, relative to the mean eigenvalue: weak directions stay weak."""
 
@@ -74,16 +78,6 @@ class MinimaxNeuralOptions(FamilyOptions):
             "paper's stacked denoising autoencoders and supervised steps."
         ),
     ] = "none"
-    erase: Annotated[
-        float, Field(ge=0, lt=1, description="Share of entries the autoencoders must restore.")
-    ] = 0.2
-    autoencoder_iterations: Annotated[
-        int, Field(ge=0, description="Most iterations of each autoencoder.")
-    ] = 200
-    supervised_iterations: Annotated[
-        int, Field(ge=0, description="Most iterations on the target alone, after the autoencoders.")
-    ] = 20
-    seed: Annotated[int, Field(ge=0, description="Of starting weights and erasures.")] = 0
 
 
 @described(facts_of_map)
@@ -211,13 +205,13 @@ def _find_start(
         shards,
         family,
         moments,
-        erase=options.erase,
+        erase=ERASED,
         ridge=1e-3,
-        max_iterations=options.autoencoder_iterations,
+        max_iterations=AUTOENCODER_ITERATIONS,
         seed=options.seed,
     )
     targets = tuple(task for task in tasks if task.weight > 0)
-    supervised = replace(options, max_iterations=options.supervised_iterations)
+    supervised = replace(options, max_iterations=SUPERVISED_ITERATIONS)
     return train_family(shards, family, targets, scaling, start, supervised).descent.parameters
 
 

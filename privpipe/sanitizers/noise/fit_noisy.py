@@ -35,6 +35,9 @@ from privpipe.sanitizers.options import MethodOptions
 
 Filters = Mapping[str, Method]
 
+THRESHOLD_QUANTILE = 0.95
+"""Of the norms of public records, where no threshold is given."""
+
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
 class NoisyOptions(MethodOptions):
@@ -64,12 +67,9 @@ class NoisyOptions(MethodOptions):
         Field(
             gt=0,
             allow_inf_nan=False,
-            description="T. Default: a quantile of the norms of the public training records.",
+            description="T. Default: that of 95 in 100 public training records.",
         ),
     ] = None
-    threshold_quantile: Annotated[
-        float, Field(gt=0, le=1, description="Which quantile, where no threshold is given.")
-    ] = 0.95
     centre: Annotated[
         bool, Field(description="Subtract the mean of the public training records first.")
     ] = True
@@ -88,13 +88,6 @@ class NoisyOptions(MethodOptions):
             "filter sees bounded, noisy records alone."
         ),
     ] = "filter_then_noise"
-    train_on: Annotated[
-        Literal["noisy", "clean"],
-        Field(
-            description="What a filter after the noise learns from: public records with noise of "
-            "their own, or bounded ones without."
-        ),
-    ] = "noisy"
     norm: Annotated[Norm, Field(description="In which records are bounded.")] = "l2"
     noise: Annotated[
         Law,
@@ -236,7 +229,7 @@ def fit_noisy_filter(
     noisy = _bound_records(shards, options, fitted)
     if options.filter is None or first:
         return noisy
-    trained = NoisyShards(shards, noisy, with_noise=options.train_on == "noisy")
+    trained = NoisyShards(shards, noisy)
     return replace(noisy, after=(_fit_filter(trained, options, filters, files),))
 
 
@@ -281,7 +274,7 @@ def _bound_records(shards: Shards, options: NoisyOptions, fitted: RecordMap | No
         noisy = replace(noisy, shift=shift - _check_mean(mean))
     if options.threshold is None and options.bound != "normalise":
         norms = shards.reduce(partial(NormCounts.of, noisy=noisy))
-        noisy = replace(noisy, threshold=norms.quantile(options.threshold_quantile))
+        noisy = replace(noisy, threshold=norms.quantile(THRESHOLD_QUANTILE))
     return noisy
 
 

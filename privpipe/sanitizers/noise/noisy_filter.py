@@ -126,13 +126,10 @@ class NoisyShards:
         The records themselves.
     noisy
         Bounds and adds noise; what follows the noise is left out.
-    with_noise
-        False: bounded records without noise.
     """
 
     inner: Shards
     noisy: NoisyFilter
-    with_noise: bool = True
 
     @property
     def n_records(self) -> int:
@@ -145,14 +142,7 @@ class NoisyShards:
 
     def reduce(self, summarise: Callable[[Shard], S]) -> S:
         """See `Shards.reduce`."""
-        return self.inner.reduce(
-            partial(
-                summarise_noisy,
-                summarise=summarise,
-                noisy=self.noisy,
-                with_noise=self.with_noise,
-            )
-        )
+        return self.inner.reduce(partial(summarise_noisy, summarise=summarise, noisy=self.noisy))
 
     def oracle(self, function: Callable[..., Sums], **resident: Any) -> Oracle[Any, Sums]:
         """See `Shards.oracle`; the same noise in every round."""
@@ -160,16 +150,13 @@ class NoisyShards:
             ask_noisy,
             _function=function,
             _noisy=self.noisy,
-            _with_noise=self.with_noise,
             **resident,
         )
 
 
-def summarise_noisy(
-    shard: Shard, *, summarise: Callable[[Shard], S], noisy: NoisyFilter, with_noise: bool
-) -> S:
+def summarise_noisy(shard: Shard, *, summarise: Callable[[Shard], S], noisy: NoisyFilter) -> S:
     """Worker side: a summary of noisy records."""
-    return summarise(_make_noisy(shard, noisy, with_noise))
+    return summarise(_make_noisy(shard, noisy))
 
 
 def ask_noisy(
@@ -178,22 +165,19 @@ def ask_noisy(
     *,
     _function: Callable[..., Sums],
     _noisy: NoisyFilter,
-    _with_noise: bool,
     **resident: Any,
 ) -> Sums:
     """Worker side: an answer about noisy records."""
-    return _function(_make_noisy(shard, _noisy, _with_noise), parameters, **resident)
+    return _function(_make_noisy(shard, _noisy), parameters, **resident)
 
 
-def _make_noisy(shard: Shard, noisy: NoisyFilter, with_noise: bool) -> Shard:
+def _make_noisy(shard: Shard, noisy: NoisyFilter) -> Shard:
     features, _ = noisy.bound_features(np.asarray(shard.features, np.float64))
-    if with_noise:
-        parts = [
-            noisy.mechanism.release(features[rows], RecordWords(digest_records(found)))
-            for rows, found in _blocks(shard)
-        ]
-        features = np.concatenate(parts) if parts else features
-    return replace(shard, features=features)
+    parts = [
+        noisy.mechanism.release(features[rows], RecordWords(digest_records(found)))
+        for rows, found in _blocks(shard)
+    ]
+    return replace(shard, features=np.concatenate(parts) if parts else features)
 
 
 def _blocks(shard: Shard) -> list[tuple[slice, Any]]:

@@ -19,10 +19,12 @@ from privpipe.sanitizers.minimax.neural_minimax import (
     MinimaxNeuralOptions,
     fit_minimax_neural_filter,
 )
+from privpipe.sanitizers.minimax.own import own_families
 from privpipe.sanitizers.minimax.own.own_families import FamilyOptions, fit_minimax_family
 from privpipe.sanitizers.minimax.training.labelled_moments import measure_moments
 from privpipe.sanitizers.minimax.training.pretraining import pretrain_layers
 from tests.sanitizers.labelled_data import draw_labelled
+from tests.sanitizers.minimax.small_adversaries import make_small
 
 
 def _exclusive(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -58,30 +60,33 @@ def test_fit_minimax_neural_filter__learns_what_no_linear_filter_can() -> None:
     assert _accuracy(z, target) > 0.8
 
 
-def test_fit_minimax_neural_filter__returns_the_best_held_out_iterate() -> None:
-    fitted = fit_minimax_neural_filter(
-        _records(), MinimaxNeuralOptions(n_hidden=(20, 9), patience=3)
-    )
+def test_fit_minimax_neural_filter__returns_the_best_held_out_iterate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(own_families, "PATIENCE", 3)
+    fitted = fit_minimax_neural_filter(_records(), MinimaxNeuralOptions(n_hidden=(20, 9)))
     held = fitted.history[:, fitted.history_columns.index("held_out_phi")]
     phi = fitted.history[:, fitted.history_columns.index("phi")]
     assert fitted.stopped == "held_out"
     assert held.argmin() < len(held) - 1
     assert (np.diff(phi) <= 1e-8).all()
     stop = int(held.argmin())
+    monkeypatch.setattr(own_families, "PATIENCE", 99)
     short = fit_minimax_neural_filter(
-        _records(), MinimaxNeuralOptions(n_hidden=(20, 9), patience=99, max_iterations=stop)
+        _records(), MinimaxNeuralOptions(n_hidden=(20, 9), max_iterations=stop)
     )
     np.testing.assert_array_equal(short.parameters, fitted.parameters)
 
 
 @pytest.mark.parametrize("pretraining", ["none", "autoencoder"])
-def test_fit_minimax_neural_filter__does_not_depend_on_the_sharding(pretraining: str) -> None:
+def test_fit_minimax_neural_filter__does_not_depend_on_the_sharding(
+    pretraining: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_small(monkeypatch)
     options = MinimaxNeuralOptions(
         n_hidden=(5, 3),
         pretraining=pretraining,  # type: ignore[arg-type]
         max_iterations=4,
-        autoencoder_iterations=5,
-        supervised_iterations=3,
     )
     whole, cut = (fit_minimax_neural_filter(_records(n), options) for n in (1, 6))
     np.testing.assert_allclose(cut.history[:, 1], whole.history[:, 1], atol=1e-9)

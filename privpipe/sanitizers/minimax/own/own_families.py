@@ -30,7 +30,6 @@ from privpipe.sanitizers.minimax.own.filter_code import (
 from privpipe.sanitizers.minimax.training.adversaries import (
     AdversaryOptions,
     check_adversaries,
-    find_maxima,
 )
 from privpipe.sanitizers.minimax.training.adversary_rounds import (
     AdversarialDescent,
@@ -42,6 +41,8 @@ from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoment
 from privpipe.sanitizers.minimax.training.task_planning import plan_tasks
 from privpipe.sanitizers.minimax.training.tasks import Task, name_history
 
+PATIENCE = 8
+"""Iterations without a better held-out Phi before a fit stops."""
 UNCHANGED = InputScaling(np.empty((0, 0)), 0)
 
 
@@ -80,10 +81,6 @@ class FamilyOptions(AdversaryOptions):
             "on the training Phi.",
         ),
     ] = 0.2
-    patience: Annotated[
-        int,
-        Field(ge=1, description="Iterations without a better held-out Phi before stopping."),
-    ] = 8
     loss: Annotated[
         str | None,
         Field(
@@ -246,7 +243,6 @@ def train_family(
             ridge=options.regularisation,
             n_penalised=family.n_parameters,
             inner_tolerance=options.inner_tolerance,
-            maxima=find_maxima(options, tasks),
         )
         return descend_quasi_newton(
             objective,
@@ -254,7 +250,7 @@ def train_family(
             start,
             max_iterations=max_iterations,
             tolerance=options.tolerance,
-            patience=options.patience if options.held_out else 0,
+            patience=PATIENCE if options.held_out else 0,
         )
 
     return descend_in_rounds(options, rounds, tasks, start, options.max_iterations, descend)

@@ -69,7 +69,6 @@ class MinimaxOwnOptions(FamilyOptions):
         str | None,
         Field(description="Hash that the file must have; any other content is refused."),
     ] = None
-    seed: Annotated[int, Field(ge=0, description="Of what start draws.")] = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()

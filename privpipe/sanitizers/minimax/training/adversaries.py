@@ -1,7 +1,7 @@
 """Which adversaries a filter is trained against: options, and the tasks that they make.
 
 Hamm, JMLR 2017, trains against a logistic adversary. Who reads more is a convex head on features of
-the filter's outputs; several adversaries count by their weights or by their smooth maximum.
+the filter's outputs; several adversaries count alike.
 """
 
 from __future__ import annotations
@@ -10,19 +10,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
-import numpy as np
 from pydantic import Field, field_validator
 from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.errors import OptionError
 from privpipe.numerics.minimax.lifts import Lift, Pool
-from privpipe.numerics.minimax.objective import SmoothMaximum
 from privpipe.option_values import FORBID
 from privpipe.protocols import Role, Shards, ShardSchema
 from privpipe.sanitizers.minimax.training.group_pooling import check_groups
 from privpipe.sanitizers.minimax.training.tasks import Task, TaskOptions
 
 AdversaryKind = Literal["logistic", "random_features", "kernel", "network", "group"]
+
+GROUP_DEALS = 4
+"""Times that records of a group are dealt into sets."""
+RIDGE = 1e-4
+"""Of every adversary but the logistic one; it also certifies how well each is solved."""
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
@@ -40,36 +43,6 @@ class AdversaryOptions(TaskOptions):
             "(knows several records of one group).",
         ),
     ] = ("logistic",)
-    adversary_weights: Annotated[
-        tuple[float, ...],
-        Field(description="Weight of each adversary; empty: equal, summing to one."),
-    ] = ()
-    combine_adversaries: Annotated[
-        Literal["sum", "maximum"],
-        Field(
-            description="How several adversaries count: by their weights, or by the smooth "
-            "maximum of what they find, the strongest most."
-        ),
-    ] = "sum"
-    temperature: Annotated[
-        float,
-        Field(
-            gt=0,
-            allow_inf_nan=False,
-            description="Of the smooth maximum, in nats: adversaries that are this much weaker "
-            "than the strongest count a third of it.",
-        ),
-    ] = 0.05
-    random_features: Annotated[
-        int, Field(ge=2, multiple_of=2, description="Features of the adversary random_features.")
-    ] = 72
-    landmarks: Annotated[
-        int, Field(ge=2, description="Points on which the adversary kernel stands.")
-    ] = 64
-    hidden_units: Annotated[int, Field(ge=1, description="Of the adversary network.")] = 32
-    network_steps: Annotated[
-        int, Field(ge=1, description="Steps that train the hidden layer each time.")
-    ] = 40
     group: Annotated[
         str | None,
         Field(
@@ -80,22 +53,8 @@ class AdversaryOptions(TaskOptions):
     group_size: Annotated[
         int, Field(ge=2, description="Records of one group that the adversary group knows.")
     ] = 10
-    group_deals: Annotated[
-        int, Field(ge=1, description="Times that records of a group are dealt into sets.")
-    ] = 4
-    adversary_regularisation: Annotated[
-        float,
-        Field(
-            gt=0,
-            allow_inf_nan=False,
-            description="Ridge of every adversary but the logistic one; it also certifies how "
-            "well each is solved.",
-        ),
-    ] = 1e-4
-    resample_every: Annotated[
-        int, Field(ge=1, description="Iterations after which adversaries are drawn anew.")
-    ] = 5
-    adversary_seed: Annotated[int, Field(ge=0, description="Of what is drawn.")] = 0
+
+    seed: Annotated[int, Field(ge=0, description="Of what is drawn: the start, adversaries.")] = 0
 
     @field_validator("adversary", mode="before")
     @classmethod
@@ -121,16 +80,10 @@ class AdversaryOptions(TaskOptions):
 
 
 def check_adversaries(options: AdversaryOptions, schema: ShardSchema) -> None:
-    """Raise OptionError for adversaries named twice, weights that do not match, or no groups."""
-    names, weights = options.adversary, options.adversary_weights
+    """Raise OptionError for adversaries named twice, or no groups."""
+    names = options.adversary
     if len(set(names)) < len(names):
         raise OptionError("adversary names one twice.", remedy="Name each once.")
-    if weights and (len(weights) != len(names) or not all(0 < w < np.inf for w in weights)):
-        raise OptionError(
-            f"adversary_weights has {len(weights)} entries for {len(names)} adversaries, or one is "
-            "not positive.",
-            remedy="Give one positive weight per adversary, or leave it empty.",
-        )
     if "group" in names and not schema.groups:
         raise OptionError(
             "The adversary group knows records of one group, and no variable says whose they are.",
@@ -163,39 +116,21 @@ def name_adversaries(
     seed
         Of the sets of a group.
     """
-    given = options.adversary_weights or (1.0,) * len(options.adversary)
-    shares = np.array(given) / sum(given)
+    share = 1.0 / len(options.adversary)
     made: list[Task] = []
     for task in tasks:
         if task.weight >= 0:
             made.append(task)
             continue
-        for name, share in zip(options.adversary, shares.tolist(), strict=True):
+        for name in options.adversary:
             one = replace(task, weight=share * task.weight)
             if name != "logistic":
                 one = replace(
                     one,
                     adversary=f" ({name})",
                     lift=(lifts or {}).get((name, task.label)),
-                    ridge=options.adversary_regularisation,
-                    pool=Pool(options.group_size, options.group_deals, seed)
-                    if name == "group"
-                    else None,
+                    ridge=RIDGE,
+                    pool=Pool(options.group_size, GROUP_DEALS, seed) if name == "group" else None,
                 )
             made.append(one)
     return tuple(made)
-
-
-def find_maxima(options: AdversaryOptions, tasks: Sequence[Task]) -> tuple[SmoothMaximum, ...]:
-    """Adversaries of one variable that count by their maximum."""
-    if options.combine_adversaries == "sum":
-        return ()
-    private: dict[int, list[int]] = {}
-    for t, task in enumerate(tasks):
-        if task.weight < 0:
-            private.setdefault(task.column, []).append(t)
-    return tuple(
-        SmoothMaximum(tuple(mine), options.temperature)
-        for mine in private.values()
-        if len(mine) > 1
-    )

@@ -29,10 +29,13 @@ from privpipe.numerics.minimax.objective import (
     Answer,
     MinimaxObjective,
     Question,
-    SmoothMaximum,
 )
 from privpipe.protocols import FloatArray, Oracle, Shards, Sums
-from privpipe.sanitizers.minimax.training.adversaries import AdversaryOptions, name_adversaries
+from privpipe.sanitizers.minimax.training.adversaries import (
+    RIDGE,
+    AdversaryOptions,
+    name_adversaries,
+)
 from privpipe.sanitizers.minimax.training.shard_oracle import (
     Asked,
     Landmarks,
@@ -85,7 +88,6 @@ class TrainingRounds:
         ridge: float = 0.0,
         n_penalised: int = 0,
         inner_tolerance: float = 1e-6,
-        maxima: Sequence[SmoothMaximum] = (),
     ) -> MinimaxObjective:
         """Phi against the adversaries of these tasks; see `MinimaxObjective`."""
         asked = tuple(
@@ -98,7 +100,6 @@ class TrainingRounds:
             ridge=ridge,
             n_penalised=n_penalised,
             inner_tolerance=inner_tolerance,
-            maxima=maxima,
             beside=[0 if task.lift is None else task.lift.n_bytes for task in tasks],
         )
 
@@ -174,7 +175,6 @@ def make_objective(
     ridge: float = 0.0,
     n_penalised: int = 0,
     inner_tolerance: float = 1e-6,
-    maxima: Sequence[SmoothMaximum] = (),
 ) -> MinimaxObjective:
     """Phi over sharded records, once; see `MinimaxObjective`."""
     rounds = TrainingRounds(shards, family, _find_resident(tasks), held_out=held_out)
@@ -183,7 +183,6 @@ def make_objective(
         ridge=ridge,
         n_penalised=n_penalised,
         inner_tolerance=inner_tolerance,
-        maxima=maxima,
     )
 
 
@@ -207,6 +206,14 @@ COUNTS = ("rounds", "bytes")
 """Columns of a history that count on."""
 
 LLOYD_STEPS = 3
+RESAMPLE_EVERY = 5
+"""Iterations after which adversaries are drawn anew."""
+RANDOM_FEATURES = 72
+"""Of the adversary `random_features`; half as many of `group`."""
+LANDMARKS = 64
+"""Points on which the adversary `kernel` stands."""
+HIDDEN_UNITS, NETWORK_STEPS = 32, 40
+"""Of the adversary `network`, and steps that train its hidden layer each time."""
 
 Descend = Callable[[tuple[Task, ...], FloatArray, int], Descent]
 
@@ -256,12 +263,12 @@ def descend_in_rounds(
     if not options.draws_features or all(task.weight >= 0 for task in tasks):
         return AdversarialDescent(descend(tuple(tasks), start, max_iterations), tuple(tasks))
     drawing = _Drawing(options, rounds, tuple(task for task in tasks if task.weight < 0))
-    step = min(options.resample_every, max_iterations)
+    step = min(RESAMPLE_EVERY, max_iterations)
     found = descend(tuple(tasks), start, step)
     everyone = name_adversaries(options, tasks)
     histories, done = [_spread_losses(found.history, tasks, everyone)], step
     while done < max_iterations:
-        step = min(options.resample_every, max_iterations - done)
+        step = min(RESAMPLE_EVERY, max_iterations - done)
         everyone = drawing.draw(found.parameters, tasks)
         found = descend(everyone, found.parameters, step)
         histories.append(found.history)
@@ -277,7 +284,7 @@ class _Drawing:
         self, options: AdversaryOptions, rounds: TrainingRounds, private: tuple[Task, ...]
     ) -> None:
         self.options, self.rounds, self.private = options, rounds, private
-        self.rng = np.random.default_rng(options.adversary_seed)
+        self.rng = np.random.default_rng(options.seed)
         self.centre: FloatArray = np.zeros(rounds.family.n_features_out)
         self.units: dict[str, HiddenUnits] = {}
         self.stationarity = -1.0
@@ -299,13 +306,13 @@ class _Drawing:
         return name_adversaries(self.options, tasks, lifts, self._seed())
 
     def _draw(self, name: str, parameters: FloatArray, outputs: OutputMoments) -> Lift:
-        n_pairs = self.options.random_features // 2
+        n_pairs = RANDOM_FEATURES // 2
         if name == "random_features":
             return FourierFeatures(outputs, self._seed(), n_pairs)
         if name == "group":  # what adds up to moments of a set, and to its embedding
             half = FourierFeatures(outputs, self._seed(), max(1, n_pairs // 2))
             return StackedFeatures((RecordStatistics(outputs), half))
-        n = self.options.landmarks
+        n = LANDMARKS
         landmarks: FloatArray = self.rng.standard_normal((n, outputs.n_directions))
         for _ in range(LLOYD_STEPS):
             landmarks = self.rounds.move_landmarks(parameters, outputs, landmarks)
@@ -318,7 +325,7 @@ class _Drawing:
 
         Half of the units begin anew each time: a layer that was trained once knows one way to read.
         """
-        units = draw_units(outputs, self.options.hidden_units, self.rng)
+        units = draw_units(outputs, HIDDEN_UNITS, self.rng)
         known = self.units.get(task.label)
         if known is not None and known.weights.shape == units.weights.shape:
             old = np.arange(units.n_features) < units.n_features // 2
@@ -327,10 +334,8 @@ class _Drawing:
                 weights=np.where(old, known.weights, units.weights),
                 bias=np.where(old, known.bias, units.bias),
             )
-        ridged = replace(task, ridge=self.options.adversary_regularisation)
-        units, stationarity = self.rounds.train_units(
-            parameters, ridged, units, self.options.network_steps
-        )
+        ridged = replace(task, ridge=RIDGE)
+        units, stationarity = self.rounds.train_units(parameters, ridged, units, NETWORK_STEPS)
         self.stationarity = stationarity
         self.units[task.label] = units
         return units

@@ -22,9 +22,9 @@ from privpipe.numerics.minimax.lifts import (
     StackedFeatures,
 )
 from privpipe.numerics.minimax.nystroem_features import NystroemFeatures
+from privpipe.sanitizers.minimax.training import adversaries, adversary_rounds
 from privpipe.sanitizers.minimax.training.adversaries import (
     AdversaryOptions,
-    find_maxima,
     name_adversaries,
 )
 from privpipe.sanitizers.minimax.training.adversary_rounds import TrainingRounds, make_objective
@@ -33,6 +33,7 @@ from privpipe.sanitizers.minimax.training.task_planning import plan_tasks
 from privpipe.sanitizers.minimax.training.tasks import Task
 from privpipe.store.collections.collection import open_collection
 from tests.motion import draw_windows, write_windows
+from tests.sanitizers.minimax.small_adversaries import make_small
 from tests.sanitizers.minimax.training.rings import draw_rings
 
 BOTH: tuple[Any, ...] = ("logistic", "random_features")
@@ -83,26 +84,20 @@ def make_problem(
 ) -> tuple[Records, tuple[Task, ...], Any, AdversaryOptions]:
     records = make_records(n_shards=n_shards)
     u = np.random.default_rng(0).standard_normal((6, 2))
-    options = AdversaryOptions(
-        adversary=names, adversary_regularisation=1e-3, group_size=4, group_deals=2, **more
-    )
+    options = AdversaryOptions(adversary=names, group_size=4, **more)
     tasks = plan_tasks(options, records.schema, measure_moments(records), ridge=1e-3)
     found = make_lifts(records, u)
     lifts = {(name, tasks[1].label): lift for name, lift in found.items()}
     return records, name_adversaries(options, tasks, lifts), u.ravel(), options
 
 
-@pytest.mark.parametrize("name", [*DRAWN, "everybody", "maximum"])
+@pytest.mark.parametrize("name", [*DRAWN, "everybody"])
 def test_objective__gradient_against_every_adversary_is_that_of_finite_differences(
     name: str,
 ) -> None:
-    names = EVERYBODY if name in ("everybody", "maximum") else (name,)
-    combine: Any = "maximum" if name == "maximum" else "sum"
-    records, tasks, u, options = make_problem(names, combine_adversaries=combine)
+    records, tasks, u, _ = make_problem(EVERYBODY if name == "everybody" else (name,))
     family = LinearFamily(np.zeros(6), 2, with_offset=False)
-    maxima = find_maxima(options, tasks)
-    assert bool(maxima) == (name == "maximum")
-    phi = make_objective(records, family, tasks, inner_tolerance=1e-11, maxima=maxima)
+    phi = make_objective(records, family, tasks, inner_tolerance=1e-11)
     found = phi(u)
     assert found.gap <= 1e-11
     for direction in np.random.default_rng(1).standard_normal((2, len(u))):
@@ -128,23 +123,9 @@ def test_heads__are_solved_to_the_gap_that_they_certify(name: str) -> None:
         assert -1e-12 <= found.losses[0] - best <= found.gap <= tolerance
 
 
-def test_maximum__is_that_of_the_strongest_adversary_and_between_its_bounds() -> None:
-    records, tasks, u, options = make_problem(EVERYBODY, combine_adversaries="maximum")
-    family = LinearFamily(np.zeros(6), 2, with_offset=False)
-    (maximum,) = find_maxima(options, tasks)
-    found = make_objective(records, family, tasks, maxima=(maximum,))(u)
-    mine = found.losses[list(maximum.tasks)]
-    together = -(found.value - tasks[0].weight * found.losses[0])
-    slack = options.temperature * np.log(len(mine))
-    assert -mine.min() - slack - 1e-12 <= -together <= -mine.min() + 1e-12 or (
-        mine.min() - 1e-12 <= together <= mine.min() + slack + 1e-12
-    )
-    weights = maximum.weigh(found.losses, np.array([task.weight for task in tasks]))[1]
-    assert np.argmin(mine) == np.argmax(-weights)
-    assert weights.sum() == pytest.approx(-1.0)
-
-
-def test_round__takes_at_most_64_kilobytes_at_6_and_15_classes() -> None:
+def test_round__takes_at_most_64_kilobytes_at_6_and_15_classes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Motion records' shape, every adversary in rounds of its own where they do not fit in one."""
     rng = np.random.default_rng(0)
     n, width = 600, 561
@@ -155,14 +136,14 @@ def test_round__takes_at_most_64_kilobytes_at_6_and_15_classes() -> None:
     records = Records(
         x, desired=target.astype(str), confidential=private.astype(str), groups=private
     )
+    for name, value in {"RESAMPLE_EVERY": 1, "NETWORK_STEPS": 2, "RIDGE": 1e-2}.items():
+        monkeypatch.setattr(adversary_rounds, name, value)
+    monkeypatch.setattr(adversaries, "RIDGE", 1e-2)
     for names in (("logistic",), EVERYBODY):
         options = MinimaxOptions(
             adversary=names,
             max_iterations=2,
-            resample_every=1,
-            network_steps=2,
             inner_tolerance=1e-2,
-            adversary_regularisation=1e-2,
         )
         fitted = fit_minimax_filter(records, options)
         largest = dict(zip(fitted.history_columns, fitted.history[-1], strict=True))
@@ -170,8 +151,8 @@ def test_round__takes_at_most_64_kilobytes_at_6_and_15_classes() -> None:
 
 
 def test_objective__weights_are_shared_among_adversaries() -> None:
-    _, tasks, _, _ = make_problem(BOTH, adversary_weights=(1.0, 3.0))
-    assert [round(task.weight, 12) for task in tasks] == [10.0, -0.25, -0.75]
+    _, tasks, _, _ = make_problem(BOTH)
+    assert [round(task.weight, 12) for task in tasks] == [10.0, -0.5, -0.5]
     assert tasks[2].label == "confidential:confidential_0 (random_features)"
 
 
@@ -216,37 +197,35 @@ def test_units__slopes_are_those_of_finite_differences() -> None:
     np.testing.assert_allclose(units.slope(z, change), slope, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", [*DRAWN, "maximum"])
-def test_fit__any_sharding_that_keeps_groups_gives_the_same_filter(name: str) -> None:
-    combined: Any = {"combine_adversaries": "maximum"} if name == "maximum" else {}
+@pytest.mark.parametrize("name", DRAWN)
+def test_fit__any_sharding_that_keeps_groups_gives_the_same_filter(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = {"RANDOM_FEATURES": 20, "LANDMARKS": 10, "HIDDEN_UNITS": 4, "NETWORK_STEPS": 5}
+    make_small(monkeypatch, RESAMPLE_EVERY=3, **small)
     options = MinimaxOptions(
         n_filtered=1,
         max_iterations=6,
-        resample_every=3,
-        adversary=EVERYBODY if name == "maximum" else ("logistic", name),  # type: ignore[arg-type]
+        adversary=("logistic", name),  # type: ignore[arg-type]
         regularisation=1e-3,
-        random_features=20,
-        landmarks=10,
-        hidden_units=4,
-        network_steps=5,
         group_size=5,
-        **combined,
     )
     found = [fit_minimax_filter(make_records(n_shards=n), options).weights for n in (1, 5)]
     assert np.abs(found[0] - found[1]).max() < 1e-9 * np.abs(found[0]).max()
 
 
-def test_collection__keeps_groups_whole_where_chunks_do_not(tmp_path: Path) -> None:
+def test_collection__keeps_groups_whole_where_chunks_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Chunks of 130 records cut groups of 20: their edges move to where a group begins."""
+    make_small(monkeypatch, RESAMPLE_EVERY=2)
     windows = draw_windows(20, 20)
     write_windows(str(tmp_path / "windows.zarr"), windows, 130)
     names: dict[str, Any] = {"desired": "activity", "confidential": "sex", "groups": "subject"}
     collection = open_collection(str(tmp_path / "windows.zarr"), **names)
     shards = list(collection.shards())
     assert [len(shard.features) for shard in shards] == [140, 120, 140, 0]
-    options = MinimaxOptions(
-        adversary=("logistic", "group"), max_iterations=4, resample_every=2, random_features=8
-    )
+    options = MinimaxOptions(adversary=("logistic", "group"), max_iterations=4)
     roles = {name: windows[name].astype(str) for name in ("activity", "sex")}
     records = Records(
         windows["features"],
@@ -298,7 +277,6 @@ def test_fit__against_the_strong_hides_what_no_line_tells(name: Any) -> None:
     ("given", "match"),
     [
         ({"adversary": ("logistic", "logistic")}, "names one twice"),
-        ({"adversary": BOTH, "adversary_weights": (1.0,)}, "1 entries for 2 adversaries"),
         ({"adversary": "random_features", "solver": "alternating"}, "whose adversary is logistic"),
     ],
 )
