@@ -21,6 +21,7 @@ from privpipe.errors import OptionError, StoreError
 from privpipe.protocols import FloatArray, IntArray
 from privpipe.records.chunks import plan_chunk_rows
 from privpipe.records.schema import CollectionSchema, Variable
+from privpipe.store.access.location import UNFINISHED
 from privpipe.store.access.text import write_file
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.collections.ingestion.writing import write_collection
@@ -146,9 +147,14 @@ def _clear(folder: str) -> None:
     ours = {MARK, "demo.png", "digits.zarr", "release.zarr", "release.model.zarr"}
     ours |= {"release.report", "account"}
     workspaces = (".release.zarr.privpipe", ".digits.zarr.privpipe")  # also while they are removed
-    there = [name for name in os.listdir(folder) if not name.startswith(workspaces)]
-    foreign = [name for name in there if name not in ours]
-    if foreign or (os.listdir(folder) and not os.path.exists(os.path.join(folder, MARK))):
+    unfinished = tuple(f".{name}." for name in ours)  # what a kill left of a file as it was written
+    there = {
+        name
+        for name in os.listdir(folder)
+        if not (name.startswith(unfinished) and name.endswith(UNFINISHED))
+    }
+    foreign = {name for name in there - ours if not name.startswith(workspaces)}
+    if foreign or (there and MARK not in there):
         raise StoreError(
             f"{folder} holds something that is not of the demo.",
             remedy="Give another folder with --out.",

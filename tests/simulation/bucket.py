@@ -119,9 +119,10 @@ class _Written(io.BytesIO):
         self._system, self._path = system, path
 
     def close(self) -> None:
-        if not self.closed:
-            self._system.pipe_file(self._path, self.getvalue())
-        super().close()
+        content = None if self.closed else self.getvalue()
+        super().close()  # whatever comes of it, as fsspec's own files do
+        if content is not None:
+            self._system.pipe_file(self._path, content)
 
 
 class Bucket(MemoryFileSystem):
@@ -212,6 +213,7 @@ class BucketRecorder:
     ) -> None:
         self.inject, self.keys, self.calls, self.keyless = inject, keys, 0, 0
         self.changes: list[Put] = []
+        self.current: Put | None = None
         self.before = Objects.stored()
         self._lock, self._busy = threading.RLock(), False
 
@@ -222,6 +224,7 @@ class BucketRecorder:
             self._busy = True
             try:
                 number, self.calls = self.calls, self.calls + 1
+                self.current = change
                 if self.inject is not None:
                     self.inject(number)
                 self.changes.append(change)

@@ -223,6 +223,8 @@ class Command:
         Places that readers find empty for a moment, between two renames.
     stride
         Of the places that are swept: each of a command that is cheap.
+    is_dated
+        Whether another day leaves less of what it was told to keep for a while.
     """
 
     prepare: Callable[[World], Any]
@@ -235,6 +237,7 @@ class Command:
     in_bucket: bool = False
     exchanged: tuple[str, ...] = ()
     stride: int = 1
+    is_dated: bool = False
 
 
 EVERYTHING = Scope()
@@ -446,6 +449,7 @@ COMMANDS: dict[str, Command] = {
         partial(_withdraw, hours=24.0),
         {"g.zarr": "growing", "p.zarr": "parts"},
         ("partition",),
+        is_dated=True,
     ),
     "make-key": Command(_nothing, _make_key, {"keys": "keys"}),
     "forget-key": Command(
