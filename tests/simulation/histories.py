@@ -525,7 +525,7 @@ def _answer(status: int) -> Callable[..., str]:
         first, answered = asked[at % len(asked)], False
 
         def answer(number: int) -> None:
-            """The first such object from there on: names are new each time, and so may orders be."""
+            """The first such object from there on: names are new each time, as orders may be."""
             nonlocal answered
             change = recorder.current
             if number >= first and not answered and change is not None and change.absent:

@@ -23,6 +23,7 @@ import numpy as np
 from privpipe.errors import FormatError, StoreError
 from privpipe.numerics.identity.record_grids import N_GRIDS, GridFrame, Overlap, measure_overlap
 from privpipe.protocols import IntArray, WordArray
+from privpipe.store.access.holding.lease import check_enforced
 from privpipe.store.access.location import (
     explain_unreachable,
     join,
@@ -305,7 +306,10 @@ class Sketches:
         self._reach(lambda: keep_bytes(self.url, name, content))
 
     def _create(self, name: str, content: bytes) -> None:
-        self._reach(lambda: create_object(join(self.url, name), content))
+        place = join(self.url, name)
+        if self._reach(lambda: create_object(place, content)) and local_path(place) is None:
+            # Of two keys the sketches under the first would be forgotten.
+            self._reach(lambda: check_enforced(place, secrets.token_bytes(len(content))))
 
     def _make_folder(self) -> None:
         if (path := local_path(self.url)) is not None:

@@ -9,6 +9,7 @@ its object from a thread; a holder that dies stops renewing, so a kill never nee
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import threading
 import time
@@ -81,7 +82,8 @@ def _take(work_url: str, holder: str, seconds: float) -> int:
         following = 0 if number is None else number + 1
         lease = _Lease(holder, time.time() + seconds)
         if create_bytes(_place(work_url, following), _encode(lease)):
-            _check_enforced(work_url, following, seconds)
+            rival = _Lease(secrets.token_hex(8), time.time() + seconds)
+            check_enforced(_place(work_url, following), _encode(rival))
             _check_clock(work_url, following)
             return following
     raise StoreError(
@@ -91,15 +93,22 @@ def _take(work_url: str, holder: str, seconds: float) -> int:
     )
 
 
-def _check_enforced(work_url: str, number: int, seconds: float) -> None:
-    """Raise StoreError if the store lets somebody else make the lease that we just made."""
-    rival = _Lease(secrets.token_hex(8), time.time() + seconds)
-    if not create_bytes(_place(work_url, number), _encode(rival)):
+def check_enforced(url: str, rival: bytes) -> None:
+    """Raise StoreError if the store lets somebody else make the object that we just made.
+
+    Parameters
+    ----------
+    url
+        Of the object; it is removed if the store does.
+    rival
+        What another would write.
+    """
+    if not create_bytes(url, rival):
         return
-    _delete(_place(work_url, number))
+    _delete(url)
     raise StoreError(
-        f"The store of {shown(work_url)} ignores conditions: it replaced an object that was to be "
-        "written only if there was none, so two runs could write and publish one release.",
+        f"The store of {shown(os.path.dirname(url))} ignores conditions: it replaced an object "
+        "that was to be written only if there was none, so two runs could write over one another.",
         remedy="Use a store that enforces If-None-Match, as S3 does, or a file system.",
         code="conditions-ignored",
     )
