@@ -309,7 +309,7 @@ class Sketches:
         place = join(self.url, name)
         if self._reach(lambda: create_object(place, content)) and local_path(place) is None:
             # Of two keys the sketches under the first would be forgotten.
-            self._reach(lambda: check_enforced(place, secrets.token_bytes(len(content))))
+            self._reach(lambda: check_enforced(place, content[::-1] + b"?"))
 
     def _make_folder(self) -> None:
         if (path := local_path(self.url)) is not None:
