@@ -74,7 +74,7 @@ class Objects:
         for change in changes:
             if change.content is None:
                 other.contents.pop(change.path, None)
-            else:
+            elif not (change.absent and change.path in other.contents):
                 other.contents[change.path] = change.content
         return other
 
