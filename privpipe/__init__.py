@@ -50,6 +50,7 @@ _HOME = {
     "fit_minimax_own_filter": "privpipe.sanitizers.minimax.own.own_filter",
     "fit_null_space_cleaner": "privpipe.sanitizers.null_space.algorithm_1",
     "fit_privacy_mapping": "privpipe.sanitizers.mapping.privacy_mapping",
+    "fit_target_only": "privpipe.sanitizers.null_space.target_only",
     "fit_targeted_cleaner": "privpipe.sanitizers.null_space.algorithm_2",
     "forget_key": "privpipe.store.keyring.keys",
     "ingest": "privpipe.store.collections.ingestion.ingest",
@@ -173,6 +174,7 @@ if TYPE_CHECKING:
     from privpipe.sanitizers.null_space.maps.targeted_cleaner import (
         TargetedCleaner as TargetedCleaner,
     )
+    from privpipe.sanitizers.null_space.target_only import fit_target_only as fit_target_only
     from privpipe.store.collections.collection import open_collection as open_collection
     from privpipe.store.collections.ingestion.ingest import IngestOptions as IngestOptions
     from privpipe.store.collections.ingestion.ingest import ingest as ingest

@@ -24,6 +24,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "null_space": {"utility_budget": 0.01},
     "null_space_targeted": {"utility_budget": 0.05},
     "leace": {},
+    "target_only": {},
     "minimax": {"max_iterations": 10},
     "minimax_neural": {"n_hidden": (6, 2), "max_iterations": 10},
     "minimax_least_squares": {},

@@ -35,6 +35,7 @@ REFUSED: dict[str, list[tuple[str, dict[str, str], str]]] = {
         (f'{NULL}\nvariant = "printed"', TWO | {"layout": "factored"}, "no factored layout"),
     ],
     "leace": [("", TWO | {"layout": "factored"}, "no factored layout")],
+    "target_only": [("", TWO | {"layout": "factored"}, "no factored layout")],
     "privacy_mapping": [
         (
             'attributes = ["height"]\nprivate = ["party"]\ndistortion_budget = 0.1',

@@ -35,6 +35,7 @@ from privpipe.sanitizers.null_space.algorithm_2 import fit_targeted_cleaner
 from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
 from privpipe.sanitizers.null_space.leace import fit_leace_eraser
 from privpipe.sanitizers.null_space.maps.factored_cleaner import FactoredCleaner
+from privpipe.sanitizers.null_space.target_only import fit_target_only
 from privpipe.sanitizers.options import make_options
 from privpipe.store.access.checkpoints import KNOWN
 from privpipe.store.models.artifacts import digest_map, open_model, write_model
@@ -53,6 +54,7 @@ EXAMPLES: dict[str, Callable[[], RecordMap]] = {
         fit_null_space_cleaner(make_records(), utility_budget=0.1), "float32"
     ),
     "leace_eraser": lambda: fit_leace_eraser(make_records()),
+    "target_only": lambda: fit_target_only(make_records()),
     "laplace_mechanism": lambda: LaplaceMechanism.from_predictor(
         np.eye(7)[:, :2], utility_budget=0.1
     ),

@@ -159,6 +159,7 @@ ROWS: dict[str, Row] = {
     "null_space": Row({"utility_budget": 0.1, "ridge": 1e-6}, keeps_the_budget),
     "null_space_targeted": Row({"utility_budget": 0.1, "ridge": 1e-6}, keeps_the_budget),
     "leace": Row({}, erases),
+    "target_only": Row({"n_bins": 5}, promises_nothing),
     "privacy_mapping": Row(
         {
             "attributes": PROFILES,

@@ -96,7 +96,9 @@ def test_methods__that_do_not_weigh_refuse_weights_in_memory() -> None:
         },
         "privacy_mapping": {"attributes": ("a",), "private": ("b",), "distortion_budget": 0.1},
     }
-    asked = [m for m in METHODS.values() if not m.options.weighs and m.name != "rand"]  # reads no record
+    asked = [
+        m for m in METHODS.values() if not m.options.weighs and m.name != "rand"
+    ]  # reads no record
     assert len(asked) >= 8
     for method in asked:
         with pytest.raises(OptionError, match="counts every record once"):

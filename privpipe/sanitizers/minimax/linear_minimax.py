@@ -53,6 +53,8 @@ Start = Literal["auto", "zero", "least_squares", "privacy_lds", "rand"]
 WHITENING = 1e-3
 """Ridge of the whitening, relative to the mean eigenvalue."""
 START_RIDGE = 1e-8
+LEARNING_RATE = 0.1
+"""Step of the alternating solver."""
 """Ridge of the eigenproblems that give a starting point, likewise."""
 
 
@@ -117,14 +119,6 @@ class MinimaxOptions(AdversaryOptions):
         float,
         Field(gt=0, allow_inf_nan=False, description="Accuracy of the inner problems, in nats."),
     ] = 1e-6
-    learning_rate: Annotated[
-        float,
-        Field(
-            gt=0,
-            allow_inf_nan=False,
-            description="Step of the alternating solver; unused by the other.",
-        ),
-    ] = 0.1
 
 
 @keep_names
@@ -322,7 +316,7 @@ def _descend(
     max_iterations: int,
 ) -> Descent:
     if options.solver == "alternating":
-        return descend_alternating(objective, start, [options.learning_rate] * max_iterations)
+        return descend_alternating(objective, start, [LEARNING_RATE] * max_iterations)
     covariance = moments.covariance
     if not options.with_intercept:
         covariance = covariance + np.outer(moments.mean, moments.mean)

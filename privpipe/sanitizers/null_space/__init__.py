@@ -11,7 +11,7 @@ Start reading at `algorithm_1`, then `maps.linear_cleaner`.
 
 from __future__ import annotations
 
-from privpipe.sanitizers.null_space import algorithm_1, algorithm_2, leace
+from privpipe.sanitizers.null_space import algorithm_1, algorithm_2, leace, target_only
 
-METHODS = (algorithm_1.METHOD, algorithm_2.METHOD, leace.METHOD)
+METHODS = (algorithm_1.METHOD, algorithm_2.METHOD, leace.METHOD, target_only.METHOD)
 """The rows of this wing."""

@@ -14,6 +14,7 @@ from sklearn.linear_model import LogisticRegression
 
 from privpipe import Records
 from privpipe.errors import InputError, OptionError
+from privpipe.sanitizers.minimax import linear_minimax
 from privpipe.sanitizers.minimax.baselines import LeastSquaresOptions, fit_least_squares_filter
 from privpipe.sanitizers.minimax.linear_minimax import METHODS, MinimaxOptions, fit_minimax_filter
 from tests.sanitizers.labelled_data import draw_labelled
@@ -145,21 +146,21 @@ def test_fit_minimax_filter__hides_what_was_seen_and_keeps_what_was_wanted() -> 
     assert _column(fitted, "loss_confidential:confidential_0")[-1] > 0.98 * fitted.baselines[1]
 
 
-def test_fit_minimax_filter__alternating_takes_the_printed_steps() -> None:
+def test_fit_minimax_filter__alternating_takes_the_printed_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     options: dict[str, Any] = {"solver": "alternating", "with_intercept": False}
     records = _records()
     start = fit_minimax_filter(records, MinimaxOptions(max_iterations=0, **options))
-    slow = fit_minimax_filter(
-        records, MinimaxOptions(max_iterations=40, learning_rate=0.003, **options)
-    )
+    monkeypatch.setattr(linear_minimax, "LEARNING_RATE", 0.003)
+    slow = fit_minimax_filter(records, MinimaxOptions(max_iterations=40, **options))
     np.testing.assert_array_equal(start.weights, 0)
     phi = _column(slow, "phi")
     assert (np.diff(phi) <= 1e-9).all()
     fast = fit_minimax_filter(records, MinimaxOptions(max_iterations=10))
     assert _column(fast, "phi")[-1] < phi[-1]
-    wild = fit_minimax_filter(
-        records, MinimaxOptions(max_iterations=5, learning_rate=3.0, **options)
-    )
+    monkeypatch.setattr(linear_minimax, "LEARNING_RATE", 3.0)
+    wild = fit_minimax_filter(records, MinimaxOptions(max_iterations=5, **options))
     assert (np.diff(_column(wild, "phi")) > 0).any()
 
 

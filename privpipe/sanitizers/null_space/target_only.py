@@ -1,0 +1,236 @@
+"""Only the target: each record is released as what a linear predictor says of it, and nothing else.
+
+The least that keeps a target usable. What the prediction itself reveals of a confidential variable
+is all that is left to reveal, so it is what a null-space cleaner's release tends to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+from pydantic.dataclasses import dataclass as options_dataclass
+from scipy.special import ndtri
+
+from privpipe.described import described, facts_of_map
+from privpipe.numerics.regression.labels import count_targets
+from privpipe.option_values import FORBID
+from privpipe.protocols import FloatArray, Guarantee, IntArray, Method, RecordStream, Role, Shards
+from privpipe.sanitizers.arrays import as_records, check_finite_records, check_shards
+from privpipe.sanitizers.names import by_name, keep_names
+from privpipe.sanitizers.null_space.least_squares import (
+    DESIGN_STATISTICS,
+    fit_predictor,
+    summarise_design,
+)
+from privpipe.sanitizers.null_space.maps.null_space_cleaner import NullSpaceCleaner
+from privpipe.sanitizers.options import MethodOptions
+
+MIDDLE = 0.5
+"""Where a predicted indicator, 0 or 1, becomes the class."""
+
+
+@options_dataclass(frozen=True, kw_only=True, config=FORBID)
+class TargetOnlyOptions(MethodOptions):
+    """Options of ``[method] name = "target_only"``."""
+
+    name: Literal["target_only"] = "target_only"
+    n_bins: Annotated[
+        Annotated[int, Field(ge=2, le=1000)] | None,
+        Field(
+            description="Release numeric targets as one of so many bins, about equally frequent, "
+            "instead of the predicted number."
+        ),
+    ] = None
+    ridge: Annotated[
+        float,
+        Field(
+            ge=0,
+            allow_inf_nan=False,
+            description="Added to the unit diagonal of the standardised features' Gram matrix.",
+        ),
+    ] = 0.01
+
+    weighs: ClassVar[bool] = True
+
+    def needs(self) -> frozenset[Role]:
+        """What is released."""
+        return frozenset({"desired"})
+
+    def needs_labels(self) -> tuple[frozenset[Role], ...]:
+        """Records without them are left out."""
+        return (frozenset({"desired"}),)
+
+
+@described(facts_of_map)
+@dataclass(frozen=True, eq=False)
+class TargetOnly:
+    """Releases the predicted class of each categorical target, and each predicted number.
+
+    The exact prediction is rounded correctly to a grid first, as null-space cleaning rounds it:
+    low-order digits reveal nothing of the record, and the capability `FollowsTarget` holds.
+
+    Parameters
+    ----------
+    predictor : (n_features, n_predictions)
+        Of the targets, classes as indicators.
+    intercept : (n_predictions,)
+    widths : (n_targets,)
+        Predictions of each target: one of a number or of two classes, else one of each class.
+    is_class : (n_targets,)
+        1 where a class is released, 0 where a number is.
+    edges : (n_targets, n_bins - 1)
+        Between the bins of numbers; without columns where the number itself is released.
+    """
+
+    kind: ClassVar[str] = "target_only"
+    reads: ClassVar[Role] = "features"
+    draws: ClassVar[bool] = False
+    keeps_features: ClassVar[bool] = False
+
+    predictor: FloatArray
+    intercept: FloatArray
+    widths: IntArray
+    is_class: IntArray
+    edges: FloatArray
+
+    @property
+    def n_features_in(self) -> int:
+        return len(self.predictor)
+
+    @property
+    def n_features_out(self) -> int:
+        return len(self.widths)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Nothing of single records: what the target reveals is measured."""
+        return Guarantee(
+            kind="none",
+            number=None,
+            unit="",
+            scope="every record",
+            theorem="None: what the target prediction itself reveals is measured, not limited",
+        )
+
+    @property
+    def target_theorem(self) -> str:
+        """What `FollowsTarget` rests on, in a sentence."""
+        return (
+            "the exact target prediction A^T x is rounded correctly to a grid, and the release is "
+            "computed from that value alone"
+        )
+
+    @cached_property
+    def _rounds(self) -> NullSpaceCleaner:
+        return NullSpaceCleaner.from_predictor(self.predictor, utility_budget=0.0)
+
+    def predict_target(self, x: npt.ArrayLike) -> FloatArray:
+        """Values on the grid of ``A^T x``, (n_records, n_predictions), float64."""
+        return self._rounds.predict_target(by_name(self, x))
+
+    def release_target(self, values: FloatArray, dtype: npt.DTypeLike) -> FloatArray:
+        """What is released of these predictions, (n_records, n_targets), in `dtype`."""
+        found = np.empty((len(values), len(self.widths)), dtype)
+        ends = np.cumsum(self.widths)
+        for j, (end, width) in enumerate(zip(ends, self.widths, strict=True)):
+            scores = values[:, end - width : end] + self.intercept[end - width : end]
+            if self.is_class[j]:
+                found[:, j] = np.argmax(scores, axis=1) if width > 1 else scores[:, 0] > MIDDLE
+            elif self.edges.shape[1]:
+                found[:, j] = np.searchsorted(self.edges[j], scores[:, 0])
+            else:
+                found[:, j] = scores[:, 0]
+        return found
+
+    def apply(self, x: npt.ArrayLike, stream: RecordStream | None = None) -> FloatArray:
+        """Predict; (n_records, n_targets), or (n_targets,) of one record, in its floating dtype.
+
+        Raises
+        ------
+        InputError
+            If the shape is wrong or values are not finite.
+        """
+        records, dtype = as_records(by_name(self, x), self.n_features_in)
+        check_finite_records(records)
+        released = self.release_target(self._rounds.predict_target(records), dtype)
+        return released[0] if np.ndim(x) == 1 else released
+
+
+@keep_names
+def fit_target_only(shards: Shards, options: TargetOnlyOptions | None = None) -> TargetOnly:
+    """Fit the predictor of the targets by least squares, from one pass of co-moments.
+
+    Parameters
+    ----------
+    shards
+        Training records with at least one desired variable.
+    options
+
+    Returns
+    -------
+    TargetOnly
+
+    Raises
+    ------
+    InputError
+        If there is no desired variable, fewer than two complete records, or features are not
+        finite.
+    RankError
+        If the features are dependent and ``ridge = 0``.
+
+    Notes
+    -----
+    Edges of bins are quantiles of the normal law with mean and variance of the predictions: both
+    follow from the co-moments, and no edge is the value of a record.
+
+    Examples
+    --------
+    >>> from privpipe import Records
+    >>> x = np.random.default_rng(1).normal(size=(50, 3))
+    >>> found = fit_target_only(Records(x, desired=np.where(x[:, 0] > 0, "yes", "no")))
+    >>> float((found.apply(x)[:, 0] == (x[:, 0] > 0)).mean()) > 0.8
+    True
+    """
+    check_shards(shards)
+    options = options or TargetOnlyOptions()
+    schema = shards.schema
+    moments = shards.reduce(partial(summarise_design, schema=schema, coding="zero_one"))
+    moments.say_incomplete()
+    fitted = fit_predictor(
+        shards,
+        "desired",
+        moments=moments,
+        coding="zero_one",
+        ridge=options.ridge,
+        with_intercept=True,
+    )
+    widths = np.array([count_targets([column]) for column in schema.desired])
+    is_class = np.array([int(column.is_categorical) for column in schema.desired])
+    edges = np.empty((len(widths), 0))
+    if options.n_bins is not None:
+        n, found = schema.n_features, moments.of_role("desired")
+        first = np.cumsum(widths) - widths
+        spread = np.einsum(
+            "ij,ik,kj->j", fitted.coefficients, found.scatter[:n, :n], fitted.coefficients
+        )
+        mean = found.mean[:n] @ fitted.coefficients + fitted.intercept
+        at = ndtri(np.arange(1, options.n_bins) / options.n_bins)
+        edges = mean[first, None] + np.sqrt(spread[first, None] / max(found.count, 1)) * at
+    return TargetOnly(fitted.coefficients, fitted.intercept, widths, is_class, edges)
+
+
+METHOD = Method(
+    name="target_only",
+    options=TargetOnlyOptions,
+    releases="rows",
+    fit=fit_target_only,
+    source="Least squares prediction of the target, rounded to a grid; nothing else is released",
+    maps=(TargetOnly,),
+    promise="none in advance: a function of the target prediction alone, whose leakage is measured",
+    statistics=DESIGN_STATISTICS,
+)
