@@ -119,4 +119,6 @@ def test_gate__keeps_back_an_order_that_tells(tmp_path: Path) -> None:
     with pytest.raises(GateError) as caught:
         release(tmp_path, {name: values[order] for name, values in records.items()})
     assert_kept_back(tmp_path, caught.value)
-    assert "on everything released" in caught.value.message
+    # Two attacks find nearly all of it; which one finds most is a matter of the sample.
+    found = caught.value.message
+    assert "on everything released" in found or "values and of their order" in found
