@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.optimize as so
 
+from privpipe.errors import ConvergenceError
 from privpipe.numerics.minimax.filters import InputScaling
 from privpipe.numerics.minimax.objective import Evaluation, MinimaxObjective
 from privpipe.protocols import FloatArray
@@ -30,7 +31,8 @@ class Descent:
         Columns: iteration, phi, one loss per task, held-out Phi where records are held out, then
         `HISTORY_TAIL`. The first row is the starting point.
     stopped
-        "gradient", "progress", "iterations", "held_out" or "line_search".
+        "gradient", "progress", "iterations", "held_out", "line_search", or "inner": an inner
+        problem was not solved, and the iterates before stand.
     heads
         Solved heads at the end, None where fixed.
     """
@@ -87,6 +89,8 @@ def descend_quasi_newton(
         )
     except _HeldOutRoseError:
         return recorder.finish("held_out")
+    except ConvergenceError:
+        return recorder.finish("inner")
     return recorder.finish(_explain(result))
 
 
@@ -104,10 +108,16 @@ def descend_alternating(
     recorder = _Recorder(objective, InputScaling(np.empty((0, 0)), 0), 0)
     u = start
     recorder.accept(u, recorder.evaluate(u))
+    stopped = "iterations"
     for rate in learning_rates:
         u = u - rate * recorder.latest.gradient
-        recorder.accept(u, recorder.evaluate(u))
-    return recorder.finish("iterations", keep_last=True)
+        try:
+            found = recorder.evaluate(u)
+        except ConvergenceError:
+            stopped = "inner"
+            break
+        recorder.accept(u, found)
+    return recorder.finish(stopped, keep_last=True)
 
 
 class _HeldOutRoseError(Exception):

@@ -158,6 +158,10 @@ class HeadSolver:
         if self.trial is self.head and not self.stalled:
             self.trial = self.head + self._direction
 
+    def withdraw(self) -> None:
+        """Leave the trial for the accepted head."""
+        self.trial = self.head
+
     @property
     def gain(self) -> float:
         """What the step from the head promises, in the quadratic model."""

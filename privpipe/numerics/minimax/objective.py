@@ -17,6 +17,8 @@ from privpipe.numerics.minimax.newton import Curvature, HeadSolver, InexactSolve
 from privpipe.protocols import FloatArray
 
 MAX_ROUNDS = 200
+LATE_ROUND = 100
+"""From here on no head that is near enough is moved any more."""
 # Steps with an old Hessian are cheap rounds, but converge linearly: after three a new one pays.
 MAX_CHORDS = 3
 QUADRATIC = 0.01
@@ -135,6 +137,8 @@ class MinimaxObjective:
             self._solver(t).restart()
         chords, steps = 0, 0
         while steps < MAX_ROUNDS:
+            if is_late := steps >= LATE_ROUND:
+                self._withdraw(free)
             want, asked = self._choose(free, chords)
             answer = self._ask(parameters, want, asked, np.array(self.weights, np.float64))
             steps += want != "product"
@@ -145,7 +149,7 @@ class MinimaxObjective:
                 return self._compose(parameters, answer)
             for t in asked:
                 solver = self._solver(t)
-                if self._gains_by_a_step(solver, free=want in FREE):
+                if self._gains_by_a_step(solver, free=want in FREE and not is_late):
                     solver.propose()
             chords = 0 if want in BENDS else chords + 1
         worst = max(self._solver(t).gap for t in free)
@@ -154,6 +158,12 @@ class MinimaxObjective:
             f"(gap {worst:.1e} nats, wanted {self.inner_tolerance:.1e}).",
             remedy="Raise regularisation or inner_tolerance.",
         )
+
+    def _withdraw(self, free: Sequence[int]) -> None:
+        """Take back steps of heads that are near enough: refused anew each time, they never end."""
+        for t in free:
+            if self._solver(t).gap <= self.inner_tolerance:
+                self._solver(t).withdraw()
 
     def _solver(self, t: int) -> HeadSolver:
         solver = self.solvers[t]

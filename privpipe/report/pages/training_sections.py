@@ -82,6 +82,7 @@ STOPPED = {
     "gradient": "where the gradient vanished",
     "held_out": "when Phi on held-out records had stopped falling",
     "line_search": "where no step lowered Phi",
+    "inner": "where an inner problem was not solved: the best filter before it is released",
 }
 
 

@@ -134,7 +134,8 @@ class MinimaxFilter(LinearFilter):
     method, weights, offset
         As of `LinearFilter`.
     stopped
-        Why the fit ended: "gradient", "progress", "iterations", "held_out" or "line_search".
+        Why the fit ended: "gradient", "progress", "iterations", "held_out", "line_search" or
+        "inner" (see `Descent`).
     history : (n_iterations + 1, n_columns)
         How the fit went, one row per iteration, the starting point first.
     history_columns

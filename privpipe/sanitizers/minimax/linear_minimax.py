@@ -300,9 +300,9 @@ def _find_start(
     if start == "rand":
         u = np.random.default_rng(options.seed).standard_normal((n_features, width))
     elif start == "least_squares":
-        u, _ = find_least_squares_directions(tasks, moments, width, START_RIDGE)
+        u, _ = find_least_squares_directions(tasks, moments, width, START_RIDGE, fill=True)
     else:
-        u, _ = find_privacy_lds(tasks, moments, width, START_RIDGE)
+        u, _ = find_privacy_lds(tasks, moments, width, START_RIDGE, fill=True)
     variance = np.einsum("ij,ij->j", u, moments.covariance @ u)
     return np.asarray(u / np.sqrt(np.maximum(variance, 1e-300))).ravel()
 

@@ -92,7 +92,8 @@ class NeuralFilter:
     widths : (n_layers + 1,)
         Features in, then outputs of each layer.
     stopped
-        Why the fit ended: "gradient", "progress", "iterations", "held_out" or "line_search".
+        Why the fit ended: "gradient", "progress", "iterations", "held_out", "line_search" or
+        "inner" (see `Descent`).
     history, history_columns, task_names, baselines
         As of `LinearFilter`.
     """

@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 import scipy.optimize as so
 
+from privpipe.errors import ConvergenceError
 from privpipe.numerics.minimax.descent import HISTORY_TAIL, Descent
 from privpipe.numerics.minimax.filters import DifferentiableFilter
 from privpipe.numerics.minimax.fourier_features import FourierFeatures
@@ -267,10 +268,15 @@ def descend_in_rounds(
     found = descend(tuple(tasks), start, step)
     everyone = name_adversaries(options, tasks)
     histories, done = [_spread_losses(found.history, tasks, everyone)], step
-    while done < max_iterations:
+    while done < max_iterations and found.stopped != "inner":
         step = min(RESAMPLE_EVERY, max_iterations - done)
-        everyone = drawing.draw(found.parameters, tasks)
-        found = descend(everyone, found.parameters, step)
+        try:
+            drawn = drawing.draw(found.parameters, tasks)
+            found = descend(drawn, found.parameters, step)
+        except ConvergenceError:  # against these adversaries not even the start is known
+            found = replace(found, stopped="inner")
+            break
+        everyone = drawn
         histories.append(found.history)
         done += step
     found = replace(found, history=_join_histories(histories))

@@ -64,7 +64,12 @@ def _class_moments(
 
 
 def find_least_squares_directions(
-    tasks: Sequence[Task], moments: LabelledMoments, n_filtered: int, ridge: float
+    tasks: Sequence[Task],
+    moments: LabelledMoments,
+    n_filtered: int,
+    ridge: float,
+    *,
+    fill: bool = False,
 ) -> tuple[FloatArray, int]:
     """Minimise Phi with least squares tasks exactly: an eigenproblem.
 
@@ -103,14 +108,19 @@ def find_least_squares_directions(
         return taken, n_informative
     hide = [t for t in tasks if t.weight < 0]
     closed = np.column_stack([cross_moments(t, moments) for t in hide])
-    rest = _guard(moments, closed, moments.covariance @ taken, missing, n_filtered)
+    rest = _guard(moments, closed, moments.covariance @ taken, missing, fill=fill)
     variance = np.einsum("ij,ij->j", rest, moments.covariance @ rest)
     rest = rest / np.sqrt(np.maximum(variance, 1e-300))
     return np.column_stack([taken, rest]), n_informative
 
 
 def find_privacy_lds(
-    tasks: Sequence[Task], moments: LabelledMoments, n_filtered: int, ridge: float
+    tasks: Sequence[Task],
+    moments: LabelledMoments,
+    n_filtered: int,
+    ridge: float,
+    *,
+    fill: bool = False,
 ) -> tuple[FloatArray, int]:
     """Directions that separate target classes and not the private ones.
 
@@ -138,25 +148,34 @@ def find_privacy_lds(
     missing = (n_filtered or n_informative) - n_taken
     if not missing:
         return taken, n_informative
-    rest = _guard(moments, unwanted, taken, missing, n_filtered)
+    rest = _guard(moments, unwanted, taken, missing, fill=fill)
     return np.column_stack([taken, rest]), n_informative
 
 
 def _guard(
-    moments: LabelledMoments, closed: FloatArray, taken: FloatArray, missing: int, n_filtered: int
+    moments: LabelledMoments, closed: FloatArray, taken: FloatArray, missing: int, *, fill: bool
 ) -> FloatArray:
-    """Principal directions that a linear adversary cannot use, or OptionError if too few."""
+    """Principal directions that a linear adversary cannot use; others, or OptionError, if too few.
+
+    A start may hold any direction: training leaves it. A filter that is final may not.
+    """
     # The rank by the rule that closes the directions: the classes of a variable are dependent, and
     # whether their last singular value is above eps is for each processor another matter.
     room = len(moments.mean) - count_directions(np.column_stack([closed, taken]))
-    if missing > room:
-        most = n_filtered - missing + int(room)
+    if missing <= room:
+        return guard_directions(moments.covariance, closed, taken, missing)
+    if not fill:
+        most = taken.shape[1] + int(room)
         raise OptionError(
-            f"n_filtered is {n_filtered}, but only {most} directions avoid the confidential "
-            "variables.",
+            f"n_filtered is {taken.shape[1] + missing}, but only {most} directions avoid the "
+            "confidential variables.",
             remedy=f"Use at most {most}.",
         )
-    return guard_directions(moments.covariance, closed, taken, missing)
+    hidden = guard_directions(moments.covariance, closed, taken, int(room))
+    there = np.column_stack([taken, hidden])
+    nothing = np.empty((len(there), 0))
+    open_ = guard_directions(moments.covariance, nothing, there, missing - int(room))
+    return np.column_stack([hidden, open_])
 
 
 def _stack(tasks: Sequence[Task], moments: LabelledMoments) -> FloatArray:
