@@ -14,19 +14,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from privpipe.errors import GuaranteeError
-from privpipe.numerics.mapping.confidence.held_out_information import (
+from privpipe.numerics.mapping.held_out_information import (
     bound_held_out_information,
     find_needed_records,
     make_reference,
 )
-from privpipe.numerics.mapping.confidence.likelihood_ball import (
+from privpipe.numerics.mapping.likelihood_ball import (
     bound_mean_over_ball,
     bound_over_ball,
     find_needed_records_of_ball,
     find_radius,
 )
-from privpipe.numerics.mapping.confidence.mean_bounds import bound_mean
-from privpipe.numerics.mapping.confidence.worst_case import measure_worst_cases
+from privpipe.numerics.mapping.mean_bounds import bound_mean
+from privpipe.numerics.mapping.worst_case import measure_worst_cases
 from privpipe.protocols import FloatArray, Guarantee, IntArray, ShardSchema
 from privpipe.sanitizers.mapping.law_ball import Cells, choose_shares, count_cells
 from privpipe.sanitizers.mapping.profiles import ProfileCounts, number_private, split_counts

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from privpipe.errors import OptionError
-from privpipe.numerics.mapping.confidence.likelihood_ball import find_radius
+from privpipe.numerics.mapping.likelihood_ball import find_radius
 from privpipe.protocols import ShardSchema
 
 SHARES = {"held_out": 0.6, "ball": 0.2, "distortion": 0.2}

@@ -25,8 +25,8 @@ from scipy.optimize import minimize_scalar
 
 from privpipe.errors import OptionError
 from privpipe.numerics.mapping.certificate import certify_mapping
-from privpipe.numerics.mapping.confidence.held_out_information import measure_gains
-from privpipe.numerics.mapping.confidence.likelihood_ball import bound_over_ball, find_worst_law
+from privpipe.numerics.mapping.held_out_information import measure_gains
+from privpipe.numerics.mapping.likelihood_ball import bound_over_ball, find_worst_law
 from privpipe.numerics.mapping.problem.distortion import CodeDistance, DistanceKind
 from privpipe.protocols import FloatArray
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping

@@ -7,14 +7,14 @@ import pytest
 import scipy.sparse as sp
 from scipy import stats
 
-from privpipe.numerics.mapping.confidence.held_out_information import (
+from privpipe.numerics.mapping.held_out_information import (
     bound_held_out_information,
     find_needed_records,
     make_reference,
 )
-from privpipe.numerics.mapping.confidence.likelihood_ball import bound_over_ball, find_radius
-from privpipe.numerics.mapping.confidence.mean_bounds import bound_mean, bound_shares
-from privpipe.numerics.mapping.confidence.worst_case import measure_worst_cases
+from privpipe.numerics.mapping.likelihood_ball import bound_over_ball, find_radius
+from privpipe.numerics.mapping.mean_bounds import bound_mean, bound_shares
+from privpipe.numerics.mapping.worst_case import measure_worst_cases
 
 DRAWS = 400
 

@@ -9,7 +9,7 @@ import pytest
 
 from privpipe import solve_privacy_mapping
 from privpipe.errors import ConvergenceError, OptionError
-from privpipe.numerics.mapping.confidence.worst_case import measure_worst_cases
+from privpipe.numerics.mapping.worst_case import measure_worst_cases
 from privpipe.sanitizers.mapping.solving.constrained import solve_constrained_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 from tests.laws_of_records import make_grid

@@ -12,8 +12,8 @@ from scipy.special import rel_entr
 
 from privpipe import solve_privacy_mapping
 from privpipe.errors import OptionError
-from privpipe.numerics.mapping.confidence.held_out_information import measure_gains
-from privpipe.numerics.mapping.confidence.likelihood_ball import bound_over_ball, find_worst_law
+from privpipe.numerics.mapping.held_out_information import measure_gains
+from privpipe.numerics.mapping.likelihood_ball import bound_over_ball, find_worst_law
 from privpipe.numerics.mapping.problem.mutual_information import measure_information
 from privpipe.sanitizers.mapping.solving.robust import solve_robust_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 
-from privpipe.numerics.mapping.confidence.mean_bounds import bound_mean, bound_shares
+from privpipe.numerics.mapping.mean_bounds import bound_mean, bound_shares
 from privpipe.protocols import BoolArray, FloatArray
 
 _PARTS = {"mean": 0.4, "cross": 0.3, "noise": 0.2, "cells": 0.1}

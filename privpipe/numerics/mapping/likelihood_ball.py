@@ -20,7 +20,7 @@ import math
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from privpipe.numerics.mapping.confidence.held_out_information import measure_gains
+from privpipe.numerics.mapping.held_out_information import measure_gains
 from privpipe.protocols import FloatArray
 
 _BISECTIONS = 200
