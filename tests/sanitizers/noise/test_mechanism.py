@@ -78,6 +78,14 @@ def test_say_odds__promises_nothing_from_a_millionfold_on(epsilon: float) -> Non
     assert ("nothing is promised" in say_odds(epsilon)) == (math.exp(min(epsilon, 700)) >= 1e6)
 
 
+@pytest.mark.parametrize("epsilon", [1e-6, 0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 6.5])
+def test_say_odds__rounds_the_share_of_right_guesses_up(epsilon: float) -> None:
+    """Bayes: a prior of a half becomes at most 1 / (1 + exp(-epsilon))."""
+    said = float(say_odds(epsilon).split("at most ")[2].split(" %")[0])
+    assert 100 / (1 + math.exp(-epsilon)) <= said + 1e-9
+    assert said <= 100 / (1 + math.exp(-epsilon)) + 0.1
+
+
 def test_release__is_clipped_where_noise_is_saturated(monkeypatch: pytest.MonkeyPatch) -> None:
     mechanism = plan_mechanism(1.0, 2, "l2", "discrete")
     noise = mechanism.noise
