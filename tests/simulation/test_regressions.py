@@ -26,6 +26,12 @@ FOUND = {
         190, "demo", "lost", 0.2320732187717316, 12, "again"
     ): "a killed demo was refused as a folder of somebody else",
     History(
+        1032834, "demo", "power", 0.05351318546488082, 8, "again"
+    ): "a demo killed while it wrote its first file was refused from then on",
+    History(
+        23, "export-folder-in-bucket", "lost", 0.7270232081930632, 1, "again"
+    ): "purge removed an exported folder that was whole",
+    History(
         30, "account", "power", 0.9854808464482844, 11, "again"
     ): "words of a sketch were not flushed",
     History(
