@@ -16,6 +16,9 @@ from typing import Any
 MOST_DIGITS = 17
 """Significant digits that name a float64."""
 
+MOST_FIXED = 1e9
+"""From here on a number is shown with a power of ten, whatever decimals are asked for."""
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -138,10 +141,15 @@ def fix_limits(lower: float, upper: float, decimals: int, allowed: float = math.
 
     >>> fix_limits(0.0719, 0.29, 2), fix_limits(0.1, 0.2996, 2, allowed=0.2999)
     ('0.07 to 0.29', '0.10 to 0.2996')
+    >>> fix_limits(-4.26e138, 1.0, 2)
+    '-4.26e+138 to 1.00'
     """
     shown = []
     for value, way in ((lower, ROUND_FLOOR), (upper, ROUND_CEILING)):
         text = "-"
+        if MOST_FIXED <= abs(value) < math.inf:
+            shown.append(_say(value, allowed, 3, way))
+            continue
         for n_decimals in range(decimals, decimals + MOST_DIGITS) if math.isfinite(value) else ():
             unit = Decimal(1).scaleb(-n_decimals)
             text = str(Decimal(repr(float(value))).quantize(unit, rounding=way))

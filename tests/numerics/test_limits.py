@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privpipe.numerics.limits import Figure, say_limits, say_lower, say_upper, step_up
+from privpipe.numerics.limits import Figure, fix_limits, say_limits, say_lower, say_upper, step_up
 
 NOTHING = (math.nan, math.inf, -math.inf, None, "0.1", True)
 
@@ -60,6 +60,22 @@ def test_say_upper__is_never_below_what_it_is_of() -> None:
         if not math.isnan(allowed):
             assert (up <= allowed) == (value <= allowed)
             assert (down > allowed) == (value > allowed)
+
+
+@given(
+    st.floats(allow_nan=True, allow_infinity=True),
+    st.floats(allow_nan=True, allow_infinity=True),
+    st.integers(0, 4),
+    st.floats(-1e3, 1e3),
+)
+def test_fix_limits__of_whatever_was_measured_are_shown_outwards(
+    lower: float, upper: float, decimals: int, allowed: float
+) -> None:
+    """A page was lost to a limit of -4e138."""
+    for bound in (math.nan, allowed):
+        down, up = fix_limits(lower, upper, decimals, bound).split(" to ")
+        assert down == "-" if not math.isfinite(lower) else float(down) <= lower
+        assert up == "-" if not math.isfinite(upper) else float(up) >= upper
 
 
 @given(st.floats(0, 1), st.integers(1, 100))

@@ -25,6 +25,10 @@ from privpipe.protocols import FloatArray, IntArray
 Link = Literal["identity", "logit", "log", "log_complement"]
 """Scale on which a bootstrap interval is symmetric: x, log x/(1-x), log x, log(1-x)."""
 
+EXACT = 1e-9
+"""What is nearer to 1 is 1: replicates of 0 and of rounding errors are far apart as logarithms, and
+the lower limit of a perfect prediction was -1e138."""
+
 _CELLS_AT_ONCE = 200_000
 """Replicates times records held at once (8 bytes each): they stay in a core's cache."""
 
@@ -160,7 +164,7 @@ def _to_link(values: FloatArray, link: Link, clip: float) -> FloatArray:
     if link == "log":
         return np.log(np.maximum(values, np.finfo(float).tiny))
     if link == "log_complement":
-        return np.log(np.maximum(1 - values, np.finfo(float).tiny))
+        return np.log(np.maximum(1 - values, EXACT))
     return values
 
 

@@ -180,6 +180,18 @@ def test_measure_bootstrap_interval__of_few_groups_is_as_wide_as_students() -> N
     assert found.lower == pytest.approx(low, abs=0.04 * (high - low))
 
 
+def test_measure_bootstrap_interval__of_a_perfect_prediction_is_one() -> None:
+    """Some replicates are exact, others err by rounding: as logarithms these are far apart."""
+    lost = np.where(np.arange(200) % 50 == 0, 1e-32, 0.0)
+
+    def explain(weights: np.ndarray) -> np.ndarray:
+        return np.asarray(1 - (weights @ lost > 2e-32) * 2.0**-52)
+
+    found = measure_bootstrap_interval(explain, 200, link="log_complement", level=0.999)
+    assert found.lower > 1 - 1e-6
+    assert found.upper <= 1.0
+
+
 def test_measure_bootstrap_interval__stays_within_zero_and_one_at_the_edge() -> None:
     positive, value = np.arange(40) % 2, (np.arange(40) % 2).astype(float)
     perfect = measure_bootstrap_interval(
