@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -158,9 +158,10 @@ class Matching:
     """
 
     order: tuple[int, ...] | None
-    codes: Mapping[str, tuple[int, ...]]
-    tables: Mapping[str, tuple[str, ...]]
-    unknown: Mapping[str, int]
+    # Collections that hold one are looked up by workers: what cannot be hashed is compared alone.
+    codes: Mapping[str, tuple[int, ...]] = field(hash=False)
+    tables: Mapping[str, tuple[str, ...]] = field(hash=False)
+    unknown: Mapping[str, int] = field(hash=False)
 
     @property
     def is_identity(self) -> bool:

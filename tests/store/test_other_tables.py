@@ -174,6 +174,22 @@ def test_run__a_mapping_keeps_its_promise_on_a_table_numbered_otherwise(tmp_path
     _check_read_by_name(fitted, frame)
 
 
+@pytest.mark.parametrize("method", [MAPPING, 'name = "leace"'])
+def test_run__of_a_table_numbered_otherwise_is_audited(tmp_path: Path, method: str) -> None:
+    """Its sample is drawn where chunks are cleaned: a worker looks the collection up."""
+    features = ("x", "y")
+    store(tmp_path / "training.zarr", draw_table(), features=features)
+    frame, tables = renumber()
+    store(tmp_path / "later.zarr", frame, tables, features=features)
+    config = Path(configure(tmp_path, method, include='["club"]'))
+    config.write_text(config.read_text().replace("[]\n[gate]", '["naive_bayes"]\n[gate]'))
+    assert "naive_bayes" in config.read_text()
+    run_serially(read_options(str(config)))
+    audit = json.loads((tmp_path / "release.report" / "audit.json").read_text())
+    assert audit["adversaries"]["decisions"][0]["verdict"] in ("safe", "unproven", "leaks")
+    assert "naive_bayes" in {one["adversary"] for one in audit["adversaries"]["table"]}
+
+
 def _check_read_by_name(fitted: Any, frame: pd.DataFrame) -> None:
     """The model of a run reads a data frame and text by name, and no codes without names."""
     columns = tuple(Variable(n, "int8", TABLES[n]).column for n in ("size", "kind"))
