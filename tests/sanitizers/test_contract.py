@@ -38,6 +38,7 @@ from privpipe.sanitizers.null_space.maps.factored_cleaner import FactoredCleaner
 from privpipe.sanitizers.null_space.target_only import fit_target_only
 from privpipe.sanitizers.options import make_options
 from privpipe.store.access.checkpoints import KNOWN
+from privpipe.store.arrays.headers import PROMISED_BY
 from privpipe.store.models.artifacts import digest_map, open_model, write_model
 from tests.sanitizers.xu_records import make_features, make_labels, make_records
 
@@ -143,6 +144,12 @@ def test_map__has_a_guarantee_that_can_be_quoted(example):
     assert promise.theorem
     assert promise.unit or promise.number is None
     json.dumps(dataclasses.asdict(promise), allow_nan=False)
+    released_by = [row.name for row in METHODS.values() if type(example) in row.maps]
+    assert promise.kind == "none" or set(released_by) <= set(PROMISED_BY.get(promise.kind, ()))
+
+
+def test_promises__are_those_of_methods_that_there_are():
+    assert {name for names in PROMISED_BY.values() for name in names} <= set(METHODS)
 
 
 def test_apply__maps_rows_to_rows_without_touching_its_input(example):

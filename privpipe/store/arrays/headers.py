@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from privpipe.errors import FormatError, PrivpipeError, StoreError
+from privpipe.errors import FormatError, GuaranteeError, PrivpipeError, StoreError, printable
 from privpipe.protocols import Guarantee
 from privpipe.store.access.location import local_path, open_store, read_bytes, read_many, shown
 from privpipe.store.access.store_refusals import explain_refusal
@@ -19,6 +19,18 @@ FORMAT_VERSIONS = {"collection": (1,), "model": (1, 2, 3), "release": (1, 2)}
 
 2: guarantees have delta, whom they protect, and parameters; maps may hold maps. 3: models know
 what they were fitted on by name, and their digest covers it.
+"""
+
+PROMISED_BY = {
+    "utility_bound": ("null_space", "null_space_targeted"),
+    "exact_up_to_rounding": ("null_space", "null_space_targeted"),
+    "linear_erasure": ("leace",),
+    "information_bound": ("privacy_mapping",),
+    "local_dp": ("noisy",),
+}
+"""Methods whose releases promise something of a kind; every method may promise "none".
+
+By name, as a header has them: a release is opened without the methods and what they import.
 """
 
 
@@ -112,9 +124,17 @@ def using_header(url: str, expected: str) -> Iterator[None]:
 
 
 def read_promise(header: Mapping[str, Any]) -> Guarantee:
-    """What the header of a release promises; GuaranteeError where no method can promise it."""
+    """What the header of a release promises; GuaranteeError where its method cannot promise it."""
     given = dict(header["guarantee"])
-    return Guarantee(**{**given, "parameters": tuple(map(tuple, given.get("parameters", ())))})
+    said = Guarantee(**{**given, "parameters": tuple(map(tuple, given.get("parameters", ())))})
+    if said.kind != "none" and header["method"] not in PROMISED_BY.get(said.kind, ()):
+        raise GuaranteeError(
+            f"A release of method {printable(str(header['method']))!r} cannot promise "
+            f"{printable(said.kind)!r}.",
+            remedy="Somebody changed it: get it again from where it came.",
+            code="promise",
+        )
+    return said
 
 
 def check_documents(url: str, names: tuple[str, ...], digest: str) -> Mapping[str, bytes]:

@@ -228,7 +228,14 @@ def test_open_release__a_header_of_other_types_is_refused(
 
 @pytest.mark.parametrize(
     "forged",
-    [{"number": -1.0}, {"number": "safe"}, {"delta": 1.0}, {"kind": 3}],
+    [
+        {"number": -1.0},
+        {"number": "safe"},
+        {"delta": 1.0},
+        {"kind": 3},
+        {"kind": "local_dp", "number": 0.001},  # of a method that draws no noise
+        {"kind": "perfect_secrecy"},
+    ],
 )
 def test_open_release__promises_nothing_that_no_method_can(
     tmp_path: Path, forged: dict[str, object]
@@ -236,9 +243,9 @@ def test_open_release__promises_nothing_that_no_method_can(
     release = tmp_path / "release.zarr"
     make_release(release)
     promise = asdict(make_cleaner().guarantee)
-    write_as_stranger(release, guarantee=promise)
+    write_as_stranger(release, method="null_space", guarantee=promise)
     open_release(str(release))
-    write_as_stranger(release, guarantee=promise | forged)
+    write_as_stranger(release, method="null_space", guarantee=promise | forged)
     with pytest.raises((GuaranteeError, FormatError)) as refused:
         open_release(str(release))
     assert refused.value.code in ("promise", "header-damaged")
