@@ -185,10 +185,7 @@ class Matching:
 
 
 def match_columns(
-    fitted: FittedSchema,
-    n_features: int,
-    feature_names: Sequence[str],
-    columns: Iterable[Column],
+    fitted: FittedSchema, n_features: int, feature_names: Sequence[str], columns: Iterable[Column]
 ) -> Matching:
     """Match a table to what a map was fitted on, by name.
 

@@ -214,11 +214,7 @@ class RecordStream(Protocol):
         ...
 
     def words_at(
-        self,
-        purpose: str,
-        words_per_record: int,
-        records: IntArray,
-        places: IntArray | None = None,
+        self, purpose: str, words_per_record: int, records: IntArray, places: IntArray | None = None
     ) -> WordArray:
         """Words of some records, shape (len(records), words_per_record).
 

@@ -14,10 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import threadpoolctl
-from numpy._core._multiarray_umath import (  # type: ignore[attr-defined]
-    __cpu_dispatch__,
-    __cpu_features__,
-)
+from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__  # type: ignore[attr-defined]
 
 QUICKLY = (
     "tests/numerics/null_space",

@@ -20,6 +20,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from tests.words import find_words
+
 ROOT = Path(__file__).parent.parent
 PLAIN = {
     tokenize.COMMENT,
@@ -34,6 +36,8 @@ PLAIN = {
 
 MOST_ROOMS = 15
 MOST_FLOORS = 3
+AUDIT_CALLS = {"audit_stage", "gate_stage", "write_report"}
+"""Calls of a run that it would do without if nothing were judged."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +162,7 @@ def measure_house(house: list[Module]) -> list[Measure]:
         Measure("imports and __all__, share of the code", heads / n_code, 0.1),
         Measure("names of modules that two have", _count_twice(one.path.stem for one in house), 0),
         Measure("names of public classes that two have", _count_twice(_list_classes(house)), 0),
+        Measure("words that only we use", sum(map(len, find_words().values())), 0),
         Measure("comments per 1,000 code lines", _count_comments(house) / n_code * 1000, 40, True),
     ]
 
@@ -190,7 +195,7 @@ def measure_run(house: list[Module]) -> list[Measure]:
     """Code lines of the functions that a run without audit enters, its training included.
 
     The run is the real one in one thread, so that all of it is seen; what is imported only then is
-    entered once before.
+    entered once before. What only the audit, the gate and their report enter is left out.
     """
     with tempfile.TemporaryDirectory(prefix="privpipe-measures-") as folder:
         os.environ["PRIVPIPE_ACCOUNT"] = str(Path(folder) / "account")
@@ -229,9 +234,13 @@ def _run_traced(folder: Path) -> set[tuple[str, int]]:
 
     source, entered = str(folder / "records.zarr"), set[tuple[str, int]]()
     write_small_collection(source)
+    n_audits = 0
 
     def note(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call":
+        nonlocal n_audits
+        if frame.f_code.co_name in AUDIT_CALLS and event in ("call", "return"):
+            n_audits += 1 if event == "call" else -1
+        elif event == "call" and not n_audits:
             entered.add((frame.f_code.co_filename, frame.f_code.co_firstlineno))
 
     with serial_flows():

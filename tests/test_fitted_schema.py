@@ -54,8 +54,7 @@ def fitted(frame: pd.DataFrame) -> Any:
     records = Records(np.empty((N, 0)), attributes=frame, confidential=secret.to_numpy())
     options: Any = {"attributes": ("town", "size"), "private": ("confidential_0",)}
     return fit_privacy_mapping(
-        records,
-        PrivacyMappingOptions(name="privacy_mapping", distortion_budget=0.3, **options),
+        records, PrivacyMappingOptions(name="privacy_mapping", distortion_budget=0.3, **options)
     )
 
 
@@ -152,10 +151,7 @@ def test_open_model__refuses_a_damaged_schema(tmp_path: Path, fitted: Any, damag
 
 @pytest.mark.parametrize(
     ("columns", "message"),
-    [
-        ([SIZE], "no variable 'town'"),
-        ([Column("town"), SIZE], "'town' holds numbers, and classes"),
-    ],
+    [([SIZE], "no variable 'town'"), ([Column("town"), SIZE], "'town' holds numbers, and classes")],
 )
 def test_match_columns__refuses_other_variables(columns: list[Column], message: str) -> None:
     with pytest.raises(InputError, match=message) as error:

@@ -19,10 +19,7 @@ NUMERICS = Path(numerics.__file__).parent
 PROVED = ("null_space", "null_space_targeted", "privacy_mapping", "masking", "noisy")
 """Methods that promise a number, or say with a proof what they do not; LEACE's is its paper's."""
 
-RELEASES = {
-    "rows": "one released record per record",
-    "surrogate": "records of its own, nobody's",
-}
+RELEASES = {"rows": "one released record per record", "surrogate": "records of its own, nobody's"}
 
 
 def write_method_pages(bodies: Path) -> dict[str, str]:

@@ -70,13 +70,7 @@ def reproduce_figure(
             "The papers' data sets are not named.",
             remedy="Give their folder with --data, or set PRIVPIPE_PAPER_DATA.",
         )
-    found = run_reproduction(
-        name,
-        folder,
-        runs or None,
-        small=small,
-        say=partial(say, stderr=True),
-    )
+    found = run_reproduction(name, folder, runs or None, small=small, say=partial(say, stderr=True))
     if not as_json:
         columns = ["cell", "ours", "lower", "upper", "paper", "verdict", "note"]
         say_raw(found.table[columns].to_markdown(index=False, floatfmt=".3g"))

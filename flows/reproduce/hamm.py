@@ -44,11 +44,7 @@ def reproduce_har(data: Path, runs: int, *, small: bool = False) -> Reproduction
     if small:
         return present_accuracies(
             measure_har(
-                data,
-                widths=(10,),
-                seeds=range(runs),
-                adversaries=SMALL_ADVERSARIES,
-                filters=SMALL,
+                data, widths=(10,), seeds=range(runs), adversaries=SMALL_ADVERSARIES, filters=SMALL
             )
         )
     return present_accuracies(measure_har(data, seeds=range(runs)))

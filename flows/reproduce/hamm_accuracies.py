@@ -305,10 +305,7 @@ def _list_fits(widths: Sequence[int], *, n_reduced: int, binary: bool) -> list[t
     fits += [("minimax_1", minimax(d)) for d in (n_reduced, *widths)]
     fits.append(("minimax_kernel", kernel(n_reduced)))
     fits.append(
-        (
-            "minimax_2",
-            lambda r, seed: fit_minimax_neural_filter(r, MinimaxNeuralOptions(seed=seed)),
-        )
+        ("minimax_2", lambda r, seed: fit_minimax_neural_filter(r, MinimaxNeuralOptions(seed=seed)))
     )
     return fits
 

@@ -159,10 +159,7 @@ def _choose(job: _Job) -> Choice:
     if len(job.choices) == 1:
         return job.choices[0]
     scores = [
-        step(
-            f"{job}, choosing: {choice}",
-            partial(score_choice, *job.asked, choice, job.number),
-        )
+        step(f"{job}, choosing: {choice}", partial(score_choice, *job.asked, choice, job.number))
         for choice in job.choices
     ]
     return job.choices[int(np.argmax(scores))]

@@ -128,11 +128,7 @@ def _solve(counts: FloatArray, codes: IntArray) -> _Study:
     ours = solve_curve("SPPM", joint, codes, "hamming", shares=CURVE, gap=1e-8)
     theirs = [fit_exponential_mechanism(joint, codes, distortion_budget=b) for b in budgets]
     return _Study(
-        counts,
-        codes,
-        keep_symbols(joint, codes),
-        ours,
-        dict(zip(CURVE, theirs, strict=True)),
+        counts, codes, keep_symbols(joint, codes), ours, dict(zip(CURVE, theirs, strict=True))
     )
 
 

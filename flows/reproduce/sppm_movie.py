@@ -71,8 +71,7 @@ def reproduce_movie(
             "raw": before[1]["exact"],
             "SPPM": _read(
                 step(
-                    f"attackers of SPPM at {share:g}",
-                    partial(_measure, ours[share], counts, codes),
+                    f"attackers of SPPM at {share:g}", partial(_measure, ours[share], counts, codes)
                 )
             )[1]["exact"],
             "SPPM, held-out users": _attack_held_out(fresh[share], held, gender, bits),
@@ -80,9 +79,7 @@ def reproduce_movie(
         }
         for share in ROC_SHARES
     }
-    informations = {
-        "SPPM": [raw.information, *(mapping.information for mapping in ours.values())],
-    }
+    informations = {"SPPM": [raw.information, *(mapping.information for mapping in ours.values())]}
     if theirs:
         informations["exponential"] = [raw.information, *(nats for nats, _ in theirs.values())]
     sizes = ours[SUPPORT_SHARE].support_sizes()

@@ -128,12 +128,7 @@ def make_cell(
     note = ""
     if name == "oes97" and not percent and column != "e_utility":
         note = _DRAWN if "Laplace" in column else _TAILS
-    elif (name, n_desired) in (
-        ("wq", 7),
-        ("wq", 13),
-        ("oes97", 1),
-        ("oes97", 15),
-    ):
+    elif (name, n_desired) in (("wq", 7), ("wq", 13), ("oes97", 1), ("oes97", 15)):
         note = _LABELS
     elif name == "scene" and column == "attacked complete privacy":
         note = _ATTACKED

@@ -145,12 +145,7 @@ def _measure_school(
 
 
 def _measure_trial(
-    x: FloatArray,
-    y: FloatArray,
-    school: Any,
-    n_records: int,
-    learners: tuple[str, ...],
-    run: int,
+    x: FloatArray, y: FloatArray, school: Any, n_records: int, learners: tuple[str, ...], run: int
 ) -> dict[str, float]:
     random = np.random.default_rng([run, 2014])
     order = random.permutation(len(x))[:n_records]

@@ -120,10 +120,7 @@ def draw_synthetic(variance: float, random: Any) -> Synthetic:
     y = x @ random.normal(size=(N_FEATURES, N_RESPONSES))
     noise = math.sqrt(variance)
     return Synthetic(
-        x,
-        y,
-        x + noise * random.normal(size=x.shape),
-        y + noise * random.normal(size=y.shape),
+        x, y, x + noise * random.normal(size=x.shape), y + noise * random.normal(size=y.shape)
     )
 
 

@@ -6,12 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from flows.reproduce.yi_masks import (
-    Masked,
-    append_ones,
-    learn_ridge,
-    mask,
-)
+from flows.reproduce.yi_masks import Masked, append_ones, learn_ridge, mask
 from privpipe.protocols import FloatArray, IntArray
 
 RIDGE = 0.1

@@ -69,7 +69,7 @@ def _say_what(findings: Mapping[str, Any]) -> None:
         f"Accuracies rest on {findings['n_groups']} different scans the fit never saw; the "
         f"adversaries' on {findings['adversaries']['n_records']}. Strongest of "
         f"{len(AttackOptions().adversaries)} adversaries: {best['adversary']}, "
-        f"{fix_limits(best['lower'], best['upper'], 2)}.",
+        f"{fix_limits(best['lower'], best['upper'], 2)}."
     )
 
 

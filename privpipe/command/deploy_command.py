@@ -32,10 +32,7 @@ def deploy_command(path: str) -> dict[str, Any]:
         If the server does not take them.
     """
     prepare_prefect()
-    from privpipe.pipeline.serving.deployment_file import (
-        read_automations,
-        read_deployments,
-    )
+    from privpipe.pipeline.serving.deployment_file import read_automations, read_deployments
     from privpipe.pipeline.serving.server_address import check_server
 
     deployments = read_deployments(path)

@@ -15,11 +15,7 @@ from privpipe.store.access.location import local_path, shown
 
 
 def erase_command(
-    collection: str,
-    chosen: tuple[str, tuple[int, ...]],
-    options: ErasureOptions,
-    *,
-    dry_run: bool,
+    collection: str, chosen: tuple[str, tuple[int, ...]], options: ErasureOptions, *, dry_run: bool
 ) -> dict[str, Any]:
     """Erase, or say what would be; see `erase_records`.
 

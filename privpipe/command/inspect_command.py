@@ -9,12 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from privpipe.command.ingest_command import (
-    describe,
-    describe_gaps,
-    list_counts,
-    say_variables,
-)
+from privpipe.command.ingest_command import describe, describe_gaps, list_counts, say_variables
 from privpipe.errors import FormatError, InputError
 from privpipe.numerics.column_change import ColumnChange
 from privpipe.report.console import say, say_raw, tabulate

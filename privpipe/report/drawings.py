@@ -107,10 +107,7 @@ def draw_roc(curves: Sequence[Curve], *, description: str) -> str:
         share = math.log10(max(false, least) / least) / -math.log10(least)
         return f"{left + share * (right - left):.1f},{bottom - true * (bottom - top):.1f}"
 
-    parts = [
-        _line(left, bottom, right, bottom, "axis"),
-        _line(left, top, left, bottom, "axis"),
-    ]
+    parts = [_line(left, bottom, right, bottom, "axis"), _line(left, top, left, bottom, "axis")]
     guess = " ".join(at(10 ** (-3 + 0.1 * k), 10 ** (-3 + 0.1 * k)) for k in range(31))
     parts.append(f'<polyline points="{guess}" class="zero"/>')
     for value, text in ((0.001, ".1 %"), (0.01, "1 %"), (0.1, "10 %"), (1.0, "100 %")):

@@ -12,14 +12,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray
-from privpipe.report.style import (
-    MARKERS,
-    Theme,
-    ThemeName,
-    finish_figure,
-    new_figure,
-    theme_panels,
-)
+from privpipe.report.style import MARKERS, Theme, ThemeName, finish_figure, new_figure, theme_panels
 
 
 @dataclass(frozen=True)

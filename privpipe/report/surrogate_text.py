@@ -60,11 +60,7 @@ def tabulate_kept(found: Mapping[str, Any], *, quote: str = "`") -> pd.DataFrame
             "limits": fix_limits(ratio["lower"], ratio["upper"], 4),
         }
         for name, masked, raw, ratio in zip(
-            found["responses"],
-            found["rmse_masked"],
-            found["rmse_raw"],
-            found["ratio"],
-            strict=True,
+            found["responses"], found["rmse_masked"], found["rmse_raw"], found["ratio"], strict=True
         )
     ]
     return pd.DataFrame(rows)

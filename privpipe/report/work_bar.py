@@ -36,9 +36,7 @@ class WorkBar:
     """
 
     def __init__(
-        self,
-        console: PlainConsole | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, console: PlainConsole | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._console = console or PlainConsole(stderr=True)
         self._clock = clock

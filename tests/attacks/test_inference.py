@@ -253,9 +253,7 @@ def test_measure_attacks__names_a_variable_it_cannot_judge_and_judges_the_others
     assert "fewer than 10 records" in left_out.reason
     harmless = np.random.default_rng(0).normal(size=(600, 3))
     report = measure_attacks(
-        harmless,
-        np.column_stack([face.secret, rare]),
-        options=replace(refusing, max_advantage=1.0),
+        harmless, np.column_stack([face.secret, rare]), options=replace(refusing, max_advantage=1.0)
     )
     assert [one.verdict for one in report.decide()] == ["safe", "unproven"]
     assert report.verdict == "unproven"

@@ -9,10 +9,7 @@ import pytest
 from scipy.spatial.distance import cdist
 
 from privpipe.attacks.kinds.linkage import measure_linkage
-from privpipe.attacks.kinds.membership import (
-    measure_membership,
-    measure_surprise,
-)
+from privpipe.attacks.kinds.membership import measure_membership, measure_surprise
 from privpipe.attacks.kinds.reconstruction import measure_reconstruction
 from privpipe.attacks.statistics.distances import measure_nearest, measure_ranks
 from privpipe.errors import InputError

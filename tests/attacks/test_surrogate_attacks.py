@@ -13,11 +13,7 @@ from privpipe.attacks.kinds.attack_table import Sample, run_kind
 from privpipe.attacks.kinds.membership import MembershipReport
 from privpipe.attacks.kinds.recovery import RecoveryReport, find_frame
 from privpipe.attacks.kinds.signed_sums import run_control
-from privpipe.attacks.kinds.verdicts.record_decisions import (
-    RECORD_ATTACKS,
-    share_level,
-    succeeds,
-)
+from privpipe.attacks.kinds.verdicts.record_decisions import RECORD_ATTACKS, share_level, succeeds
 from privpipe.errors import InputError
 
 D = 6

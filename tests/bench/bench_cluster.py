@@ -51,10 +51,7 @@ def run(small: bool) -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="bench-cluster-") as folder:
         bench = JobBench(Path(folder), sizes.chunk_rows)
         with bench.cluster(1) as one, bench.cluster(2) as two:
-            rows = [
-                *compare_sizes(bench, sizes, one),
-                *compare_with_copy(bench, sizes, one, two),
-            ]
+            rows = [*compare_sizes(bench, sizes, one), *compare_with_copy(bench, sizes, one, two)]
             if small:  # nothing is measured then, and a cluster takes seconds to start
                 return rows + measure_overhead(bench, sizes, two)
         with bench.cluster(2) as client:  # alone: a driver looks after one cluster

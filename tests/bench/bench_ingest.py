@@ -31,11 +31,7 @@ from privpipe.store.arrays.blocks import Receipt, write_block
 from privpipe.store.arrays.layout import FEATURES, ArrayPlan
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
 from privpipe.store.releases.export import export_release
-from privpipe.store.releases.release_writing import (
-    ReleasePlan,
-    prepare_release,
-    publish_release,
-)
+from privpipe.store.releases.release_writing import ReleasePlan, prepare_release, publish_release
 from privpipe.store.sources.reading.source import SourceLayout
 
 Row = tuple[str, float, str, str, float, float]
@@ -123,11 +119,7 @@ def ingest_by_hand(source: Path, out: str, rows: int) -> None:
     shapes["town"] = ((n,), "int8")
     arrays = {
         name: group.create_array(
-            name,
-            shape=shape,
-            chunks=(min(rows, n), *shape[1:]),
-            dtype=dtype,
-            compressors=CODECS,
+            name, shape=shape, chunks=(min(rows, n), *shape[1:]), dtype=dtype, compressors=CODECS
         )
         for name, (shape, dtype) in shapes.items()
     }

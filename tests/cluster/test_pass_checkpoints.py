@@ -94,8 +94,7 @@ def test_sum__goes_on_within_a_task_and_ends_with_the_same_bits(
     assert np.array_equal(resumed.mean, undisturbed.mean)
     again = DyingSummary(dies_at=0)
     assert np.array_equal(
-        summarise_chunks(collection, again, checkpoints, CHUNKS).statistic.mean,
-        undisturbed.mean,
+        summarise_chunks(collection, again, checkpoints, CHUNKS).statistic.mean, undisturbed.mean
     )
 
 

@@ -22,13 +22,7 @@ def test_run__blames_prefect_for_its_server(tmp_path, configure, name, value, ex
     home = {"PREFECT_HOME": str(tmp_path / "home"), "PREFECT_CLIENT_MAX_RETRIES": "0"}
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PREFECT_")}
     done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "from privpipe.command import main; main()",
-            "run",
-            str(config),
-        ],
+        [sys.executable, "-c", "from privpipe.command import main; main()", "run", str(config)],
         env={**environment, **home, name: value},
         capture_output=True,
         text=True,

@@ -81,11 +81,7 @@ def clean_and_run(folder: Path, prefect: dict[str, str], config: Path, kept: Pat
     done = subprocess.run(
         [sys.executable, "-c", IN_TURN, config, folder / "keys", kept],
         capture_output=True,
-        env={
-            **prefect,
-            "PRIVPIPE_KEYS": str(folder / "keys"),
-            "TMPDIR": str(folder / "tmp"),
-        },
+        env={**prefect, "PRIVPIPE_KEYS": str(folder / "keys"), "TMPDIR": str(folder / "tmp")},
         timeout=400,
         check=False,
     )

@@ -24,7 +24,7 @@ WIDE = "n_filtered = 300"
 
 REFUSED: dict[str, list[tuple[str, dict[str, str], str]]] = {
     "null_space": [
-        (f'{NULL}\nintercept = "augmented"\ncentre = true', TWO, "cleans records as they are"),
+        (f'{NULL}\nintercept = "augmented"\ncentre = true', TWO, "cleans records as they are")
     ],
     "null_space_targeted": [
         (
@@ -41,16 +41,12 @@ REFUSED: dict[str, list[tuple[str, dict[str, str], str]]] = {
             'attributes = ["height"]\nprivate = ["party"]\ndistortion_budget = 0.1',
             {"desired": "[]", "confidential": "[]"},
             "height",
-        ),
+        )
     ],
     "minimax": [
         (WIDE, THREE, "n_filtered is 300 for records of 9 features"),
         ("reconstruction_weight = 1.0", THREE, "no reduced form"),
-        (
-            'reconstruction_weight = 1.0\nn_filtered = 3\nstart = "zero"',
-            THREE,
-            "stationary point",
-        ),
+        ('reconstruction_weight = 1.0\nn_filtered = 3\nstart = "zero"', THREE, "stationary point"),
         ("single_out = 1", BOTH, "one confidential variable; there are 2"),
         ("single_out = 7", THREE, "single_out is 7.0, no class of 'party'"),
         ('single_out = 1\nconfidential_task = "regression"', TWO, "read as a number"),

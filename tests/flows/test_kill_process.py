@@ -20,14 +20,7 @@ from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.store.access.checkpoints import read_checkpoint
 from privpipe.store.access.holding.workspace import hold_workspace, workspace_url
-from tests.flows.digits_runs import (
-    QUICK,
-    RUN,
-    assert_same,
-    make_options,
-    own_prefect,
-    write_config,
-)
+from tests.flows.digits_runs import QUICK, RUN, assert_same, make_options, own_prefect, write_config
 
 pytestmark = pytest.mark.slow
 

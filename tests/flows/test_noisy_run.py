@@ -151,9 +151,7 @@ def test_release__is_on_the_grid_and_says_what_it_promises(bench: Bench) -> None
     assert 0 < bench.progress.now.clipped < N / 5
 
 
-def test_subject__further_records_are_withheld_and_the_promise_is_multiplied(
-    bench: Bench,
-) -> None:
+def test_subject__further_records_are_withheld_and_the_promise_is_multiplied(bench: Bench) -> None:
     """`party` has three values: each is a subject of about two hundred records."""
     said = 'subject = "party"\nrecords_per_subject = 4'
     release = bench.release("one", privacy=said)

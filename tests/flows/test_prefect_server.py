@@ -133,12 +133,7 @@ def running(
 
 
 @pytest.mark.parametrize(
-    ("name", "moment"),
-    [
-        ("SIGTERM", "clean"),
-        ("SIGHUP", "server"),
-        ("SIGINT", "clean"),
-    ],
+    ("name", "moment"), [("SIGTERM", "clean"), ("SIGHUP", "server"), ("SIGINT", "clean")]
 )
 def test_run__ended_by_a_signal_leaves_no_process(running: Running, name: str, moment: str) -> None:
     """While chunks are cleaned, and at the very moment at which the server is started."""

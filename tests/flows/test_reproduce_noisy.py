@@ -13,12 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from flows.reproduce import hamm_noisy, noisy_trials
 from flows.reproduce.hamm_accuracies import Trial
 from flows.reproduce.hamm_noisy import reproduce_noisy
-from flows.reproduce.noisy_trials import (
-    Choice,
-    judge_noisy,
-    list_choices,
-    score_choice,
-)
+from flows.reproduce.noisy_trials import Choice, judge_noisy, list_choices, score_choice
 from flows.reproduce.paper_adversaries import ADVERSARIES
 from flows.reproduce.result import Reproduction
 from privpipe.pipeline.steps import Steps, follow_steps

@@ -153,15 +153,7 @@ def test_check_remembered__names_a_pipe_and_does_not_wait_at_it(run: Run) -> Non
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize(
     "make",
-    [
-        make_loop,
-        make_dangling,
-        make_list,
-        make_nested,
-        make_folder,
-        make_socket_parts,
-        make_words,
-    ],
+    [make_loop, make_dangling, make_list, make_nested, make_folder, make_socket_parts, make_words],
 )
 def test_check_remembered__what_a_stranger_puts_beside_is_no_release(
     run: Run, make: Callable[[Path], None]

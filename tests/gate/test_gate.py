@@ -394,11 +394,7 @@ def test_weaker_limits__are_all_that_ask_less_than_the_defaults() -> None:
     assert "auc" in found[3]
     assert "boosting" in found[4]
     assert len(found) == 5
-    audit: dict[str, Any] = {
-        "max_records": 500,
-        "holdout": 0.05,
-        "group": "person",
-    }
+    audit: dict[str, Any] = {"max_records": 500, "holdout": 0.05, "group": "person"}
     told = list_weaker_limits(RunOptions(**base, audit=audit))
     assert sorted(one.partition(" ")[0] for one in told) == sorted(audit)
     assert AuditOptions().max_records == AttackOptions().max_records

@@ -42,10 +42,7 @@ def read_audit(folder: Path) -> dict[str, Any]:
 def include_club(folder: Path, records: dict[str, np.ndarray], **changes: Any) -> Any:
     write_records(str(folder / "records.zarr"), records)
     return make_leaky_options(
-        folder,
-        method={"name": "leace"},
-        release={"include": ["club"]},
-        **changes,
+        folder, method={"name": "leace"}, release={"include": ["club"]}, **changes
     )
 
 
@@ -161,9 +158,7 @@ def test_audit__counts_records_of_few_profiles_by_their_weight(tmp_path: Path) -
     records = {"features": features, "wanted": flip(features[:, 0]), "secret": flip(features[:, 1])}
     write_records(str(tmp_path / "records.zarr"), records)
     options = make_leaky_options(
-        tmp_path,
-        method={"name": "rand", "n_filtered": 10},
-        gate={"enforce": False},
+        tmp_path, method={"name": "rand", "n_filtered": 10}, gate={"enforce": False}
     )
     run_serially(options)
     (one,) = read_audit(tmp_path)["adversaries"]["decisions"]

@@ -43,11 +43,7 @@ def erase(x: np.ndarray, secret: np.ndarray, fit: np.ndarray) -> np.ndarray:
 def test_linear_eraser__is_chance_to_logistic_and_caught_by_others(faces: Face) -> None:
     x, gender, fit = faces
     report = measure_attacks(
-        erase(x, gender, fit),
-        gender,
-        raw=x,
-        seen=fit,
-        options=AttackOptions(seen_records="train"),
+        erase(x, gender, fit), gender, raw=x, seen=fit, options=AttackOptions(seen_records="train")
     )
     found = report.table.query("score == 'accuracy'").set_index(["source", "adversary"])["estimate"]
     # Prototype .50 and .74; 200 test records, so that .07 is two standard errors.
@@ -58,13 +54,7 @@ def test_linear_eraser__is_chance_to_logistic_and_caught_by_others(faces: Face) 
     assert report.verdict == "leaks"
     # What the eraser leaves is in the covariances of the classes.
     assert found["released", "quadratic"] > found["released", "logistic"] + 0.2
-    assert report.decide()[0].strongest in (
-        "quadratic",
-        "polynomial",
-        "boosting",
-        "rbf",
-        "network",
-    )
+    assert report.decide()[0].strongest in ("quadratic", "polynomial", "boosting", "rbf", "network")
 
 
 @pytest.mark.slow

@@ -150,10 +150,7 @@ def cells(paper_data):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("flows.reproduce.xu.measure_trial", measure_once)
-        found = [
-            *reproduce_xu_fig4(paper_data, 10).cells,
-            *reproduce_xu_fig6(paper_data, 10).cells,
-        ]
+        found = [*reproduce_xu_fig4(paper_data, 10).cells, *reproduce_xu_fig6(paper_data, 10).cells]
     return {cell.cell: cell for cell in found}
 
 

@@ -44,8 +44,7 @@ FITS: dict[str, Callable[[Shards], RecordMap | FamilyFit]] = {
         ),
     ),
     "neural": partial(
-        fit_minimax_neural_filter,
-        options=MinimaxNeuralOptions(n_hidden=(3,), max_iterations=4),
+        fit_minimax_neural_filter, options=MinimaxNeuralOptions(n_hidden=(3,), max_iterations=4)
     ),
     "pretrained": partial(
         fit_minimax_neural_filter,

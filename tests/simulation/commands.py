@@ -50,13 +50,7 @@ from privpipe.store.keyring import keys
 from privpipe.store.keyring.account import find_account
 from privpipe.store.keyring.keyformat import KeyBinding
 from privpipe.store.sources.reading.source import SourceLayout
-from tests.simulation.bucket import (
-    SCHEME,
-    BucketRecorder,
-    Objects,
-    recording_bucket,
-    using_bucket,
-)
+from tests.simulation.bucket import SCHEME, BucketRecorder, Objects, recording_bucket, using_bucket
 from tests.simulation.disk import Tree
 from tests.simulation.recording import Recorder, recording
 from tests.store.serial_run import serial_flows

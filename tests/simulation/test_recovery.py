@@ -21,11 +21,7 @@ from privpipe.store.access.holding.workspace import (
 )
 from privpipe.store.access.location import keep_bytes, list_keys, open_store
 from privpipe.store.releases import release_writing
-from privpipe.store.releases.incremental_release import (
-    delete_part,
-    read_incremental,
-    sweep_parts,
-)
+from privpipe.store.releases.incremental_release import delete_part, read_incremental, sweep_parts
 from tests.simulation.bucket import Bucket
 from tests.simulation.commands import COMMANDS, World, open_world, run_alone
 from tests.simulation.disk import ROOT, Change, list_volatile

@@ -28,12 +28,7 @@ from privpipe.store.collections.growing_collection import (
 from privpipe.store.collections.ingestion.ingest import ingest
 from tests.operations.increments import day, release
 from tests.operations.test_erase import INGEST, configure, erase, search, write_records
-from tests.store.serial_run import (
-    make_options,
-    run_serially,
-    serial_flows,
-    write_small_collection,
-)
+from tests.store.serial_run import make_options, run_serially, serial_flows, write_small_collection
 
 
 def fetch(place: str, folder: Path) -> dict[str, set[str]]:

@@ -84,10 +84,7 @@ def test_open_model__reads_an_old_one(stores: Path, name: str) -> None:
 @pytest.mark.parametrize("name", sorted(EXPECTED["models"]))
 def test_apply__of_an_old_model_releases_what_it_did(stores: Path, name: str) -> None:
     """Close, not equal: how a processor sums is its own affair, and arithmetic becomes better."""
-    fitted, expected = (
-        open_old(stores, name),
-        np.load(DATA / "expected.npz")[name],
-    )
+    fitted, expected = (open_old(stores, name), np.load(DATA / "expected.npz")[name])
     if fitted.reads == "features":
         rng = np.random.default_rng(0)
         x: Any = rng.normal(size=(120, 5)) * [1, 5, 0.1, 1, 30] + [0, 3, -2, 0, 10]

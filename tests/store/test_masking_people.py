@@ -100,9 +100,7 @@ def test_release__blurred_integers_protect_no_record_either(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_release__two_of_nearly_the_same_records_leak_the_one_between_them(
-    tmp_path: Path,
-) -> None:
+def test_release__two_of_nearly_the_same_records_leak_the_one_between_them(tmp_path: Path) -> None:
     """It is rebuilt by whoever knows no record, and no acceptance lets that pass."""
     table = make_table()
     first, second = store(table[:-1], tmp_path, "first"), store(table, tmp_path, "second")

@@ -17,12 +17,7 @@ from privpipe.errors import StoreError
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.store.keyring.account import Account, Loss
 from privpipe.store.releases.published import check_release
-from tests.store.serial_run import (
-    read_tree,
-    run_serially,
-    serial_flows,
-    write_small_collection,
-)
+from tests.store.serial_run import read_tree, run_serially, serial_flows, write_small_collection
 from tests.store.test_crash_points import MANIFEST, CrashingStorage, KilledError
 
 EVERY = 1 if os.environ.get("PRIVPIPE_FULL_PROOFS") else 29

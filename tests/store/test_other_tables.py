@@ -160,11 +160,7 @@ def test_run__a_mapping_keeps_its_promise_on_a_table_numbered_otherwise(tmp_path
     assert (released["size"] == frame["size"].to_numpy()).mean() > 0.5
     assert set(released.kind) <= set(KINDS)
     found = json.loads((tmp_path / "release.report" / "audit.json").read_text())["unseen"]
-    assert found == {
-        "n_records": 40,
-        "n_released": len(frame),
-        "unknown_categories": {"kind": 1},
-    }
+    assert found == {"n_records": 40, "n_released": len(frame), "unknown_categories": {"kind": 1}}
     page = (tmp_path / "release.report" / "report.html").read_text()
     assert "Categories that no training record has: 1 of" in page
     assert NEW not in page + json.dumps(dict(header))

@@ -29,12 +29,7 @@ from privpipe.store.releases.published import check_release
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 from tests.operations.increments import append, configure
 from tests.operations.increments import release as release_increment
-from tests.store.serial_run import (
-    make_options,
-    run_serially,
-    serial_flows,
-    write_small_collection,
-)
+from tests.store.serial_run import make_options, run_serially, serial_flows, write_small_collection
 from tests.store.test_noisy_crash_points import home, make_noisy
 
 __all__ = ["home"]

@@ -27,12 +27,7 @@ from privpipe.store.access.location import (
 from privpipe.store.models.artifacts import open_model
 from privpipe.store.releases.lazy_release import open_release
 from privpipe.store.releases.published import check_release
-from tests.store.serial_run import (
-    make_options,
-    run_serially,
-    serial_flows,
-    write_small_collection,
-)
+from tests.store.serial_run import make_options, run_serially, serial_flows, write_small_collection
 
 
 def test_create_bytes__only_the_first_of_many_writes(place: str):

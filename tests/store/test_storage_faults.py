@@ -28,12 +28,7 @@ from privpipe.store.access.location import create_bytes, list_keys, open_store, 
 from privpipe.store.releases.published import check_release
 from tests.store.conftest import _make_bucket, _use, serve_other
 from tests.store.fault_proxy import Ask, Fault, FaultProxy
-from tests.store.serial_run import (
-    make_options,
-    run_serially,
-    serial_flows,
-    write_small_collection,
-)
+from tests.store.serial_run import make_options, run_serially, serial_flows, write_small_collection
 
 Bucket = tuple[str, FaultProxy]
 whole_runs = pytest.mark.skipif(

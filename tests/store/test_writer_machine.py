@@ -10,13 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import privpipe.pipeline.stages.clean
 from privpipe.cluster.executors.executor import LocalExecutor
@@ -225,8 +219,4 @@ class WriterMachine(RuleBasedStateMachine):
 
 
 TestWriter = WriterMachine.TestCase
-TestWriter.settings = settings(
-    max_examples=40,
-    stateful_step_count=15,
-    deadline=None,
-)
+TestWriter.settings = settings(max_examples=40, stateful_step_count=15, deadline=None)

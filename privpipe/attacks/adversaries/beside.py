@@ -64,11 +64,7 @@ class Beside:
 
     def arrays(self) -> dict[str, FloatArray | IntArray]:
         """What is given, by name."""
-        given = {
-            "included": self.included,
-            "position": self.position,
-            "partition": self.partition,
-        }
+        given = {"included": self.included, "position": self.position, "partition": self.partition}
         return {name: array for name, array in given.items() if array is not None}
 
     def numbers(self) -> FloatArray:

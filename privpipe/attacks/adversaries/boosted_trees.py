@@ -9,12 +9,7 @@ from typing import Any
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
-from privpipe.attacks.adversaries.problem import (
-    Fitted,
-    Problem,
-    decide_with,
-    fit_tuned,
-)
+from privpipe.attacks.adversaries.problem import Fitted, Problem, decide_with, fit_tuned
 from privpipe.protocols import FloatArray
 
 LEAVES = (6, 31)

@@ -9,12 +9,7 @@ import numpy as np
 import scipy
 from scipy import linalg
 
-from privpipe.attacks.adversaries.problem import (
-    Fitted,
-    Problem,
-    choose_best,
-    fit_tuned,
-)
+from privpipe.attacks.adversaries.problem import Fitted, Problem, choose_best, fit_tuned
 from privpipe.attacks.adversaries.ridges import train_ridges
 from privpipe.protocols import FloatArray
 

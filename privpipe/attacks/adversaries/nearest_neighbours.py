@@ -6,12 +6,7 @@ from collections.abc import Iterator
 
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 
-from privpipe.attacks.adversaries.problem import (
-    Fitted,
-    Problem,
-    decide_with,
-    fit_tuned,
-)
+from privpipe.attacks.adversaries.problem import Fitted, Problem, decide_with, fit_tuned
 
 NEIGHBOURS = (1, 5, 15, 50)
 

@@ -14,10 +14,7 @@ from typing import Any
 import numpy as np
 from scipy import linalg
 
-from privpipe.attacks.adversaries.linear_adversaries import (
-    rank_by_probability,
-    train_logistic,
-)
+from privpipe.attacks.adversaries.linear_adversaries import rank_by_probability, train_logistic
 from privpipe.attacks.adversaries.problem import Fitted, Problem, choose_best, fit_tuned
 from privpipe.attacks.adversaries.ridges import train_ridges
 from privpipe.protocols import FloatArray

@@ -26,12 +26,7 @@ from privpipe.attacks.adversaries.problem import Problem, measure_tuning
 from privpipe.attacks.adversaries.table import ADVERSARIES
 from privpipe.attacks.adversaries.variable_splits import find_units, split_groups
 from privpipe.attacks.kinds.trained_adversary import Decided, guess_target, join_decided
-from privpipe.attacks.statistics.folds import (
-    FEWEST_IN_CELL,
-    N_FOLDS,
-    is_of_groups,
-    names_groups,
-)
+from privpipe.attacks.statistics.folds import FEWEST_IN_CELL, N_FOLDS, is_of_groups, names_groups
 from privpipe.attacks.statistics.measures import orient_ranking
 from privpipe.attacks.statistics.splits import RecordSplit
 from privpipe.errors import InputError

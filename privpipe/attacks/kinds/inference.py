@@ -22,19 +22,11 @@ from privpipe.attacks.adversaries.variable_splits import find_units
 from privpipe.attacks.kinds.attack_plan import plan_attacks, plan_levels
 from privpipe.attacks.kinds.attack_table import Sample
 from privpipe.attacks.kinds.group_inference import SOURCES, infer_together
-from privpipe.attacks.kinds.trained_adversary import (
-    Decided,
-    decide_wanted,
-    train_adversary,
-)
+from privpipe.attacks.kinds.trained_adversary import Decided, decide_wanted, train_adversary
 from privpipe.attacks.kinds.verdicts.attack_report import AttackReport, summarise_outcomes
 from privpipe.attacks.kinds.verdicts.outcomes import Attack, AttackOutcome, is_of_release
 from privpipe.attacks.statistics.beyond import compare_class_scores, compare_number_scores
-from privpipe.attacks.statistics.measures import (
-    Score,
-    measure_class_scores,
-    measure_number_scores,
-)
+from privpipe.attacks.statistics.measures import Score, measure_class_scores, measure_number_scores
 from privpipe.attacks.statistics.roc import sample_curve
 from privpipe.errors import PrivpipeError
 from privpipe.protocols import Column, IntArray
@@ -187,10 +179,7 @@ def run_attack(evidence: Evidence, attack: Attack, options: AttackOptions) -> At
     position = [column.name for column in evidence.columns].index(attack.target)
     source = evidence.sources[SOURCES.get(attack.source, attack.source)]
     outcome = AttackOutcome(
-        attack,
-        "unknown",
-        n_features=source.n_features,
-        n_coordinates=source.values.shape[1],
+        attack, "unknown", n_features=source.n_features, n_coordinates=source.values.shape[1]
     )
     try:
         judge = _attack_groups if attack.source in SOURCES else _attack

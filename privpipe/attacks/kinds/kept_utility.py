@@ -16,14 +16,8 @@ from privpipe.attacks.adversaries.evidence import Evidence
 from privpipe.attacks.adversaries.variable_splits import find_units
 from privpipe.attacks.kinds.trained_adversary import TrainedAdversary, train_adversary
 from privpipe.attacks.statistics.beyond import compare_number_scores
-from privpipe.attacks.statistics.measures import (
-    measure_class_scores,
-    measure_number_scores,
-)
-from privpipe.attacks.statistics.uncertainty.intervals import (
-    Interval,
-    measure_difference_interval,
-)
+from privpipe.attacks.statistics.measures import measure_class_scores, measure_number_scores
+from privpipe.attacks.statistics.uncertainty.intervals import Interval, measure_difference_interval
 
 
 @dataclass(frozen=True)

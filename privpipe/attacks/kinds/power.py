@@ -179,12 +179,7 @@ def _search(finds: Callable[[float], bool]) -> float:
 
 
 def _find_ideal(
-    evidence: Evidence,
-    position: int,
-    leak: str,
-    share: float,
-    options: AttackOptions,
-    room: float,
+    evidence: Evidence, position: int, leak: str, share: float, options: AttackOptions, room: float
 ) -> bool:
     """Whether the scores of an adversary that knows what a leak tells are above nothing.
 
@@ -323,11 +318,7 @@ def _find_levels(evidence: Evidence, position: int) -> FloatArray:
 
 
 def _plant_column(
-    values: FloatArray,
-    leak: str,
-    level: FloatArray,
-    told: BoolArray,
-    random: np.random.Generator,
+    values: FloatArray, leak: str, level: FloatArray, told: BoolArray, random: np.random.Generator
 ) -> FloatArray:
     """The first column with the leak, (n_records, 1), or with the mask of withheld rows beside."""
     spread = float(values[:, 0].std()) or 1.0

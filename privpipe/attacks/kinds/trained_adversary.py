@@ -170,10 +170,7 @@ def draw_tests(
     is_class = evidence.columns[position].is_categorical
     return tuple(
         draw_rows(
-            split.test,
-            truth[split.test].astype(np.int64) if is_class else None,
-            most,
-            options.seed,
+            split.test, truth[split.test].astype(np.int64) if is_class else None, most, options.seed
         )
         for split in splits
     )

@@ -198,10 +198,7 @@ def audit_release(
     """
     schema = fit.schema
     if learned is None:
-        learned = (
-            fit.reduce(ask_raw(schema, coding)),
-            attack.reduce(ask_pairs(schema, coding)),
-        )
+        learned = (fit.reduce(ask_raw(schema, coding)), attack.reduce(ask_pairs(schema, coding)))
     moments, pairs = learned
     raw, mean = _fit_raw(moments, schema.n_features)
     plan = AuditPlan(
@@ -232,10 +229,7 @@ def ask_raw(schema: ShardSchema, coding: Coding) -> Callable[[Shard], CoMoments]
 def ask_pairs(schema: ShardSchema, coding: Coding) -> Callable[[Shard], PairMoments]:
     """What the audit asks of released records to attack with."""
     return partial(
-        summarise_pairs,
-        desired=schema.desired,
-        confidential=schema.confidential,
-        coding=coding,
+        summarise_pairs, desired=schema.desired, confidential=schema.confidential, coding=coding
     )
 
 

@@ -112,11 +112,7 @@ class AuditSums:
 
 
 def summarise_pairs(
-    shard: Shard,
-    *,
-    desired: Sequence[Column],
-    confidential: Sequence[Column],
-    coding: Coding,
+    shard: Shard, *, desired: Sequence[Column], confidential: Sequence[Column], coding: Coding
 ) -> PairMoments:
     """What a shard of released records with labels teaches the adversary."""
     values = np.hstack([shard.desired, shard.confidential])

@@ -26,10 +26,7 @@ from privpipe.attacks.statistics.measures import (
 )
 from privpipe.attacks.statistics.uncertainty.bootstrap import measure_bootstrap_interval
 from privpipe.attacks.statistics.uncertainty.exposure import measure_exposure_beyond
-from privpipe.attacks.statistics.uncertainty.intervals import (
-    Interval,
-    measure_difference_interval,
-)
+from privpipe.attacks.statistics.uncertainty.intervals import Interval, measure_difference_interval
 from privpipe.protocols import FloatArray, IntArray
 
 WeightedScore = Callable[[FloatArray], FloatArray]

@@ -39,9 +39,7 @@ from dataclasses import dataclass
 
 import numpy.typing as npt
 
-from privpipe.numerics.mapping.pricing.pair_pricing import (
-    sum_prices,
-)
+from privpipe.numerics.mapping.pricing.pair_pricing import sum_prices
 from privpipe.protocols import FloatArray
 
 Bytes = npt.NDArray[np.uint8]

@@ -215,10 +215,7 @@ def _word(
     names = {name: name for name in frame.names if name in there}
     variables = {"subject": str(by.subject)} if frame.kind == "subject" else names
     columns = {
-        name: (
-            collection.read(stored, start, stop),
-            schema.variable(stored).categories,
-        )
+        name: (collection.read(stored, start, stop), schema.variable(stored).categories)
         for name, stored in variables.items()
     }
     return word_values(columns, frame, key.secret)

@@ -253,9 +253,7 @@ def _write(
 ) -> None:
     """Both files, each whole or not there; readers of the former pair are not disturbed."""
     secret = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     public = certificate.public_bytes(serialization.Encoding.PEM)
     for ending, content in (("key", secret), ("pem", public)):

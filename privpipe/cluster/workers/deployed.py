@@ -42,11 +42,9 @@ def describe_configuration(folder: str) -> dict[str, Any]:
                     "pause": 0.8,
                     "terminate": 0.95,
                     "spill-compression": None,
-                },
+                }
             },
-            "nanny": {
-                "pre-spawn-environ": dict(WORKER_ENVIRONMENT),
-            },
+            "nanny": {"pre-spawn-environ": dict(WORKER_ENVIRONMENT)},
             "admin": {
                 "tick": {"interval": SETTINGS["distributed.admin.tick.interval"]},
                 "low-level-log-length": SETTINGS["distributed.admin.low-level-log-length"],

@@ -149,13 +149,7 @@ def solve_completion(
     directions, values = problem.decompose(found)
     objective, gap = problem.measure_gap(found, penalty)
     return Completion(
-        tuple(found.factors),
-        directions,
-        values,
-        objective,
-        gap,
-        n_iterations,
-        stopped,
+        tuple(found.factors), directions, values, objective, gap, n_iterations, stopped
     )
 
 
@@ -290,11 +284,7 @@ class _Problem:
 
 
 def _descend(
-    problem: _Problem,
-    iterate: _Iterate,
-    level: float,
-    is_last: bool,
-    options: FixedPointOptions,
+    problem: _Problem, iterate: _Iterate, level: float, is_last: bool, options: FixedPointOptions
 ) -> tuple[_Iterate, int, Stop]:
     """Accelerated steps at one penalty; the earlier ones of the continuation need only be near."""
     momentum, point = 1.0, iterate

@@ -194,11 +194,7 @@ class KeyedStream:
         self._buffer = other._buffer
 
     def words_at(
-        self,
-        purpose: str,
-        words_per_record: int,
-        records: IntArray,
-        places: IntArray | None = None,
+        self, purpose: str, words_per_record: int, records: IntArray, places: IntArray | None = None
     ) -> WordArray:
         """Words of some records of the run, shape (len(records), words_per_record).
 
@@ -335,11 +331,7 @@ class JoinedStream:
             last = part
 
     def words_at(
-        self,
-        purpose: str,
-        words_per_record: int,
-        records: IntArray,
-        places: IntArray | None = None,
+        self, purpose: str, words_per_record: int, records: IntArray, places: IntArray | None = None
     ) -> WordArray:
         """Words of some records, shape (len(records), words_per_record); see `KeyedStream`."""
         asked = check_places(records, self.n_records)
@@ -384,11 +376,7 @@ class ScopedStream:
         return self._stream.tiles(self._scope + purpose, words_per_record)
 
     def words_at(
-        self,
-        purpose: str,
-        words_per_record: int,
-        records: IntArray,
-        places: IntArray | None = None,
+        self, purpose: str, words_per_record: int, records: IntArray, places: IntArray | None = None
     ) -> WordArray:
         """Words of some records, shape (len(records), words_per_record), or those at places."""
         return self._stream.words_at(self._scope + purpose, words_per_record, records, places)

@@ -12,11 +12,7 @@ import httpx
 
 from privpipe.cluster.workers.listener_owner import is_loopback
 from privpipe.pipeline.operations.place_health import Finding, weigh
-from privpipe.pipeline.serving.deployment_file import (
-    Deployment,
-    read_automations,
-    read_deployments,
-)
+from privpipe.pipeline.serving.deployment_file import Deployment, read_automations, read_deployments
 from privpipe.pipeline.serving.server_address import check_server
 
 PATIENCE = 30.0
@@ -125,12 +121,7 @@ def _list(url: str, path: str, asked: dict[str, Any] | None = None) -> list[dict
 
 
 def _ask(
-    url: str,
-    path: str,
-    method: str,
-    *,
-    password: bool = False,
-    asked: dict[str, Any] | None = None,
+    url: str, path: str, method: str, *, password: bool = False, asked: dict[str, Any] | None = None
 ) -> httpx.Response:
     """An answer of the server; a lost connection is Prefect's to explain."""
     user, _, secret = os.environ.get("PREFECT_API_AUTH_STRING", "").partition(":")

@@ -306,12 +306,7 @@ def say_changed_code(before: Mapping[str, str], now: Mapping[str, str]) -> str:
 MOST_RECORDS = 20_000
 """Records of each side that the attack on membership compares: every one with all of its sample."""
 
-SHARED = (
-    "max_records",
-    "decides",
-    "level",
-    "uninformative",
-)
+SHARED = ("max_records", "decides", "level", "uninformative")
 """Options of attacks that ``[audit]`` has by the same name."""
 
 

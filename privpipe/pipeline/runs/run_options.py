@@ -10,14 +10,7 @@ import operator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from dask.utils import parse_bytes
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from privpipe.attacks.adversaries.attack_options import AdversaryName, AttackOptions, ScoreName
 from privpipe.cluster.passes.cleaning_pass import Nonfinite

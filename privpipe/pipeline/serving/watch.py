@@ -19,13 +19,7 @@ from rich.text import Text
 
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import Executor
-from privpipe.cluster.workers.monitoring.progress import (
-    GATES,
-    STAGES,
-    UNITS,
-    Progress,
-    find_stage,
-)
+from privpipe.cluster.workers.monitoring.progress import GATES, STAGES, UNITS, Progress, find_stage
 from privpipe.errors import printable
 from privpipe.pipeline.serving.prefect_guards import tell_prefect
 from privpipe.report.console import PlainConsole

@@ -378,10 +378,7 @@ def suggest_gate(
 
 
 def _find_short(
-    options: RunOptions,
-    training: Collection,
-    rarest: Mapping[str, float] | None,
-    n_earlier: int,
+    options: RunOptions, training: Collection, rarest: Mapping[str, float] | None, n_earlier: int
 ) -> GateNeeds | None:
     """The limit that most lacks room between it and what a mere guess reaches; None if none."""
     short = [one for one in plan_limits(options, training, rarest, n_earlier) if not one.has_room]

@@ -42,10 +42,7 @@ def _prove(run: Run, collection: Collection, executor: Executor) -> Collection:
 
 def describe_proof(run: Run) -> dict[str, Any]:
     """For the header of the release: what is known of the records it was made of."""
-    origins = {
-        "source": run.collection.sealed.proof,
-        "training": run.training.sealed.proof,
-    }
+    origins = {"source": run.collection.sealed.proof, "training": run.training.sealed.proof}
     return {
         f"{name}_proof": WORDS[proof.origin] if proof is not None else "not proved"
         for name, proof in origins.items()

@@ -169,11 +169,7 @@ def sketch_records(run: Run, executor: Executor) -> None:
     sketches = run.sketches
     subject = run.options.privacy.subject
     sketch_collection(
-        executor,
-        run.collection,
-        sketches,
-        variables=run.collection.attributes,
-        subject=subject,
+        executor, run.collection, sketches, variables=run.collection.attributes, subject=subject
     )
     if not run.trains_on_itself:
         sketch_collection(executor, run.training, sketches, variables=run.training.attributes)

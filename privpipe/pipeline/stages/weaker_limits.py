@@ -13,13 +13,7 @@ from privpipe.pipeline.runs.lasting import is_promised_across_runs
 from privpipe.pipeline.runs.run_options import GateSection, RunOptions
 
 LARGER = {
-    "gate": (
-        "confidential_advantage_max",
-        "exposed_max",
-        "must_find",
-        "linkage_max",
-        "drift_max",
-    ),
+    "gate": ("confidential_advantage_max", "exposed_max", "must_find", "linkage_max", "drift_max")
 }
 """Keys of which a larger number, or none, asks less: more is allowed."""
 

@@ -67,12 +67,7 @@ def plot_losses(
         for name, baseline in zip(task_names, baselines, strict=True)
     ]
     return plot_lines(
-        lines,
-        x="rounds",
-        y="loss / best constant guess",
-        baseline=1.0,
-        title=title,
-        theme=theme,
+        lines, x="rounds", y="loss / best constant guess", baseline=1.0, title=title, theme=theme
     )
 
 

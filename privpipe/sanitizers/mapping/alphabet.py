@@ -119,8 +119,7 @@ def _check_joint(joint: npt.ArrayLike) -> FloatArray:
         )
     if abs(p.sum() - 1) > _SUM_TOLERANCE:
         raise InputError(
-            f"joint sums to {p.sum():.9g}, not to 1.",
-            remedy="Divide the counts by their sum.",
+            f"joint sums to {p.sum():.9g}, not to 1.", remedy="Divide the counts by their sum."
         )
     p = np.where(p < _NOTHING, 0.0, p)
     return np.asarray(p / p.sum())

@@ -76,8 +76,7 @@ class PrivacyMappingOptions(MethodOptions):
         ),
     ] = None
     solver: Annotated[
-        Literal["auto", "frank_wolfe"],
-        Field(description="frank_wolfe is the paper's algorithm."),
+        Literal["auto", "frank_wolfe"], Field(description="frank_wolfe is the paper's algorithm.")
     ] = "auto"
     smoothing: Annotated[
         Literal["best", "none", "dirichlet", "hierarchical"],

@@ -22,13 +22,8 @@ from privpipe.sanitizers.mapping.assurance import (
 )
 from privpipe.sanitizers.mapping.joint_of_records import prepare_joint
 from privpipe.sanitizers.mapping.law_ball import count_cells, find_robust_radius
-from privpipe.sanitizers.mapping.mapping_options import (
-    PrivacyMappingOptions,
-)
-from privpipe.sanitizers.mapping.profile_forecast import (
-    ProfileForecast,
-    forecast_profiles,
-)
+from privpipe.sanitizers.mapping.mapping_options import PrivacyMappingOptions
+from privpipe.sanitizers.mapping.profile_forecast import ProfileForecast, forecast_profiles
 from privpipe.sanitizers.mapping.profiles import ProfileCounts, number_private, split_counts
 from privpipe.sanitizers.mapping.solving.budgeted import check_budgets, solve_budgeted_mapping
 from privpipe.sanitizers.mapping.solving.constrained import solve_constrained_mapping
@@ -209,11 +204,7 @@ class MappingTask:
                 **given,
             )
         return solve_privacy_mapping(
-            *problem,
-            price=price,
-            solver=options.solver,
-            start=start,
-            **given,
+            *problem, price=price, solver=options.solver, start=start, **given
         )
 
     def assure(self, mapping: SparseMapping, options: PrivacyMappingOptions) -> SparseMapping:
@@ -239,9 +230,7 @@ _FORECAST_SECONDS = 20.0
 
 @keep_names
 def fit_privacy_mapping(
-    shards: Shards,
-    options: PrivacyMappingOptions,
-    price: PriceOracle | None = None,
+    shards: Shards, options: PrivacyMappingOptions, price: PriceOracle | None = None
 ) -> SparseMapping:
     """Count profiles over the shards and solve for the mapping.
 

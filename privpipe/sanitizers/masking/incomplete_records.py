@@ -115,11 +115,7 @@ def complete_records(
 
 
 def _make_questions(
-    shards: Shards,
-    survey: RecordSurvey,
-    centre: FloatArray,
-    scale: FloatArray,
-    clip: float,
+    shards: Shards, survey: RecordSurvey, centre: FloatArray, scale: FloatArray, clip: float
 ) -> tuple[Callable[[FloatArray, float], LoadingSums], Callable[[FloatArray, float], FactorSums]]:
     """Both questions of a round: answered by moments of patterns, or else by the records."""
     if survey.overflown:

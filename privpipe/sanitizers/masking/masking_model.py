@@ -179,12 +179,7 @@ class MaskingModel:
         )
 
     def sum_records(
-        self,
-        shard: Shard,
-        schema: ShardSchema,
-        stream: RecordStream,
-        places: IntArray,
-        tile: int,
+        self, shard: Shard, schema: ShardSchema, stream: RecordStream, places: IntArray, tile: int
     ) -> SignedSums:
         """Sum the records of a shard with their signs of one tile.
 
@@ -234,13 +229,7 @@ class MaskingModel:
         return made, responses * self.response_scale + bias * self.response_mean
 
     def measure_persons(
-        self,
-        shard: Shard,
-        *,
-        schema: ShardSchema,
-        centre: FloatArray,
-        norm: FloatArray,
-        key: int,
+        self, shard: Shard, *, schema: ShardSchema, centre: FloatArray, norm: FloatArray, key: int
     ) -> PersonLeverage:
         """What each person of a shard holds of the features and of the responses.
 

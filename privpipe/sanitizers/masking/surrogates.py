@@ -18,9 +18,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.errors import InputError, OptionError
-from privpipe.numerics.masking.factor_model import (
-    FactorModel,
-)
+from privpipe.numerics.masking.factor_model import FactorModel
 from privpipe.numerics.masking.masked_regression import (
     MaskedRegression,
     Solver,
@@ -170,12 +168,7 @@ def fit_masking(shards: Shards, options: MaskingOptions) -> MaskingModel:
     loadings = None
     if complete and survey.n_incomplete:
         loadings = complete_records(
-            shards,
-            survey,
-            centre,
-            scale,
-            noise_level=options.noise_level,
-            clip=options.clip or 0.0,
+            shards, survey, centre, scale, noise_level=options.noise_level, clip=options.clip or 0.0
         )
         gram = loadings.gram
     else:

@@ -24,10 +24,7 @@ from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Method, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.minimax.linear_filter import EMPIRICAL, MinimaxFilter
-from privpipe.sanitizers.minimax.training.adversaries import (
-    AdversaryOptions,
-    check_adversaries,
-)
+from privpipe.sanitizers.minimax.training.adversaries import AdversaryOptions, check_adversaries
 from privpipe.sanitizers.minimax.training.adversary_rounds import TrainingRounds, descend_in_rounds
 from privpipe.sanitizers.minimax.training.closed_forms import (
     find_least_squares_directions,
@@ -94,10 +91,7 @@ class MinimaxOptions(AdversaryOptions):
         ),
     ] = True
     start: Annotated[
-        Start,
-        Field(
-            description="auto: zero in the reduced form, Privacy LDS otherwise.",
-        ),
+        Start, Field(description="auto: zero in the reduced form, Privacy LDS otherwise.")
     ] = "auto"
     max_iterations: Annotated[
         int,
@@ -322,11 +316,7 @@ def _descend(
         covariance = covariance + np.outer(moments.mean, moments.mean)
     scaling = InputScaling(whiten(covariance, WHITENING), family.n_features_out)
     return descend_quasi_newton(
-        objective,
-        scaling,
-        start,
-        max_iterations=max_iterations,
-        tolerance=options.tolerance,
+        objective, scaling, start, max_iterations=max_iterations, tolerance=options.tolerance
     )
 
 

@@ -40,9 +40,7 @@ from privpipe.sanitizers.minimax.own.own_families import (
     plan_family_tasks,
     train_family,
 )
-from privpipe.sanitizers.minimax.training.adversaries import (
-    check_adversaries,
-)
+from privpipe.sanitizers.minimax.training.adversaries import check_adversaries
 from privpipe.sanitizers.minimax.training.filter_widths import warn_of_outputs
 from privpipe.sanitizers.minimax.training.labelled_moments import (
     LABEL_STATISTICS,

@@ -19,10 +19,7 @@ from privpipe.sanitizers.minimax.baselines import Width, make_centred_filter
 from privpipe.sanitizers.minimax.linear_filter import EMPIRICAL, LinearFilter
 from privpipe.sanitizers.minimax.training.closed_forms import cross_moments
 from privpipe.sanitizers.minimax.training.filter_widths import check_width
-from privpipe.sanitizers.minimax.training.labelled_moments import (
-    LABEL_STATISTICS,
-    measure_moments,
-)
+from privpipe.sanitizers.minimax.training.labelled_moments import LABEL_STATISTICS, measure_moments
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks, plan_tasks
 from privpipe.sanitizers.minimax.training.tasks import TaskOptions
 from privpipe.sanitizers.names import keep_names

@@ -146,12 +146,7 @@ class NoisyShards:
 
     def oracle(self, function: Callable[..., Sums], **resident: Any) -> Oracle[Any, Sums]:
         """See `Shards.oracle`; the same noise in every round."""
-        return self.inner.oracle(
-            ask_noisy,
-            _function=function,
-            _noisy=self.noisy,
-            **resident,
-        )
+        return self.inner.oracle(ask_noisy, _function=function, _noisy=self.noisy, **resident)
 
 
 def summarise_noisy(shard: Shard, *, summarise: Callable[[Shard], S], noisy: NoisyFilter) -> S:
@@ -213,11 +208,7 @@ class RecordWords:
         yield slice(0, self.n_records), self.words(purpose, words_per_record)
 
     def words_at(
-        self,
-        purpose: str,
-        words_per_record: int,
-        records: IntArray,
-        places: IntArray | None = None,
+        self, purpose: str, words_per_record: int, records: IntArray, places: IntArray | None = None
     ) -> WordArray:
         """Words of some records; see `RecordStream`."""
         found = np.minimum(self._places[records], 2**63 - 2)

@@ -20,12 +20,7 @@ from privpipe.errors import OptionError, PrivpipeError
 from privpipe.odds import say_odds
 from privpipe.option_values import FORBID
 from privpipe.protocols import Method, Oracle, Shard, ShardSchema, Sums
-from privpipe.sanitizers.noise.fit_noisy import (
-    Filters,
-    NoisyOptions,
-    check_noisy,
-    fit_noisy_filter,
-)
+from privpipe.sanitizers.noise.fit_noisy import Filters, NoisyOptions, check_noisy, fit_noisy_filter
 from privpipe.sanitizers.noise.noisy_filter import NORM_STATISTICS, NoisyFilter
 
 MOST_RECORDS = 20_000

@@ -142,8 +142,7 @@ def fit_leace_eraser(shards: Shards) -> LeaceEraser:
     schema = shards.schema
     if not schema.confidential:
         raise InputError(
-            "There is no confidential variable to erase.",
-            remedy="Name one in confidential.",
+            "There is no confidential variable to erase.", remedy="Name one in confidential."
         )
     summarise = partial(summarise_design, schema=schema, coding="zero_one", roles=("confidential",))
     found = shards.reduce(summarise)

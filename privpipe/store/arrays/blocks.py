@@ -27,10 +27,7 @@ from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.sanitizers.utility_summary import UtilitySummary
 from privpipe.store.access.location import join, measure_bytes, open_store, shown
 from privpipe.store.access.store_refusals import explain_refusal
-from privpipe.store.arrays.layout import (
-    ArrayPlan,
-    chunk_key,
-)
+from privpipe.store.arrays.layout import ArrayPlan, chunk_key
 
 
 @dataclass(frozen=True)

@@ -90,10 +90,7 @@ def array_documents(arrays: Sequence[ArrayPlan]) -> dict[str, bytes]:
             shape=plan.shape,
             chunks=plan.chunks,
             dtype=plan.dtype,
-            compressors=[
-                BloscCodec(cname="lz4", clevel=5, shuffle="bitshuffle"),
-                Crc32cCodec(),
-            ],
+            compressors=[BloscCodec(cname="lz4", clevel=5, shuffle="bitshuffle"), Crc32cCodec()],
             fill_value=plan.fill,
             dimension_names=["record", "feature"][: len(plan.shape)],
             attributes=dict(plan.attributes),

@@ -266,10 +266,7 @@ class ProvedStore(WrapperStore[Store]):
         self._plan, self._sealed = plan, sealed
 
     async def get(
-        self,
-        key: str,
-        prototype: BufferPrototype,
-        byte_range: ByteRequest | None = None,
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
         """A whole chunk; StoreError if it is another one, or there is none."""
         assert byte_range is None, "chunks of ours are read whole"

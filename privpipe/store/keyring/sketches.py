@@ -136,10 +136,7 @@ class Sketches:
             try:
                 given = json.loads(content)
                 frame = GridFrame(
-                    tuple(given["names"]),
-                    tuple(given["exponents"]),
-                    given["shrink"],
-                    given["kind"],
+                    tuple(given["names"]), tuple(given["exponents"]), given["shrink"], given["kind"]
                 )
                 if name != f"frames/{frame.id}.json":
                     raise ValueError

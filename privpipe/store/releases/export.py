@@ -198,10 +198,7 @@ class _Released:
     """
 
     def __init__(
-        self,
-        url: str,
-        header: Mapping[str, Any],
-        listen: Callable[[int, int], None] | None = None,
+        self, url: str, header: Mapping[str, Any], listen: Callable[[int, int], None] | None = None
     ) -> None:
         self.listen = listen or (lambda _, __: None)
         self.n_records, self.chunk_rows = int(header["n_records"]), int(header["chunk_rows"])

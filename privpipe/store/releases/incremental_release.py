@@ -22,11 +22,7 @@ from zarr.core.sync import sync
 from privpipe.errors import FormatError, IncompleteReleaseError
 from privpipe.store.access.durability import flush_folder
 from privpipe.store.access.generation_log import Generation, newest_kind, read_newest
-from privpipe.store.access.holding.workspace import (
-    has_workspace,
-    hold_workspace,
-    remove_workspace,
-)
+from privpipe.store.access.holding.workspace import has_workspace, hold_workspace, remove_workspace
 from privpipe.store.access.location import (
     create_bytes,
     delete_tree,

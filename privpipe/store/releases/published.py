@@ -35,11 +35,7 @@ def check_release(
 
 
 def _check_whole(
-    url: str,
-    header: Mapping[str, Any],
-    listen: Callable[[int, int], None] | None,
-    *,
-    verify: bool,
+    url: str, header: Mapping[str, Any], listen: Callable[[int, int], None] | None, *, verify: bool
 ) -> None:
     receipts = read_receipts(url, header)
     if digest_receipts(receipts) != header["receipts_sha256"]:

@@ -6,12 +6,7 @@ from dataclasses import replace
 
 from privpipe.errors import InputError
 from privpipe.store.access.location import local_path, shown
-from privpipe.store.sources.formats import (
-    FORMATS,
-    describe_formats,
-    endings_of_files,
-    find_format,
-)
+from privpipe.store.sources.formats import FORMATS, describe_formats, endings_of_files, find_format
 from privpipe.store.sources.reading.files import list_files
 from privpipe.store.sources.reading.one_hot import OneHotSource
 from privpipe.store.sources.reading.quantile_bins import BinnedSource, parse_bins

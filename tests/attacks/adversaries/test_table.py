@@ -7,10 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from privpipe.attacks.adversaries.linear_adversaries import (
-    LOGISTIC_RIDGES,
-    fit_logistic,
-)
+from privpipe.attacks.adversaries.linear_adversaries import LOGISTIC_RIDGES, fit_logistic
 from privpipe.attacks.adversaries.problem import (
     TIE,
     Fitted,

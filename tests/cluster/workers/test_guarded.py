@@ -110,10 +110,7 @@ def test_connect__a_certificate_is_asked_for(client: Client) -> None:
 def _talk(address: tuple[str, int]) -> bytes:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with (
-        socket.create_connection(address, timeout=10) as raw,
-        context.wrap_socket(raw) as wrapped,
-    ):
+    with socket.create_connection(address, timeout=10) as raw, context.wrap_socket(raw) as wrapped:
         wrapped.sendall(bytes(64))
         return wrapped.recv(1)
 

@@ -18,10 +18,7 @@ amounts = st.just(0.0) | st.floats(0.1, 100)
 
 
 @settings(max_examples=80, deadline=None)
-@given(
-    st.lists(st.tuples(amounts, amounts), min_size=1, max_size=7),
-    amounts,
-)
+@given(st.lists(st.tuples(amounts, amounts), min_size=1, max_size=7), amounts)
 def test_solve_augmented_knapsack__is_optimal_within_the_budget(pairs, budget):
     gain, cost = np.array(pairs).T
     alpha = solve_augmented_knapsack(gain[None, :], cost[None, :], budget)[0]

@@ -10,12 +10,7 @@ import pytest
 from privpipe.errors import OptionError
 from privpipe.numerics.noise.bounding import Norm
 from privpipe.numerics.noise.discrete import DiscreteLaplaceNoise
-from privpipe.numerics.noise.mechanism import (
-    Law,
-    find_epsilons,
-    plan_mechanism,
-    plan_promised,
-)
+from privpipe.numerics.noise.mechanism import Law, find_epsilons, plan_mechanism, plan_promised
 from privpipe.numerics.random.streams import KeyedStream
 from privpipe.odds import say_odds
 

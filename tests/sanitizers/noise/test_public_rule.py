@@ -91,11 +91,7 @@ def _required(name: str) -> dict[str, Any]:
             "settings": {"axes": 1, "width": 3, "kernels": 2},
         },
         "masking": {"n_surrogates": 9},
-        "privacy_mapping": {
-            "attributes": ["a"],
-            "private": ["b"],
-            "distortion_budget": 0.1,
-        },
+        "privacy_mapping": {"attributes": ["a"], "private": ["b"], "distortion_budget": 0.1},
     }.get(name, {})
 
 

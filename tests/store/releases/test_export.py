@@ -18,11 +18,7 @@ from privpipe.store.arrays.layout import FEATURES, ArrayPlan
 from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
 from privpipe.store.releases.export import export_release
 from privpipe.store.releases.lazy_release import open_release
-from privpipe.store.releases.release_writing import (
-    ReleasePlan,
-    prepare_release,
-    publish_release,
-)
+from privpipe.store.releases.release_writing import ReleasePlan, prepare_release, publish_release
 from privpipe.store.sources.reading.source import SourceLayout
 from tests.store.tables import make_frame, read_collection
 

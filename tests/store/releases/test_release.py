@@ -147,8 +147,7 @@ def test_ledger__forgets_what_does_not_match_its_seal(
 
 
 @pytest.mark.parametrize(
-    "key",
-    ["income/zarr.json", "income/c/0", f"{FEATURES}/c/99/0", f"{FEATURES}/raw", "notes.txt"],
+    "key", ["income/zarr.json", "income/c/0", f"{FEATURES}/c/99/0", f"{FEATURES}/raw", "notes.txt"]
 )
 def test_check_foreign__lets_nothing_in_that_was_not_planned(
     plan: ReleasePlan, receipts: list[Receipt], key: str

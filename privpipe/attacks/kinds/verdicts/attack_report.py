@@ -16,11 +16,7 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Coverage, GroupCounts, LeftOut
 from privpipe.attacks.kinds.verdicts.detection import Detection, hold_to_power, say_power
 from privpipe.attacks.kinds.verdicts.judgement import decide_variables
-from privpipe.attacks.kinds.verdicts.learning import (
-    LearningCurve,
-    hold_to_control,
-    hold_to_curves,
-)
+from privpipe.attacks.kinds.verdicts.learning import LearningCurve, hold_to_control, hold_to_curves
 from privpipe.attacks.kinds.verdicts.outcomes import (
     DECISION_SCHEMA,
     TABLE_SCHEMA,

@@ -19,10 +19,7 @@ OF_RELEASE = ("released", "everything", "bits", "surroundings", "joined", "group
 and those that join an earlier release."""
 DECISION_SCHEMA = {
     "target": ("str", "confidential variable"),
-    "verdict": (
-        "str",
-        "safe, leaks, unproven (the limits reach too far) or unknown",
-    ),
+    "verdict": ("str", "safe, leaks, unproven (the limits reach too far) or unknown"),
     "reason": ("str", "the verdict's reason in a sentence"),
     "source": ("str", "what the deciding adversary read"),
     "strongest": ("str", "adversary that decides"),

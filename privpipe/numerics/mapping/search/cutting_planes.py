@@ -82,12 +82,7 @@ class ConstrainedPlan:
 
 
 def search_constrained(
-    problem: MappingProblem,
-    limits: Limits,
-    *,
-    gap: float,
-    price: PriceOracle,
-    max_seconds: float,
+    problem: MappingProblem, limits: Limits, *, gap: float, price: PriceOracle, max_seconds: float
 ) -> ConstrainedPlan:
     """Cutting planes and columns until the bound over all pairs is near.
 
@@ -208,11 +203,7 @@ class _Programme:
     """The linear programme over pairs: masses, their sums per symbol, epigraphs, limits."""
 
     def __init__(
-        self,
-        problem: MappingProblem,
-        limits: Limits,
-        pairs: Pairs,
-        tangents: list[FloatArray],
+        self, problem: MappingProblem, limits: Limits, pairs: Pairs, tangents: list[FloatArray]
     ) -> None:
         self.problem, self.limits, self.pairs, self.tangents = problem, limits, pairs, tangents
         used = np.unique(pairs.symbols)

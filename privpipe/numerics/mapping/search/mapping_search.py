@@ -76,9 +76,7 @@ def search_mapping(
 
 
 def _search(
-    progress: SearchProgress,
-    price: PriceOracle | None,
-    start: tuple[Plan, Duals] | None,
+    progress: SearchProgress, price: PriceOracle | None, start: tuple[Plan, Duals] | None
 ) -> None:
     """From the start, if there is one, and anew where that did not lead to the gap."""
     timed = TimedPricing(progress, price)
@@ -92,10 +90,7 @@ def _search(
 
 
 def _take_route(
-    progress: SearchProgress,
-    price: PriceOracle | None,
-    timed: TimedPricing,
-    start: Duals | None,
+    progress: SearchProgress, price: PriceOracle | None, timed: TimedPricing, start: Duals | None
 ) -> None:
     """The route for the problem; arithmetic that breaks down ends it with the best so far."""
     problem = progress.problem

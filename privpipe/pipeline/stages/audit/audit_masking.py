@@ -51,11 +51,7 @@ from privpipe.numerics.regression.labels import name_targets
 from privpipe.numerics.regression.moments import CoMoments
 from privpipe.pipeline.runs.earlier import find_named_surrogates
 from privpipe.pipeline.runs.run import Run, Trained, find_attack_options
-from privpipe.pipeline.stages.audit.audit_surrogate import (
-    NOT_COMPARED,
-    draw_sides,
-    say_nothing,
-)
+from privpipe.pipeline.stages.audit.audit_surrogate import NOT_COMPARED, draw_sides, say_nothing
 from privpipe.protocols import FloatArray
 from privpipe.records.holdout import Part
 from privpipe.store.arrays.blocks import read_block

@@ -121,8 +121,5 @@ def _has(run: Run, names: tuple[str, ...], *, alike: bool = False) -> bool:
 def pair_released(collection: Collection, plan: ReleasePlan) -> Collection:
     """The records with what the release that is being written holds of them."""
     return replace(
-        collection,
-        released_url=plan.data_url,
-        released_run=plan.run,
-        released_basis=plan.basis,
+        collection, released_url=plan.data_url, released_run=plan.run, released_basis=plan.basis
     )

@@ -272,11 +272,7 @@ class _Master:
 
 
 def _store(
-    shares: _Shares,
-    proof: SparseMapping,
-    weights: FloatArray,
-    best: _Candidate,
-    lower: float,
+    shares: _Shares, proof: SparseMapping, weights: FloatArray, best: _Candidate, lower: float
 ) -> SparseMapping:
     """The mapping found, certified by the weighted potentials of the best bound.
 

@@ -73,11 +73,7 @@ def solve_constrained_mapping(
     alphabet = prepare_alphabet(joint, codes, distortion, distortion_budget)
     problem = alphabet.problem
     found = search_constrained(
-        problem,
-        limits,
-        gap=gap / 2,
-        price=price or price_in_memory,
-        max_seconds=max_seconds,
+        problem, limits, gap=gap / 2, price=price or price_in_memory, max_seconds=max_seconds
     )
     plan = _keep_limits(problem, found, limits)
     spent = plan.distortion

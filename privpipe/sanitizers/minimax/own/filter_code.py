@@ -78,11 +78,7 @@ class OwnLoss:
 
     @classmethod
     def of(
-        cls,
-        code: FilterCode,
-        settings: Mapping[str, Setting],
-        schema: ShardSchema,
-        n_outputs: int,
+        cls, code: FilterCode, settings: Mapping[str, Setting], schema: ShardSchema, n_outputs: int
     ) -> OwnLoss:
         """The loss of a filter of so many outputs."""
         given = tuple(sorted(settings.items()))

@@ -27,10 +27,7 @@ from privpipe.sanitizers.minimax.own.filter_code import (
     Setting,
     check_loss,
 )
-from privpipe.sanitizers.minimax.training.adversaries import (
-    AdversaryOptions,
-    check_adversaries,
-)
+from privpipe.sanitizers.minimax.training.adversaries import AdversaryOptions, check_adversaries
 from privpipe.sanitizers.minimax.training.adversary_rounds import (
     AdversarialDescent,
     TrainingRounds,

@@ -32,9 +32,7 @@ from privpipe.sanitizers.minimax.own.declared_family import (
 )
 from privpipe.sanitizers.minimax.own.filter_code import FilterCode, Setting
 from privpipe.sanitizers.minimax.own.own_families import FamilyOptions, fit_minimax_family
-from privpipe.sanitizers.minimax.training.adversaries import (
-    check_adversaries,
-)
+from privpipe.sanitizers.minimax.training.adversaries import check_adversaries
 from privpipe.sanitizers.minimax.training.filter_widths import warn_of_outputs
 from privpipe.sanitizers.minimax.training.labelled_moments import LABEL_STATISTICS
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks
@@ -66,8 +64,7 @@ class MinimaxOwnOptions(FamilyOptions):
         Field(description="Keyword arguments of the class, beside the number of features."),
     ] = Field(default_factory=dict)
     sha256: Annotated[
-        str | None,
-        Field(description="Hash that the file must have; any other content is refused."),
+        str | None, Field(description="Hash that the file must have; any other content is refused.")
     ] = None
 
     def __post_init__(self) -> None:

@@ -18,19 +18,10 @@ from privpipe.numerics.minimax.descent import HISTORY_TAIL, Descent
 from privpipe.numerics.minimax.filters import DifferentiableFilter
 from privpipe.numerics.minimax.fourier_features import FourierFeatures
 from privpipe.numerics.minimax.hidden_units import HiddenUnits, draw_units
-from privpipe.numerics.minimax.lifts import (
-    Lift,
-    OutputMoments,
-    RecordStatistics,
-    StackedFeatures,
-)
+from privpipe.numerics.minimax.lifts import Lift, OutputMoments, RecordStatistics, StackedFeatures
 from privpipe.numerics.minimax.newton import HeadSolver, InexactSolver
 from privpipe.numerics.minimax.nystroem_features import NystroemFeatures
-from privpipe.numerics.minimax.objective import (
-    Answer,
-    MinimaxObjective,
-    Question,
-)
+from privpipe.numerics.minimax.objective import Answer, MinimaxObjective, Question
 from privpipe.protocols import FloatArray, Oracle, Shards, Sums
 from privpipe.sanitizers.minimax.training.adversaries import (
     RIDGE,
@@ -180,10 +171,7 @@ def make_objective(
     """Phi over sharded records, once; see `MinimaxObjective`."""
     rounds = TrainingRounds(shards, family, _find_resident(tasks), held_out=held_out)
     return rounds.make_objective(
-        tasks,
-        ridge=ridge,
-        n_penalised=n_penalised,
-        inner_tolerance=inner_tolerance,
+        tasks, ridge=ridge, n_penalised=n_penalised, inner_tolerance=inner_tolerance
     )
 
 

@@ -30,11 +30,7 @@ from privpipe.numerics.regression.logistic import (
 )
 from privpipe.protocols import BoolArray, FloatArray, IntArray, Shard, ShardSchema, Sums
 from privpipe.sanitizers.arrays import read_labels
-from privpipe.sanitizers.minimax.training.group_pooling import (
-    PooledRows,
-    cut_at_groups,
-    draw_pools,
-)
+from privpipe.sanitizers.minimax.training.group_pooling import PooledRows, cut_at_groups, draw_pools
 from privpipe.sanitizers.minimax.training.tasks import RecordLoss, Task
 
 BLOCK_BYTES = 1 << 23
@@ -197,11 +193,7 @@ class _Sums:
     """What one task sums over the blocks of a shard."""
 
     def __init__(
-        self,
-        task: Task,
-        head: FloatArray | None,
-        direction: FloatArray | None,
-        question: Question,
+        self, task: Task, head: FloatArray | None, direction: FloatArray | None, question: Question
     ) -> None:
         self.task, self.head, self.direction = task, _widen(head), _widen(direction)
         self.slope = np.zeros(() if head is None else head.shape)

@@ -133,12 +133,7 @@ class FactoredCleaner(TargetRelease):
         return np.asarray(released, np.float64)
 
     def _clean(
-        self,
-        x: FloatArray,
-        dtype: np.dtype[Any],
-        *,
-        lifted: bool,
-        out: FloatArray | None = None,
+        self, x: FloatArray, dtype: np.dtype[Any], *, lifted: bool, out: FloatArray | None = None
     ) -> CleanedBlock:
         del lifted, out  # coordinates are few
         dtype = np.dtype(self.released_dtype)

@@ -171,11 +171,7 @@ class LinearCleaner:
         return self.apply_measured(x)[0]
 
     def apply_measured(
-        self,
-        x: npt.ArrayLike,
-        stream: RecordStream | None = None,
-        *,
-        overwrite_x: bool = False,
+        self, x: npt.ArrayLike, stream: RecordStream | None = None, *, overwrite_x: bool = False
     ) -> tuple[FloatArray, UtilitySummary]:
         """Clean records and summarise what it cost; see `apply`.
 
@@ -233,12 +229,7 @@ class LinearCleaner:
         return cleaned
 
     def _clean(
-        self,
-        x: FloatArray,
-        dtype: np.dtype[Any],
-        *,
-        lifted: bool,
-        out: FloatArray | None = None,
+        self, x: FloatArray, dtype: np.dtype[Any], *, lifted: bool, out: FloatArray | None = None
     ) -> CleanedBlock:
         return clean_block(x, self._form(dtype), dtype, lifted=lifted, out=out)
 
@@ -271,11 +262,7 @@ class LinearCleaner:
     @cached_property
     def _defects(self) -> Defects:
         return measure_defects(
-            self.predictor,
-            self.encoder,
-            self.lift,
-            self.centre,
-            n_appended=int(self.augmented),
+            self.predictor, self.encoder, self.lift, self.centre, n_appended=int(self.augmented)
         )
 
     def _rounding_bound(self) -> float:

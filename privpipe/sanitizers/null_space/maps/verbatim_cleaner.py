@@ -111,12 +111,7 @@ class PrintedCleaner(LinearCleaner):
         )
 
     def _clean(
-        self,
-        x: FloatArray,
-        dtype: np.dtype[Any],
-        *,
-        lifted: bool,
-        out: FloatArray | None = None,
+        self, x: FloatArray, dtype: np.dtype[Any], *, lifted: bool, out: FloatArray | None = None
     ) -> CleanedBlock:
         del out  # for reproductions: what it takes does not count
         if self.augmented:

@@ -26,12 +26,7 @@ from privpipe.store.sources.reading.delimited import DelimitedText, Dialect
 from privpipe.store.sources.reading.files import TableFile, TableFiles, open_input
 from privpipe.store.sources.reading.folder_keys import with_key_columns, with_keys
 from privpipe.store.sources.reading.label_list import read_label_file, read_labels
-from privpipe.store.sources.reading.lines import (
-    DataLines,
-    find_undecodable,
-    not_utf8,
-    read_lines,
-)
+from privpipe.store.sources.reading.lines import DataLines, find_undecodable, not_utf8, read_lines
 from privpipe.store.sources.reading.roles import TRUTH_VALUES, Form, TableColumn, check_drift
 from privpipe.store.sources.reading.source import SourceLayout
 
@@ -113,12 +108,7 @@ class ArffTable:
             except UnicodeDecodeError:  # its text quotes a cell
                 pass
             raise not_utf8(f"{where}{find_undecodable(data, header.n_lines + 1)}")
-        text = DelimitedText(
-            data,
-            _find_dialect(first),
-            where,
-            first_row=header.n_lines,
-        )
+        text = DelimitedText(data, _find_dialect(first), where, first_row=header.n_lines)
         names = [attribute.name for attribute in header.attributes]
         types = {n: pa.string() if form == "text" else pa.float64() for n, form in forms.items()}
         known = {attribute.name: attribute for attribute in header.attributes}

@@ -88,8 +88,7 @@ def read_arff_header(lines: Iterable[bytes], where: str) -> ArffHeader:
         elif (line and not line.startswith(("%", "@"))) or number > MOST_HEADER_LINES:
             break
     raise FormatError(
-        f"{where} has no @data line after its attributes.",
-        remedy="Check that it is an ARFF file.",
+        f"{where} has no @data line after its attributes.", remedy="Check that it is an ARFF file."
     )
 
 

@@ -109,11 +109,7 @@ def _as_places(tokens: Sequence[bytes]) -> IntArray:
 
 
 def _fill_numbers(
-    attribute: ArffAttribute,
-    row: IntArray,
-    value: npt.NDArray[np.bytes_],
-    n_rows: int,
-    where: str,
+    attribute: ArffAttribute, row: IntArray, value: npt.NDArray[np.bytes_], n_rows: int, where: str
 ) -> pa.Array:
     absent = float(attribute.values[0]) if attribute.values else 0.0
     column = np.full(n_rows, absent)
@@ -134,11 +130,7 @@ def _fill_numbers(
 
 
 def _fill_text(
-    attribute: ArffAttribute,
-    row: IntArray,
-    value: npt.NDArray[np.bytes_],
-    n_rows: int,
-    where: str,
+    attribute: ArffAttribute, row: IntArray, value: npt.NDArray[np.bytes_], n_rows: int, where: str
 ) -> pa.Array:
     column: npt.NDArray[Any] = np.full(n_rows, _absent(attribute), dtype=object)
     written = [None if token == b"?" else unquote(token.decode()) for token in value.tolist()]

@@ -131,10 +131,7 @@ def _is_text(name: str) -> bool:
 
 
 def _arrange(
-    system: Any,
-    url: str,
-    relative: Mapping[str, str],
-    kinds: Mapping[str, str],
+    system: Any, url: str, relative: Mapping[str, str], kinds: Mapping[str, str]
 ) -> TableFiles | None:
     """Files by their path and their path below the source, in the order of its records."""
     kind_of = {path: _kind(path, kinds) for path in relative if not _is_hidden(relative[path])}

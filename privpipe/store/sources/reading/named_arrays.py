@@ -11,12 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from privpipe.errors import (
-    FormatError,
-    InputError,
-    LeftOutWarning,
-    OptionError,
-)
+from privpipe.errors import FormatError, InputError, LeftOutWarning, OptionError
 from privpipe.records.schema import suggest
 from privpipe.store.access.location import shown
 from privpipe.store.sources.reading.roles import check_names, check_variable_name

@@ -158,11 +158,7 @@ def measure_loss(
         for name, codes in others.items()
     }
     return BinningLoss(
-        len(edges) + 1,
-        len(x),
-        away / len(x),
-        squares / total if total > 0 else 0.0,
-        hidden,
+        len(edges) + 1, len(x), away / len(x), squares / total if total > 0 else 0.0, hidden
     )
 
 

@@ -15,18 +15,10 @@ from privpipe.errors import InputError, OptionError
 from privpipe.numerics.minimax.filters import LinearFamily
 from privpipe.numerics.minimax.fourier_features import FourierFeatures
 from privpipe.numerics.minimax.hidden_units import draw_units
-from privpipe.numerics.minimax.lifts import (
-    Lift,
-    OutputMoments,
-    RecordStatistics,
-    StackedFeatures,
-)
+from privpipe.numerics.minimax.lifts import Lift, OutputMoments, RecordStatistics, StackedFeatures
 from privpipe.numerics.minimax.nystroem_features import NystroemFeatures
 from privpipe.sanitizers.minimax.training import adversaries, adversary_rounds
-from privpipe.sanitizers.minimax.training.adversaries import (
-    AdversaryOptions,
-    name_adversaries,
-)
+from privpipe.sanitizers.minimax.training.adversaries import AdversaryOptions, name_adversaries
 from privpipe.sanitizers.minimax.training.adversary_rounds import TrainingRounds, make_objective
 from privpipe.sanitizers.minimax.training.labelled_moments import measure_moments
 from privpipe.sanitizers.minimax.training.task_planning import plan_tasks
@@ -140,11 +132,7 @@ def test_round__takes_at_most_64_kilobytes_at_6_and_15_classes(
         monkeypatch.setattr(adversary_rounds, name, value)
     monkeypatch.setattr(adversaries, "RIDGE", 1e-2)
     for names in (("logistic",), EVERYBODY):
-        options = MinimaxOptions(
-            adversary=names,
-            max_iterations=2,
-            inner_tolerance=1e-2,
-        )
+        options = MinimaxOptions(adversary=names, max_iterations=2, inner_tolerance=1e-2)
         fitted = fit_minimax_filter(records, options)
         largest = dict(zip(fitted.history_columns, fitted.history[-1], strict=True))
         assert 22_000 < largest["largest_round_bytes"] <= 64_000

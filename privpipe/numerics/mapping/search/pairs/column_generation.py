@@ -22,10 +22,7 @@ from privpipe.numerics.mapping.pricing.pair_pricing import (
     measure_bound,
     sum_prices,
 )
-from privpipe.numerics.mapping.problem.mutual_information import (
-    LOWEST,
-    normalise_potentials,
-)
+from privpipe.numerics.mapping.problem.mutual_information import LOWEST, normalise_potentials
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs
 from privpipe.protocols import FloatArray, IntArray
 
