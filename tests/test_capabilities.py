@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from privpipe.cluster.executors.executor import LocalExecutor
-from privpipe.cluster.passes.cleaning_pass import CleaningJob, clean_collection, release_records
+from privpipe.cluster.passes.cleaning_pass import CleaningJob, clean_collection
+from privpipe.cluster.passes.loaded_map import release_records
 from privpipe.protocols import FloatArray, Guarantee, RecordStream, Role
 from privpipe.sanitizers import METHODS, RECORD_MAPS
 from privpipe.sanitizers.utility_summary import UtilitySummary

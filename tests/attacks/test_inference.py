@@ -20,7 +20,7 @@ from privpipe.attacks.kinds.verdicts.attack_report import AttackReport, summaris
 from privpipe.attacks.kinds.verdicts.outcomes import DECISION_SCHEMA, TABLE_SCHEMA, Attack
 from privpipe.attacks.statistics.measures import Score
 from privpipe.attacks.statistics.uncertainty.intervals import Interval
-from privpipe.cluster.passes.judging.attack_tasks import plan_attack_bytes
+from privpipe.cluster.passes.attack_tasks import plan_attack_bytes
 from privpipe.errors import GuessWarning, InputError
 from privpipe.protocols import Column
 

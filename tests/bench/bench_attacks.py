@@ -21,7 +21,7 @@ from privpipe.attacks.kinds.inference import run_attack
 from privpipe.attacks.kinds.verdicts.attack_report import AttackReport, summarise_outcomes
 from privpipe.attacks.kinds.verdicts.outcomes import AttackOutcome
 from privpipe.cluster.executors.dask_executor import DaskExecutor
-from privpipe.cluster.passes.judging.attack_tasks import distribute_attacks
+from privpipe.cluster.passes.attack_tasks import distribute_attacks
 from tests.bench.watching import forget_peak, peak_bytes
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import zarr
 
-from privpipe.cluster.passes.cleaning_pass import CleaningJob, clean_chunks, release_records
+from privpipe.cluster.passes.cleaning_pass import CleaningJob, clean_chunks
+from privpipe.cluster.passes.loaded_map import release_records
 from privpipe.protocols import FloatArray, RecordMap
 from privpipe.records.partitions import Partition
 from privpipe.records.schema import CollectionSchema, Variable

@@ -19,7 +19,7 @@ from privpipe.cluster.events import Event
 from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.cluster.pass_checkpoints import FEWEST_CHECKPOINTED, Checkpoints
-from privpipe.cluster.passes.judging.attack_tasks import distribute_attacks
+from privpipe.cluster.passes.attack_tasks import distribute_attacks
 from privpipe.cluster.passes.reduce import ShardedCollection, summarise_chunks
 from privpipe.errors import PrivpipeError
 from privpipe.numerics.regression.moments import CoMoments

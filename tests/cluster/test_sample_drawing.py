@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from privpipe.cluster.passes.judging.evidence_sample import draw_sample
+from privpipe.cluster.passes.evidence_sample import draw_sample
 from privpipe.cluster.passes.sample_drawing import (
     FEWEST_GROUPS,
     Drawing,

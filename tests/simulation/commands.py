@@ -27,7 +27,7 @@ import privpipe.flows.release_flow
 from flows.reproduce.__main__ import reproduce_figure
 from flows.reproduce.registry import FIGURES, PaperFigure
 from flows.reproduce.result import Reproduction, compare_cell
-from privpipe.cluster.passes import cleaning_pass
+from privpipe.cluster.passes import loaded_map
 from privpipe.command.inspect_command import export_command
 from privpipe.command.key_commands import account_command, forget_key_command
 from privpipe.command.run_command import approve_command, purge_command
@@ -240,7 +240,7 @@ EVERYTHING = Scope()
 def forget_process() -> None:
     """What a process remembers goes with it."""
     blocks.open_array.cache_clear()
-    cleaning_pass.load_map.cache_clear()
+    loaded_map.load_map.cache_clear()
     keys._received.clear()
 
 

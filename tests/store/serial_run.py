@@ -21,7 +21,7 @@ import privpipe.pipeline.stages.clean
 import privpipe.pipeline.stages.prove
 import privpipe.pipeline.stages.train
 from privpipe.cluster.executors.executor import LocalExecutor
-from privpipe.cluster.passes import cleaning_pass as apply
+from privpipe.cluster.passes import loaded_map
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.serving.watch import Watch
 from privpipe.records.schema import CollectionSchema, Variable
@@ -62,7 +62,7 @@ def serial_flows() -> Iterator[None]:
 def run_serially(options: RunOptions) -> str:
     """One process that runs the job once; what a process remembers is forgotten first."""
     blocks.open_array.cache_clear()
-    apply.load_map.cache_clear()
+    loaded_map.load_map.cache_clear()
     return privpipe.flows.release_flow.release_collection(
         options, Watch(PlainConsole(file=io.StringIO()))
     )

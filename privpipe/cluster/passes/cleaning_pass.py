@@ -8,24 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.capabilities import (
-    BoundCounts,
-    Bounds,
-    Counts,
-    MakesRecords,
-    Measures,
-    Reconstructs,
-    RunsCode,
-)
+from privpipe.capabilities import BoundCounts, Bounds, Counts, MakesRecords, Measures
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import Executor
+from privpipe.cluster.passes.loaded_map import load_map
 from privpipe.cluster.passes.place_pass import PlaceNotes, PlacePlan
 from privpipe.cluster.passes.sample_drawing import Drawing, keep_chunk
 from privpipe.errors import FormatError, InputError, PrivpipeError
@@ -40,7 +32,6 @@ from privpipe.store.arrays.blocks import Receipt, reading_once, write_block
 from privpipe.store.arrays.layout import FEATURES, RELEASED
 from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.partition_keys import PartitionKeys
-from privpipe.store.models.artifacts import digest_map, open_model
 from privpipe.store.releases.release_writing import ReleasePlan
 
 Nonfinite = Literal["fail", "withhold", "impute"]
@@ -303,36 +294,3 @@ def _spread(values: npt.NDArray[Any], kept: BoolArray) -> npt.NDArray[Any]:
     spread = np.full((len(kept), *values.shape[1:]), fill, values.dtype)
     spread[kept] = values
     return spread
-
-
-def release_records(
-    fitted: RecordMap, x: npt.NDArray[Any], stream: RecordStream | None = None
-) -> npt.NDArray[Any]:
-    """Records as a reader of the release will see them, whatever its layout."""
-    released = fitted.apply(x, stream)
-    return fitted.reconstruct(released) if isinstance(fitted, Reconstructs) else released
-
-
-@lru_cache(maxsize=4)
-def load_map(url: str, digest: str) -> RecordMap:
-    """Worker side: open a model once per process, and only the one that was fitted."""
-    fitted = open_model(url)
-    if digest_map(fitted) != digest:
-        raise FormatError(
-            "The stored model is not the one of this run.",
-            remedy="Do not change a run's workspace while it works.",
-        )
-    trust_code(fitted)  # the digest covers the code, and the driver read the code from its file
-    return fitted
-
-
-def trust_code(fitted: Any) -> None:
-    """Let code of the user's run in this process, of a map or of one within it."""
-    if isinstance(fitted, RunsCode):
-        fitted.trust()
-    elif isinstance(fitted, tuple):
-        for part in fitted:
-            trust_code(part)
-    elif is_dataclass(fitted):
-        for item in fields(fitted):
-            trust_code(getattr(fitted, item.name))

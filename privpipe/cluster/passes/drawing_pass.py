@@ -16,7 +16,7 @@ from typing import Any
 from privpipe.capabilities import MixesRecords
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import Executor
-from privpipe.cluster.passes.cleaning_pass import load_map
+from privpipe.cluster.passes.loaded_map import load_map
 from privpipe.store.arrays.blocks import Receipt, write_block
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.collections.collection import Collection

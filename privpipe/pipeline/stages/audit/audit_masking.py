@@ -41,9 +41,9 @@ from privpipe.attacks.moments.surrogate_utility import (
 )
 from privpipe.capabilities import MixesRecords
 from privpipe.cluster.executors.executor import Executor
-from privpipe.cluster.passes.cleaning_pass import load_map
-from privpipe.cluster.passes.judging.attack_tasks import distribute_attacks
-from privpipe.cluster.passes.judging.evidence_sample import sample_answers
+from privpipe.cluster.passes.attack_tasks import distribute_attacks
+from privpipe.cluster.passes.evidence_sample import sample_answers
+from privpipe.cluster.passes.loaded_map import load_map
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.cluster.passes.sample_drawing import Drawing, gather_sample, make_sample_key
 from privpipe.errors import InputError, MemoryBudgetError, PrivpipeError

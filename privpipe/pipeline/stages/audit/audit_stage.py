@@ -15,8 +15,8 @@ from privpipe.attacks.moments.audit_rounds import ask_pairs, ask_raw, audit_rele
 from privpipe.attacks.moments.utility import UtilityLosses, measure_losses
 from privpipe.capabilities import Descends, Promises, UtilityPromise
 from privpipe.cluster.executors.executor import Executor
-from privpipe.cluster.passes.judging.cleaned_shards import CleanedShards
-from privpipe.cluster.passes.judging.together import JointQuestion, ask_together
+from privpipe.cluster.passes.joint_pass import JointQuestion, ask_together
+from privpipe.cluster.passes.loaded_map import CleanedShards
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.errors import GuaranteeError, InputError
 from privpipe.numerics.regression.labels import Coding

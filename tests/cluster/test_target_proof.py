@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from privpipe.capabilities import FollowsTarget
-from privpipe.cluster.passes.judging.target_proof import TargetModel, read_targets
+from privpipe.cluster.passes.evidence_sample import TargetModel, read_targets
 from privpipe.errors import GuaranteeError, PrivacyWarning
 from privpipe.protocols import Shard
 from privpipe.sanitizers.null_space.maps.factored_cleaner import FactoredCleaner

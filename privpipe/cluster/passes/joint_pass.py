@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, cast
 
 from privpipe.attacks.statistics.answers import Answers
-from privpipe.cluster.passes.judging.cleaned_shards import CleanedShards
+from privpipe.cluster.passes.loaded_map import CleanedShards
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.protocols import Shard
 from privpipe.records.chunks import ChunkPlan

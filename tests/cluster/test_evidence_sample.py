@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.cluster.passes.judging.evidence_sample import sample_evidence
+from privpipe.cluster.passes.evidence_sample import sample_evidence
 from privpipe.cluster.passes.sample_drawing import Published, make_sample_key
 from privpipe.flows.demo import N_ORIGINALS, write_digits
 from privpipe.sanitizers.null_space.maps.null_space_cleaner import NullSpaceCleaner

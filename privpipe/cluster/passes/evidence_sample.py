@@ -2,11 +2,15 @@
 
 Who is drawn is said in `sample_drawing`: every record of every chunk has the same chance, and each
 counts as often as it is released. Records that are equal stay on one side of every split.
+
+Where a theorem says that released rows are a function of the target prediction and the model, every
+record that is attacked is compared with it, bit by bit. The prediction is then attacked in place of
+the features: whoever has the model makes the one of the other.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,14 +21,28 @@ from privpipe.attacks.adversaries.beside import Beside
 from privpipe.attacks.adversaries.evidence import Coverage, Evidence, prepare_evidence
 from privpipe.attacks.adversaries.surroundings import count_surroundings
 from privpipe.attacks.moments.surrogate_utility import CompleteRecords
-from privpipe.cluster.passes.judging.cleaned_shards import release_shard
-from privpipe.cluster.passes.judging.target_proof import TargetModel, read_targets
+from privpipe.capabilities import FollowsTarget
+from privpipe.cluster.passes.loaded_map import load_map, release_shard
 from privpipe.cluster.passes.sample_drawing import Drawing, Published, gather_sample
-from privpipe.errors import InputError
+from privpipe.errors import GuaranteeError, InputError
 from privpipe.numerics.finite import find_empty_rows, find_finite_rows
 from privpipe.protocols import Column, FloatArray, Shard
 from privpipe.records.drawn_sample import DrawnSample, take_records
 from privpipe.store.collections.collection import Collection
+
+
+@dataclass(frozen=True)
+class TargetModel:
+    """The stored map whose target predictions stand for released features.
+
+    Parameters
+    ----------
+    url, digest
+        Of its artifact.
+    """
+
+    url: str
+    digest: str
 
 
 def sample_evidence(
@@ -277,3 +295,50 @@ def fill_missing(features: npt.NDArray[Any]) -> npt.NDArray[Any]:
     n = np.maximum(known.sum(axis=0), 1)
     mean = np.where(known, features, 0).sum(axis=0, dtype=np.float64) / n
     return np.where(known, features, mean.astype(features.dtype))
+
+
+def read_targets(shard: Shard, model: TargetModel) -> FloatArray:
+    """Worker side: the target prediction of every record, once its released row is made of it.
+
+    Parameters
+    ----------
+    shard
+        Raw records with their released rows; NaN where withheld.
+    model
+        See `TargetModel`.
+
+    Returns
+    -------
+    targets : (n_records, n_predictions)
+        NaN where the row is withheld.
+
+    Raises
+    ------
+    GuaranteeError
+        If a released row differs in a bit from what the model makes of its target prediction.
+    """
+    fitted = load_map(model.url, model.digest)
+    assert isinstance(fitted, FollowsTarget), "only asked of such maps"
+    held = ~find_empty_rows(shard.released)
+    known = held & find_finite_rows(shard.features)
+    values = fitted.predict_target(shard.features[known])
+    made = fitted.release_target(values, shard.released.dtype)
+    n_apart = int((held & ~known).sum())
+    if made.shape == shard.released[known].shape:
+        n_apart += int((_as_bytes(made) != _as_bytes(shard.released[known])).any(axis=1).sum())
+    else:
+        n_apart += len(made)
+    if n_apart:
+        raise GuaranteeError(
+            f"{n_apart} of {int(held.sum())} released rows are not what the model makes of their "
+            "target prediction.",
+            remedy="Nothing was published. This is a fault of privpipe: report it.",
+            code="not-of-target",
+        )
+    found = np.full((len(held), values.shape[1]), np.nan)
+    found[known] = values
+    return found
+
+
+def _as_bytes(rows: FloatArray) -> np.ndarray:
+    return np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), -1)

@@ -19,8 +19,8 @@ from privpipe.attacks.adversaries.evidence import Evidence, prepare_evidence
 from privpipe.attacks.kinds import inference
 from privpipe.attacks.kinds.inference import measure_attacks
 from privpipe.cluster.executors.dask_executor import DaskExecutor
-from privpipe.cluster.passes.judging import attack_tasks as attacks
-from privpipe.cluster.passes.judging.attack_tasks import (
+from privpipe.cluster.passes import attack_tasks as attacks
+from privpipe.cluster.passes.attack_tasks import (
     EvidenceSummary,
     check_worker_memory,
     distribute_attacks,

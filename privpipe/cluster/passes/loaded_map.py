@@ -1,21 +1,35 @@
-"""Shards whose records are cleaned on the worker that reads them, for audits of training data."""
+"""A stored map on the worker that uses it, and shards whose records it cleans where they are read.
+
+Audits of training data see what the map makes of records that were never released.
+"""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import numpy.typing as npt
 
-from privpipe.cluster.passes.cleaning_pass import load_map, release_records
+from privpipe.capabilities import Reconstructs, RunsCode
+from privpipe.errors import FormatError
 from privpipe.fitted_schema import NamedCodes, check_numbered_alike
 from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
-from privpipe.protocols import Oracle, Shard, Shards, ShardSchema, Statistics, Sums
+from privpipe.protocols import (
+    Oracle,
+    RecordMap,
+    RecordStream,
+    Shard,
+    Shards,
+    ShardSchema,
+    Statistics,
+    Sums,
+)
 from privpipe.records.indicators import expand_indicators
 from privpipe.sanitizers.names import schema_of
+from privpipe.store.models.artifacts import digest_map, open_model
 
 S = TypeVar("S", bound=Statistics)
 
@@ -101,3 +115,36 @@ def release_shard(
         return release_records(fitted, shard.features, stream)
     named = NamedCodes(shard.attributes, schema.attributes)
     return expand_indicators(fitted.apply(named, stream), schema.attributes)
+
+
+def release_records(
+    fitted: RecordMap, x: npt.NDArray[Any], stream: RecordStream | None = None
+) -> npt.NDArray[Any]:
+    """Records as a reader of the release will see them, whatever its layout."""
+    released = fitted.apply(x, stream)
+    return fitted.reconstruct(released) if isinstance(fitted, Reconstructs) else released
+
+
+@lru_cache(maxsize=4)
+def load_map(url: str, digest: str) -> RecordMap:
+    """Worker side: open a model once per process, and only the one that was fitted."""
+    fitted = open_model(url)
+    if digest_map(fitted) != digest:
+        raise FormatError(
+            "The stored model is not the one of this run.",
+            remedy="Do not change a run's workspace while it works.",
+        )
+    trust_code(fitted)  # the digest covers the code, and the driver read the code from its file
+    return fitted
+
+
+def trust_code(fitted: Any) -> None:
+    """Let code of the user's run in this process, of a map or of one within it."""
+    if isinstance(fitted, RunsCode):
+        fitted.trust()
+    elif isinstance(fitted, tuple):
+        for part in fitted:
+            trust_code(part)
+    elif is_dataclass(fitted):
+        for item in fields(fitted):
+            trust_code(getattr(fitted, item.name))

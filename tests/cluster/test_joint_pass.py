@@ -11,7 +11,7 @@ import pytest
 from distributed import Client
 
 from privpipe.cluster.executors.dask_executor import DaskExecutor
-from privpipe.cluster.passes.judging.together import JointQuestion, ask_together
+from privpipe.cluster.passes.joint_pass import JointQuestion, ask_together
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.numerics.regression.moments import CoMoments
 from privpipe.protocols import Shard

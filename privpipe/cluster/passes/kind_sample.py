@@ -16,7 +16,7 @@ from privpipe.attacks.kinds.two_samples import MOST_RECORDS, measure_losses_of_m
 from privpipe.attacks.statistics.ties import find_ties
 from privpipe.capabilities import Promises
 from privpipe.cluster.executors.executor import Executor
-from privpipe.cluster.passes.judging.evidence_sample import (
+from privpipe.cluster.passes.evidence_sample import (
     draw_sample,
     fill_missing,
     plan_drawing,
