@@ -25,7 +25,7 @@ _HOME = {
     "MaskingOptions": "privpipe.sanitizers.masking.surrogates",
     "MinimaxFilter": "privpipe.sanitizers.minimax.linear_filter",
     "MinimaxNeuralOptions": "privpipe.sanitizers.minimax.neural_minimax",
-    "MinimaxOwnOptions": "privpipe.sanitizers.minimax.own.own_filter",
+    "MinimaxCustomOptions": "privpipe.sanitizers.minimax.custom_filter",
     "MinimaxOptions": "privpipe.sanitizers.minimax.linear_minimax",
     "NamedCodes": "privpipe.fitted_schema",
     "NeuralFilter": "privpipe.sanitizers.minimax.neural_minimax",
@@ -44,10 +44,10 @@ _HOME = {
     "fit_exponential_mechanism": "privpipe.sanitizers.mapping.exponential",
     "fit_leace_eraser": "privpipe.sanitizers.null_space.leace",
     "fit_masking": "privpipe.sanitizers.masking.surrogates",
-    "fit_minimax_family": "privpipe.sanitizers.minimax.own.own_families",
+    "fit_minimax_family": "privpipe.sanitizers.minimax.family_training",
     "fit_minimax_filter": "privpipe.sanitizers.minimax.linear_minimax",
     "fit_minimax_neural_filter": "privpipe.sanitizers.minimax.neural_minimax",
-    "fit_minimax_own_filter": "privpipe.sanitizers.minimax.own.own_filter",
+    "fit_minimax_custom_filter": "privpipe.sanitizers.minimax.custom_filter",
     "fit_null_space_cleaner": "privpipe.sanitizers.null_space.algorithm_1",
     "fit_privacy_mapping": "privpipe.sanitizers.mapping.privacy_mapping",
     "fit_target_only": "privpipe.sanitizers.null_space.target_only",
@@ -70,7 +70,7 @@ _HOME = {
     "solve_least_distortion": "privpipe.sanitizers.mapping.tradeoff",
     "solve_privacy_mapping": "privpipe.sanitizers.mapping.solving.solve",
     "solve_tradeoff": "privpipe.sanitizers.mapping.tradeoff",
-    "trust_filter": "privpipe.sanitizers.minimax.own.filter_code",
+    "trust_filter": "privpipe.sanitizers.minimax.custom_code",
     "write_model": "privpipe.store.models.artifacts",
 }
 
@@ -141,6 +141,14 @@ if TYPE_CHECKING:
     from privpipe.sanitizers.masking.masking_model import MaskingModel as MaskingModel
     from privpipe.sanitizers.masking.surrogates import MaskingOptions as MaskingOptions
     from privpipe.sanitizers.masking.surrogates import fit_masking as fit_masking
+    from privpipe.sanitizers.minimax.custom_code import trust_filter as trust_filter
+    from privpipe.sanitizers.minimax.custom_filter import (
+        MinimaxCustomOptions as MinimaxCustomOptions,
+    )
+    from privpipe.sanitizers.minimax.custom_filter import (
+        fit_minimax_custom_filter as fit_minimax_custom_filter,
+    )
+    from privpipe.sanitizers.minimax.family_training import fit_minimax_family as fit_minimax_family
     from privpipe.sanitizers.minimax.linear_filter import LinearFilter as LinearFilter
     from privpipe.sanitizers.minimax.linear_filter import MinimaxFilter as MinimaxFilter
     from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions as MinimaxOptions
@@ -151,14 +159,6 @@ if TYPE_CHECKING:
     from privpipe.sanitizers.minimax.neural_minimax import NeuralFilter as NeuralFilter
     from privpipe.sanitizers.minimax.neural_minimax import (
         fit_minimax_neural_filter as fit_minimax_neural_filter,
-    )
-    from privpipe.sanitizers.minimax.own.filter_code import trust_filter as trust_filter
-    from privpipe.sanitizers.minimax.own.own_families import (
-        fit_minimax_family as fit_minimax_family,
-    )
-    from privpipe.sanitizers.minimax.own.own_filter import MinimaxOwnOptions as MinimaxOwnOptions
-    from privpipe.sanitizers.minimax.own.own_filter import (
-        fit_minimax_own_filter as fit_minimax_own_filter,
     )
     from privpipe.sanitizers.null_space.algorithm_1 import (
         fit_null_space_cleaner as fit_null_space_cleaner,

@@ -23,13 +23,16 @@ from privpipe.sanitizers.composed.chain import Chain
 from privpipe.sanitizers.composed.standardiser import fit_standardiser
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 from privpipe.sanitizers.minimax.baselines import PcaOptions, fit_pca_filter
+from privpipe.sanitizers.minimax.custom_filter import (
+    MinimaxCustomOptions,
+    fit_minimax_custom_filter,
+)
 from privpipe.sanitizers.minimax.ddd import fit_ddd_filter
 from privpipe.sanitizers.minimax.linear_minimax import fit_minimax_filter
 from privpipe.sanitizers.minimax.neural_minimax import (
     MinimaxNeuralOptions,
     fit_minimax_neural_filter,
 )
-from privpipe.sanitizers.minimax.own.own_filter import MinimaxOwnOptions, fit_minimax_own_filter
 from privpipe.sanitizers.null_space.algorithm_1 import fit_null_space_cleaner
 from privpipe.sanitizers.null_space.algorithm_2 import fit_targeted_cleaner
 from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
@@ -64,8 +67,8 @@ EXAMPLES: dict[str, Callable[[], RecordMap]] = {
     "neural_filter": lambda: fit_minimax_neural_filter(
         make_classes(), MinimaxNeuralOptions(n_hidden=(3, 2), max_iterations=2)
     ),
-    "own_filter": lambda: fit_minimax_own_filter(
-        make_classes(), make_options(MinimaxOwnOptions, FEWEST_OPTIONS["minimax_own"], "own")
+    "own_filter": lambda: fit_minimax_custom_filter(
+        make_classes(), make_options(MinimaxCustomOptions, FEWEST_OPTIONS["minimax_own"], "own")
     ),
     "chain": lambda: make_chain(),
     "mask_filter": lambda: fit_ddd_filter(make_classes()),

@@ -16,15 +16,11 @@ from privpipe.cluster.pass_checkpoints import Checkpoints
 from privpipe.cluster.passes import reduce as sharded
 from privpipe.numerics.minimax.filters import LinearFamily
 from privpipe.protocols import RecordMap, Shards
+from privpipe.sanitizers.minimax.family_training import FamilyFit, FamilyOptions, fit_minimax_family
 from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions, fit_minimax_filter
 from privpipe.sanitizers.minimax.neural_minimax import (
     MinimaxNeuralOptions,
     fit_minimax_neural_filter,
-)
-from privpipe.sanitizers.minimax.own.own_families import (
-    FamilyFit,
-    FamilyOptions,
-    fit_minimax_family,
 )
 from privpipe.sanitizers.minimax.training.tasks import Task
 from privpipe.store.collections.collection import Collection, open_collection

@@ -12,13 +12,19 @@ Start reading at `linear_minimax`, then `training.shard_oracle`.
 
 from __future__ import annotations
 
-from privpipe.sanitizers.minimax import baselines, ddd, linear_minimax, neural_minimax, ppls
-from privpipe.sanitizers.minimax.own import own_filter
+from privpipe.sanitizers.minimax import (
+    baselines,
+    custom_filter,
+    ddd,
+    linear_minimax,
+    neural_minimax,
+    ppls,
+)
 
 METHODS = (
     *linear_minimax.METHODS,
     *neural_minimax.METHODS,
-    *own_filter.METHODS,
+    *custom_filter.METHODS,
     *baselines.METHODS,
     *ppls.METHODS,
     *ddd.METHODS,

@@ -33,13 +33,13 @@ from privpipe.protocols import (
     ShardSchema,
 )
 from privpipe.sanitizers.arrays import check_shards
-from privpipe.sanitizers.minimax.linear_filter import EMPIRICAL, check_records, promise_nothing
-from privpipe.sanitizers.minimax.own.own_families import (
+from privpipe.sanitizers.minimax.family_training import (
     FamilyOptions,
     freeze_descent,
     plan_family_tasks,
     train_family,
 )
+from privpipe.sanitizers.minimax.linear_filter import EMPIRICAL, check_records, promise_nothing
 from privpipe.sanitizers.minimax.training.adversaries import check_adversaries
 from privpipe.sanitizers.minimax.training.filter_widths import warn_of_outputs
 from privpipe.sanitizers.minimax.training.labelled_moments import (

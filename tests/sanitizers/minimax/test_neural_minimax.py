@@ -14,13 +14,13 @@ from privpipe.errors import InputError, OptionError
 from privpipe.numerics.minimax.filters import Pullback
 from privpipe.numerics.minimax.network import SigmoidFamily
 from privpipe.protocols import FloatArray
+from privpipe.sanitizers.minimax import family_training
+from privpipe.sanitizers.minimax.family_training import FamilyOptions, fit_minimax_family
 from privpipe.sanitizers.minimax.neural_minimax import (
     METHODS,
     MinimaxNeuralOptions,
     fit_minimax_neural_filter,
 )
-from privpipe.sanitizers.minimax.own import own_families
-from privpipe.sanitizers.minimax.own.own_families import FamilyOptions, fit_minimax_family
 from privpipe.sanitizers.minimax.training.labelled_moments import measure_moments
 from privpipe.sanitizers.minimax.training.pretraining import pretrain_layers
 from tests.sanitizers.labelled_data import draw_labelled
@@ -63,7 +63,7 @@ def test_fit_minimax_neural_filter__learns_what_no_linear_filter_can() -> None:
 def test_fit_minimax_neural_filter__returns_the_best_held_out_iterate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(own_families, "PATIENCE", 3)
+    monkeypatch.setattr(family_training, "PATIENCE", 3)
     fitted = fit_minimax_neural_filter(_records(), MinimaxNeuralOptions(n_hidden=(20, 9)))
     held = fitted.history[:, fitted.history_columns.index("held_out_phi")]
     phi = fitted.history[:, fitted.history_columns.index("phi")]
@@ -71,7 +71,7 @@ def test_fit_minimax_neural_filter__returns_the_best_held_out_iterate(
     assert held.argmin() < len(held) - 1
     assert (np.diff(phi) <= 1e-8).all()
     stop = int(held.argmin())
-    monkeypatch.setattr(own_families, "PATIENCE", 99)
+    monkeypatch.setattr(family_training, "PATIENCE", 99)
     short = fit_minimax_neural_filter(
         _records(), MinimaxNeuralOptions(n_hidden=(20, 9), max_iterations=stop)
     )

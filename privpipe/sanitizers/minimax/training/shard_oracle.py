@@ -213,7 +213,7 @@ class _Sums:
         """
         task, head = self.task, self.head
         if task.loss is not None:
-            return self._add_own(task.loss, z, block, weight)
+            return self._add_custom_loss(task.loss, z, block, weight)
         read, lower = (z, None) if task.lift is None else task.lift.map(z)
         truth, fitted, mixing, counts = self._read(block)
         if mixing is not None:
@@ -240,7 +240,7 @@ class _Sums:
         )
         return float(per_record[fitted].sum()), float(per_record[~fitted].sum()), pulled
 
-    def _add_own(
+    def _add_custom_loss(
         self, loss: RecordLoss, z: FloatArray, block: _Block, weight: float
     ) -> tuple[float, float, Any]:
         """The same of a loss that reads the outputs themselves."""

@@ -24,14 +24,10 @@ from privpipe.protocols import (
     ShardSchema,
 )
 from privpipe.sanitizers.arrays import check_shards
+from privpipe.sanitizers.minimax.custom_code import FilterCode, Setting
+from privpipe.sanitizers.minimax.custom_family import build_filter, check_filter, declare_family
+from privpipe.sanitizers.minimax.family_training import FamilyOptions, fit_minimax_family
 from privpipe.sanitizers.minimax.linear_filter import EMPIRICAL, check_records, promise_nothing
-from privpipe.sanitizers.minimax.own.declared_family import (
-    build_filter,
-    check_filter,
-    declare_family,
-)
-from privpipe.sanitizers.minimax.own.filter_code import FilterCode, Setting
-from privpipe.sanitizers.minimax.own.own_families import FamilyOptions, fit_minimax_family
 from privpipe.sanitizers.minimax.training.adversaries import check_adversaries
 from privpipe.sanitizers.minimax.training.filter_widths import warn_of_outputs
 from privpipe.sanitizers.minimax.training.labelled_moments import LABEL_STATISTICS
@@ -43,7 +39,7 @@ ROWS = 1024
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
-class MinimaxOwnOptions(FamilyOptions):
+class MinimaxCustomOptions(FamilyOptions):
     """Options of ``[method] name = "minimax_own"``."""
 
     name: Literal["minimax_own"] = "minimax_own"
@@ -93,7 +89,7 @@ class MinimaxOwnOptions(FamilyOptions):
 
 @described(facts_of_map)
 @dataclass(frozen=True, eq=False)
-class OwnFilter:
+class CustomFilter:
     """Maps records by a trained filter of the user's own.
 
     The map holds the code, and runs it only where it is trusted: where a configuration names the
@@ -190,12 +186,12 @@ class OwnFilter:
 
 
 @keep_names
-def fit_minimax_own_filter(shards: Shards, options: MinimaxOwnOptions) -> OwnFilter:
+def fit_minimax_custom_filter(shards: Shards, options: MinimaxCustomOptions) -> CustomFilter:
     """Train a filter of one's own: keep the target tasks and spoil the private ones.
 
     Returns
     -------
-    OwnFilter
+    CustomFilter
         The iterate of the best held-out Phi, with the history of the fit.
 
     Raises
@@ -216,13 +212,13 @@ def fit_minimax_own_filter(shards: Shards, options: MinimaxOwnOptions) -> OwnFil
     Hamm, JMLR 2017, section 4: any filter with a derivative by its parameters.
     """
     check_shards(shards)
-    check_own(options, shards.schema)
+    check_custom_filter(options, shards.schema)
     family, start = declare_family(
         options.code, options.settings, shards.schema.n_features, options.seed
     )
     fit = fit_minimax_family(shards, family, start, options)
     arrays = family.split(fit.parameters)
-    return OwnFilter(
+    return CustomFilter(
         filter=options.filter,
         source=options.code.source,
         sha256=options.code.sha256,
@@ -234,7 +230,7 @@ def fit_minimax_own_filter(shards: Shards, options: MinimaxOwnOptions) -> OwnFil
     )
 
 
-def check_own(options: MinimaxOwnOptions, schema: ShardSchema) -> None:
+def check_custom_filter(options: MinimaxCustomOptions, schema: ShardSchema) -> None:
     """Raise OptionError or InputError if tasks do not suit records, or the class is no filter.
 
     The class is looked at where its code is trusted alone.
@@ -252,12 +248,12 @@ def check_own(options: MinimaxOwnOptions, schema: ShardSchema) -> None:
 METHODS = (
     Method(
         name="minimax_own",
-        options=MinimaxOwnOptions,
+        options=MinimaxCustomOptions,
         releases="rows",
-        fit=fit_minimax_own_filter,
+        fit=fit_minimax_custom_filter,
         source="A filter of one's own; Hamm 2017, Minimax Filter, JMLR 18, section 4",
-        maps=(OwnFilter,),
-        check=check_own,
+        maps=(CustomFilter,),
+        check=check_custom_filter,
         promise=EMPIRICAL,
         statistics=LABEL_STATISTICS,
     ),

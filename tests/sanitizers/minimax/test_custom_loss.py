@@ -11,20 +11,20 @@ from pydantic import TypeAdapter
 from privpipe import MinimaxNeuralOptions, fit_minimax_neural_filter
 from privpipe.errors import InputError, OptionError
 from privpipe.protocols import RecordMap
-from privpipe.sanitizers.minimax.neural_minimax import check_network
-from privpipe.sanitizers.minimax.own.own_filter import (
-    MinimaxOwnOptions,
-    check_own,
-    fit_minimax_own_filter,
+from privpipe.sanitizers.minimax.custom_filter import (
+    MinimaxCustomOptions,
+    check_custom_filter,
+    fit_minimax_custom_filter,
 )
+from privpipe.sanitizers.minimax.neural_minimax import check_network
 from privpipe.sanitizers.options import make_options
 from tests.motion import draw_windows
-from tests.sanitizers.minimax.own.test_own_filter import declare, make_records
+from tests.sanitizers.minimax.test_custom_filter import declare, make_records
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "own_loss.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_loss.py"
 
 
-def choose(folder: Path, source: str | None = None, **more: object) -> MinimaxOwnOptions:
+def choose(folder: Path, source: str | None = None, **more: object) -> MinimaxCustomOptions:
     module = folder / "loss.py"
     module.write_text(EXAMPLE.read_text() if source is None else source)
     return declare(folder, loss="KeepMean", loss_module=str(module), **more)
@@ -40,7 +40,7 @@ def test_own_loss__is_lowered_as_its_weight_says_and_stands_in_the_history(tmp_p
     given = {"max_iterations": 15, "held_out": 0.0}
     errors = []
     for weight in (0.01, 100.0):
-        fitted = fit_minimax_own_filter(records, choose(tmp_path, loss_weight=weight, **given))
+        fitted = fit_minimax_custom_filter(records, choose(tmp_path, loss_weight=weight, **given))
         errors.append(measure_error(fitted))
         losses = dict(zip(fitted.history_columns, fitted.history[-1], strict=True))
         assert losses["loss_loss:KeepMean"] == pytest.approx(errors[-1], rel=1e-9)
@@ -49,8 +49,8 @@ def test_own_loss__is_lowered_as_its_weight_says_and_stands_in_the_history(tmp_p
 
 
 def test_own_loss__phi_has_the_gradient_of_finite_differences(tmp_path: Path) -> None:
-    from privpipe.sanitizers.minimax.own.declared_family import declare_family
-    from privpipe.sanitizers.minimax.own.own_families import plan_family_tasks
+    from privpipe.sanitizers.minimax.custom_family import declare_family
+    from privpipe.sanitizers.minimax.family_training import plan_family_tasks
     from privpipe.sanitizers.minimax.training.adversary_rounds import make_objective
     from privpipe.sanitizers.minimax.training.labelled_moments import measure_moments
 
@@ -95,14 +95,16 @@ def test_check__refuses_a_loss_and_says_why(tmp_path: Path, what: str) -> None:
     source = EXAMPLE.read_text()
     assert right in source
     with pytest.raises(OptionError, match=what):
-        check_own(choose(tmp_path, source.replace(right, wrong, 1)), make_records(2).schema)
+        check_custom_filter(
+            choose(tmp_path, source.replace(right, wrong, 1)), make_records(2).schema
+        )
 
 
 def test_check__a_right_loss_passes_and_its_content_is_part_of_the_options(tmp_path: Path) -> None:
     options = choose(tmp_path, loss_settings={"column": 1})
-    check_own(options, make_records(2).schema)
+    check_custom_filter(options, make_records(2).schema)
     pinned = options.loss_code_sha256
-    dumped = TypeAdapter(MinimaxOwnOptions).dump_python(options)
+    dumped = TypeAdapter(MinimaxCustomOptions).dump_python(options)
     assert dumped["loss_code_sha256"] == pinned
     assert choose(tmp_path, loss_sha256=pinned).loss_code_sha256 == pinned
     changed = EXAMPLE.read_text() + "\n"
@@ -111,7 +113,7 @@ def test_check__a_right_loss_passes_and_its_content_is_part_of_the_options(tmp_p
     loss = {"loss": "KeepMean", "loss_module": str(tmp_path / "loss.py"), "loss_sha256": pinned}
     for given, match in ((loss, "not loss_sha256"), ({"loss_sha256": "0"}, "without its class")):
         with pytest.raises(OptionError, match=match):
-            make_options(MinimaxOwnOptions, {**filter_, **given}, "minimax_own")
+            make_options(MinimaxCustomOptions, {**filter_, **given}, "minimax_own")
 
 
 def test_own_loss__values_that_are_not_finite_on_records_are_counted(tmp_path: Path) -> None:
@@ -120,4 +122,4 @@ def test_own_loss__values_that_are_not_finite_on_records_are_counted(tmp_path: P
     )
     options = choose(tmp_path, source, max_iterations=2)
     with pytest.raises(InputError, match="not finite for"):
-        fit_minimax_own_filter(make_records(5), options)
+        fit_minimax_custom_filter(make_records(5), options)

@@ -59,7 +59,7 @@ class DeclaredLoss(Protocol):
 
 
 @dataclass(frozen=True)
-class OwnLoss:
+class CustomLoss:
     """A declared loss as a value, which travels with its task.
 
     Parameters
@@ -79,7 +79,7 @@ class OwnLoss:
     @classmethod
     def of(
         cls, code: FilterCode, settings: Mapping[str, Setting], schema: ShardSchema, n_outputs: int
-    ) -> OwnLoss:
+    ) -> CustomLoss:
         """The loss of a filter of so many outputs."""
         given = tuple(sorted(settings.items()))
         return cls(code, given, schema.n_features, n_outputs, len(schema.desired))
@@ -110,7 +110,7 @@ class OwnLoss:
 
 
 @lru_cache(maxsize=8)
-def _build_loss(loss: OwnLoss) -> DeclaredLoss:
+def _build_loss(loss: CustomLoss) -> DeclaredLoss:
     """Make the loss of a declared class, once per process."""
     name, kind = loss.code.name, loss.code.load()
     if not callable(getattr(kind, "measure", None)):
@@ -127,7 +127,7 @@ def _build_loss(loss: OwnLoss) -> DeclaredLoss:
         ) from None
 
 
-def check_loss(loss: OwnLoss, schema: ShardSchema, seed: int = 0) -> None:
+def check_loss(loss: CustomLoss, schema: ShardSchema, seed: int = 0) -> None:
     """Refuse a loss whose slopes are not its derivative, on drawn outputs and records.
 
     Raises
@@ -171,7 +171,7 @@ def _draw_labels(rng: np.random.Generator, schema: ShardSchema) -> tuple[FloatAr
     )
 
 
-def _run(loss: OwnLoss, z: FloatArray, given: tuple[FloatArray, ...]) -> tuple[Any, Any]:
+def _run(loss: CustomLoss, z: FloatArray, given: tuple[FloatArray, ...]) -> tuple[Any, Any]:
     """Run code of the user's on drawn records, whose values may be shown."""
     declared = _build_loss(loss)
     try:
@@ -185,7 +185,7 @@ def _run(loss: OwnLoss, z: FloatArray, given: tuple[FloatArray, ...]) -> tuple[A
 
 
 def _check_values(
-    loss: OwnLoss, z: FloatArray, given: tuple[FloatArray, ...]
+    loss: CustomLoss, z: FloatArray, given: tuple[FloatArray, ...]
 ) -> tuple[FloatArray, FloatArray]:
     name, before = loss.code.name, [part.copy() for part in (z, *given)]
     losses, slopes = _run(loss, z, given)
@@ -213,7 +213,7 @@ def _check_values(
 
 
 def _differ(
-    loss: OwnLoss, z: FloatArray, given: tuple[FloatArray, ...], step: FloatArray
+    loss: CustomLoss, z: FloatArray, given: tuple[FloatArray, ...], step: FloatArray
 ) -> FloatArray:
     """Half of what the losses differ by, a step up and a step down."""
     ends = [np.asarray(_run(loss, z + sign * step, given)[0]) for sign in (1.0, -1.0)]
@@ -221,7 +221,7 @@ def _differ(
 
 
 def _check_alone(
-    loss: OwnLoss, z: FloatArray, given: tuple[FloatArray, ...], losses: FloatArray
+    loss: CustomLoss, z: FloatArray, given: tuple[FloatArray, ...], losses: FloatArray
 ) -> None:
     half = slice(0, ROWS // 2)
     some = _run(loss, z[half], tuple(part[half] for part in given))[0]

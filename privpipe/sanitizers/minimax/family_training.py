@@ -20,10 +20,10 @@ from privpipe.numerics.minimax.filters import DifferentiableFilter, InputScaling
 from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
-from privpipe.sanitizers.minimax.own.filter_code import (
+from privpipe.sanitizers.minimax.custom_code import (
     LOSSES,
+    CustomLoss,
     FilterCode,
-    OwnLoss,
     Setting,
     check_loss,
 )
@@ -131,11 +131,11 @@ class FamilyOptions(AdversaryOptions):
         """Hash of the loss's file: part of what a run, a model and a release are of."""
         return None if self.loss_code is None else self.loss_code.sha256
 
-    def plan_loss(self, schema: ShardSchema, n_outputs: int) -> OwnLoss | None:
+    def plan_loss(self, schema: ShardSchema, n_outputs: int) -> CustomLoss | None:
         """The loss for a filter of so many outputs, if there is one."""
         if self.loss_code is None:
             return None
-        return OwnLoss.of(self.loss_code, self.loss_settings, schema, n_outputs)
+        return CustomLoss.of(self.loss_code, self.loss_settings, schema, n_outputs)
 
     def check_loss(self, schema: ShardSchema, n_outputs: int) -> None:
         """Raise OptionError for a trusted loss with wrong slopes; see `own_loss.check_loss`."""

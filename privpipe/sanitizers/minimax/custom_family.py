@@ -12,7 +12,7 @@ import numpy as np
 from privpipe.errors import OptionError
 from privpipe.numerics.minimax.filters import Pullback
 from privpipe.protocols import FloatArray
-from privpipe.sanitizers.minimax.own.filter_code import (
+from privpipe.sanitizers.minimax.custom_code import (
     Arrays,
     DeclaredFilter,
     FilterCode,
@@ -259,7 +259,7 @@ def build_filter(code: FilterCode, settings: Settings, n_features: int) -> Decla
     """Make the filter of a declared class; modules of torch are wrapped."""
     kind = code.load()
     if _is_torch_module(kind):
-        from privpipe.sanitizers.minimax.own.torch_filter import TorchFilter  # torch is an extra
+        from privpipe.sanitizers.minimax.torch_filter import TorchFilter  # torch is an extra
 
         def make(n_features: int, **settings: Setting) -> DeclaredFilter:
             return TorchFilter(lambda: kind(n_features, **settings), n_features)

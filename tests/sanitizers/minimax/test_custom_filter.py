@@ -11,16 +11,16 @@ import pytest
 
 from privpipe import Records, code_trust, open_model, trust_filter, write_model
 from privpipe.errors import OptionError
-from privpipe.sanitizers.minimax.own import filter_code
-from privpipe.sanitizers.minimax.own.own_filter import (
-    MinimaxOwnOptions,
-    check_own,
-    fit_minimax_own_filter,
+from privpipe.sanitizers.minimax import custom_code
+from privpipe.sanitizers.minimax.custom_filter import (
+    MinimaxCustomOptions,
+    check_custom_filter,
+    fit_minimax_custom_filter,
 )
 from privpipe.sanitizers.options import make_options
 from tests.motion import draw_windows
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 CONVOLUTION = EXAMPLES / "convolution.py"
 
 TANH = """
@@ -53,16 +53,18 @@ def make_records(n_each: int = 20, **more: Any) -> Records:
     )
 
 
-def declare(folder: Path, source: str = TANH, name: str = "Tanh", **more: Any) -> MinimaxOwnOptions:
+def declare(
+    folder: Path, source: str = TANH, name: str = "Tanh", **more: Any
+) -> MinimaxCustomOptions:
     module = folder / "mine.py"
     module.write_text(source)
-    return MinimaxOwnOptions(filter=name, module=str(module), **more)
+    return MinimaxCustomOptions(filter=name, module=str(module), **more)
 
 
 def test_own_filter__keeps_the_target_and_spoils_the_private() -> None:
     records = make_records()
-    options = MinimaxOwnOptions(filter="Convolution", module=str(CONVOLUTION), max_iterations=12)
-    fitted = fit_minimax_own_filter(records, options)
+    options = MinimaxCustomOptions(filter="Convolution", module=str(CONVOLUTION), max_iterations=12)
+    fitted = fit_minimax_custom_filter(records, options)
     losses = dict(zip(fitted.history_columns, fitted.history[-1], strict=True))
     wanted, private = fitted.baselines
     assert losses["loss_desired:desired_0"] < 0.1 * wanted
@@ -75,7 +77,7 @@ def test_own_filter__keeps_the_target_and_spoils_the_private() -> None:
 
 def test_own_filter__is_stored_as_arrays_and_code_and_opened_again(tmp_path: Path) -> None:
     records = make_records(5)
-    fitted = fit_minimax_own_filter(records, declare(tmp_path, max_iterations=1))
+    fitted = fit_minimax_custom_filter(records, declare(tmp_path, max_iterations=1))
     write_model(fitted, tmp_path / "model.zarr")
     opened = open_model(tmp_path / "model.zarr")
     x = draw_windows(2, 3)["features"]
@@ -89,10 +91,10 @@ def test_own_filter__code_of_a_stored_model_does_not_run_until_it_is_trusted(
     spy = tmp_path / "ran"
     source = f"open({str(spy)!r}, 'a').close()\n" + TANH
     options = declare(tmp_path, source, max_iterations=1)
-    write_model(fit_minimax_own_filter(make_records(5), options), tmp_path / "model.zarr")
+    write_model(fit_minimax_custom_filter(make_records(5), options), tmp_path / "model.zarr")
     spy.unlink()
     monkeypatch.setattr(code_trust, "_TRUSTED", set())  # another process, another day
-    monkeypatch.setattr(filter_code, "_LOADED", {})
+    monkeypatch.setattr(custom_code, "_LOADED", {})
     opened = open_model(tmp_path / "model.zarr")
     x = draw_windows(2, 3)["features"]
     with pytest.raises(OptionError, match="not trusted here"):
@@ -106,8 +108,8 @@ def test_own_filter__code_of_a_stored_model_does_not_run_until_it_is_trusted(
 
 def test_own_filter__other_sources_under_a_stored_hash_are_refused(tmp_path: Path) -> None:
     code = declare(tmp_path).code
-    forged = filter_code.FilterCode(code.name, code.source + "\nimport os", code.sha256)
-    filter_code._LOADED.clear()
+    forged = custom_code.FilterCode(code.name, code.source + "\nimport os", code.sha256)
+    custom_code._LOADED.clear()
     with pytest.raises(OptionError, match="has changed since it was trained"):
         forged.load()
 
@@ -118,12 +120,12 @@ def test_own_filter__a_pinned_hash_refuses_other_content(tmp_path: Path) -> None
     given = {"name": "minimax_own", "filter": "Tanh", "module": str(tmp_path / "mine.py")}
     (tmp_path / "mine.py").write_text(TANH + "\n")
     with pytest.raises(OptionError, match="not the one of sha256"):
-        make_options(MinimaxOwnOptions, given | {"sha256": pinned}, "minimax_own")
+        make_options(MinimaxCustomOptions, given | {"sha256": pinned}, "minimax_own")
 
 
 def test_own_filter__any_sharding_gives_the_same_filter(tmp_path: Path) -> None:
     options = declare(tmp_path, max_iterations=4, held_out=0.0)
-    one, many = (fit_minimax_own_filter(make_records(10, n_shards=n), options) for n in (1, 7))
+    one, many = (fit_minimax_custom_filter(make_records(10, n_shards=n), options) for n in (1, 7))
     for left, right in zip(one.parameters, many.parameters, strict=True):
         assert np.abs(left - right).max() < 1e-9
 
@@ -158,7 +160,7 @@ def test_check__refuses_a_filter_and_says_why(tmp_path: Path, what: str) -> None
     assert right in TANH
     options = declare(tmp_path, TANH.replace(right, wrong, 1))
     with pytest.raises(OptionError, match=what):
-        check_own(options, make_records(2).schema)
+        check_custom_filter(options, make_records(2).schema)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -168,7 +170,7 @@ def test_check__a_right_filter_passes_kinks_and_large_scales_too(tmp_path: Path,
         "100 * np.sign(x @ parameters['weights'] + parameters['bias'])",
     )
     for source in (TANH, kinked):
-        check_own(declare(tmp_path, source, seed=seed), make_records(2).schema)
+        check_custom_filter(declare(tmp_path, source, seed=seed), make_records(2).schema)
 
 
 def test_options__no_such_file_or_entry_point() -> None:
@@ -177,19 +179,19 @@ def test_options__no_such_file_or_entry_point() -> None:
         ({"filter": "nobody"}, "No installed package declares a filter 'nobody'"),
     ):
         with pytest.raises(OptionError, match=match):
-            make_options(MinimaxOwnOptions, {"name": "minimax_own", **given}, "minimax_own")
+            make_options(MinimaxCustomOptions, {"name": "minimax_own", **given}, "minimax_own")
 
 
 def test_torch_module__is_trained_and_stored_as_arrays(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="needs the extra privpipe[torch]")
     torch.set_num_threads(1)
     module = str(EXAMPLES / "torch_convolution.py")
-    options = MinimaxOwnOptions(filter="TorchConvolution", module=module, max_iterations=2)
+    options = MinimaxCustomOptions(filter="TorchConvolution", module=module, max_iterations=2)
     records = make_records(5)
-    check_own(options, records.schema)
-    fitted = fit_minimax_own_filter(records, options)
+    check_custom_filter(options, records.schema)
+    fitted = fit_minimax_custom_filter(records, options)
     kernels, bias = fitted.parameters
-    ours = filter_code.FilterCode.read("Convolution", str(CONVOLUTION)).load()(96)
+    ours = custom_code.FilterCode.read("Convolution", str(CONVOLUTION)).load()(96)
     x = draw_windows(2, 3)["features"].astype(np.float64)
     arrays = {"kernels": kernels.reshape(4, -1).T, "bias": bias}
     assert np.allclose(fitted.apply(x), ours.apply(arrays, x), rtol=1e-10)
