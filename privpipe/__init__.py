@@ -15,7 +15,7 @@ _HOME = {
     "AttackReport": "privpipe.attacks.kinds.verdicts.attack_report",
     "ClusterPricing": "privpipe.cluster.passes.pricing_rounds",
     "Guarantee": "privpipe.protocols",
-    "IngestOptions": "privpipe.store.collections.ingestion.ingest",
+    "IngestOptions": "privpipe.store.collections.ingest",
     "KeyBinding": "privpipe.store.keyring.keys",
     "KeyedStream": "privpipe.numerics.random.streams",
     "LaplaceMechanism": "privpipe.sanitizers.null_space.laplace",
@@ -53,7 +53,7 @@ _HOME = {
     "fit_target_only": "privpipe.sanitizers.null_space.target_only",
     "fit_targeted_cleaner": "privpipe.sanitizers.null_space.algorithm_2",
     "forget_key": "privpipe.store.keyring.keys",
-    "ingest": "privpipe.store.collections.ingestion.ingest",
+    "ingest": "privpipe.store.collections.ingest",
     "list_keys": "privpipe.store.keyring.keys",
     "make_key": "privpipe.store.keyring.keys",
     "measure_attacks": "privpipe.attacks.kinds.inference",
@@ -176,8 +176,8 @@ if TYPE_CHECKING:
     )
     from privpipe.sanitizers.null_space.target_only import fit_target_only as fit_target_only
     from privpipe.store.collections.collection import open_collection as open_collection
-    from privpipe.store.collections.ingestion.ingest import IngestOptions as IngestOptions
-    from privpipe.store.collections.ingestion.ingest import ingest as ingest
+    from privpipe.store.collections.ingest import IngestOptions as IngestOptions
+    from privpipe.store.collections.ingest import ingest as ingest
     from privpipe.store.keyring.keyformat import KeyBinding as KeyBinding
     from privpipe.store.keyring.keys import forget_key as forget_key
     from privpipe.store.keyring.keys import list_keys as list_keys

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from privpipe.records.schema import CollectionSchema, Variable
-from privpipe.store.collections.ingestion.writing import write_collection
+from privpipe.store.collections.writing import write_collection
 
 AXES, SAMPLES = 3, 32
 ACTIVITIES = ("sitting", "walking", "running")

@@ -13,7 +13,7 @@ import numpy as np
 
 from privpipe.protocols import FloatArray
 from privpipe.records.schema import CollectionSchema, Variable
-from privpipe.store.collections.ingestion.writing import write_collection
+from privpipe.store.collections.writing import write_collection
 
 N_FEATURES = 9
 DESIRED = ("height", "late")

@@ -16,7 +16,7 @@ from flows.reproduce.result import Reproduction
 from privpipe.command import main
 from privpipe.errors import OptionError
 from privpipe.report.console import say, say_raw, tabulate
-from privpipe.store.access.text import write_file
+from privpipe.store.access.objects import write_file
 
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 

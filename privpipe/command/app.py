@@ -244,7 +244,7 @@ def ingest(
 ) -> dict[str, Any]:
     """Make a collection from a foreign source, streaming; values are withheld."""
     from privpipe.command.ingest_command import ingest_command
-    from privpipe.store.collections.ingestion.ingest import IngestOptions
+    from privpipe.store.collections.ingest import IngestOptions
     from privpipe.store.sources.reading.source import MISSING_TEXT, SourceLayout
 
     layout = SourceLayout(
@@ -483,7 +483,7 @@ def append(
 ) -> dict[str, Any]:
     """Add a partition to a growing collection, on chunks of its own."""
     from privpipe.command.ingest_command import append_command
-    from privpipe.store.collections.ingestion.ingest import IngestOptions
+    from privpipe.store.collections.ingest import IngestOptions
     from privpipe.store.sources.reading.source import SourceLayout
 
     layout = SourceLayout(

@@ -23,8 +23,8 @@ from privpipe.pipeline.stages.gate_forecast import GateNeeds
 from privpipe.records.chunks import ChunkPlan, predict_chunk_memory
 from privpipe.report.audit_text import say_unknown
 from privpipe.report.console import say, tabulate
-from privpipe.store.access.holding.workspace import read_state
 from privpipe.store.access.location import shown
+from privpipe.store.access.workspace import read_state
 from privpipe.store.collections.collection import Collection
 
 START_SECONDS = 18.0

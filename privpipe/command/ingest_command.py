@@ -12,8 +12,8 @@ from privpipe.records.schema import CollectionSchema
 from privpipe.report.console import say, tabulate
 from privpipe.report.work_bar import showing
 from privpipe.store.access.location import shown
-from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
-from privpipe.store.collections.ingestion.write_statistics import WriteStatistics, read_statistics
+from privpipe.store.collections.ingest import IngestOptions, ingest
+from privpipe.store.collections.writing import WriteStatistics, read_statistics
 from privpipe.store.sources.reading.quantile_bins import BinningLoss
 
 

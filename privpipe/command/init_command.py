@@ -29,7 +29,7 @@ from privpipe.sanitizers import METHODS
 from privpipe.store.arrays.headers import companion_url
 from privpipe.store.collections.collection import Collection
 from privpipe.store.collections.growing_collection import open_whole_collection
-from privpipe.store.collections.ingestion.write_statistics import read_statistics
+from privpipe.store.collections.writing import read_statistics
 
 RIDGE = 1e-6
 """Added where features depend on one another; see `NullSpaceOptions`."""

@@ -21,8 +21,8 @@ from privpipe.store.arrays.headers import read_header, read_kind
 from privpipe.store.arrays.proof import Origin
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.collections.growing_collection import read_partitions
-from privpipe.store.collections.ingestion.write_statistics import read_statistics
 from privpipe.store.collections.proving import verify_collection
+from privpipe.store.collections.writing import read_statistics
 from privpipe.store.keyring.account import find_account
 from privpipe.store.keyring.export_register import note_export
 from privpipe.store.models.artifacts import open_model, read_model_header

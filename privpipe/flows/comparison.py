@@ -45,9 +45,9 @@ from privpipe.records.holdout import Part
 from privpipe.report.pages.comparison_page import render_comparison
 from privpipe.report.pages.release_sections import WEIGHED
 from privpipe.sanitizers.options import make_options
-from privpipe.store.access.holding.workspace import hold_workspace, remove_workspace
 from privpipe.store.access.location import join, shown
-from privpipe.store.access.text import write_file
+from privpipe.store.access.objects import write_file
+from privpipe.store.access.workspace import hold_workspace, remove_workspace
 from privpipe.store.arrays.headers import companion_url
 
 FORMAT = 1

@@ -21,10 +21,9 @@ from privpipe.errors import OptionError, StoreError
 from privpipe.protocols import FloatArray, IntArray
 from privpipe.records.chunks import plan_chunk_rows
 from privpipe.records.schema import CollectionSchema, Variable
-from privpipe.store.access.location import UNFINISHED
-from privpipe.store.access.text import write_file
+from privpipe.store.access.objects import UNFINISHED, write_file
 from privpipe.store.arrays.layout import FEATURES
-from privpipe.store.collections.ingestion.writing import write_collection
+from privpipe.store.collections.writing import write_collection
 
 N_ORIGINALS = 1797
 MARK = "demo.toml"

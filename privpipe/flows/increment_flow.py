@@ -47,8 +47,8 @@ from privpipe.pipeline.stages.increment_check import (
 from privpipe.pipeline.stages.train import summarise_features
 from privpipe.report.pages.published_findings import hide_small_count
 from privpipe.store.access.generation_log import publish_generation, write_root
-from privpipe.store.access.holding.workspace import hold_workspace, remove_workspace, write_state
 from privpipe.store.access.location import shown
+from privpipe.store.access.workspace import hold_workspace, remove_workspace, write_state
 from privpipe.store.arrays.headers import exists, read_header
 from privpipe.store.collections.growing_collection import StoredPartition, read_partitions
 from privpipe.store.models.artifacts import publish_model

@@ -50,13 +50,13 @@ from privpipe.report.audit_text import (
     say_verdict,
     write_audit_markdown,
 )
-from privpipe.store.access.holding.workspace import (
+from privpipe.store.access.location import shown
+from privpipe.store.access.workspace import (
     has_workspace,
     hold_workspace,
     read_state,
     remove_workspace,
 )
-from privpipe.store.access.location import shown
 from privpipe.store.keyring.partition_keys import forget_keys
 
 P = ParamSpec("P")

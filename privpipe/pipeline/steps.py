@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from privpipe.store.access.durability import flush_folder
-from privpipe.store.access.text import write_file
+from privpipe.store.access.objects import write_file
 
 T = TypeVar("T")
 

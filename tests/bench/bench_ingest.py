@@ -25,11 +25,11 @@ import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec
 
 from privpipe.records.chunks import plan_chunk_rows
-from privpipe.store.access.holding.workspace import remove_workspace
-from privpipe.store.access.location import use_one_thread
+from privpipe.store.access.objects import use_one_thread
+from privpipe.store.access.workspace import remove_workspace
 from privpipe.store.arrays.blocks import Receipt, write_block
 from privpipe.store.arrays.layout import FEATURES, ArrayPlan
-from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
+from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.releases.export import export_release
 from privpipe.store.releases.release_writing import ReleasePlan, prepare_release, publish_release
 from privpipe.store.sources.reading.source import SourceLayout

@@ -31,7 +31,7 @@ from privpipe.sanitizers.minimax.training.labelled_moments import measure_moment
 from privpipe.sanitizers.minimax.training.task_planning import plan_tasks
 from privpipe.sanitizers.minimax.training.tasks import TaskOptions
 from privpipe.store.collections.collection import Collection, open_collection
-from privpipe.store.collections.ingestion.writing import write_collection
+from privpipe.store.collections.writing import write_collection
 from tests.bench.motion_filters import compare_filters
 
 RIDGE = 1e-6

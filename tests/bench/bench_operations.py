@@ -33,7 +33,7 @@ from privpipe.cluster.workers.monitoring.metrics import ShowProgress
 from privpipe.pipeline.serving.watch import Watch
 from privpipe.report.console import PlainConsole
 from privpipe.store.access.generation_log import publish_generation, read_newest
-from privpipe.store.access.location import open_store, write_bytes
+from privpipe.store.access.objects import open_store, write_bytes
 from privpipe.store.releases.incremental_release import IncrementalState, Part
 from privpipe.store.releases.lazy_release import open_release
 from tests.bench.cluster_jobs import JobBench, Spent

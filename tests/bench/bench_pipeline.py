@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from privpipe.cluster.passes.cleaning_pass import clean_chunks
-from privpipe.store.access.location import use_one_thread
+from privpipe.store.access.objects import use_one_thread
 from privpipe.store.releases.release_writing import prepare_release
 from tests.bench.stores import fresh_job, make_collection, write_cleaner
 from tests.bench.watching import copy_chunks

@@ -17,10 +17,10 @@ import numpy as np
 from privpipe.cluster.passes.cleaning_pass import CleaningJob, clean_chunks
 from privpipe.cluster.passes.place_pass import PlacePlan
 from privpipe.records.schema import CollectionSchema, Variable
-from privpipe.store.access.location import use_one_thread
+from privpipe.store.access.objects import use_one_thread
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.collections.collection import Collection, open_collection
-from privpipe.store.collections.ingestion.writing import write_collection
+from privpipe.store.collections.writing import write_collection
 from privpipe.store.releases.release_writing import prepare_release
 from tests.bench.stores import CHUNK_ROWS, N_FEATURES, fresh_job, write_cleaner
 

@@ -27,8 +27,8 @@ from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.clean import clean_stage, plan_release
 from privpipe.pipeline.stages.train import train_stage
 from privpipe.records.schema import CollectionSchema, Variable
-from privpipe.store.access.holding.workspace import hold_workspace
-from privpipe.store.collections.ingestion.writing import write_collection
+from privpipe.store.access.workspace import hold_workspace
+from privpipe.store.collections.writing import write_collection
 from privpipe.store.keyring.partition_keys import forget_keys
 
 Row = tuple[str, float, str, str, float, float]

@@ -25,7 +25,7 @@ from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions, fit_minimax_filter
 from privpipe.store.collections.collection import Collection, open_collection
-from privpipe.store.collections.ingestion.writing import write_collection
+from privpipe.store.collections.writing import write_collection
 from tests.bench.bench_resume import DyingExecutor, Killed
 
 Row = tuple[str, float, str, str, float, float]

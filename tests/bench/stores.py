@@ -13,8 +13,8 @@ import numpy as np
 from privpipe.cluster.passes.cleaning_pass import CleaningJob
 from privpipe.records.schema import CollectionSchema
 from privpipe.sanitizers.null_space.maps.null_space_cleaner import NullSpaceCleaner
-from privpipe.store.access.holding.workspace import remove_workspace
-from privpipe.store.access.location import open_store, write_bytes
+from privpipe.store.access.objects import open_store, write_bytes
+from privpipe.store.access.workspace import remove_workspace
 from privpipe.store.arrays.headers import read_header
 from privpipe.store.arrays.layout import (
     FEATURES,
@@ -29,7 +29,7 @@ from privpipe.store.arrays.layout import (
 from privpipe.store.arrays.proof import ReceiptBook, read_receipts
 from privpipe.store.arrays.sealed_arrays import collection_arrays
 from privpipe.store.collections.collection import Collection, open_collection
-from privpipe.store.collections.ingestion.writing import write_collection
+from privpipe.store.collections.writing import write_collection
 from privpipe.store.models.artifacts import write_model
 from privpipe.store.releases.release_writing import ReleasePlan
 

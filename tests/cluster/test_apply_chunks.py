@@ -21,7 +21,7 @@ from privpipe.sanitizers.null_space.maps.factored_cleaner import FactoredCleaner
 from privpipe.sanitizers.null_space.maps.null_space_cleaner import NullSpaceCleaner
 from privpipe.store.arrays.layout import FEATURES, RELEASED, ArrayPlan
 from privpipe.store.collections.collection import open_collection
-from privpipe.store.collections.ingestion.writing import write_collection
+from privpipe.store.collections.writing import write_collection
 from privpipe.store.keyring.partition_keys import make_partition_keys
 from privpipe.store.models.artifacts import write_model
 from privpipe.store.releases.release_writing import ReleasePlan, prepare_release

@@ -23,7 +23,7 @@ from privpipe.records.drawn_sample import DrawnSample
 from privpipe.records.holdout import make_split
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.store.collections.collection import Collection, open_collection
-from privpipe.store.collections.ingestion.writing import write_collection
+from privpipe.store.collections.writing import write_collection
 
 N_RECORDS = 6000
 

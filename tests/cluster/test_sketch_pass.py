@@ -11,7 +11,7 @@ from privpipe.cluster.passes.sketch_pass import sketch_collection
 from privpipe.numerics.identity.record_grids import Overlap
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.store.collections.collection import Collection, open_collection
-from privpipe.store.collections.ingestion.writing import write_collection
+from privpipe.store.collections.writing import write_collection
 from privpipe.store.keyring.sketches import Sketches
 
 

@@ -21,7 +21,7 @@ from privpipe.pipeline.stages.clean import clean_stage, plan_release
 from privpipe.pipeline.stages.gate import gate_stage
 from privpipe.pipeline.stages.publish import publish_stage
 from privpipe.pipeline.stages.train import train_stage
-from privpipe.store.access.holding.workspace import hold_workspace, workspace_url
+from privpipe.store.access.workspace import hold_workspace, workspace_url
 from privpipe.store.releases.published import check_release
 
 N_RECORDS = 1797 * 3

@@ -12,7 +12,7 @@ from privpipe.flows.release_flow import run_pipeline
 from privpipe.pipeline.runs.run_options import AuditOptions
 from privpipe.records.partitions import Partition
 from privpipe.records.schema import CollectionSchema, Variable
-from privpipe.store.collections.ingestion.writing import write_collection
+from privpipe.store.collections.writing import write_collection
 
 N_RECORDS, N_FEATURES, CHUNK_ROWS = 3000, 4, 500
 LENGTHS = tuple(np.random.default_rng(5).multinomial(N_RECORDS, [1 / 12] * 12).tolist())

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import zarr
 
-from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
+from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.releases.lazy_release import open_release
 from tests.flows.canaries import Canaries, search_bytes, search_tree
 from tests.flows.canary_run import CONTROL

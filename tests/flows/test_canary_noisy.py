@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
+from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.keyring.account import Account
 from privpipe.store.keyring.keyformat import decode_key
 from privpipe.store.models.artifacts import open_model

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
+from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.keyring.keyformat import decode_key
 from privpipe.store.releases.published import check_release
 from privpipe.store.sources.reading.source import SourceLayout

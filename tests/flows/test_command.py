@@ -15,7 +15,7 @@ from privpipe.errors import PrivacyWarning
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.resume import begin_or_resume
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.store.access.holding.workspace import hold_workspace
+from privpipe.store.access.workspace import hold_workspace
 from tests.flows.test_pipeline import configure
 from tests.standard import write_standard
 

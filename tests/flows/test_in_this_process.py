@@ -13,7 +13,7 @@ from privpipe.flows.release_flow import run_pipeline
 from privpipe.records.chunks import ChunkPlan
 from privpipe.records.partitions import Partition
 from privpipe.records.schema import CollectionSchema, Variable
-from privpipe.store.collections.ingestion.writing import write_collection
+from privpipe.store.collections.writing import write_collection
 from privpipe.store.releases.lazy_release import open_release
 
 SIZES = (4, 3)

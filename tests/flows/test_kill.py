@@ -23,7 +23,7 @@ from privpipe.flows.release_flow import pass_gate, release_collection
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.serving.watch import Watch
 from privpipe.pipeline.stages.train import train_stage
-from privpipe.store.access.holding.workspace import workspace_url
+from privpipe.store.access.workspace import workspace_url
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.releases.lazy_release import open_release
 from tests.flows.digits_runs import N_RECORDS, assert_same, make_options

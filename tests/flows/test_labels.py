@@ -14,7 +14,7 @@ from privpipe.command.check_command import check_command
 from privpipe.command.ingest_command import ingest_command
 from privpipe.command.run_command import run_command
 from privpipe.errors import GateError, InputError
-from privpipe.store.collections.ingestion.ingest import IngestOptions
+from privpipe.store.collections.ingest import IngestOptions
 from privpipe.store.sources.reading.source import SourceLayout
 
 # The fit says it again, of the records that it learns from.

@@ -14,7 +14,7 @@ from privpipe.command.key_commands import forget_key_command
 from privpipe.flows.release_flow import run_pipeline
 from privpipe.protocols import IntArray
 from privpipe.records.schema import CollectionSchema, Variable
-from privpipe.store.collections.ingestion.writing import write_collection
+from privpipe.store.collections.writing import write_collection
 from privpipe.store.releases.lazy_release import open_release
 from tests.flows.test_pipeline import WORKERS, configure, read_findings
 from tests.standard import write_standard

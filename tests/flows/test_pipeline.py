@@ -18,7 +18,7 @@ from privpipe.records.holdout import make_split
 from privpipe.records.memory import Records
 from privpipe.sanitizers.null_space.algorithm_1 import fit_null_space_cleaner
 from privpipe.sanitizers.null_space.maps.null_space_cleaner import NullSpaceCleaner
-from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
+from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.models.artifacts import open_model
 from privpipe.store.releases.lazy_release import open_release
 from tests.standard import make_standard, write_standard

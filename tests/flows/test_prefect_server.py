@@ -21,7 +21,7 @@ import pytest
 
 from privpipe.pipeline.serving.prefect_home import is_server
 from privpipe.pipeline.serving.prefect_server import LARGEST_BYTES, drop_database
-from privpipe.store.access.holding.workspace import workspace_url
+from privpipe.store.access.workspace import workspace_url
 from tests.flows.digits_runs import RUN, own_prefect, write_config
 
 pytestmark = pytest.mark.slow

@@ -21,7 +21,7 @@ from privpipe.errors import FormatError, OptionError
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.sanitizers import METHODS
-from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
+from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.releases.export import export_release
 from privpipe.store.releases.lazy_release import open_release
 from privpipe.store.releases.published import check_release

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from privpipe.store.access.holding.workspace import workspace_url
+from privpipe.store.access.workspace import workspace_url
 from tests.flows.digits_runs import own_prefect
 from tests.standard import write_standard
 

@@ -24,7 +24,7 @@ from privpipe.pipeline.stages.forecast import SampleFindings
 from privpipe.pipeline.stages.gate import check_gated, judge_findings
 from privpipe.pipeline.stages.gate_forecast import GateNeeds
 from privpipe.pipeline.stages.weaker_limits import list_weaker_limits
-from privpipe.store.access.holding.workspace import has_workspace, read_state
+from privpipe.store.access.workspace import has_workspace, read_state
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.keyring.account import find_account
 from privpipe.store.keyring.account_chain import check_chain

@@ -11,7 +11,7 @@ import pytest
 from privpipe.errors import GateError
 from privpipe.pipeline.runs.approval import approve_release
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.store.access.location import open_store, read_bytes
+from privpipe.store.access.objects import open_store, read_bytes
 from privpipe.store.releases.lazy_release import open_release
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 from tests.store.serial_run import run_serially, serial_flows

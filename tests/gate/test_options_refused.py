@@ -15,7 +15,7 @@ from privpipe.pipeline.runs.approval import approve_release, read_approval, writ
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.store.access.holding.workspace import RunState, write_state
+from privpipe.store.access.workspace import RunState, write_state
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 from tests.store.serial_run import run_serially, serial_flows
 

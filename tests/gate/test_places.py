@@ -20,7 +20,7 @@ from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.clean import clean_stage, plan_release
 from privpipe.pipeline.stages.gate import judge_findings
 from privpipe.pipeline.stages.train import train_stage
-from privpipe.store.access.holding.workspace import hold_workspace, workspace_url
+from privpipe.store.access.workspace import hold_workspace, workspace_url
 from tests.gate.leaky_runs import CHUNK_ROWS, make_leaky_options, make_records, write_records
 from tests.store.serial_run import run_serially, serial_flows
 

@@ -20,7 +20,7 @@ from privpipe.pipeline.stages.clean import clean_stage
 from privpipe.pipeline.stages.increment_check import Scope
 from privpipe.pipeline.stages.train import train_stage
 from privpipe.store.collections.growing_collection import append_partition
-from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
+from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.sources.reading.source import SourceLayout
 
 CONFIGURATION = """

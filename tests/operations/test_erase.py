@@ -24,15 +24,15 @@ from privpipe.pipeline.operations.erasing import Wanted, digest_of
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.serving.watch import Watch
-from privpipe.store.access.holding.workspace import hold_workspace
+from privpipe.store.access.workspace import hold_workspace
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.growing_collection import (
     append_partition,
     open_whole_collection,
     read_partitions,
 )
-from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
-from privpipe.store.collections.ingestion.write_statistics import read_statistics
+from privpipe.store.collections.ingest import IngestOptions, ingest
+from privpipe.store.collections.writing import read_statistics
 from privpipe.store.releases.published import check_release
 from privpipe.store.sources.reading.source import SourceLayout
 from tests.flows.canaries import Canaries, search_tree

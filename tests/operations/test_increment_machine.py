@@ -18,7 +18,7 @@ import privpipe
 from privpipe.errors import OptionError, StoreError
 from privpipe.flows import increment_flow
 from privpipe.pipeline.operations.withdraw import withdraw_partition
-from privpipe.store.access.holding.workspace import hold_workspace
+from privpipe.store.access.workspace import hold_workspace
 from privpipe.store.keyring.account import find_account
 from privpipe.store.models.artifacts import open_model
 from tests.operations.increments import append, configure, release

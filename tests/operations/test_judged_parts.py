@@ -10,7 +10,7 @@ import pytest
 from privpipe.errors import GateError
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.store.collections.growing_collection import append_partition
-from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
+from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.releases.incremental_release import read_incremental
 from privpipe.store.sources.reading.source import SourceLayout
 from tests.operations.increments import day, release

@@ -11,7 +11,7 @@ import privpipe
 from privpipe.errors import InputError
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.store.collections.growing_collection import append_partition
-from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
+from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.sources.reading.source import SourceLayout
 from tests.operations.increments import CONFIGURATION, day, release
 

@@ -10,7 +10,7 @@ import pytest
 from privpipe import Records, fit_leace_eraser, ingest, open_collection
 from privpipe.attacks.adversaries.codes import code_targets
 from privpipe.errors import GuessWarning, OptionError
-from privpipe.store.collections.ingestion.ingest import IngestOptions
+from privpipe.store.collections.ingest import IngestOptions
 
 FOUR = np.arange(80) % 4
 

@@ -18,7 +18,7 @@ from privpipe.sanitizers.minimax.neural_minimax import (
     fit_minimax_neural_filter,
 )
 from privpipe.store.collections.collection import open_collection
-from privpipe.store.collections.ingestion.writing import write_collection
+from privpipe.store.collections.writing import write_collection
 from tests.sanitizers.labelled_data import draw_labelled
 
 

@@ -45,7 +45,7 @@ from privpipe.report.console import PlainConsole
 from privpipe.store.access import mounts
 from privpipe.store.arrays import blocks
 from privpipe.store.collections.growing_collection import append_partition
-from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
+from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.keyring import keys
 from privpipe.store.keyring.account import find_account
 from privpipe.store.keyring.keyformat import KeyBinding

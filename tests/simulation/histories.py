@@ -23,7 +23,7 @@ from typing import Literal
 import pytest
 
 from privpipe.errors import PrivpipeError
-from privpipe.store.access.holding.lease import LEASE_SECONDS
+from privpipe.store.access.lease import LEASE_SECONDS
 from tests.simulation.bucket import AnsweredError, Bucket, Objects, Put
 from tests.simulation.commands import COMMANDS, World, forget_process
 from tests.simulation.disk import Change, Tree, cut_power, tear

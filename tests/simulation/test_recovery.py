@@ -12,14 +12,14 @@ import pytest
 from privpipe.errors import StoreError
 from privpipe.store.access.durability import keep_file
 from privpipe.store.access.generation_log import read_generation, read_newest, write_root
-from privpipe.store.access.holding.workspace import (
+from privpipe.store.access.objects import keep_bytes, list_keys, open_store
+from privpipe.store.access.workspace import (
     RunState,
     hold_workspace,
     purge_workspace,
     remove_place,
     write_state,
 )
-from privpipe.store.access.location import keep_bytes, list_keys, open_store
 from privpipe.store.releases import release_writing
 from privpipe.store.releases.incremental_release import delete_part, read_incremental, sweep_parts
 from tests.simulation.bucket import Bucket

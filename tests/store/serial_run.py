@@ -27,7 +27,7 @@ from privpipe.pipeline.serving.watch import Watch
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.report.console import PlainConsole
 from privpipe.store.arrays import blocks
-from privpipe.store.collections.ingestion.writing import write_collection
+from privpipe.store.collections.writing import write_collection
 
 N_RECORDS, N_FEATURES, CHUNK_ROWS = 460, 5, 50
 """10 chunks, the last one not full: two tasks of the cleaning."""

@@ -22,7 +22,7 @@ import zarr.storage._local
 
 from privpipe.errors import OptionError, StoreError
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.store.access import location, text
+from privpipe.store.access import objects
 from privpipe.store.access.durability import keep_file
 from privpipe.store.releases.lazy_release import open_release
 from privpipe.store.releases.published import check_release
@@ -127,8 +127,7 @@ class CrashingStorage:
         local = zarr.storage._local
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(local, "_put", self.guard(local._put, torn=_tear_object))
-            for module, tear in ((text, None), (location, _tear_file)):
-                patch.setattr(module, "keep_file", self.guard(self.whole(keep_file), torn=tear))
+            patch.setattr(objects, "keep_file", self.guard(self.whole(keep_file), torn=_tear_file))
             patch.setattr(os, "rename", self.guard(os.rename))
             patch.setattr(os, "unlink", self.guard(os.unlink))
             patch.setattr(shutil, "rmtree", self.guard(shutil.rmtree, torn=_tear_tree))

@@ -11,21 +11,16 @@ import pytest
 from privpipe.command.inspect_command import export_command
 from privpipe.flows.release_flow import release_collection
 from privpipe.pipeline.serving.watch import Watch
-from privpipe.store.access.holding.workspace import purge_workspace
-from privpipe.store.access.location import (
-    create_bytes,
-    list_keys,
-    open_store,
-    read_bytes,
-    write_bytes,
-)
+from privpipe.store.access.objects import list_keys, open_store, read_bytes, write_bytes
+from privpipe.store.access.remote import create_bytes
+from privpipe.store.access.workspace import purge_workspace
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.growing_collection import (
     append_partition,
     open_whole_collection,
     read_partitions,
 )
-from privpipe.store.collections.ingestion.ingest import ingest
+from privpipe.store.collections.ingest import ingest
 from tests.operations.increments import day, release
 from tests.operations.test_erase import INGEST, configure, erase, search, write_records
 from tests.store.serial_run import make_options, run_serially, serial_flows, write_small_collection

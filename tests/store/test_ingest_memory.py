@@ -20,12 +20,12 @@ N_FEATURES = 40
 # Blocks are small, so that what is read ahead (32 of them) is reached by the small source.
 MEASURE = """
 import sys
-from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
+from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.access.location import use_one_thread
-from privpipe.store.sources.reading import delimited, lines
+from privpipe.store.sources.reading import delimited
 from privpipe.store.sources.reading.source import SourceLayout
 use_one_thread()
-delimited.BLOCK_BYTES = lines.BUFFER_BYTES = 2**16
+delimited.BLOCK_BYTES = delimited.BUFFER_BYTES = 2**16
 named, *sources = sys.argv[1:]
 named = {"labels": ("label",), "categorical": ("town",)} if named == "table" else {}
 options = IngestOptions(layout=SourceLayout(**named), chunk_bytes=2**18)

@@ -16,7 +16,7 @@ import zarr
 
 from privpipe.errors import StoreError
 from privpipe.store.collections.collection import open_collection
-from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
+from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.sources.reading.source import SourceLayout
 from tests.store.tables import make_frame, read_collection
 

@@ -12,7 +12,7 @@ import pytest
 from privpipe.errors import GateError, InputError, OptionError
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.store.collections.growing_collection import append_partition
-from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
+from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.releases.lazy_release import open_release
 from privpipe.store.sources.reading.source import SourceLayout
 from tests.store.serial_run import run_serially, serial_flows

@@ -23,8 +23,8 @@ from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.gate_forecast import GateNeeds, plan_limits
-from privpipe.store.access.holding.workspace import has_workspace
-from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
+from privpipe.store.access.workspace import has_workspace
+from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.keyring.keys import list_keys
 from privpipe.store.keyring.partition_keys import find_keys
 from privpipe.store.releases.export import export_release

@@ -17,7 +17,7 @@ from privpipe.fitted_schema import NamedCodes
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.records.schema import CollectionSchema, Variable
-from privpipe.store.collections.ingestion.writing import write_collection
+from privpipe.store.collections.writing import write_collection
 from privpipe.store.models.artifacts import open_model
 from privpipe.store.releases.export import export_release
 from privpipe.store.releases.lazy_release import open_release

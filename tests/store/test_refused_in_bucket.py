@@ -17,8 +17,9 @@ from privpipe.pipeline.operations.erasing import Wanted, digest_of
 from privpipe.pipeline.operations.traces import find_traces
 from privpipe.pipeline.runs.approval import approve_release
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.store.access.holding.workspace import has_workspace, workspace_url
-from privpipe.store.access.location import create_bytes, list_keys, open_store, read_bytes
+from privpipe.store.access.objects import list_keys, open_store, read_bytes
+from privpipe.store.access.remote import create_bytes
+from privpipe.store.access.workspace import has_workspace, workspace_url
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.growing_collection import read_partitions
 from privpipe.store.keyring.account import Account, find_account

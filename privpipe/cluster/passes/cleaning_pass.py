@@ -27,7 +27,7 @@ from privpipe.protocols import BoolArray, FloatArray, RecordMap, RecordStream
 from privpipe.records.schema import MISSING
 from privpipe.sanitizers.names import schema_of
 from privpipe.sanitizers.utility_summary import UtilitySummary
-from privpipe.store.access.location import open_store, read_bytes
+from privpipe.store.access.objects import open_store, read_bytes
 from privpipe.store.arrays.blocks import Receipt, reading_once, write_block
 from privpipe.store.arrays.layout import FEATURES, RELEASED
 from privpipe.store.collections.collection import Collection

@@ -18,7 +18,7 @@ from privpipe.attacks.statistics.place_sums import PlaceSums, code_column, count
 from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
 from privpipe.records.schema import MISSING
 from privpipe.store.access.checkpoints import read_checkpoint, write_checkpoint
-from privpipe.store.access.location import list_keys, open_store
+from privpipe.store.access.objects import list_keys, open_store
 from privpipe.store.arrays.layout import FEATURES, RELEASED, ArrayPlan
 from privpipe.store.arrays.sealed_arrays import read_columns
 from privpipe.store.collections.collection import Collection

@@ -131,7 +131,7 @@ class PrepareWorker(WorkerPlugin):
 
     def setup(self, worker: Any) -> None:
         """Run once on each worker."""
-        from privpipe.store.access.location import use_one_thread
+        from privpipe.store.access.objects import use_one_thread
 
         os.umask(0o077)
         use_one_thread()

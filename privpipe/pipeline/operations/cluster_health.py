@@ -18,15 +18,9 @@ from privpipe.cluster.workers.certificates import PARTS, read_certificate
 from privpipe.cluster.workers.connection import connect
 from privpipe.pipeline.operations.place_health import Finding, weigh
 from privpipe.pipeline.runs.run import cluster_options
-from privpipe.store.access.holding.lease import MOST_SKEW
-from privpipe.store.access.location import (
-    delete_tree,
-    join,
-    local_path,
-    open_store,
-    read_bytes,
-    write_bytes,
-)
+from privpipe.store.access.lease import MOST_SKEW
+from privpipe.store.access.location import join, local_path
+from privpipe.store.access.objects import delete_tree, open_store, read_bytes, write_bytes
 from privpipe.store.arrays.layout import ROOT_DOCUMENT
 
 WARN_DAYS = 14.0

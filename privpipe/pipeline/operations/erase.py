@@ -29,20 +29,14 @@ from privpipe.pipeline.operations.erasing import (
 from privpipe.pipeline.operations.traces import Trace, Traces, find_traces
 from privpipe.pipeline.runs.run import now
 from privpipe.store.access.generation_log import blank_older, publish_generation
-from privpipe.store.access.holding.workspace import (
+from privpipe.store.access.location import local_path, shown
+from privpipe.store.access.objects import keep_bytes, list_keys, open_store, read_bytes
+from privpipe.store.access.workspace import (
     hold_workspace,
     is_held,
     purge_workspace,
     remove_place,
     remove_workspace,
-)
-from privpipe.store.access.location import (
-    keep_bytes,
-    list_keys,
-    local_path,
-    open_store,
-    read_bytes,
-    shown,
 )
 from privpipe.store.arrays.headers import companion_url
 from privpipe.store.keyring.account import find_account

@@ -28,16 +28,15 @@ from privpipe.store.access.generation_log import (
     publish_generation,
     read_newest,
 )
-from privpipe.store.access.holding.workspace import REMOVED, hold_workspace, workspace_url
-from privpipe.store.access.location import (
+from privpipe.store.access.location import join, local_path
+from privpipe.store.access.objects import (
     delete_place,
-    join,
     list_keys,
-    local_path,
     open_store,
     read_bytes,
     write_bytes,
 )
+from privpipe.store.access.workspace import REMOVED, hold_workspace, workspace_url
 from privpipe.store.arrays.destination import hold_destination
 from privpipe.store.arrays.headers import exists, read_header
 from privpipe.store.arrays.layout import FEATURES, ROOT_DOCUMENT
@@ -51,10 +50,9 @@ from privpipe.store.collections.growing_collection import (
     read_partitions,
     read_schema,
 )
-from privpipe.store.collections.ingestion.category_tables import POOLED
-from privpipe.store.collections.ingestion.write_statistics import read_statistics
-from privpipe.store.collections.ingestion.writing import Chunk, write_held
 from privpipe.store.collections.source_version import read_source_version
+from privpipe.store.collections.survey import POOLED
+from privpipe.store.collections.writing import Chunk, read_statistics, write_held
 
 NEW = "erased.zarr"
 """In the workspace of a collection made in one piece: what will stand in its place."""

@@ -14,7 +14,8 @@ import fsspec
 from privpipe.cluster.workers.boundary import seal
 from privpipe.pipeline.runs.lasting import is_promised_across_runs, list_fleeting
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.store.access.location import create_bytes, join, local_path, shown
+from privpipe.store.access.location import join, local_path, shown
+from privpipe.store.access.remote import create_bytes
 from privpipe.store.keyring.account import find_account
 from privpipe.store.keyring.keyfiles import KeyFolder, key_folder
 

@@ -19,13 +19,14 @@ from privpipe.pipeline.operations.walk import (
     read_attributes,
     read_export,
 )
-from privpipe.store.access.holding.workspace import (
+from privpipe.store.access.location import join, local_path, shown
+from privpipe.store.access.objects import list_keys, open_store
+from privpipe.store.access.workspace import (
     has_workspace,
     list_parts_begun,
     read_state,
     workspace_url,
 )
-from privpipe.store.access.location import join, list_keys, local_path, open_store, shown
 from privpipe.store.arrays.headers import companion_url, exists
 from privpipe.store.keyring.export_register import read_exports
 from privpipe.store.keyring.release_register import Registered, read_releases

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from privpipe.errors import PrivpipeError
-from privpipe.store.access.location import join, list_keys, local_path, open_store, read_bytes
+from privpipe.store.access.location import join, local_path
+from privpipe.store.access.objects import list_keys, open_store, read_bytes
 from privpipe.store.arrays.layout import ROOT_DOCUMENT
 
 WORKSPACE = re.compile(r"\.(?P<name>.+?)\.privpipe(\.removed-[0-9a-f]+)?")

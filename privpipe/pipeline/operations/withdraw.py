@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 from privpipe.errors import OptionError
 from privpipe.store.access.generation_log import publish_generation, write_root
-from privpipe.store.access.holding.workspace import hold_workspace, remove_workspace
 from privpipe.store.access.location import shown
+from privpipe.store.access.workspace import hold_workspace, remove_workspace
 from privpipe.store.keyring.account_chain import append_link
 from privpipe.store.releases.incremental_release import (
     PrivateLedger,

@@ -12,7 +12,7 @@ from privpipe.cluster.workers.boundary import seal
 from privpipe.errors import PrivpipeError
 from privpipe.pipeline.runs.run import now
 from privpipe.store.access.location import join
-from privpipe.store.access.text import write_file
+from privpipe.store.access.objects import write_file
 from privpipe.store.arrays.headers import companion_url
 
 if TYPE_CHECKING:  # it imports Prefect, and a failed check should not have to wait for that

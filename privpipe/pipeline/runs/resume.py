@@ -7,8 +7,8 @@ from dataclasses import replace
 from privpipe.errors import OptionError, StoreError
 from privpipe.pipeline.runs.run import Run, digest_options, find_code, say_changed_code
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.store.access.holding.workspace import RunState, read_state, write_state
 from privpipe.store.access.location import shown
+from privpipe.store.access.workspace import RunState, read_state, write_state
 from privpipe.store.arrays.headers import exists, read_header, read_kind
 from privpipe.store.collections.collection import Collection
 from privpipe.store.collections.source_version import read_source_version

@@ -24,8 +24,8 @@ from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.protocols import FloatArray, Guarantee, Method
 from privpipe.records.holdout import Split
 from privpipe.sanitizers.utility_summary import UtilitySummary
-from privpipe.store.access.holding.workspace import RunState, workspace_url
 from privpipe.store.access.location import join, local_path, shown
+from privpipe.store.access.workspace import RunState, workspace_url
 from privpipe.store.arrays.blocks import Receipt
 from privpipe.store.arrays.headers import companion_url, exists
 from privpipe.store.collections.collection import Collection

@@ -13,14 +13,8 @@ import fsspec
 from privpipe.errors import GuaranteeError
 from privpipe.pipeline.runs.run import Run, Trained
 from privpipe.records.partitions import Partition
-from privpipe.store.access.location import (
-    join,
-    list_keys,
-    local_path,
-    open_store,
-    read_bytes,
-    shown,
-)
+from privpipe.store.access.location import join, local_path, shown
+from privpipe.store.access.objects import list_keys, open_store, read_bytes
 from privpipe.store.keyring.account import Charge, add_up_losses
 from privpipe.store.keyring.account_chain import AccountChain, append_link, check_chain, reaching
 from privpipe.store.keyring.keyfiles import check_keys_apart

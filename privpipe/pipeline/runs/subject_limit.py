@@ -10,8 +10,9 @@ import numpy.typing as npt
 from privpipe.errors import OptionError
 from privpipe.pipeline.runs.run import Run
 from privpipe.protocols import BoolArray, Guarantee, IntArray
-from privpipe.store.access.holding.workspace import workspace_url
-from privpipe.store.access.location import join, open_store, write_bytes
+from privpipe.store.access.location import join
+from privpipe.store.access.objects import open_store, write_bytes
+from privpipe.store.access.workspace import workspace_url
 
 
 def identify_subjects(values: npt.NDArray[np.generic]) -> IntArray:

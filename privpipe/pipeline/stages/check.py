@@ -32,13 +32,9 @@ from privpipe.records.holdout import make_split
 from privpipe.records.schema import CollectionSchema
 from privpipe.report.audit_text import say_unknown
 from privpipe.sanitizers import METHODS
-from privpipe.store.access.holding.workspace import (
-    RunState,
-    check_name,
-    has_workspace,
-    workspace_url,
-)
-from privpipe.store.access.location import join, local_path, measure_files, shown
+from privpipe.store.access.location import join, local_path, shown
+from privpipe.store.access.objects import measure_files
+from privpipe.store.access.workspace import RunState, check_name, has_workspace, workspace_url
 from privpipe.store.arrays.factored_basis import BASIS
 from privpipe.store.arrays.headers import companion_url, exists
 from privpipe.store.arrays.layout import FEATURES, RECEIPTS, RELEASED

@@ -8,8 +8,8 @@ from typing import Any
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.proof_pass import prove_collection
 from privpipe.pipeline.runs.run import Run
-from privpipe.store.access.holding.workspace import workspace_url
 from privpipe.store.access.location import join
+from privpipe.store.access.workspace import workspace_url
 from privpipe.store.collections.collection import Collection
 
 WORDS = {

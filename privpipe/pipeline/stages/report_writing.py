@@ -12,8 +12,8 @@ from privpipe.pipeline.runs.run import Run, Trained, list_versions
 from privpipe.protocols import Guarantee
 from privpipe.report.audit_text import write_audit_markdown
 from privpipe.report.pages.published_findings import name_proof, say_promised
-from privpipe.store.access.location import drop_unfinished, join
-from privpipe.store.access.text import write_file
+from privpipe.store.access.location import join
+from privpipe.store.access.objects import drop_unfinished, write_file
 
 
 def write_report(run: Run, findings: Mapping[str, Any]) -> None:

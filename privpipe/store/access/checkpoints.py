@@ -25,7 +25,8 @@ from privpipe.protocols import Shard
 from privpipe.records.drawn_sample import DrawnSample
 from privpipe.records.holdout import PartCount
 from privpipe.sanitizers import STATISTICS as OF_FITS
-from privpipe.store.access.location import local_path, open_store, read_bytes, write_bytes
+from privpipe.store.access.location import local_path
+from privpipe.store.access.objects import open_store, read_bytes, write_bytes
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from zarr.abc.store import Store
 from zarr.core.sync import sync
 
 from privpipe.errors import FormatError
-from privpipe.store.access.location import list_keys
+from privpipe.store.access.objects import list_keys
 
 MOST_TO_ONE = 1000
 """Decoded bytes for each that is stored: Zstandard makes some 300 of counts that repeat."""

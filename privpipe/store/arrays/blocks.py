@@ -25,8 +25,9 @@ from zarr.abc.store import Store
 from privpipe.capabilities import BoundCounts
 from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.sanitizers.utility_summary import UtilitySummary
-from privpipe.store.access.location import join, measure_bytes, open_store, shown
-from privpipe.store.access.store_refusals import explain_refusal
+from privpipe.store.access.location import join, shown
+from privpipe.store.access.objects import measure_bytes, open_store
+from privpipe.store.access.remote import explain_refusal
 from privpipe.store.arrays.layout import ArrayPlan, chunk_key
 
 

@@ -15,24 +15,22 @@ from contextlib import contextmanager
 
 from privpipe.errors import StoreError
 from privpipe.store.access.durability import flush_folder, flush_tree
-from privpipe.store.access.holding.lease import LEASE_SECONDS
-from privpipe.store.access.holding.workspace import (
+from privpipe.store.access.lease import LEASE_SECONDS
+from privpipe.store.access.location import join, local_path, shown
+from privpipe.store.access.objects import (
+    delete_tree,
+    list_keys,
+    open_store,
+    read_bytes,
+    write_bytes,
+)
+from privpipe.store.access.remote import create_bytes
+from privpipe.store.access.workspace import (
     MAKING,
     hold_workspace,
     read_state,
     remove_workspace,
     workspace_url,
-)
-from privpipe.store.access.location import (
-    create_bytes,
-    delete_tree,
-    join,
-    list_keys,
-    local_path,
-    open_store,
-    read_bytes,
-    shown,
-    write_bytes,
 )
 from privpipe.store.arrays.layout import ROOT_DOCUMENT
 

@@ -16,8 +16,9 @@ from zarr.storage import MemoryStore
 from privpipe.errors import FormatError, PrivpipeError
 from privpipe.numerics.null_space.cleaning import reconstruct_records
 from privpipe.protocols import FloatArray
-from privpipe.store.access.location import list_keys, open_store, read_bytes, shown
-from privpipe.store.access.store_refusals import explain_refusal
+from privpipe.store.access.location import shown
+from privpipe.store.access.objects import list_keys, open_store, read_bytes
+from privpipe.store.access.remote import explain_refusal
 from privpipe.store.access.whole_arrays import read_whole
 
 if TYPE_CHECKING:

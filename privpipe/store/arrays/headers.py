@@ -10,8 +10,9 @@ from typing import Any
 
 from privpipe.errors import FormatError, GuaranteeError, PrivpipeError, StoreError, printable
 from privpipe.protocols import Guarantee
-from privpipe.store.access.location import local_path, open_store, read_bytes, read_many, shown
-from privpipe.store.access.store_refusals import explain_refusal
+from privpipe.store.access.location import local_path, shown
+from privpipe.store.access.objects import open_store, read_bytes, read_many
+from privpipe.store.access.remote import explain_refusal
 from privpipe.store.arrays.layout import ROOT_DOCUMENT, digest_documents, is_sealed
 
 FORMAT_VERSIONS = {"collection": (1,), "model": (1, 2, 3), "release": (1, 2)}

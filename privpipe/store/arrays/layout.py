@@ -19,7 +19,7 @@ import zarr
 from zarr.codecs import BloscCodec, Crc32cCodec
 from zarr.storage import MemoryStore
 
-from privpipe.store.access.location import list_keys, read_bytes
+from privpipe.store.access.objects import list_keys, read_bytes
 
 RECEIPTS = "receipts"
 """Group of the receipts within a release."""

@@ -26,14 +26,8 @@ from zarr.storage import MemoryStore
 
 from privpipe.errors import StoreError
 from privpipe.records.schema import CollectionSchema
-from privpipe.store.access.location import (
-    TRAILER,
-    list_keys,
-    open_store,
-    read_bytes,
-    shown,
-    write_bytes,
-)
+from privpipe.store.access.location import shown
+from privpipe.store.access.objects import TRAILER, list_keys, open_store, read_bytes, write_bytes
 
 RECEIPTS = "__receipts__"
 """Array of the receipts within a collection; no variable can be named so."""

@@ -27,8 +27,9 @@ from zarr.storage import StorePath, WrapperStore
 from privpipe.errors import FormatError, PrivpipeError, StoreError
 from privpipe.records.schema import CollectionSchema
 from privpipe.store.access.bounds import MOST_CHUNK_BYTES
-from privpipe.store.access.location import TRAILER, list_keys, open_store, shown
-from privpipe.store.access.store_refusals import explain_refusal
+from privpipe.store.access.location import shown
+from privpipe.store.access.objects import TRAILER, list_keys, open_store
+from privpipe.store.access.remote import explain_refusal
 from privpipe.store.arrays.blocks import read_where_new
 from privpipe.store.arrays.headers import check_documents
 from privpipe.store.arrays.layout import FEATURES, ROOT_DOCUMENT, ArrayPlan, chunk_key

@@ -1,1 +1,1 @@
-"""Collections: read as shards, each chunk against its receipt; made by `ingestion`."""
+"""Collections: read as shards, each chunk against its receipt; made by `ingest`."""

@@ -30,23 +30,19 @@ from privpipe.store.access.generation_log import (
     read_newest,
     write_root,
 )
-from privpipe.store.access.holding.workspace import hold_workspace, remove_workspace
-from privpipe.store.access.location import (
+from privpipe.store.access.location import Place, as_url, join, local_path, shown
+from privpipe.store.access.objects import (
     UNFINISHED,
-    Place,
-    as_url,
     drop_unfinished,
-    join,
     join_inside,
     list_keys,
-    local_path,
     open_store,
     remove_tree,
-    shown,
 )
+from privpipe.store.access.workspace import hold_workspace, remove_workspace
 from privpipe.store.arrays.headers import exists, read_kind
 from privpipe.store.collections.collection import Collection, open_collection
-from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
+from privpipe.store.collections.ingest import IngestOptions, ingest
 
 
 @dataclass(frozen=True)

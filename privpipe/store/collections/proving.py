@@ -13,7 +13,8 @@ from dataclasses import replace
 from hashlib import sha256
 
 from privpipe.errors import IncompleteReleaseError, StoreError
-from privpipe.store.access.location import open_store, read_bytes, shown, write_bytes
+from privpipe.store.access.location import shown
+from privpipe.store.access.objects import open_store, read_bytes, write_bytes
 from privpipe.store.arrays.blocks import measure_object
 from privpipe.store.arrays.proof import Origin, Proof, ReceiptBook, digest_collection, read_receipts
 from privpipe.store.arrays.sealed_arrays import SealedArrays

@@ -15,7 +15,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from privpipe.errors import FormatError
-from privpipe.store.access.location import join, list_keys, read_many, shown
+from privpipe.store.access.location import join, shown
+from privpipe.store.access.objects import list_keys, read_many
 from privpipe.store.keyring.account_chain import (
     append_link,
     check_entries,

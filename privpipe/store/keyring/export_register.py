@@ -12,16 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from privpipe.errors import FormatError, StoreError
-from privpipe.store.access.location import (
-    explain_unreachable,
-    join,
-    keep_bytes,
-    list_keys,
-    open_store,
-    read_bytes,
-    read_many,
-    shown,
-)
+from privpipe.store.access.location import explain_unreachable, join, shown
+from privpipe.store.access.objects import keep_bytes, list_keys, open_store, read_bytes, read_many
 from privpipe.store.keyring.account_chain import append_link
 
 EXPORTS, ERASURES = ".exports", ".erasures"

@@ -22,7 +22,8 @@ from privpipe.errors import FormatError, OptionError
 from privpipe.numerics.identity.record_grids import N_GRIDS, GridFrame, match_rows
 from privpipe.protocols import IntArray
 from privpipe.records.partitions import Partition
-from privpipe.store.access.location import join, list_keys, read_many, shown
+from privpipe.store.access.location import join, shown
+from privpipe.store.access.objects import list_keys, read_many
 from privpipe.store.keyring.account_chain import (
     AccountChain,
     append_link,

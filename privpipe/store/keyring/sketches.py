@@ -23,18 +23,9 @@ import numpy as np
 from privpipe.errors import FormatError, StoreError
 from privpipe.numerics.identity.record_grids import N_GRIDS, GridFrame, Overlap, measure_overlap
 from privpipe.protocols import IntArray, WordArray
-from privpipe.store.access.holding.lease import check_enforced
-from privpipe.store.access.location import (
-    explain_unreachable,
-    join,
-    keep_bytes,
-    list_keys,
-    local_path,
-    open_store,
-    read_bytes,
-    read_many,
-    shown,
-)
+from privpipe.store.access.lease import check_enforced
+from privpipe.store.access.location import explain_unreachable, join, local_path, shown
+from privpipe.store.access.objects import keep_bytes, list_keys, open_store, read_bytes, read_many
 from privpipe.store.keyring.account_chain import create_object
 
 T = TypeVar("T")

@@ -36,21 +36,16 @@ from privpipe.fitted_schema import FittedSchema
 from privpipe.protocols import Guarantee, RecordMap
 from privpipe.sanitizers.names import names_of, schema_of, with_names, with_schema
 from privpipe.store.access.durability import flush_folder, flush_tree
-from privpipe.store.access.location import (
-    Place,
-    as_url,
+from privpipe.store.access.location import Place, as_url, join, local_path, shown
+from privpipe.store.access.objects import (
     check_no_links,
-    create_bytes,
-    join,
     list_empty_folders,
     list_keys,
-    local_path,
     open_store,
     read_bytes,
-    shown,
     write_bytes,
 )
-from privpipe.store.access.store_refusals import explain_refusal
+from privpipe.store.access.remote import create_bytes, explain_refusal
 from privpipe.store.access.whole_arrays import read_whole
 from privpipe.store.arrays.headers import check_output_free, newest_version, read_header
 from privpipe.store.arrays.layout import ROOT_DOCUMENT, root_document

@@ -11,7 +11,8 @@ import numpy.typing as npt
 import zarr
 
 from privpipe.errors import FormatError, InputError
-from privpipe.store.access.location import open_store, shown
+from privpipe.store.access.location import shown
+from privpipe.store.access.objects import open_store
 
 NAMES = ("coefficients", "intercept")
 

@@ -15,7 +15,8 @@ import zarr
 from privpipe.errors import OptionError, StoreError
 from privpipe.protocols import Column, FloatArray
 from privpipe.records.indicators import expand_indicators
-from privpipe.store.access.location import open_store, shown
+from privpipe.store.access.location import shown
+from privpipe.store.access.objects import open_store
 from privpipe.store.arrays.blocks import Receipt, read_block
 from privpipe.store.arrays.factored_basis import Basis, read_basis
 from privpipe.store.arrays.headers import exists, read_header

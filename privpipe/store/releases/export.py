@@ -16,16 +16,16 @@ import zarr
 
 from privpipe.errors import FormatError, OptionError, StoreError
 from privpipe.records.schema import MISSING
-from privpipe.store.access.holding.workspace import SUCCESS, hold_workspace
 from privpipe.store.access.location import (
     Place,
     as_url,
     explain_unreachable,
     join,
     local_path,
-    open_store,
     shown,
 )
+from privpipe.store.access.objects import open_store
+from privpipe.store.access.workspace import SUCCESS, hold_workspace
 from privpipe.store.arrays.blocks import read_block
 from privpipe.store.arrays.destination import hold_destination, move_made, show_made
 from privpipe.store.arrays.factored_basis import read_basis

@@ -22,21 +22,19 @@ from zarr.core.sync import sync
 from privpipe.errors import FormatError, IncompleteReleaseError
 from privpipe.store.access.durability import flush_folder
 from privpipe.store.access.generation_log import Generation, newest_kind, read_newest
-from privpipe.store.access.holding.workspace import has_workspace, hold_workspace, remove_workspace
-from privpipe.store.access.location import (
-    create_bytes,
+from privpipe.store.access.location import join, local_path, shown
+from privpipe.store.access.objects import (
     delete_tree,
     drop_unfinished,
-    join,
     join_inside,
     keep_bytes,
     list_keys,
-    local_path,
     open_store,
     read_bytes,
     remove_tree,
-    shown,
 )
+from privpipe.store.access.remote import create_bytes
+from privpipe.store.access.workspace import has_workspace, hold_workspace, remove_workspace
 from privpipe.store.arrays.headers import companion_url
 from privpipe.store.arrays.layout import ROOT_DOCUMENT
 

@@ -15,7 +15,8 @@ from xarray.core import indexing
 from privpipe.errors import StoreError
 from privpipe.extras import is_installed
 from privpipe.store.access.generation_log import Generation
-from privpipe.store.access.location import open_store, shown
+from privpipe.store.access.location import shown
+from privpipe.store.access.objects import open_store
 from privpipe.store.arrays.headers import read_promise, using_header
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.releases.incremental_release import (

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from privpipe.extras import explain_missing, is_installed
 from privpipe.store.access.generation_log import is_generational
-from privpipe.store.access.location import Place, as_url, open_store
+from privpipe.store.access.location import Place, as_url
+from privpipe.store.access.objects import open_store
 from privpipe.store.arrays.factored_basis import read_basis
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.releases.published import check_release

@@ -8,8 +8,9 @@ from typing import Any
 import zarr
 
 from privpipe.errors import IncompleteReleaseError, PrivpipeError
-from privpipe.store.access.location import list_keys, open_store, shown
-from privpipe.store.access.store_refusals import explain_refusal
+from privpipe.store.access.location import shown
+from privpipe.store.access.objects import list_keys, open_store
+from privpipe.store.access.remote import explain_refusal
 from privpipe.store.access.whole_arrays import MOST_TO_ONE, read_whole
 from privpipe.store.arrays.blocks import Receipt, Stored, digest_receipts, measure_object
 from privpipe.store.arrays.factored_basis import BASIS

@@ -26,25 +26,20 @@ from privpipe.errors import IncompleteReleaseError
 from privpipe.records.chunks import ChunkPlan
 from privpipe.sanitizers.utility_summary import UtilitySummary
 from privpipe.store.access.durability import flush_folder, flush_tree
-from privpipe.store.access.holding.workspace import workspace_url
-from privpipe.store.access.location import (
+from privpipe.store.access.location import explain_unreachable, join, local_path, shown
+from privpipe.store.access.objects import (
     MOST_AT_ONCE,
     check_no_links,
-    copy_objects,
-    create_bytes,
     delete_tree,
     drop_unfinished,
-    explain_unreachable,
-    join,
     list_empty_folders,
     list_keys,
-    local_path,
-    measure_objects,
     open_store,
     read_bytes,
-    shown,
     write_bytes,
 )
+from privpipe.store.access.remote import copy_objects, create_bytes, measure_objects
+from privpipe.store.access.workspace import workspace_url
 from privpipe.store.arrays.blocks import Receipt, Stored, digest_receipts, measure_object
 from privpipe.store.arrays.factored_basis import Basis
 from privpipe.store.arrays.headers import check_output_free, newest_version

@@ -12,14 +12,18 @@ import pyarrow as pa
 
 from privpipe.errors import InputError
 from privpipe.store.access.location import shown
-from privpipe.store.sources.reading.data_frames import TableSource
 from privpipe.store.sources.reading.delimited import DelimitedText, Dialect
-from privpipe.store.sources.reading.files import TableFile, TableFiles, open_input
-from privpipe.store.sources.reading.folder_keys import with_key_columns, with_keys
-from privpipe.store.sources.reading.label_list import read_label_file
+from privpipe.store.sources.reading.files import (
+    TableFile,
+    TableFiles,
+    open_input,
+    read_label_file,
+    with_key_columns,
+    with_keys,
+)
 from privpipe.store.sources.reading.roles import Form, TableColumn, check_drift
 from privpipe.store.sources.reading.source import SourceLayout
-from privpipe.store.sources.reading.types import kind_of
+from privpipe.store.sources.reading.table_source import TableSource, kind_of
 
 
 def open_csv(files: TableFiles, layout: SourceLayout) -> TableSource:

@@ -57,7 +57,7 @@ _ROOM = "privpipe.store.sources"
 FORMATS: tuple[SourceFormat, ...] = (
     SourceFormat("csv", (".csv", ".csv.gz"), f"{_ROOM}.csv_table:open_csv", of_files=True),
     SourceFormat("parquet", (".parquet", ".pq"), f"{_ROOM}.parquet:open_parquet", of_files=True),
-    SourceFormat("arff", (".arff", ".arff.gz"), f"{_ROOM}.arff.arff:open_arff", of_files=True),
+    SourceFormat("arff", (".arff", ".arff.gz"), f"{_ROOM}.arff:open_arff", of_files=True),
     SourceFormat("npz", (".npz",), f"{_ROOM}.npz:open_npz"),
     SourceFormat(
         "zarr",

@@ -12,7 +12,8 @@ import zarr
 
 from privpipe.errors import InputError, PrivpipeError, StoreError
 from privpipe.store.access.bounds import check_bounded
-from privpipe.store.access.location import list_keys, open_store, read_bytes, shown
+from privpipe.store.access.location import shown
+from privpipe.store.access.objects import list_keys, open_store, read_bytes
 from privpipe.store.sources.reading.named_arrays import ArraySource
 from privpipe.store.sources.reading.source import SourceLayout
 

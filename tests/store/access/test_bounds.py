@@ -21,7 +21,7 @@ from privpipe.errors import PrivpipeError, StoreError
 from privpipe.store.access.bounds import check_decoded_size
 from privpipe.store.arrays.layout import SEAL, digest_documents, root_document
 from privpipe.store.collections.collection import open_collection
-from privpipe.store.collections.ingestion.ingest import ingest
+from privpipe.store.collections.ingest import ingest
 from tests.standard import write_standard
 
 BOMB = bytes(2**28)

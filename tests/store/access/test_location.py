@@ -9,7 +9,7 @@ import pytest
 from zarr.abc.store import Store
 from zarr.storage import MemoryStore
 
-from privpipe.store.access.location import PIECE, measure_bytes, open_store, write_bytes
+from privpipe.store.access.objects import PIECE, measure_bytes, open_store, write_bytes
 
 
 def stores(folder: Path) -> list[Store]:

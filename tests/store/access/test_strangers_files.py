@@ -26,10 +26,10 @@ from privpipe.protocols import Guarantee
 from privpipe.records.memory import Records
 from privpipe.sanitizers.mapping.exponential import fit_exponential_mechanism
 from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
-from privpipe.store.access.holding.workspace import check_name
-from privpipe.store.access.location import measure_bytes, open_store, read_bytes
+from privpipe.store.access.objects import measure_bytes, open_store, read_bytes
+from privpipe.store.access.workspace import check_name
 from privpipe.store.arrays.layout import root_document
-from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
+from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.models.artifacts import open_model, publish_model, write_model
 from privpipe.store.releases.export import export_release
 from privpipe.store.releases.lazy_release import open_release

@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 
 from privpipe.errors import InputError, StoreError
-from privpipe.store.access.holding import lease
-from privpipe.store.access.holding.workspace import (
+from privpipe.store.access import lease
+from privpipe.store.access.location import join
+from privpipe.store.access.objects import list_keys, open_store, write_bytes
+from privpipe.store.access.workspace import (
     MAKING,
     RunState,
     has_workspace,
@@ -24,10 +26,9 @@ from privpipe.store.access.holding.workspace import (
     workspace_url,
     write_state,
 )
-from privpipe.store.access.location import join, list_keys, open_store, write_bytes
 from privpipe.store.arrays.destination import hold_destination
 from privpipe.store.collections.collection import open_collection
-from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
+from privpipe.store.collections.ingest import IngestOptions, ingest
 from tests.store.serial_run import CHUNK_ROWS, write_small_collection
 from tests.store.tables import make_frame
 
@@ -41,8 +42,8 @@ def source(tmp_path: Path) -> str:
 # A chunk is written, then the process waits for the test to kill it.
 STOPS = """
     import sys, time
-    from privpipe.store.collections.ingestion import ingest as module
-    from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
+    from privpipe.store.collections import ingest as module
+    from privpipe.store.collections.ingest import IngestOptions, ingest
     fill = module._fill_chunks
     def slow(*given):
         for number, chunk in enumerate(fill(*given)):

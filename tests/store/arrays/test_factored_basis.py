@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 
 from privpipe.errors import FormatError
-from privpipe.store.access.location import open_store, write_bytes
+from privpipe.store.access.objects import open_store, write_bytes
 from privpipe.store.arrays.factored_basis import Basis, read_basis
 
 

@@ -23,7 +23,7 @@ from privpipe.store.collections.growing_collection import (
     purge_collection,
     read_partitions,
 )
-from privpipe.store.collections.ingestion.ingest import IngestOptions
+from privpipe.store.collections.ingest import IngestOptions
 from privpipe.store.sources.reading.source import SourceLayout
 from tests.store.test_crash_points import CrashingStorage, KilledError
 

@@ -14,8 +14,8 @@ from privpipe.protocols import Shard
 from privpipe.records.holdout import make_split
 from privpipe.records.schema import CollectionSchema
 from privpipe.store.collections.collection import open_collection
-from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
-from privpipe.store.collections.ingestion.writing import write_collection
+from privpipe.store.collections.ingest import IngestOptions, ingest
+from privpipe.store.collections.writing import write_collection
 from tests.standard import make_standard, write_standard
 
 

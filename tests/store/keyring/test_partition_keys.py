@@ -16,7 +16,7 @@ from privpipe.records.chunks import ChunkPlan
 from privpipe.records.partitions import Partition
 from privpipe.records.schema import CollectionSchema
 from privpipe.store.collections.collection import open_collection
-from privpipe.store.collections.ingestion.writing import write_collection
+from privpipe.store.collections.writing import write_collection
 from privpipe.store.keyring import keyformat
 from privpipe.store.keyring.keyformat import KeyBinding, KeyEntry
 from privpipe.store.keyring.keys import forget_key, list_keys, make_key

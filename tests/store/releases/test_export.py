@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from privpipe.errors import FormatError, IncompleteReleaseError, OptionError, StoreError
-from privpipe.store.access.holding.workspace import remove_workspace
+from privpipe.store.access.workspace import remove_workspace
 from privpipe.store.arrays.blocks import write_block
 from privpipe.store.arrays.layout import FEATURES, ArrayPlan
-from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
+from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.releases.export import export_release
 from privpipe.store.releases.lazy_release import open_release
 from privpipe.store.releases.release_writing import ReleasePlan, prepare_release, publish_release

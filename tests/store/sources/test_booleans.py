@@ -8,7 +8,7 @@ import pytest
 import zarr
 
 from privpipe import Records, ingest, open_collection
-from privpipe.store.collections.ingestion.ingest import IngestOptions
+from privpipe.store.collections.ingest import IngestOptions
 from privpipe.store.sources.reading.source import SourceLayout
 from tests.store.tables import read_collection
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from privpipe.errors import FormatError, GuessWarning, InputError, StoreError
-from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
-from privpipe.store.collections.ingestion.write_statistics import read_statistics
+from privpipe.store.collections.ingest import IngestOptions, ingest
+from privpipe.store.collections.writing import read_statistics
 from privpipe.store.sources.reading import delimited
 from privpipe.store.sources.reading.source import SourceLayout
 from tests.store.tables import read_collection

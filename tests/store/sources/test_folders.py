@@ -9,7 +9,7 @@ import pytest
 from privpipe.errors import GuessWarning, InputError, StoreError
 from privpipe.records.partitions import cut_by_partition
 from privpipe.store.collections.collection import open_collection
-from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
+from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.sources.reading.source import SourceLayout
 from tests.store.tables import make_frame, read_collection
 
@@ -181,7 +181,7 @@ def test_ingest__what_is_no_source_is_told(tmp_path):
 
 def test_ingest__a_source_that_grows_meanwhile_is_refused(tmp_path, monkeypatch):
     folder = write_folder(tmp_path / "in", three_frames())
-    from privpipe.store.collections.ingestion import ingest as module
+    from privpipe.store.collections import ingest as module
 
     real = module.survey_source
 

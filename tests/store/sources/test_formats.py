@@ -12,7 +12,7 @@ import pytest
 
 from privpipe.errors import InputError, OptionError, StoreError
 from privpipe.store.collections.collection import open_collection
-from privpipe.store.collections.ingestion.ingest import ingest
+from privpipe.store.collections.ingest import ingest
 from privpipe.store.sources import formats, opening
 from privpipe.store.sources.formats import FORMATS, SourceFormat, describe_formats, find_format
 from privpipe.store.sources.reading.source import SourceLayout

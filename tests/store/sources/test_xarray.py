@@ -11,7 +11,7 @@ import xarray as xr
 
 from privpipe import export_release, ingest, open_collection, open_release
 from privpipe.errors import LeftOutWarning
-from privpipe.store.access.holding.workspace import remove_workspace
+from privpipe.store.access.workspace import remove_workspace
 from privpipe.store.arrays.blocks import write_block
 from privpipe.store.arrays.layout import FEATURES, ArrayPlan
 from privpipe.store.releases.release_writing import ReleasePlan, prepare_release, publish_release

@@ -7,7 +7,7 @@ import pytest
 import zarr
 
 from privpipe.errors import FormatError, InputError, OptionError, StoreError
-from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
+from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.sources.reading.source import SourceLayout
 from tests.store.tables import read_collection
 

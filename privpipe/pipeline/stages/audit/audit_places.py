@@ -15,8 +15,8 @@ from privpipe.attacks.statistics.place_judgement import PlaceTest, add_total
 from privpipe.attacks.statistics.place_sums import PlaceSums, list_contrasts
 from privpipe.cluster.passes.place_pass import PlacePlan, read_places
 from privpipe.pipeline.runs.run import Run, Trained
-from privpipe.store.access.holding.workspace import workspace_url
 from privpipe.store.access.location import join
+from privpipe.store.access.workspace import workspace_url
 from privpipe.store.arrays.blocks import read_block
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.releases.release_writing import ReleasePlan

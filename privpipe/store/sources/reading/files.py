@@ -10,13 +10,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
+from xml.etree import ElementTree
 
 import fsspec
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from privpipe.errors import InputError, StoreError
+from privpipe.errors import FormatError, InputError, StoreError
 from privpipe.store.access.location import explain_unreachable, shown
+from privpipe.store.sources.reading.roles import Form, TableColumn
 
 
 @dataclass(frozen=True)
@@ -205,3 +207,88 @@ def _read_keys(relative: str) -> tuple[tuple[str, str | None], ...]:
     scheme = ds.HivePartitioning(pa.schema([(name, pa.string()) for name in names]))
     values = ds.get_partition_keys(scheme.parse("/".join(folders) + "/"))
     return tuple((name, values.get(name)) for name in names)
+
+
+MOST_BYTES = 2**24
+"""Read of a list: far more than any has."""
+
+
+def read_label_file(url: str | None) -> tuple[str, ...]:
+    """Names in a list of labels; none where no list is given. See `read_labels`."""
+    return () if url is None else read_labels(*fsspec.core.url_to_fs(url))
+
+
+def read_labels(system: Any, path: str) -> tuple[str, ...]:
+    """Names in a list of labels on a file system.
+
+    Raises
+    ------
+    FormatError
+        If it cannot be read, or is not such a list.
+    """
+    try:
+        with system.open(path, "rb") as file:
+            content = file.read(MOST_BYTES)
+    except OSError as error:
+        problem = error.strerror or type(error).__name__
+    else:
+        return read_label_list(content, shown(path))
+    raise FormatError(
+        f"The list of labels {shown(path)} cannot be read ({problem}).",
+        remedy="Check the path given with --label-file.",
+    )
+
+
+def read_label_list(content: bytes, where: str) -> tuple[str, ...]:
+    """Names in a Mulan list of labels, the nested ones of a hierarchy included.
+
+    Raises
+    ------
+    FormatError
+        If it is not such a list.
+    """
+    names: tuple[str, ...] = ()
+    try:
+        root = ElementTree.fromstring(content)
+        names = tuple(
+            item.attrib["name"]
+            for item in root.iter()
+            if item.tag.rpartition("}")[2] == "label" and "name" in item.attrib
+        )
+    except ElementTree.ParseError:
+        names = ()
+    if not names:
+        raise FormatError(
+            f"{where} is not a list of labels.",
+            remedy='Give Mulan\'s XML: <labels><label name="..."/></labels>.',
+        )
+    return names
+
+
+def with_key_columns(stored: tuple[TableColumn, ...], files: TableFiles) -> tuple[TableColumn, ...]:
+    """Add the keys that the files do not hold too: integers where every file has one."""
+    found = list(stored)
+    names = {column.name for column in stored}
+    for place, name in enumerate(files.key_names):
+        if name in names:
+            continue
+        values = [file.keys[place][1] for file in files.files]
+        whole = all(v is None or v.lstrip("-").isdecimal() for v in values)
+        found.append(TableColumn(name, "integer" if whole else "text", "folder", optional=True))
+    return tuple(found)
+
+
+def with_keys(batch: pa.RecordBatch, file: TableFile, forms: Mapping[str, Form]) -> pa.RecordBatch:
+    """Add the keys asked for to a batch of a file, and put columns into the order of `forms`."""
+    values = dict(file.keys)
+    for name, form in forms.items():
+        if name not in values or name in batch.schema.names:
+            continue
+        value = values[name]
+        is_number = form == "number" and value is not None
+        constant = pa.scalar(
+            float(value) if is_number and value else value,
+            pa.float64() if form == "number" else pa.string(),
+        )
+        batch = batch.append_column(name, pa.repeat(constant, batch.num_rows))
+    return batch.select(list(forms))

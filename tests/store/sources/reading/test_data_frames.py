@@ -15,8 +15,8 @@ import pytest
 
 from privpipe.errors import InputError, OptionError, PrivpipeError
 from privpipe.store.collections.collection import open_collection
-from privpipe.store.collections.ingestion.ingest import IngestOptions, ingest
-from privpipe.store.collections.ingestion.write_statistics import read_statistics
+from privpipe.store.collections.ingest import IngestOptions, ingest
+from privpipe.store.collections.writing import read_statistics
 from privpipe.store.sources.reading.source import SourceLayout
 from tests.store.tables import make_frame, read_collection
 
@@ -171,7 +171,7 @@ def test_ingest__overflow_to_float32_names_the_column(tmp_path, name):
 
 
 def test_ingest__an_identifier_is_no_category(tmp_path, name, monkeypatch):
-    monkeypatch.setattr("privpipe.store.collections.ingestion.survey.MAX_DISTINCT", 20)
+    monkeypatch.setattr("privpipe.store.collections.survey.MAX_DISTINCT", 20)
     write_table(make_frame(), str(tmp_path / name))
     layout = SourceLayout(categorical=("id", "town"))
     with pytest.raises(InputError, match="'id' has more than 20 different values") as caught:

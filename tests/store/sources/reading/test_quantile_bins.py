@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import privpipe
 from privpipe.errors import InputError, OptionError, PrivpipeError
-from privpipe.store.collections.ingestion.write_statistics import read_statistics
+from privpipe.store.collections.writing import read_statistics
 from privpipe.store.sources.reading import quantile_bins
 from privpipe.store.sources.reading.quantile_bins import choose_edges, measure_loss, parse_bins
 
@@ -150,7 +150,7 @@ def test_bins__another_partition_joins_by_the_same_edges(tmp_path: Path) -> None
     like = privpipe.open_collection(first).schema_of_records
     layout = privpipe.SourceLayout(labels=("sex", "old"), bins=("age=30:60",))
     options = privpipe.IngestOptions(layout)
-    from privpipe.store.collections.ingestion.ingest import ingest as ingest_like
+    from privpipe.store.collections.ingest import ingest as ingest_like
 
     ingest_like(source, tmp_path / "more.zarr", options, like=like)
     found = privpipe.open_collection(tmp_path / "more.zarr").schema_of_records

@@ -13,22 +13,34 @@ import pyarrow.compute as pc
 
 from privpipe.errors import FormatError
 from privpipe.store.access.location import shown
-from privpipe.store.sources.arff.arff_header import (
+from privpipe.store.sources.arff_rows import (
     ArffAttribute,
     ArffHeader,
     read_arff_header,
+    read_sparse,
     undeclared,
     unquote,
 )
-from privpipe.store.sources.arff.arff_sparse import read_sparse
-from privpipe.store.sources.reading.data_frames import TableSource
-from privpipe.store.sources.reading.delimited import DelimitedText, Dialect
-from privpipe.store.sources.reading.files import TableFile, TableFiles, open_input
-from privpipe.store.sources.reading.folder_keys import with_key_columns, with_keys
-from privpipe.store.sources.reading.label_list import read_label_file, read_labels
-from privpipe.store.sources.reading.lines import DataLines, find_undecodable, not_utf8, read_lines
+from privpipe.store.sources.reading.delimited import (
+    DataLines,
+    DelimitedText,
+    Dialect,
+    find_undecodable,
+    not_utf8,
+    read_lines,
+)
+from privpipe.store.sources.reading.files import (
+    TableFile,
+    TableFiles,
+    open_input,
+    read_label_file,
+    read_labels,
+    with_key_columns,
+    with_keys,
+)
 from privpipe.store.sources.reading.roles import TRUTH_VALUES, Form, TableColumn, check_drift
 from privpipe.store.sources.reading.source import SourceLayout
+from privpipe.store.sources.reading.table_source import TableSource
 
 MISSING = ("?", " ?", "? ", " ? ")
 

@@ -20,7 +20,8 @@ from dataclasses import asdict, dataclass
 import fsspec
 
 from privpipe.errors import StoreError
-from privpipe.store.access.location import create_bytes, join, shown
+from privpipe.store.access.location import join, shown
+from privpipe.store.access.remote import create_bytes
 
 LEASE_SECONDS = 120.0
 MOST_SKEW = LEASE_SECONDS / 4

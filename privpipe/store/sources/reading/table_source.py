@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from privpipe.errors import InputError, OptionError
 from privpipe.store.sources.reading.roles import (
     MOST_COLUMNS,
+    ColumnKind,
     Form,
     Roles,
     TableColumn,
@@ -22,6 +23,34 @@ from privpipe.store.sources.reading.roles import (
     too_wide,
 )
 from privpipe.store.sources.reading.source import Block, Coded, SourceLayout, SourceVariable
+
+
+def kind_of(type_: Any) -> ColumnKind:
+    """What a column of an Arrow type holds.
+
+    >>> kind_of(pa.int8()), kind_of(pa.dictionary(pa.int32(), pa.string())), kind_of(pa.date32())
+    ('integer', 'text', 'other')
+    """
+    t = pa.types
+    if t.is_dictionary(type_):
+        return "text"
+    if t.is_boolean(type_):
+        return "boolean"
+    if t.is_integer(type_):
+        return "integer"
+    if t.is_floating(type_) or t.is_decimal(type_) or t.is_null(type_):
+        return "number"
+    is_text = t.is_string(type_) or t.is_large_string(type_) or t.is_string_view(type_)
+    return "text" if is_text else "other"
+
+
+def is_narrow(type_: Any) -> bool:
+    """Whether float32 holds each number of an Arrow type exactly."""
+    t = pa.types
+    if t.is_floating(type_):
+        return int(type_.bit_width) <= 32
+    return bool(t.is_boolean(type_) or (t.is_integer(type_) and type_.bit_width <= 16))
+
 
 MICROSECONDS = 86_400e6
 """Of a day."""

@@ -9,14 +9,8 @@ from hypothesis import strategies as st
 
 from privpipe.errors import InputError, StoreError
 from privpipe.records.schema import Variable
-from privpipe.store.collections.ingestion import category_tables as categories
-from privpipe.store.collections.ingestion.category_tables import (
-    POOLED,
-    Coder,
-    code_values,
-    count_values,
-    pool_rare,
-)
+from privpipe.store.collections import survey as categories
+from privpipe.store.collections.survey import POOLED, Coder, code_values, count_values, pool_rare
 from privpipe.store.sources.reading.source import Coded
 
 COUNTS = st.dictionaries(

@@ -6,8 +6,12 @@ share is the HTTP status, and with S3 a word for the error.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from http import HTTPStatus
+from typing import Any
+
+import fsspec
 
 from privpipe.errors import StoreError
 
@@ -76,3 +80,61 @@ def _code_of(error: BaseException) -> str:
     response = getattr(error, "response", None)
     found = response.get("Error", {}) if isinstance(response, dict) else {}
     return str(found.get("Code", "")) if isinstance(found, dict) else ""
+
+
+CONFLICT_PAUSES = (0.1, 0.4, 1.6)
+"""Seconds between attempts to make an object that another is just making."""
+
+
+def create_bytes(url: str, value: bytes) -> bool:
+    """Write an object of a remote place only if there is none; whether it holds this value now.
+
+    The store itself decides who was first (S3: ``If-None-Match``, which has to be enforced
+    by the store; see DESIGN.md). What it answers to who was not differs from store to store in
+    all but its HTTP status: 412, or 409 while another's write is under way, which is asked again.
+    Where the answer to our own write was lost, the client asks again and is told that there is an
+    object: ours. So what is there is compared; rivals must write different values.
+    """
+    file_system, path = fsspec.core.url_to_fs(url)
+    for pause in (*CONFLICT_PAUSES, None):
+        try:
+            file_system.pipe_file(path, value, mode="create")
+            return True
+        except FileExistsError:
+            break
+        except Exception as error:  # many kinds, depending on the file system
+            status = http_status(error)
+            if status not in (HTTPStatus.CONFLICT, HTTPStatus.PRECONDITION_FAILED):
+                if _holds(file_system, path, value):
+                    return True
+                raise
+        if status == HTTPStatus.PRECONDITION_FAILED or pause is None:
+            break
+        time.sleep(pause)
+    return _holds(file_system, path, value)
+
+
+def copy_objects(source: str, target: str, keys: Sequence[str]) -> None:
+    """Have a remote store copy objects from one of its places to another; no byte travels here."""
+    file_system, path = fsspec.core.url_to_fs(source)
+    _, there = fsspec.core.url_to_fs(target)
+    one, other = (name.rstrip("/") for name in (path, there))
+    file_system.copy([f"{one}/{key}" for key in keys], [f"{other}/{key}" for key in keys])
+
+
+def measure_objects(url: str) -> dict[str, int]:
+    """Bytes of each object below a remote place, by key; empty where there is nothing."""
+    file_system, path = fsspec.core.url_to_fs(url)
+    file_system.invalidate_cache()
+    found = file_system.find(path, detail=True)
+    sizes = {name.removeprefix(f"{path}/"): int(about["size"]) for name, about in found.items()}
+    return {key: n_bytes for key, n_bytes in sizes.items() if key not in ("", path)}
+
+
+def _holds(file_system: Any, path: str, value: bytes) -> bool:
+    """Whether an object is there and holds this value; asked of the store, not of a cache."""
+    file_system.invalidate_cache()
+    try:
+        return bool(file_system.cat_file(path) == value)
+    except Exception:  # it is not there, or the store does not answer now either
+        return False

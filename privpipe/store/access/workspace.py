@@ -19,18 +19,16 @@ from dataclasses import asdict, dataclass, field
 
 from privpipe.errors import FormatError, OptionError, StoreError
 from privpipe.store.access.durability import flush_folder
-from privpipe.store.access.holding.lease import LEASES, hold_lease
-from privpipe.store.access.location import (
-    MOST_NAME_BYTES,
+from privpipe.store.access.lease import LEASES, hold_lease
+from privpipe.store.access.location import MOST_NAME_BYTES, local_path, shown
+from privpipe.store.access.objects import (
     check_no_links,
     delete_place,
     delete_tree,
     keep_bytes,
     list_keys,
-    local_path,
     open_store,
     read_bytes,
-    shown,
 )
 
 STATE = "state.json"

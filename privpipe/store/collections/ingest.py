@@ -22,9 +22,8 @@ from privpipe.store.arrays.destination import hold_destination
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.arrays.sealed_arrays import collection_arrays
 from privpipe.store.collections.collection import open_collection
-from privpipe.store.collections.ingestion.category_tables import Coder
-from privpipe.store.collections.ingestion.survey import Survey, fit_survey, survey_source
-from privpipe.store.collections.ingestion.writing import Chunk, write_held
+from privpipe.store.collections.survey import Coder, Survey, fit_survey, survey_source
+from privpipe.store.collections.writing import Chunk, write_held
 from privpipe.store.sources.opening import open_source
 from privpipe.store.sources.reading.quantile_bins import BinnedSource, parse_bins
 from privpipe.store.sources.reading.source import Block, RecordSource, SourceLayout, SourceVariable

@@ -1,1 +1,0 @@
-"""Who may write: the lock or lease of a workspace, and what it holds."""

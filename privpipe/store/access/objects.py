@@ -1,0 +1,373 @@
+"""Places by URL: one small interface over Zarr's store objects, local and remote.
+
+Everything privpipe reads or writes as Zarr goes through a store opened here, never through
+file system paths, so that a bucket works wherever a folder does. The few things only a file
+system has (a rename, a private folder) are asked for by name and answered by `local_path`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import stat
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import fsspec
+import google_crc32c
+import numcodecs.blosc
+import zarr
+from zarr.abc.store import ByteRequest, Store
+from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
+from zarr.core.sync import sync
+from zarr.storage import FsspecStore, LocalStore, StorePath
+
+from privpipe.errors import FormatError, StoreError, printable
+from privpipe.store.access.bounds import use_bounded_codecs
+from privpipe.store.access.durability import flush_folder, keep_file
+from privpipe.store.access.location import explain_unreachable, join, local_path, shown
+
+TRAILER = 4
+"""Bytes of the checksum with which Zarr's codec ends a chunk."""
+
+PIECE = 2**18
+"""Bytes of a file read at once to checksum it: they stay in the cache."""
+
+
+MOST_AT_ONCE = 32
+"""Small objects that are asked for at the same time."""
+
+INSIDE = re.compile(r"(?!\.{1,2}$)[\w.-]+")
+"""A name of a folder, which leads neither up nor down."""
+
+UNFINISHED = ".partial"
+"""How Zarr's local store names a file before the rename that makes it an object."""
+
+
+def join_inside(url: str, *names: str) -> str:
+    """URL of a folder inside a place, by names that a document of that place says.
+
+    Raises
+    ------
+    FormatError
+        If a name leads elsewhere.
+    StoreError
+        If one of the folders is a link.
+
+    >>> join_inside("s3://bucket/a", "parts", "b")
+    's3://bucket/a/parts/b'
+    """
+    for name in names:
+        if not INSIDE.fullmatch(name):
+            raise FormatError(
+                f"{shown(url)} names {printable(name, keep='')!r} as something inside it.",
+                remedy="Somebody changed it: get it again from where it came.",
+                code="damaged",
+            )
+    if (path := local_path(url)) is not None:
+        check_plain(Path(path), "/".join(names))
+    return join(url, *names)
+
+
+def open_store(url: str, *, read_only: bool = False) -> Store:
+    """Open the Zarr store of a place, without checking that anything is there.
+
+    A store opened to be written makes its folder when it is first asked anything: open it
+    `read_only` unless it shall exist.
+    """
+    use_bounded_codecs()
+    path = local_path(url)
+    if path is not None:
+        return PlainFiles(path, read_only=read_only)
+    try:
+        return FsspecStore.from_url(url, read_only=read_only)
+    except Exception as error:  # many kinds, depending on the file system
+        problem = explain_unreachable(url, error)
+    raise problem
+
+
+SMALL_BYTES = 2**16
+"""Of a file that is read at once, without a thread."""
+
+
+class PlainFiles(LocalStore):
+    """Regular files of a folder: below it no link is followed, and no pipe or device opened.
+
+    A stranger's release may hold a link to a file of the reader's, which an export would copy, or
+    a pipe, at which it would wait for ever. The folder itself may be reached by a link.
+    """
+
+    async def get(
+        self,
+        key: str,
+        prototype: BufferPrototype | None = None,
+        byte_range: ByteRequest | None = None,
+    ) -> Buffer | None:
+        """The object of a key; StoreError where it is no regular file."""
+        size = check_plain(self.root, key)
+        if size is None or size > SMALL_BYTES or byte_range is not None:
+            return await super().get(key, prototype, byte_range)
+        try:  # the way to a thread and back takes longer than reading a small file
+            content = (self.root / key).read_bytes()
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            return None
+        return (prototype or default_buffer_prototype()).buffer.from_bytes(content)
+
+
+def check_plain(root: Path, key: str) -> int | None:
+    """Raise StoreError if what a key leads to below a folder is a link, a pipe or a device.
+
+    Returns its size; None where there is nothing.
+    """
+    place, size = str(root), 0
+    for name in key.split("/"):
+        place = f"{place}/{name}"
+        try:
+            found = os.lstat(place)
+        except OSError:  # nothing there: for who opens it to say
+            return None
+        mode, size = found.st_mode, found.st_size
+        if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+            what = "a link" if stat.S_ISLNK(mode) else "no regular file"
+            raise StoreError(
+                f"{shown(place)} is {what}; it is not read.",
+                remedy="Somebody put it there: get the data again from where it came, or put the "
+                "file itself in its place.",
+                code="link",
+            )
+    return size
+
+
+def read_bytes(store: Store, key: str) -> bytes | None:
+    """The object of a key, or None where there is none (or no store at all)."""
+    try:
+        found = sync(store.get(key, default_buffer_prototype()))
+    except FileNotFoundError:
+        return None
+    return None if found is None else found.to_bytes()
+
+
+def read_many(store: Store, keys: Sequence[str]) -> dict[str, bytes]:
+    """The objects of some keys, asked for together; one that is not there is empty."""
+    limit = asyncio.Semaphore(MOST_AT_ONCE)
+
+    async def read(key: str) -> bytes:
+        async with limit:
+            try:
+                found = await store.get(key, default_buffer_prototype())
+            except FileNotFoundError:
+                found = None
+        return b"" if found is None else found.to_bytes()
+
+    async def read_all() -> list[bytes]:
+        return await asyncio.gather(*map(read, keys))
+
+    return dict(zip(keys, sync(read_all()), strict=True))
+
+
+def measure_bytes(store: Store, key: str) -> tuple[int, int] | None:
+    """Length and checksum of the object of a key, read back; None where there is none.
+
+    The checksum is the CRC-32C of the bytes with the last four taken first: a chunk ends with its
+    own CRC-32C, and the CRC-32C of anything followed by its own is one and the same number. A file
+    is read in pieces: holding it whole costs twice the time of reading it.
+    """
+    if not isinstance(store, LocalStore):
+        content = read_bytes(store, key)
+        if content is None:
+            return None
+        return len(content), google_crc32c.value(content[-TRAILER:] + content[:-TRAILER])
+    check_plain(store.root, key)
+    try:
+        with open(store.root / key, "rb", buffering=0) as file:
+            length = file.seek(0, os.SEEK_END)
+            rest = file.seek(max(length - TRAILER, 0))
+            crc = google_crc32c.value(file.read())
+            file.seek(0)
+            while rest and (piece := file.read(min(rest, PIECE))):
+                rest -= len(piece)
+                crc = google_crc32c.extend(crc, piece)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        return None
+    return length, crc
+
+
+def write_bytes(store: Store, key: str, value: bytes) -> None:
+    """Write an object whole: on a file system a temporary file and a rename."""
+    sync(StorePath(store, key).set(default_buffer_prototype().buffer.from_bytes(value)))
+
+
+def keep_bytes(url: str, key: str, value: bytes) -> None:
+    """`write_bytes` of what a power cut must not take back, as an object of a bucket never is."""
+    path = local_path(url)
+    if path is None:
+        write_bytes(open_store(url), key, value)
+    else:
+        keep_file(os.path.join(path, key), value, replacing=True)
+
+
+def list_keys(store: Store, prefix: str = "") -> list[str]:
+    """Keys below a prefix, sorted; empty where there is nothing.
+
+    What a killed process left of an unfinished write (see `drop_unfinished`) is no key.
+    """
+    # s3fs lists an emptied folder as an object of its own, by its whole path.
+    folder = str(getattr(store, "path", ""))
+
+    async def collect() -> list[str]:
+        found = [key async for key in store.list_prefix(prefix)]
+        return [key for key in found if key != folder and not key.endswith(UNFINISHED)]
+
+    forget_listings(store)
+    try:
+        return sorted(sync(collect()))
+    except FileNotFoundError:
+        return []
+    finally:
+        forget_listings(store)
+
+
+def forget_listings(store: Store) -> None:
+    """Ask the store next time: what a client of buckets listed once it believes for ever.
+
+    An object that another made meanwhile would be missing, even when it is read by its name.
+    """
+    if isinstance(store, FsspecStore):
+        store.fs.invalidate_cache()
+
+
+def list_empty_folders(url: str) -> list[str]:
+    """Folders of a local place that hold nothing, by their path below it, sorted.
+
+    They are no keys, and a rename would make them visible all the same; a bucket has none.
+    """
+    path = local_path(url)
+    walked = os.walk(path) if path is not None else ()
+    return sorted(
+        os.path.relpath(folder, path) for folder, folders, names in walked if not folders + names
+    )
+
+
+def measure_files(path: str) -> int:
+    """Bytes of all files below a folder of the file system; 0 where there is none."""
+    return sum(
+        os.lstat(os.path.join(folder, name)).st_size
+        for folder, _, names in os.walk(path)
+        for name in names
+    )
+
+
+def check_no_links(url: str, *, skip: Collection[str] = ()) -> None:
+    """Raise StoreError if anything below a local folder is neither a folder nor a plain file.
+
+    What a link leads to is not private, not ours, or not what was proved.
+
+    Parameters
+    ----------
+    url
+        The folder; remote places have no links.
+    skip
+        Folders directly below it that are not looked into.
+    """
+    path = local_path(url)
+    for folder, folders, names in os.walk(path) if path is not None else ():
+        for name in (*folders, *names):
+            if not _is_plain(os.path.join(folder, name)):
+                raise StoreError(
+                    f"{os.path.join(folder, name)} is a link or no plain file.",
+                    remedy="Nothing was followed. Remove it, or `privpipe purge`, then run again.",
+                    code="link",
+                )
+        if folder == path:
+            folders[:] = [name for name in folders if name not in skip]
+
+
+def _is_plain(path: str) -> bool:
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:  # a temporary file of somebody who just finished
+        return True
+    return stat.S_ISDIR(mode) or stat.S_ISREG(mode)
+
+
+def drop_unfinished(url: str) -> None:
+    """Remove the temporary files that killed processes left of unfinished writes.
+
+    Nobody else may be writing. Remote stores have none: an object is there whole or not at all.
+    """
+    path = local_path(url)
+    for folder, _, names in os.walk(path) if path is not None else ():
+        for name in names:
+            if name.endswith(UNFINISHED):
+                os.unlink(os.path.join(folder, name))
+
+
+def delete_tree(store: Store, *, keep: str | None = None) -> None:
+    """Delete everything in a store, but for keys that begin with `keep`."""
+    keys = [key for key in list_keys(store) if keep is None or not key.startswith(keep)]
+    # Of files one after the other: a kill leaves those of the end, not any.
+    limit = asyncio.Semaphore(1 if isinstance(store, LocalStore) else MOST_AT_ONCE)
+
+    async def delete(key: str) -> None:
+        async with limit:
+            await store.delete(key)
+
+    async def delete_all() -> None:
+        await asyncio.gather(*map(delete, keys))
+
+    sync(delete_all())
+
+
+def delete_place(url: str) -> None:
+    """Delete the objects of a remote place, or the one object it is; roots first, so that nobody
+    opens half of it.
+    """
+    store = open_store(url)
+    keys = list_keys(store)
+    if not keys:
+        file_system, path = fsspec.core.url_to_fs(url)
+        with suppress(FileNotFoundError):
+            file_system.rm_file(path)
+    for key in sorted(
+        keys, key=lambda key: (key.rpartition("/")[2] != "zarr.json", key.count("/"))
+    ):
+        sync(store.delete(key))
+
+
+def remove_tree(url: str) -> None:
+    """Remove a place with all that is in it, folders included; nothing where there is nothing.
+
+    Of a link the link itself: what it leads to is not in the place. What is removed does not come
+    back with a power cut: records are, too.
+    """
+    path = local_path(url)
+    if path is None:
+        delete_tree(open_store(url))
+        return
+    with suppress(FileNotFoundError):
+        if os.path.islink(path):
+            os.unlink(path)
+        else:
+            shutil.rmtree(path)
+        flush_folder(os.path.dirname(path))
+
+
+def use_one_thread() -> None:
+    """Leave parallel work to the workers: Zarr and Blosc keep to one thread each."""
+    zarr.config.set({"threading.max_workers": 1, "async.concurrency": 4})
+    numcodecs.blosc.set_nthreads(1)
+
+
+def write_file(url: str, content: str | bytes) -> None:
+    """Write a file, making its folder; an existing one is replaced in one step."""
+    data = content.encode() if isinstance(content, str) else content
+    path = local_path(url)
+    if path is None:
+        with fsspec.open(url, "wb") as file:
+            file.write(data)
+        return
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    keep_file(path, data, replacing=True)

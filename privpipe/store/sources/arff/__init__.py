@@ -1,1 +1,0 @@
-"""ARFF: header, dense and sparse records, Mulan's list of labels."""
