@@ -64,14 +64,14 @@ _HOME = {
     "measure_reconstruction": "privpipe.attacks.kinds.reconstruction",
     "measure_roc": "privpipe.attacks.statistics.roc",
     "open_collection": "privpipe.store.collections.collection",
-    "open_model": "privpipe.store.models.artifacts",
+    "open_model": "privpipe.store.models",
     "open_release": "privpipe.store.releases.lazy_release",
     "solve_augmented_knapsack": "privpipe.numerics.null_space.knapsack",
     "solve_least_distortion": "privpipe.sanitizers.mapping.tradeoff",
     "solve_privacy_mapping": "privpipe.sanitizers.mapping.solving.solve",
     "solve_tradeoff": "privpipe.sanitizers.mapping.tradeoff",
     "trust_filter": "privpipe.sanitizers.minimax.custom_code",
-    "write_model": "privpipe.store.models.artifacts",
+    "write_model": "privpipe.store.models",
 }
 
 __version__ = "0.1.0"
@@ -178,12 +178,12 @@ if TYPE_CHECKING:
     from privpipe.store.collections.collection import open_collection as open_collection
     from privpipe.store.collections.ingest import IngestOptions as IngestOptions
     from privpipe.store.collections.ingest import ingest as ingest
-    from privpipe.store.keyring.keyformat import KeyBinding as KeyBinding
+    from privpipe.store.keyring.keyfiles import KeyBinding as KeyBinding
     from privpipe.store.keyring.keys import forget_key as forget_key
     from privpipe.store.keyring.keys import list_keys as list_keys
     from privpipe.store.keyring.keys import make_key as make_key
-    from privpipe.store.models.artifacts import open_model as open_model
-    from privpipe.store.models.artifacts import write_model as write_model
+    from privpipe.store.models import open_model as open_model
+    from privpipe.store.models import write_model as write_model
     from privpipe.store.releases.export import export_release as export_release
     from privpipe.store.releases.lazy_release import open_release as open_release
     from privpipe.store.sources.reading.source import SourceLayout as SourceLayout

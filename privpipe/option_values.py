@@ -1,12 +1,16 @@
-"""How values of options are read, whoever the options are for: methods, audits.
+"""How values of options are read, whoever the options are for, and which code they may name.
 
 One rule for every door (TOML, environment, Python, scikit-learn): a flag is true or false, a
 number is a number, and a text is neither. ``"false"`` is a text, and as a truth value it is true.
+Code of users runs in this process only by the SHA-256 of its file: options that are made in Python
+trust the file that they name; those of a configuration, which may be a stranger's, do not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -79,3 +83,42 @@ class Options:
         if problems:
             raise ValidationError.from_exception_data(cls.__name__, problems)
         return ArgsKwargs(given.args, taken) if isinstance(given, ArgsKwargs) else taken
+
+
+_TRUSTED: set[str] = set()
+_CONFIGURED: ContextVar[bool] = ContextVar("options are read from a configuration", default=False)
+
+
+@contextmanager
+def reading_only() -> Iterator[None]:
+    """While options are made of a configuration: the files that it names are read, not trusted."""
+    token = _CONFIGURED.set(True)
+    try:
+        yield
+    finally:
+        _CONFIGURED.reset(token)
+
+
+def trust(sha256: str) -> None:
+    """Let code of this content run in this process."""
+    _TRUSTED.add(sha256)
+
+
+def is_trusted(sha256: str) -> bool:
+    """Whether code of this content may run in this process."""
+    return sha256 in _TRUSTED
+
+
+def say_trusted() -> str:
+    """What else is trusted, for the refusal of something that is not."""
+    if not _TRUSTED:
+        return ""
+    return (
+        f" Trusted is other code, as of a file that has changed: {', '.join(sorted(_TRUSTED)[:3])}."
+    )
+
+
+def trust_named(sha256: str) -> None:
+    """Trust a file that options name, unless a configuration does."""
+    if not _CONFIGURED.get():
+        trust(sha256)

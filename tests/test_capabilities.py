@@ -20,7 +20,7 @@ from privpipe.sanitizers.utility_summary import UtilitySummary
 from privpipe.store.arrays.blocks import Receipt
 from privpipe.store.arrays.layout import FEATURES, ArrayPlan
 from privpipe.store.collections.collection import open_collection
-from privpipe.store.models.artifacts import write_model
+from privpipe.store.models import write_model
 from privpipe.store.releases.release_writing import ReleasePlan, prepare_release
 from tests.standard import write_standard
 

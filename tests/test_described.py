@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 
 import privpipe
-import privpipe.store.releases.release_view
+import privpipe.store.releases.release_dataset
 from privpipe.errors import InputError
 from privpipe.sanitizers import RECORD_MAPS
 

@@ -34,7 +34,7 @@ from privpipe.protocols import Column, ShardSchema
 from privpipe.sanitizers.names import schema_of
 from privpipe.sanitizers.null_space.leace import LeaceEraser
 from privpipe.store.arrays.layout import ROOT_DOCUMENT, SEAL, root_document
-from privpipe.store.models.artifacts import digest_map
+from privpipe.store.models import digest_map
 
 TOWNS, SIZES = ("Bonn", "Köln", "Ulm", "Worms"), ("L", "S")
 TOWN, SIZE = Column("town", 4, TOWNS), Column("size", 2, SIZES)

@@ -119,15 +119,17 @@ def doctor_command(config: str, deployments: str) -> dict[str, Any]:
         If a check fails; the message names all that did.
     """
     prepare_prefect()
-    from privpipe.pipeline.operations.cluster_health import check_certificates, check_cluster
-    from privpipe.pipeline.operations.place_health import (
+    from privpipe.pipeline.operations.health import (
         Finding,
         check_account,
+        check_certificates,
+        check_cluster,
+        check_deployed,
         check_keys,
         check_places,
+        check_server_health,
         run_checks,
     )
-    from privpipe.pipeline.operations.server_health import check_deployed, check_server_health
     from privpipe.pipeline.runs.configuration_file import read_options
     from privpipe.pipeline.runs.trusted_code import list_unrun
     from privpipe.pipeline.stages.check import check_stage

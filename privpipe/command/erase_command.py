@@ -9,7 +9,7 @@ import fsspec
 
 from privpipe.errors import OptionError
 from privpipe.pipeline.operations.erase import ErasureOptions, erase_records, plan_erasure
-from privpipe.pipeline.operations.erasing import Wanted
+from privpipe.pipeline.operations.record_removal import Wanted
 from privpipe.report.console import say
 from privpipe.store.access.location import local_path, shown
 

@@ -24,12 +24,12 @@ from privpipe.store.collections.growing_collection import read_partitions
 from privpipe.store.collections.proving import verify_collection
 from privpipe.store.collections.writing import read_statistics
 from privpipe.store.keyring.account import find_account
-from privpipe.store.keyring.export_register import note_export
-from privpipe.store.models.artifacts import open_model, read_model_header
+from privpipe.store.keyring.registers import note_export
+from privpipe.store.models import open_model, read_model_header
 from privpipe.store.releases.export import export_release
-from privpipe.store.releases.joined_parts import check_generation
 from privpipe.store.releases.lazy_release import open_release
 from privpipe.store.releases.published import check_release
+from privpipe.store.releases.release_dataset import check_generation
 
 MOST_SHOWN = 40
 """Columns in the table of `diff`: those that changed most; `--json` has all."""

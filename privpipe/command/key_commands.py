@@ -14,9 +14,8 @@ from privpipe.store.access.location import as_url, shown
 from privpipe.store.arrays.headers import exists, read_header
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.keyring.account import Account, Loss, find_account
-from privpipe.store.keyring.keyformat import KeyEntry
-from privpipe.store.keyring.keys import forget_key, list_keys, list_unreadable
-from privpipe.store.keyring.partition_keys import forget_keys
+from privpipe.store.keyring.keyfiles import KeyEntry
+from privpipe.store.keyring.keys import forget_key, forget_keys, list_keys, list_unreadable
 from privpipe.store.keyring.sketches import Sketches, Ties
 
 

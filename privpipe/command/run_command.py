@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from privpipe.errors import GateError, OptionError
-from privpipe.pipeline.operations.erasing import end_exchange
+from privpipe.pipeline.operations.record_removal import end_exchange
 from privpipe.pipeline.runs.approval import approve_release
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.serving.prefect_home import blaming_prefect, prepare_prefect

@@ -41,7 +41,7 @@ from privpipe.pipeline.stages.audit.judged_records import find_labelled
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.gate import judge_findings
 from privpipe.pipeline.stages.train import train_stage
-from privpipe.records.holdout import Part
+from privpipe.records.sampling import Part
 from privpipe.report.pages.comparison_page import render_comparison
 from privpipe.report.pages.release_sections import WEIGHED
 from privpipe.sanitizers.options import make_options

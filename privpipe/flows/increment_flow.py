@@ -51,7 +51,7 @@ from privpipe.store.access.location import shown
 from privpipe.store.access.workspace import hold_workspace, remove_workspace, write_state
 from privpipe.store.arrays.headers import exists, read_header
 from privpipe.store.collections.growing_collection import StoredPartition, read_partitions
-from privpipe.store.models.artifacts import publish_model
+from privpipe.store.models import publish_model
 from privpipe.store.releases.incremental_release import (
     IncrementalState,
     Part,

@@ -57,7 +57,7 @@ from privpipe.store.access.workspace import (
     read_state,
     remove_workspace,
 )
-from privpipe.store.keyring.partition_keys import forget_keys
+from privpipe.store.keyring.keys import forget_keys
 
 P = ParamSpec("P")
 R = TypeVar("R")

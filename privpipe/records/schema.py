@@ -1,18 +1,103 @@
-"""What a collection consists of: names, kinds, category tables."""
+"""What a collection consists of: names, kinds, category tables, source partitions.
+
+The records of all partitions follow one another on one grid of chunks; a partition is a
+run of them. A record is addressed by its partition and its number within, which neither the
+chunk size nor the partitions before it change.
+"""
 
 from __future__ import annotations
 
 import difflib
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
 
+import numpy as np
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from privpipe.errors import InputError
 from privpipe.fitted_schema import FittedSchema, Matching
-from privpipe.protocols import Column, ShardSchema
-from privpipe.records.partitions import Partition
+from privpipe.protocols import Column, FloatArray, IntArray, ShardSchema
+
+
+@dataclass(frozen=True, config=ConfigDict(hide_input_in_errors=True))
+class Partition:
+    """A run of records that came from one partition of the source.
+
+    Parameters
+    ----------
+    name
+        Name of the file or of the Hive folder, relative to the source.
+    first_record
+        Number of its first record within the collection.
+    n_records
+        Number of its records.
+    digest
+        SHA-256 of its content as stored (hexadecimal): of features and variables with their
+        names, dtypes and categories, and not of chunks or codecs.
+    """
+
+    name: str
+    first_record: int
+    n_records: int
+    digest: str = ""
+
+
+@plain_dataclass(frozen=True)
+class PartitionRun:
+    """Consecutive records within one partition.
+
+    Parameters
+    ----------
+    partition
+        The partition.
+    first_record
+        Number of the first of them within the partition.
+    n_records
+        How many.
+    """
+
+    partition: Partition
+    first_record: int
+    n_records: int
+
+
+def cut_by_partition(
+    partitions: Sequence[Partition], start: int, stop: int
+) -> tuple[PartitionRun, ...]:
+    """Cut a range of records of the collection where partitions meet.
+
+    Parameters
+    ----------
+    partitions
+        All partitions, in order; empty ones may be among them.
+    start, stop
+        Numbers within the collection, ``start <= stop``.
+
+    Returns
+    -------
+    runs
+        In the order of the records, none of them empty; together they are the range.
+
+    Examples
+    --------
+    >>> parts = (Partition("a", 0, 3), Partition("b", 3, 4))
+    >>> [(r.partition.name, r.first_record, r.n_records) for r in cut_by_partition(parts, 2, 6)]
+    [('a', 2, 1), ('b', 0, 3)]
+    """
+    firsts = [partition.first_record for partition in partitions]
+    runs: list[PartitionRun] = []
+    for partition in partitions[max(0, bisect_right(firsts, start) - 1) :]:
+        if partition.first_record >= stop:
+            break
+        low = max(start, partition.first_record)
+        high = min(stop, partition.first_record + partition.n_records)
+        if low < high:
+            runs.append(PartitionRun(partition, low - partition.first_record, high - low))
+    return tuple(runs)
+
 
 MISSING = -1
 """Code of a missing value of a categorical variable; NaN is that of a numeric one."""
@@ -144,3 +229,36 @@ def suggest(name: str, known: Iterable[str]) -> str:
     """
     close = difflib.get_close_matches(name, list(known), n=1)
     return f", did you mean {close[0]!r}?" if close else ""
+
+
+def expand_indicators(codes: IntArray, columns: Sequence[Column]) -> FloatArray:
+    """Indicators of each category of each variable; all zero where a code is missing.
+
+    Parameters
+    ----------
+    codes : (n_records, n_attributes)
+    columns
+        The variables, all categorical.
+
+    Returns
+    -------
+    indicators : (n_records, sum of n_categories), float64
+
+    Examples
+    --------
+    >>> expand_indicators(np.array([[1, 0], [-1, 1]]), [Column("a", 2), Column("b", 2)])
+    array([[0., 1., 1., 0.],
+           [0., 0., 0., 1.]])
+    """
+    parts = [
+        codes[:, j : j + 1] == np.arange(column.n_categories or 0)
+        for j, column in enumerate(columns)
+    ]
+    return np.concatenate(parts, axis=1).astype(np.float64)
+
+
+def name_indicators(columns: Sequence[Column]) -> tuple[str, ...]:
+    """Name of each indicator: the variable and the number of the category, never its text."""
+    return tuple(
+        f"{column.name}={k}" for column in columns for k in range(column.n_categories or 0)
+    )

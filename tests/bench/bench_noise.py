@@ -26,8 +26,8 @@ from privpipe.records.memory import Records
 from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.options import make_options
 from privpipe.store.arrays.layout import FEATURES, ArrayPlan
-from privpipe.store.keyring.partition_keys import make_partition_keys
-from privpipe.store.models.artifacts import write_model
+from privpipe.store.keyring.keys import make_partition_keys
+from privpipe.store.models import write_model
 from privpipe.store.releases.release_writing import ReleasePlan, prepare_release
 from tests.bench.stores import CHUNK_ROWS, make_collection
 

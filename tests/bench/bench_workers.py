@@ -29,7 +29,7 @@ from privpipe.pipeline.stages.train import train_stage
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.store.access.workspace import hold_workspace
 from privpipe.store.collections.writing import write_collection
-from privpipe.store.keyring.partition_keys import forget_keys
+from privpipe.store.keyring.keys import forget_keys
 
 Row = tuple[str, float, str, str, float, float]
 Spent = dict[str, tuple[float, float]]

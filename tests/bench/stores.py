@@ -30,7 +30,7 @@ from privpipe.store.arrays.proof import ReceiptBook, read_receipts
 from privpipe.store.arrays.sealed_arrays import collection_arrays
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.collections.writing import write_collection
-from privpipe.store.models.artifacts import write_model
+from privpipe.store.models import write_model
 from privpipe.store.releases.release_writing import ReleasePlan
 
 N_FEATURES = 294

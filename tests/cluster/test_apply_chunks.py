@@ -13,8 +13,7 @@ import zarr
 from privpipe.cluster.passes.cleaning_pass import CleaningJob, clean_chunks
 from privpipe.cluster.passes.loaded_map import release_records
 from privpipe.protocols import FloatArray, RecordMap
-from privpipe.records.partitions import Partition
-from privpipe.records.schema import CollectionSchema, Variable
+from privpipe.records.schema import CollectionSchema, Partition, Variable
 from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
 from privpipe.sanitizers.null_space.leace import LeaceEraser
 from privpipe.sanitizers.null_space.maps.factored_cleaner import FactoredCleaner
@@ -22,8 +21,8 @@ from privpipe.sanitizers.null_space.maps.null_space_cleaner import NullSpaceClea
 from privpipe.store.arrays.layout import FEATURES, RELEASED, ArrayPlan
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.writing import write_collection
-from privpipe.store.keyring.partition_keys import make_partition_keys
-from privpipe.store.models.artifacts import write_model
+from privpipe.store.keyring.keys import make_partition_keys
+from privpipe.store.models import write_model
 from privpipe.store.releases.release_writing import ReleasePlan, prepare_release
 
 RUN, N_RECORDS, CHUNK_ROWS = "0a1b2c3d", 60, 20

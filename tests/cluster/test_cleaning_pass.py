@@ -19,7 +19,7 @@ from privpipe.sanitizers.null_space.maps.null_space_cleaner import NullSpaceClea
 from privpipe.store.arrays.blocks import Receipt, check_receipts
 from privpipe.store.arrays.layout import FEATURES, ArrayPlan
 from privpipe.store.collections.collection import open_collection
-from privpipe.store.models.artifacts import write_model
+from privpipe.store.models import write_model
 from privpipe.store.releases.release_writing import ReleasePlan, prepare_release
 from tests.standard import make_standard, write_standard
 

@@ -18,8 +18,8 @@ from privpipe.sanitizers.masking.surrogates import MaskingOptions, fit_masking
 from privpipe.store.arrays.blocks import Receipt
 from privpipe.store.arrays.layout import FEATURES, ArrayPlan
 from privpipe.store.collections.collection import Collection, open_collection
-from privpipe.store.keyring.partition_keys import make_partition_keys
-from privpipe.store.models.artifacts import digest_map, write_model
+from privpipe.store.keyring.keys import make_partition_keys
+from privpipe.store.models import digest_map, write_model
 from privpipe.store.releases.release_writing import ReleasePlan, prepare_release
 from tests.cluster.test_worker_loss import during
 from tests.standard import write_standard

@@ -12,7 +12,7 @@ from privpipe.cluster.passes.sample_drawing import Published, make_sample_key
 from privpipe.flows.demo import N_ORIGINALS, write_digits
 from privpipe.sanitizers.null_space.maps.null_space_cleaner import NullSpaceCleaner
 from privpipe.store.collections.collection import open_collection
-from privpipe.store.models.artifacts import digest_map, write_model
+from privpipe.store.models import digest_map, write_model
 
 
 def draw(folder: Path, repeats: int, most: int) -> np.ndarray:

@@ -15,7 +15,7 @@ from privpipe.cluster.passes.joint_pass import JointQuestion, ask_together
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.numerics.regression.moments import CoMoments
 from privpipe.protocols import Shard
-from privpipe.records.holdout import make_split
+from privpipe.records.sampling import make_split
 from privpipe.store.arrays import blocks, sealed_arrays
 from privpipe.store.collections.collection import open_collection
 from tests.standard import CONFIDENTIAL, DESIRED, write_standard

@@ -27,8 +27,8 @@ from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
 from privpipe.sanitizers.options import make_options
 from privpipe.store.arrays.layout import FEATURES, ArrayPlan
 from privpipe.store.collections.collection import open_collection
-from privpipe.store.keyring.partition_keys import make_partition_keys
-from privpipe.store.models.artifacts import write_model
+from privpipe.store.keyring.keys import make_partition_keys
+from privpipe.store.models import write_model
 from privpipe.store.releases.release_writing import ReleasePlan, prepare_release
 from tests.store.keyring.test_partition_keys import CONTENT, OPTIONS, write
 

@@ -24,7 +24,7 @@ from privpipe.cluster.passes.reduce import ShardedCollection, summarise_chunks
 from privpipe.errors import PrivpipeError
 from privpipe.numerics.regression.moments import CoMoments
 from privpipe.protocols import Shard
-from privpipe.records.holdout import make_split
+from privpipe.records.sampling import make_split
 from privpipe.store.collections.collection import Collection, open_collection
 from tests.standard import write_standard
 

@@ -19,8 +19,7 @@ from privpipe.cluster.passes.sample_drawing import (
 )
 from privpipe.errors import FormatError, InputError
 from privpipe.protocols import Shard
-from privpipe.records.drawn_sample import DrawnSample
-from privpipe.records.holdout import make_split
+from privpipe.records.sampling import DrawnSample, make_split
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.collections.writing import write_collection

@@ -15,7 +15,7 @@ from privpipe.sanitizers.null_space.maps.factored_cleaner import FactoredCleaner
 from privpipe.sanitizers.null_space.maps.null_space_cleaner import NullSpaceCleaner
 from privpipe.sanitizers.null_space.maps.targeted_cleaner import TargetedCleaner
 from privpipe.sanitizers.null_space.maps.verbatim_cleaner import PrintedCleaner
-from privpipe.store.models.artifacts import digest_map, write_model
+from privpipe.store.models import digest_map, write_model
 
 RANDOM = np.random.default_rng(7)
 DESIRED, SECRET = RANDOM.normal(size=(12, 3)), RANDOM.normal(size=(12, 2))

@@ -10,8 +10,7 @@ import pytest
 
 from privpipe.flows.release_flow import run_pipeline
 from privpipe.pipeline.runs.run_options import AuditOptions
-from privpipe.records.partitions import Partition
-from privpipe.records.schema import CollectionSchema, Variable
+from privpipe.records.schema import CollectionSchema, Partition, Variable
 from privpipe.store.collections.writing import write_collection
 
 N_RECORDS, N_FEATURES, CHUNK_ROWS = 3000, 4, 500

@@ -19,8 +19,8 @@ import pytest
 
 from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.keyring.account import Account
-from privpipe.store.keyring.keyformat import decode_key
-from privpipe.store.models.artifacts import open_model
+from privpipe.store.keyring.keyfiles import decode_key
+from privpipe.store.models import open_model
 from privpipe.store.releases.lazy_release import open_release
 from privpipe.store.sources.reading.source import SourceLayout
 from tests.flows.canaries import HEAD, Canaries, search_tree

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from privpipe.store.collections.ingest import IngestOptions, ingest
-from privpipe.store.keyring.keyformat import decode_key
+from privpipe.store.keyring.keyfiles import decode_key
 from privpipe.store.releases.published import check_release
 from privpipe.store.sources.reading.source import SourceLayout
 from tests.flows.canaries import Canaries, search_tree

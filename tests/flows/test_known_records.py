@@ -14,8 +14,7 @@ from privpipe.command.key_commands import account_command
 from privpipe.errors import FormatError, GuaranteeError
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.records.partitions import Partition
-from privpipe.records.schema import CollectionSchema, Variable
+from privpipe.records.schema import CollectionSchema, Partition, Variable
 from privpipe.store.collections.writing import write_collection
 from tests.flows.test_noisy_run import ALONE, Bench
 from tests.standard import make_standard, write_standard

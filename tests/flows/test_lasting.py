@@ -12,7 +12,7 @@ import pytest
 from privpipe.command.check_command import check_command
 from privpipe.errors import StoreError
 from privpipe.flows.increment_flow import Stages, release_increment
-from privpipe.pipeline.operations.place_health import check_account
+from privpipe.pipeline.operations.health import check_account
 from privpipe.pipeline.runs.lasting import list_fleeting
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.serving.watch import Watch

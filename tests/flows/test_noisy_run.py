@@ -302,7 +302,7 @@ def test_files__hold_neither_key_nor_noise_nor_a_bounded_record(bench: Bench) ->
     release = bench.release("one", privacy="limit = 9.0")
     secrets = [path.read_bytes() for path in (bench.folder / "keys").glob("*.key")]
     assert secrets
-    from privpipe.store.models.artifacts import open_model
+    from privpipe.store.models import open_model
 
     fitted = open_model(str(bench.folder / "one.model.zarr"))
     x, _ = make_standard(N)

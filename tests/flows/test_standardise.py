@@ -16,7 +16,7 @@ from privpipe.pipeline.runs.run import digest_options
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.sanitizers.composed.chain import Chain
 from privpipe.sanitizers.composed.standardiser import Standardiser
-from privpipe.store.models.artifacts import open_model
+from privpipe.store.models import open_model
 from privpipe.store.releases.lazy_release import open_release
 from tests.flows.test_pipeline import configure
 from tests.standard import make_standard, write_standard

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.records.partitions import Partition
-from privpipe.records.schema import CollectionSchema, Variable
+from privpipe.records.schema import CollectionSchema, Partition, Variable
 from privpipe.store.collections.writing import write_collection
 
 N_RECORDS, N_FEATURES, CHUNK_ROWS = 6000, 4, 1000

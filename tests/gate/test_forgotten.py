@@ -16,7 +16,7 @@ from privpipe.pipeline.runs.earlier import find_earlier
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.weaker_limits import list_weaker_limits
 from privpipe.store.keyring.account import find_account
-from privpipe.store.keyring.release_register import read_releases, register_release
+from privpipe.store.keyring.registers import read_releases, register_release
 from privpipe.store.releases.lazy_release import open_release
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 from tests.store.serial_run import run_serially, serial_flows, write_small_collection

@@ -18,7 +18,7 @@ from privpipe.pipeline.stages.audit import audit_attacks
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.weaker_limits import list_weaker_limits
 from privpipe.store.access.workspace import read_state
-from privpipe.store.keyring.keyformat import KeyBinding, KeyEntry
+from privpipe.store.keyring.keyfiles import KeyBinding, KeyEntry
 from privpipe.store.releases.lazy_release import open_release
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 from tests.gate.test_broken_releases import break_map

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privpipe.records.holdout import make_split
+from privpipe.records.sampling import make_split
 from privpipe.store.releases.lazy_release import open_release
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 from tests.store.serial_run import run_serially, serial_flows

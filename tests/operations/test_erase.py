@@ -20,7 +20,7 @@ from privpipe.command.inspect_command import export_command
 from privpipe.errors import GateError, OptionError, PrivpipeError, StoreError
 from privpipe.flows.release_flow import release_collection
 from privpipe.pipeline.operations.erase import ErasureOptions, erase_records, plan_erasure
-from privpipe.pipeline.operations.erasing import Wanted, digest_of
+from privpipe.pipeline.operations.record_removal import Wanted, digest_of
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.serving.watch import Watch

@@ -20,7 +20,7 @@ from privpipe.flows import increment_flow
 from privpipe.pipeline.operations.withdraw import withdraw_partition
 from privpipe.store.access.workspace import hold_workspace
 from privpipe.store.keyring.account import find_account
-from privpipe.store.models.artifacts import open_model
+from privpipe.store.models import open_model
 from tests.operations.increments import append, configure, release
 
 SMALL = "PRIVPIPE_TEST_LONG" not in os.environ

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privpipe.records.holdout import make_split
+from privpipe.records.sampling import make_split
 
 
 def test_parts__are_disjoint_and_complete() -> None:

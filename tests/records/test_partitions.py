@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privpipe.records.partitions import Partition, cut_by_partition
+from privpipe.records.schema import Partition, cut_by_partition
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=8), st.data())

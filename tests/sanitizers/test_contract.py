@@ -42,7 +42,7 @@ from privpipe.sanitizers.null_space.target_only import fit_target_only
 from privpipe.sanitizers.options import make_options
 from privpipe.store.access.checkpoints import KNOWN
 from privpipe.store.arrays.headers import PROMISED_BY
-from privpipe.store.models.artifacts import digest_map, open_model, write_model
+from privpipe.store.models import digest_map, open_model, write_model
 from tests.sanitizers.xu_records import make_features, make_labels, make_records
 
 FILTERS = Path(__file__).parents[1] / "examples"

@@ -30,7 +30,7 @@ from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.names import schema_of
 from privpipe.sanitizers.options import make_options
 from privpipe.store.collections.collection import Collection, open_collection
-from privpipe.store.models.artifacts import digest_map, open_model, write_model
+from privpipe.store.models import digest_map, open_model, write_model
 from tests.oracles import exact_loss
 from tests.standard import make_standard, write_standard
 

@@ -24,7 +24,7 @@ from privpipe.sanitizers.minimax.neural_minimax import (
 )
 from privpipe.sanitizers.minimax.training.tasks import Task
 from privpipe.store.collections.collection import Collection, open_collection
-from privpipe.store.models.artifacts import digest_map
+from privpipe.store.models import digest_map
 from tests.sanitizers.minimax.small_adversaries import make_small
 from tests.standard import write_standard
 

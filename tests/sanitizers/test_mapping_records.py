@@ -20,7 +20,7 @@ from privpipe.sanitizers.mapping import joint_of_records
 from privpipe.sanitizers.mapping.joint_of_records import prepare_joint
 from privpipe.sanitizers.mapping.profiles import ProfileCounts, make_joint
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
-from privpipe.store.models.artifacts import open_model, write_model
+from privpipe.store.models import open_model, write_model
 
 
 def draw_records(n: int, seed: int = 0) -> tuple[IntArray, IntArray]:

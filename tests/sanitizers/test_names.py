@@ -21,7 +21,7 @@ from privpipe import (
 )
 from privpipe.errors import InputError
 from privpipe.sanitizers.names import names_of
-from privpipe.store.models.artifacts import digest_map
+from privpipe.store.models import digest_map
 
 NAMES = ["height", "weight", "age", "dose"]
 

@@ -18,7 +18,7 @@ from privpipe.sanitizers.composed.standardiser import (
     fit_standardiser,
 )
 from privpipe.sanitizers.options import make_options
-from privpipe.store.models.artifacts import open_model, write_model
+from privpipe.store.models import open_model, write_model
 
 GIVEN = {
     "minimax": {"n_filtered": 1, "max_iterations": 3},

@@ -33,7 +33,7 @@ from privpipe.command.key_commands import account_command, forget_key_command
 from privpipe.command.run_command import approve_command, purge_command
 from privpipe.flows.demo import N_ORIGINALS, load_scans, prepare_demo
 from privpipe.pipeline.operations.erase import ErasureOptions, erase_records
-from privpipe.pipeline.operations.erasing import Wanted
+from privpipe.pipeline.operations.record_removal import Wanted
 from privpipe.pipeline.operations.withdraw import withdraw_partition
 from privpipe.pipeline.runs.approval import write_case
 from privpipe.pipeline.runs.configuration_file import read_options
@@ -48,7 +48,7 @@ from privpipe.store.collections.growing_collection import append_partition
 from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.keyring import keys
 from privpipe.store.keyring.account import find_account
-from privpipe.store.keyring.keyformat import KeyBinding
+from privpipe.store.keyring.keyfiles import KeyBinding
 from privpipe.store.sources.reading.source import SourceLayout
 from tests.simulation.bucket import SCHEME, BucketRecorder, Objects, recording_bucket, using_bucket
 from tests.simulation.disk import Tree

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from privpipe.store.keyring.keyformat import KeyBinding
+from privpipe.store.keyring.keyfiles import KeyBinding
 from privpipe.store.keyring.keys import ReleaseKey
 
 BINDING = KeyBinding(source="a" * 64, model="b" * 64, options="c" * 64)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from privpipe.errors import FormatError, StoreError
-from privpipe.store.keyring.attempt_register import note_attempt, share_level
+from privpipe.store.keyring.registers import note_attempt, share_level
 
 
 def _hash(number: int) -> str:

@@ -19,9 +19,9 @@ from privpipe.command.inspect_command import inspect_command
 from privpipe.errors import PrivacyWarning
 from privpipe.numerics.random.streams import KeyedStream
 from privpipe.store.collections.collection import open_collection
-from privpipe.store.keyring.keyformat import KeyBinding
+from privpipe.store.keyring.keyfiles import KeyBinding
 from privpipe.store.keyring.keys import read_key
-from privpipe.store.models.artifacts import digest_map
+from privpipe.store.models import digest_map
 from privpipe.store.releases.export import export_release
 
 DATA = Path(__file__).parents[1] / "data" / "format_1"

@@ -9,7 +9,7 @@ from typing import NoReturn
 import pytest
 from distributed import Client, LocalCluster
 
-from privpipe.store.keyring.keyformat import KeyBinding
+from privpipe.store.keyring.keyfiles import KeyBinding
 from privpipe.store.keyring.keys import KeyTicket, make_key, receive_key
 
 BINDING = KeyBinding(source="a" * 64, model="b" * 64, options="c" * 64)

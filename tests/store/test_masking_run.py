@@ -25,8 +25,7 @@ from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.gate_forecast import GateNeeds, plan_limits
 from privpipe.store.access.workspace import has_workspace
 from privpipe.store.collections.ingest import IngestOptions, ingest
-from privpipe.store.keyring.keys import list_keys
-from privpipe.store.keyring.partition_keys import find_keys
+from privpipe.store.keyring.keys import find_keys, list_keys
 from privpipe.store.releases.export import export_release
 from privpipe.store.releases.lazy_release import open_release
 from privpipe.store.releases.published import check_release
@@ -340,7 +339,7 @@ def test_draw__of_one_model_gives_the_same_bytes_in_any_chunks(
     from privpipe.pipeline.runs.resume import begin_or_resume
     from privpipe.pipeline.stages.clean import plan_release
     from privpipe.pipeline.stages.train import train_stage
-    from privpipe.store.models.artifacts import digest_map, open_model, write_model
+    from privpipe.store.models import digest_map, open_model, write_model
 
     found: list[dict[str, bytes]] = []
     model = None

@@ -18,7 +18,7 @@ from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.store.collections.writing import write_collection
-from privpipe.store.models.artifacts import open_model
+from privpipe.store.models import open_model
 from privpipe.store.releases.export import export_release
 from privpipe.store.releases.lazy_release import open_release
 from tests.store.serial_run import run_serially, serial_flows

@@ -13,7 +13,7 @@ from privpipe.command.run_command import purge_command
 from privpipe.errors import GateError, IncompleteReleaseError
 from privpipe.flows import increment_flow, release_flow
 from privpipe.pipeline.operations.erase import ErasureOptions, erase_records
-from privpipe.pipeline.operations.erasing import Wanted, digest_of
+from privpipe.pipeline.operations.record_removal import Wanted, digest_of
 from privpipe.pipeline.operations.traces import find_traces
 from privpipe.pipeline.runs.approval import approve_release
 from privpipe.pipeline.runs.run_options import RunOptions

@@ -18,7 +18,7 @@ from privpipe.store.access import lease
 from privpipe.store.access.objects import delete_tree, list_keys, open_store, read_bytes
 from privpipe.store.access.remote import copy_objects, create_bytes
 from privpipe.store.access.workspace import has_workspace, hold_workspace
-from privpipe.store.models.artifacts import open_model
+from privpipe.store.models import open_model
 from privpipe.store.releases.lazy_release import open_release
 from privpipe.store.releases.published import check_release
 from tests.store.serial_run import make_options, run_serially, serial_flows, write_small_collection
@@ -100,7 +100,7 @@ def test_run__crashed_at_any_write_resumes_and_nothing_is_visible_before(
 
     monkeypatch.setattr("privpipe.store.releases.release_writing.copy_objects", guarded_copy)
     monkeypatch.setattr("privpipe.store.releases.release_writing.create_bytes", guarded_create)
-    monkeypatch.setattr("privpipe.store.models.artifacts.create_bytes", guarded_create)
+    monkeypatch.setattr("privpipe.store.models.create_bytes", guarded_create)
     source, reference = f"{place}/records.zarr", f"{place}/reference.zarr"
     with serial_flows():
         counted = 0

@@ -21,7 +21,7 @@ import pytest
 from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.errors import PrivpipeError, StoreError
 from privpipe.flows.deployments import is_passing
-from privpipe.pipeline.operations.place_health import tries_conditions
+from privpipe.pipeline.operations.health import tries_conditions
 from privpipe.store.access.generation_log import publish_generation, read_newest
 from privpipe.store.access.lease import LEASES, hold_lease
 from privpipe.store.access.objects import list_keys, open_store, read_bytes

@@ -31,7 +31,7 @@ from privpipe.store.access.objects import open_store, read_bytes
 from privpipe.store.arrays.blocks import Receipt, reading_once, write_block
 from privpipe.store.arrays.layout import FEATURES, RELEASED
 from privpipe.store.collections.collection import Collection
-from privpipe.store.keyring.partition_keys import PartitionKeys
+from privpipe.store.keyring.keys import PartitionKeys
 from privpipe.store.releases.release_writing import ReleasePlan
 
 Nonfinite = Literal["fail", "withhold", "impute"]

@@ -20,7 +20,7 @@ from privpipe.cluster.passes.loaded_map import load_map
 from privpipe.store.arrays.blocks import Receipt, write_block
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.collections.collection import Collection
-from privpipe.store.keyring.partition_keys import PartitionKeys
+from privpipe.store.keyring.keys import PartitionKeys
 from privpipe.store.releases.release_writing import ReleasePlan
 
 

@@ -27,7 +27,7 @@ from privpipe.cluster.passes.sample_drawing import Drawing, Published, gather_sa
 from privpipe.errors import GuaranteeError, InputError
 from privpipe.numerics.finite import find_empty_rows, find_finite_rows
 from privpipe.protocols import Column, FloatArray, Shard
-from privpipe.records.drawn_sample import DrawnSample, take_records
+from privpipe.records.sampling import DrawnSample, take_records
 from privpipe.store.collections.collection import Collection
 
 

@@ -26,9 +26,9 @@ from privpipe.cluster.passes.sample_drawing import Drawing, Published, keep_chun
 from privpipe.errors import PrivpipeError
 from privpipe.numerics.finite import find_empty_rows, find_finite_rows
 from privpipe.protocols import FloatArray, IntArray, Shard
-from privpipe.records.drawn_sample import take_records
+from privpipe.records.sampling import take_records
 from privpipe.store.collections.collection import Collection
-from privpipe.store.models.artifacts import open_model
+from privpipe.store.models import open_model
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,9 @@ from privpipe.protocols import (
     Statistics,
     Sums,
 )
-from privpipe.records.indicators import expand_indicators
+from privpipe.records.schema import expand_indicators
 from privpipe.sanitizers.names import schema_of
-from privpipe.store.models.artifacts import digest_map, open_model
+from privpipe.store.models import digest_map, open_model
 
 S = TypeVar("S", bound=Statistics)
 

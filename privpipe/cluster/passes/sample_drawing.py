@@ -24,7 +24,7 @@ from privpipe.errors import FormatError
 from privpipe.numerics.finite import find_empty_rows, find_finite_rows
 from privpipe.numerics.identity.record_hash import identify_records, key_words
 from privpipe.protocols import FloatArray, IntArray, Shard, WordArray
-from privpipe.records.drawn_sample import DrawnSample, take_records
+from privpipe.records.sampling import DrawnSample, take_records
 from privpipe.store.access.objects import open_store, read_bytes, write_bytes
 from privpipe.store.arrays.blocks import reading_once
 from privpipe.store.collections.collection import Collection

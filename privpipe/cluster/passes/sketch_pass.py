@@ -22,7 +22,7 @@ from privpipe.numerics.identity.record_grids import (
     word_values,
 )
 from privpipe.protocols import FloatArray, WordArray
-from privpipe.records.partitions import Partition, PartitionRun, cut_by_partition
+from privpipe.records.schema import Partition, PartitionRun, cut_by_partition
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.sketches import Sketches, SketchKey

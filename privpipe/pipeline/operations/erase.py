@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from privpipe.errors import OptionError, PrivpipeError, StoreError, printable
-from privpipe.pipeline.operations.erasing import (
+from privpipe.pipeline.operations.record_removal import (
     ErasureSurvey,
     Wanted,
     digest_of,
@@ -40,9 +40,9 @@ from privpipe.store.access.workspace import (
 )
 from privpipe.store.arrays.headers import companion_url
 from privpipe.store.keyring.account import find_account
-from privpipe.store.keyring.export_register import note_erasure
 from privpipe.store.keyring.keys import forget_key
 from privpipe.store.keyring.keys import list_keys as list_draw_keys
+from privpipe.store.keyring.registers import note_erasure
 from privpipe.store.keyring.sketches import Sketches
 from privpipe.store.releases.incremental_release import (
     IncrementalState,

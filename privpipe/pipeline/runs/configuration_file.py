@@ -19,9 +19,8 @@ from typing import Any, get_args
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from privpipe.code_trust import reading_only
 from privpipe.errors import OptionError
-from privpipe.option_values import admits
+from privpipe.option_values import admits, reading_only
 from privpipe.pipeline.runs.logical_time import fill_time
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.records.schema import suggest

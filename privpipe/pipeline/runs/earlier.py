@@ -23,20 +23,16 @@ from privpipe.pipeline.runs.run import Run, now
 from privpipe.store.access.location import local_path, shown
 from privpipe.store.arrays.headers import companion_url, exists, read_header
 from privpipe.store.keyring.account_chain import AccountChain, reaching
-from privpipe.store.keyring.release_register import (
-    Registered,
-    align_rows,
-    read_releases,
-    register_release,
-)
+from privpipe.store.keyring.registers import Registered, align_rows, read_releases, register_release
 from privpipe.store.keyring.sketches import Ties
-from privpipe.store.models.artifacts import read_model_header
+from privpipe.store.models import read_model_header
 from privpipe.store.releases.earlier_release import (
     EarlierRelease,
+    EarlierSurrogates,
     holds_the_same,
     open_earlier_release,
+    open_earlier_surrogates,
 )
-from privpipe.store.releases.earlier_surrogates import EarlierSurrogates, open_earlier_surrogates
 from privpipe.store.releases.release_writing import ReleasePlan, read_ledger
 
 

@@ -22,7 +22,7 @@ from privpipe.cluster.workers.connection import ClusterOptions
 from privpipe.fitted_schema import FittedSchema
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.protocols import FloatArray, Guarantee, Method
-from privpipe.records.holdout import Split
+from privpipe.records.sampling import Split
 from privpipe.sanitizers.utility_summary import UtilitySummary
 from privpipe.store.access.location import join, local_path, shown
 from privpipe.store.access.workspace import RunState, workspace_url
@@ -30,9 +30,9 @@ from privpipe.store.arrays.blocks import Receipt
 from privpipe.store.arrays.headers import companion_url, exists
 from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.account import Account, find_account
-from privpipe.store.keyring.attempt_register import Attempt, share_level
+from privpipe.store.keyring.registers import Attempt, share_level
 from privpipe.store.keyring.sketches import Sketches
-from privpipe.store.models.artifacts import read_model_header
+from privpipe.store.models import read_model_header
 from privpipe.store.releases.release_writing import ReleasePlan
 
 

@@ -12,13 +12,13 @@ import fsspec
 
 from privpipe.errors import GuaranteeError
 from privpipe.pipeline.runs.run import Run, Trained
-from privpipe.records.partitions import Partition
+from privpipe.records.schema import Partition
 from privpipe.store.access.location import join, local_path, shown
 from privpipe.store.access.objects import list_keys, open_store, read_bytes
 from privpipe.store.keyring.account import Charge, add_up_losses
 from privpipe.store.keyring.account_chain import AccountChain, append_link, check_chain, reaching
 from privpipe.store.keyring.keyfiles import check_keys_apart
-from privpipe.store.keyring.partition_keys import PartitionKeys, make_partition_keys
+from privpipe.store.keyring.keys import PartitionKeys, make_partition_keys
 from privpipe.store.releases.incremental_release import PARTS
 from privpipe.store.releases.release_writing import ReleasePlan
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from platformdirs import user_data_path
 
-from privpipe.code_trust import is_trusted, trust
 from privpipe.errors import OptionError
+from privpipe.option_values import is_trusted, trust
 from privpipe.pipeline.runs.run import find_code
 from privpipe.pipeline.runs.run_options import RunOptions
 

@@ -28,7 +28,7 @@ from privpipe.pipeline.runs.spend import check_limit
 from privpipe.pipeline.runs.subject_limit import check_subjects
 from privpipe.pipeline.stages.gate_forecast import check_gate
 from privpipe.protocols import Method, Role
-from privpipe.records.holdout import make_split
+from privpipe.records.sampling import make_split
 from privpipe.records.schema import CollectionSchema
 from privpipe.report.audit_text import say_unknown
 from privpipe.sanitizers import METHODS

@@ -28,8 +28,8 @@ from privpipe.store.arrays.blocks import Receipt, check_receipts
 from privpipe.store.arrays.factored_basis import Basis
 from privpipe.store.arrays.layout import FEATURES, RELEASED, ArrayPlan
 from privpipe.store.keyring.keyfiles import check_keys_apart
-from privpipe.store.keyring.partition_keys import PartitionKeys, make_partition_keys
-from privpipe.store.models.artifacts import read_arrays
+from privpipe.store.keyring.keys import PartitionKeys, make_partition_keys
+from privpipe.store.models import read_arrays
 from privpipe.store.releases.release_writing import (
     ReleasePlan,
     check_foreign,

@@ -26,8 +26,8 @@ from privpipe.report.pages.published_findings import (
     publish_guarantee,
 )
 from privpipe.store.arrays.headers import exists
-from privpipe.store.keyring.partition_keys import forget_keys
-from privpipe.store.models.artifacts import publish_model
+from privpipe.store.keyring.keys import forget_keys
+from privpipe.store.models import publish_model
 from privpipe.store.releases.release_writing import ReleasePlan, publish_release
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
-from privpipe.odds import MEANINGLESS, say_odds
 from privpipe.pipeline.runs.run import Run, Trained, list_versions
+from privpipe.promises import MEANINGLESS, say_odds
 from privpipe.protocols import Guarantee
 from privpipe.report.audit_text import write_audit_markdown
 from privpipe.report.pages.published_findings import name_proof, say_promised

@@ -25,8 +25,13 @@ from privpipe.sanitizers.composed.standardiser import fit_standardised
 from privpipe.sanitizers.names import schema_of, with_schema
 from privpipe.store.arrays.headers import check_output_free, exists
 from privpipe.store.keyring.sketches import Ties
-from privpipe.store.models.artifacts import digest_map, open_model, read_model_header, write_model
-from privpipe.store.models.predictor_files import read_predictor
+from privpipe.store.models import (
+    digest_map,
+    open_model,
+    read_model_header,
+    read_predictor,
+    write_model,
+)
 
 
 def train_stage(run: Run, executor: Executor) -> Trained:

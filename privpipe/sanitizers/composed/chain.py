@@ -11,9 +11,9 @@ import numpy.typing as npt
 from privpipe.described import described, facts_of_map
 from privpipe.errors import OptionError
 from privpipe.numerics.random.streams import ScopedStream
+from privpipe.promises import check_promise
 from privpipe.protocols import Guarantee, RecordMap, RecordStream, Role
 from privpipe.sanitizers.names import by_name
-from privpipe.stored_promises import check_promise
 
 
 @described(facts_of_map)

@@ -18,9 +18,9 @@ from privpipe.errors import InputError, OptionError
 from privpipe.fitted_schema import UNKNOWN, NamedCodes
 from privpipe.numerics.mapping.problem.distortion import CodeDistance, DistanceKind
 from privpipe.numerics.random.categorical import CategoryTable, draw_categories, tabulate_categories
+from privpipe.promises import check_promise
 from privpipe.protocols import BoolArray, FloatArray, Guarantee, IntArray, RecordStream, Role
 from privpipe.sanitizers.names import name_codes, read_codes, schema_of
-from privpipe.stored_promises import check_promise
 
 UnseenPolicy = Literal["refuse", "nearest"]
 _BLOCK_PAIRS = 2**22

@@ -21,8 +21,8 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from privpipe.code_trust import is_trusted, trust, trust_named
 from privpipe.errors import InputError, OptionError
+from privpipe.option_values import is_trusted, trust, trust_named
 from privpipe.protocols import FloatArray, ShardSchema
 
 ROWS = 12

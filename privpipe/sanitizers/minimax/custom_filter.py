@@ -10,10 +10,9 @@ import numpy.typing as npt
 from pydantic import Field, computed_field
 from pydantic.dataclasses import dataclass as options_dataclass
 
-from privpipe.code_trust import is_trusted, say_trusted, trust
 from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError, OptionError
-from privpipe.option_values import FORBID
+from privpipe.option_values import FORBID, is_trusted, say_trusted, trust
 from privpipe.protocols import (
     FloatArray,
     Guarantee,

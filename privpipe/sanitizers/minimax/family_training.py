@@ -13,11 +13,10 @@ import numpy as np
 from pydantic import Field, computed_field
 from pydantic.dataclasses import dataclass as options_dataclass
 
-from privpipe.code_trust import is_trusted
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.minimax.descent import Descent, descend_quasi_newton
 from privpipe.numerics.minimax.filters import DifferentiableFilter, InputScaling
-from privpipe.option_values import FORBID
+from privpipe.option_values import FORBID, is_trusted
 from privpipe.protocols import FloatArray, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
 from privpipe.sanitizers.minimax.custom_code import (

@@ -18,6 +18,7 @@ from privpipe.numerics.noise.bounding import Bound, Norm, bound_records, measure
 from privpipe.numerics.noise.mechanism import Law, Mechanism, Order
 from privpipe.numerics.noise.projection import project_in_order
 from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
+from privpipe.promises import check_promise
 from privpipe.protocols import (
     FloatArray,
     Guarantee,
@@ -35,7 +36,6 @@ from privpipe.protocols import (
 )
 from privpipe.sanitizers.arrays import as_records, check_finite_records
 from privpipe.sanitizers.names import by_name
-from privpipe.stored_promises import check_promise
 
 _PER_OCTAVE = 64
 _LOWEST, _HIGHEST = -128, 128

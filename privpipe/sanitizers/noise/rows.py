@@ -17,8 +17,8 @@ from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.capabilities import Preview
 from privpipe.errors import OptionError, PrivpipeError
-from privpipe.odds import say_odds
 from privpipe.option_values import FORBID
+from privpipe.promises import say_odds
 from privpipe.protocols import Method, Oracle, Shard, ShardSchema, Sums
 from privpipe.sanitizers.noise.fit_noisy import Filters, NoisyOptions, check_noisy, fit_noisy_filter
 from privpipe.sanitizers.noise.noisy_filter import NORM_STATISTICS, NoisyFilter

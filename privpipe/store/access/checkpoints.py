@@ -22,8 +22,7 @@ import numpy.typing as npt
 from privpipe.attacks.kinds.checkpointed import CHECKPOINTED as OF_ATTACKS
 from privpipe.numerics.regression.moments import CoMoments
 from privpipe.protocols import Shard
-from privpipe.records.drawn_sample import DrawnSample
-from privpipe.records.holdout import PartCount
+from privpipe.records.sampling import DrawnSample, PartCount
 from privpipe.sanitizers import STATISTICS as OF_FITS
 from privpipe.store.access.location import local_path
 from privpipe.store.access.objects import open_store, read_bytes, write_bytes

@@ -21,11 +21,16 @@ from privpipe.fitted_schema import FittedSchema, Matching, match_columns
 from privpipe.numerics.finite import find_finite_rows, keep_rows
 from privpipe.protocols import FloatArray, IntArray, Oracle, Shard, ShardSchema, Statistics, Sums
 from privpipe.records.chunks import ChunkPlan
-from privpipe.records.holdout import Part, PartCount, Split
-from privpipe.records.indicators import expand_indicators, name_indicators
 from privpipe.records.memory import add_sums, facts_of_shards
-from privpipe.records.partitions import Partition
-from privpipe.records.schema import MISSING, CollectionSchema, as_names
+from privpipe.records.sampling import Part, PartCount, Split
+from privpipe.records.schema import (
+    MISSING,
+    CollectionSchema,
+    Partition,
+    as_names,
+    expand_indicators,
+    name_indicators,
+)
 from privpipe.store.access.location import Place, as_url, shown
 from privpipe.store.arrays.blocks import read_block
 from privpipe.store.arrays.factored_basis import Basis

@@ -14,8 +14,7 @@ import pandas as pd
 
 from privpipe.errors import InputError, StoreError
 from privpipe.numerics.kinds import are_classes
-from privpipe.records.partitions import Partition
-from privpipe.records.schema import MISSING, CollectionSchema, Variable, code_dtype
+from privpipe.records.schema import MISSING, CollectionSchema, Partition, Variable, code_dtype
 from privpipe.store.sources.reading.source import Block, Coded, RecordSource, SourceVariable
 
 MAX_CATEGORIES = 2**15 - 2

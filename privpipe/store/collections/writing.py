@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import TypeAdapter
 
-from privpipe.records.partitions import Partition, cut_by_partition
-from privpipe.records.schema import MISSING, CollectionSchema
+from privpipe.records.schema import MISSING, CollectionSchema, Partition, cut_by_partition
 from privpipe.store.access.objects import open_store, write_bytes
 from privpipe.store.arrays.blocks import write_block
 from privpipe.store.arrays.destination import hold_destination, show_made

@@ -49,11 +49,11 @@ def open_release(url: Place, *, verify: bool = False) -> xr.Dataset:
     """
     import xarray as xr
 
-    import privpipe.store.releases.release_view  # noqa: F401  # ``dataset.privpipe``
+    import privpipe.store.releases.release_dataset  # noqa: F401  # ``dataset.privpipe``
 
     url = as_url(url)
     if is_generational(url):
-        from privpipe.store.releases.joined_parts import open_generation
+        from privpipe.store.releases.release_dataset import open_generation
 
         return open_generation(url, verify=verify)
     header = check_release(url, verify=verify)

@@ -15,7 +15,7 @@ from privpipe.records.memory import Records
 from privpipe.sanitizers.masking.masked_records import MaskedRecords, draw_masked_records
 from privpipe.sanitizers.masking.masking_model import MaskingModel
 from privpipe.sanitizers.masking.surrogates import MaskingOptions, fit_masking
-from privpipe.store.models.artifacts import digest_map, open_model, write_model
+from privpipe.store.models import digest_map, open_model, write_model
 
 N, D = 600, 5
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privpipe import Records, code_trust, open_model, trust_filter, write_model
+from privpipe import Records, open_model, option_values, trust_filter, write_model
 from privpipe.errors import OptionError
 from privpipe.sanitizers.minimax import custom_code
 from privpipe.sanitizers.minimax.custom_filter import (
@@ -93,7 +93,7 @@ def test_own_filter__code_of_a_stored_model_does_not_run_until_it_is_trusted(
     options = declare(tmp_path, source, max_iterations=1)
     write_model(fit_minimax_custom_filter(make_records(5), options), tmp_path / "model.zarr")
     spy.unlink()
-    monkeypatch.setattr(code_trust, "_TRUSTED", set())  # another process, another day
+    monkeypatch.setattr(option_values, "_TRUSTED", set())  # another process, another day
     monkeypatch.setattr(custom_code, "_LOADED", {})
     opened = open_model(tmp_path / "model.zarr")
     x = draw_windows(2, 3)["features"]

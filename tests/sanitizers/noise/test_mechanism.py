@@ -12,7 +12,7 @@ from privpipe.numerics.noise.bounding import Norm
 from privpipe.numerics.noise.discrete import DiscreteLaplaceNoise
 from privpipe.numerics.noise.mechanism import Law, find_epsilons, plan_mechanism, plan_promised
 from privpipe.numerics.random.streams import KeyedStream
-from privpipe.odds import say_odds
+from privpipe.promises import say_odds
 
 
 @pytest.mark.parametrize("norm", ["l1", "l2"])

@@ -18,7 +18,7 @@ from privpipe.protocols import Method, RecordMap
 from privpipe.records.memory import Records
 from privpipe.sanitizers import METHODS
 from privpipe.sanitizers.options import make_options
-from privpipe.store.models.artifacts import digest_map
+from privpipe.store.models import digest_map
 
 WORLDS = ((0, 1.0, 0.0), (1, 30.0, 7.0))
 """Seed, scale and place of the records."""

@@ -22,8 +22,7 @@ from privpipe.attacks.statistics.uncertainty.intervals import Interval
 from privpipe.numerics.regression.moments import CoMoments
 from privpipe.numerics.regression.tsqr import TriangularFactor
 from privpipe.protocols import Shard
-from privpipe.records.drawn_sample import DrawnSample
-from privpipe.records.holdout import PartCount
+from privpipe.records.sampling import DrawnSample, PartCount
 from privpipe.sanitizers.mapping.profiles import ProfileCounts
 from privpipe.sanitizers.masking.record_survey import RecordSurvey
 from privpipe.sanitizers.minimax.training.labelled_moments import (

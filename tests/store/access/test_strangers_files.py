@@ -30,7 +30,7 @@ from privpipe.store.access.objects import measure_bytes, open_store, read_bytes
 from privpipe.store.access.workspace import check_name
 from privpipe.store.arrays.layout import root_document
 from privpipe.store.collections.ingest import IngestOptions, ingest
-from privpipe.store.models.artifacts import open_model, publish_model, write_model
+from privpipe.store.models import open_model, publish_model, write_model
 from privpipe.store.releases.export import export_release
 from privpipe.store.releases.lazy_release import open_release
 from privpipe.store.sources.reading.source import SourceLayout

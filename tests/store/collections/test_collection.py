@@ -11,7 +11,7 @@ import zarr
 from privpipe.errors import FormatError, GuessWarning, InputError, StoreError
 from privpipe.numerics.regression.moments import CoMoments
 from privpipe.protocols import Shard
-from privpipe.records.holdout import make_split
+from privpipe.records.sampling import make_split
 from privpipe.records.schema import CollectionSchema
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.ingest import IngestOptions, ingest

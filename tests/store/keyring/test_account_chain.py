@@ -15,8 +15,12 @@ from privpipe.store.access.remote import create_bytes
 from privpipe.store.keyring import account_chain as module
 from privpipe.store.keyring.account import Account
 from privpipe.store.keyring.account_chain import append_link, check_chain, read_chain
-from privpipe.store.keyring.attempt_register import note_attempt
-from privpipe.store.keyring.release_register import Registered, read_releases, register_release
+from privpipe.store.keyring.registers import (
+    Registered,
+    note_attempt,
+    read_releases,
+    register_release,
+)
 from tests.store.keyring.test_account import charge
 
 

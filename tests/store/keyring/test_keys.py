@@ -15,8 +15,7 @@ import pytest
 
 from privpipe.errors import FormatError, OptionError, PrivpipeError, StoreError
 from privpipe.store.keyring import keys as store_keys
-from privpipe.store.keyring.keyfiles import check_keys_apart, key_folder
-from privpipe.store.keyring.keyformat import KeyBinding, KeyEntry
+from privpipe.store.keyring.keyfiles import KeyBinding, KeyEntry, check_keys_apart, key_folder
 from privpipe.store.keyring.keys import forget_key, list_keys, make_key, read_key, receive_key
 from tests.store.release_keys import BINDING, secret_of, words
 

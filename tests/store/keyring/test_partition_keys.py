@@ -13,17 +13,18 @@ from privpipe.errors import OptionError, StoreError
 from privpipe.numerics.random.streams import KEY_BYTES
 from privpipe.protocols import WordArray
 from privpipe.records.chunks import ChunkPlan
-from privpipe.records.partitions import Partition
-from privpipe.records.schema import CollectionSchema
+from privpipe.records.schema import CollectionSchema, Partition
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.writing import write_collection
-from privpipe.store.keyring import keyformat
-from privpipe.store.keyring.keyformat import KeyBinding, KeyEntry
-from privpipe.store.keyring.keys import forget_key, list_keys, make_key
-from privpipe.store.keyring.partition_keys import (
+from privpipe.store.keyring import keyfiles
+from privpipe.store.keyring.keyfiles import KeyBinding, KeyEntry
+from privpipe.store.keyring.keys import (
     PartitionKeys,
     find_keys,
+    forget_key,
     forget_keys,
+    list_keys,
+    make_key,
     make_partition_keys,
 )
 
@@ -140,9 +141,9 @@ def test_decode_key__reads_the_first_version(
     keys_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entry = KeyEntry("monday", KeyBinding("a" * 64, MODEL, OPTIONS), "2026-01-01T00:00:00+00:00")
-    content = keyformat.encode_key(entry, bytes(KEY_BYTES))
+    content = keyfiles.encode_key(entry, bytes(KEY_BYTES))
     table = json.loads(content)
     table.pop("runs"), table.pop("check")
     table["version"] = 1
-    old = json.dumps({**table, "check": keyformat._check_sum(table)}).encode()
-    assert keyformat.decode_key(old, Path("monday.key")) == (entry, bytes(KEY_BYTES))
+    old = json.dumps({**table, "check": keyfiles._check_sum(table)}).encode()
+    assert keyfiles.decode_key(old, Path("monday.key")) == (entry, bytes(KEY_BYTES))

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from privpipe.errors import GuessWarning, InputError, StoreError
-from privpipe.records.partitions import cut_by_partition
+from privpipe.records.schema import cut_by_partition
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.sources.reading.source import SourceLayout

@@ -37,10 +37,10 @@ from privpipe.pipeline.stages.audit.judged_records import (
     list_unjudged,
     pair_released,
 )
-from privpipe.records.holdout import Part
+from privpipe.records.sampling import Part
 from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.keys import list_keys
-from privpipe.store.models.artifacts import open_model
+from privpipe.store.models import open_model
 from privpipe.store.releases.earlier_release import EarlierRelease
 from privpipe.store.releases.release_writing import ReleasePlan
 

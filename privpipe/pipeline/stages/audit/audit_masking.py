@@ -53,10 +53,10 @@ from privpipe.pipeline.runs.earlier import find_named_surrogates
 from privpipe.pipeline.runs.run import Run, Trained, find_attack_options
 from privpipe.pipeline.stages.audit.audit_surrogate import NOT_COMPARED, draw_sides, say_nothing
 from privpipe.protocols import FloatArray
-from privpipe.records.holdout import Part
+from privpipe.records.sampling import Part
 from privpipe.store.arrays.blocks import read_block
 from privpipe.store.collections.collection import Collection
-from privpipe.store.releases.earlier_surrogates import EarlierSurrogates
+from privpipe.store.releases.earlier_release import EarlierSurrogates
 from privpipe.store.releases.release_writing import ReleasePlan
 
 NOT_PROTECTED = (

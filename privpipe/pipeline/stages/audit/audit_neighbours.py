@@ -14,7 +14,7 @@ from privpipe.errors import GuaranteeError
 from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
 from privpipe.pipeline.runs.run import Run, Trained, find_attack_options
 from privpipe.protocols import FloatArray, RecordMap
-from privpipe.store.models.artifacts import open_model
+from privpipe.store.models import open_model
 
 N_RELEASES = 20_000
 """Of either record: a floor within a tenth of a promise of 1."""

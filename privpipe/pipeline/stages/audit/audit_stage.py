@@ -30,13 +30,13 @@ from privpipe.pipeline.stages.audit.audit_surrogate import audit_surrogate
 from privpipe.pipeline.stages.audit.judged_records import describe_basis, find_test, pair_released
 from privpipe.pipeline.stages.report_writing import describe_run
 from privpipe.protocols import Shards
-from privpipe.records.holdout import Part, PartCount, Split
+from privpipe.records.sampling import Part, PartCount, Split
 from privpipe.sanitizers.utility_summary import UtilitySummary
 from privpipe.store.arrays.blocks import digest_receipts
 from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.account import find_account
-from privpipe.store.keyring.attempt_register import note_attempt
-from privpipe.store.models.artifacts import open_model
+from privpipe.store.keyring.registers import note_attempt
+from privpipe.store.models import open_model
 from privpipe.store.releases.release_writing import ReleasePlan, read_ledger
 
 WIDEST_GAP = 1 / 40

@@ -27,7 +27,7 @@ from privpipe.cluster.passes.sample_drawing import (
 from privpipe.errors import InputError, PrivpipeError
 from privpipe.pipeline.runs.run import MOST_RECORDS, Run
 from privpipe.protocols import FloatArray
-from privpipe.records.holdout import Part
+from privpipe.records.sampling import Part
 from privpipe.store.arrays.blocks import read_block
 from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.collections.collection import Collection

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from privpipe.attacks.adversaries.evidence import LeftOut
 from privpipe.pipeline.runs.run import Run, find_training
-from privpipe.records.holdout import Split, make_split
+from privpipe.records.sampling import Split, make_split
 from privpipe.store.collections.collection import Collection
 from privpipe.store.releases.release_writing import ReleasePlan
 

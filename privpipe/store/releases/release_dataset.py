@@ -1,19 +1,24 @@
-"""The parts of a generation as one lazy dataset; a part is opened when it is first read."""
+"""A release as a dataset: the parts of a generation joined lazily, and what it says of itself."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import xarray as xr
 import zarr
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
-from privpipe.errors import StoreError
+from privpipe.described import described
+from privpipe.errors import InputError, StoreError
 from privpipe.extras import is_installed
+from privpipe.protocols import Guarantee
+from privpipe.report.audit_text import say_gate, say_verdict, write_audit_markdown
 from privpipe.store.access.generation_log import Generation
 from privpipe.store.access.location import shown
 from privpipe.store.access.objects import open_store
@@ -184,3 +189,78 @@ def _open_part(url: str, part: str, root_sha256: str) -> Any:
     check_part(url, Part(part, "", 0, 0, root_sha256))
     check_release(part_url(url, part))
     return zarr.open_group(open_store(part_url(url, part), read_only=True), mode="r")
+
+
+@dataclass(frozen=True, repr=False)
+class ReleaseReport:
+    """The audit of a release, as its header holds it.
+
+    Parameters
+    ----------
+    findings
+        What ``audit.json`` holds, as far as it is published.
+    """
+
+    findings: Mapping[str, Any]
+
+    @property
+    def verdict(self) -> str:
+        """ "safe", "not protected", "leaks", "unproven" or "unknown"."""
+        return str(self.findings["adversaries"]["verdict"])
+
+    def __repr__(self) -> str:
+        return write_audit_markdown(self.findings)
+
+    def _repr_markdown_(self) -> str:
+        return write_audit_markdown(self.findings)
+
+
+def _facts(view: ReleaseView) -> dict[str, str]:
+    header, promise = view.header, view.guarantee
+    number = "" if promise.number is None else f" {promise.number:g} {promise.unit}"
+    found = {
+        "records": f"{next(iter(view.dataset.sizes.values())):,}",
+        "arrays": ", ".join(map(str, view.dataset.data_vars)),
+        "method": str(header["method"]),
+        "promise": f"{promise.kind}{number}, {promise.scope}",
+    }
+    if audit := header.get("audit"):
+        found |= {"verdict": say_verdict(audit)}
+        found |= {"gate": say_gate(audit)} if audit.get("gate") else {}  # not in older ones
+    return found
+
+
+@described(_facts)
+@xr.register_dataset_accessor("privpipe")  # type: ignore[no-untyped-call]  # xarray's own
+class ReleaseView:
+    """Header, guarantee and report of an opened release.
+
+    Raises
+    ------
+    InputError
+        If the dataset is no release.
+    """
+
+    def __init__(self, dataset: xr.Dataset) -> None:
+        if "privpipe" not in dataset.attrs:
+            raise InputError(
+                "This dataset is no release of privpipe.",
+                remedy="Open one with privpipe.open_release; arithmetic drops attributes unless "
+                "xarray is told to keep them.",
+            )
+        self.dataset = dataset
+
+    @property
+    def header(self) -> Mapping[str, Any]:
+        """All that the release says of itself."""
+        header: Mapping[str, Any] = self.dataset.attrs["privpipe"]
+        return header
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What every record is promised."""
+        return read_promise(self.header)
+
+    def report(self) -> ReleaseReport:
+        """The audit that the release carries."""
+        return ReleaseReport(self.header["audit"])

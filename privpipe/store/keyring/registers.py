@@ -1,29 +1,30 @@
-"""The register of releases: which were made of which records, and by which model.
+"""Registers beside the account of losses: releases, attempts to pass the gate, exports, erasures.
 
-Two releases of the same records are joined row by row by whoever holds both, and two models learned
-from nearly the same records tell whom only one of them saw, so an audit has to know of the earlier
-ones, whatever file their records were in (`privpipe.store.keyring.sketches`). It stands beside the
-account of losses, in the same place, one object per run; an entry is written before its release
-becomes visible and never changed. It holds places and digests, no value of a record, and is
-published nowhere.
+Each holds one object per entry, written before what it notes and never changed; places and digests,
+no value of a record, and published nowhere. Two releases of the same records are joined row by row
+by whoever holds both, and two models learned from nearly the same records reveal whom only one of
+them saw: an audit has to know of the earlier ones. Whoever tries seeds, sample sizes or budgets
+until an audit says "safe" finds one that says so by chance: attempts on records share the level.
+Exports hold released records where no run looks: whoever erases records has to find them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from privpipe.errors import FormatError, OptionError
+from privpipe.errors import FormatError, OptionError, StoreError
 from privpipe.numerics.identity.record_grids import N_GRIDS, GridFrame, match_rows
 from privpipe.protocols import IntArray
-from privpipe.records.partitions import Partition
-from privpipe.store.access.location import join, shown
-from privpipe.store.access.objects import list_keys, read_many
+from privpipe.records.schema import Partition
+from privpipe.store.access.location import explain_unreachable, join, shown
+from privpipe.store.access.objects import keep_bytes, list_keys, open_store, read_bytes, read_many
 from privpipe.store.keyring.account_chain import (
     AccountChain,
     append_link,
@@ -35,7 +36,7 @@ from privpipe.store.keyring.account_chain import (
 )
 from privpipe.store.keyring.sketches import Sketches
 
-FOLDER = ".releases"
+RELEASES = ".releases"
 """Of the account; its partitions have names of digits."""
 MOST_RUNS = 10_000
 """Runs of rows in common that tasks are sent."""
@@ -138,7 +139,7 @@ def register_release(
     if not any(one | {"time": ""} == content | {"time": ""} for one in known):
         name = entry.run if not known else f"{entry.run}-{hashlib.sha256(said).hexdigest()[:16]}"
         with reaching(account):
-            create_object(join(account, FOLDER, f"{name}.json"), json.dumps(content).encode())
+            create_object(join(account, RELEASES, f"{name}.json"), json.dumps(content).encode())
     return append_link(account, "release", note)
 
 
@@ -155,10 +156,10 @@ def read_releases(account: str) -> tuple[Registered, ...]:
     chain = read_chain(account)
     with reaching(account):
         store = open_fresh(account)
-        names = [name for name in list_keys(store, f"{FOLDER}/") if name.endswith(".json")]
+        names = [name for name in list_keys(store, f"{RELEASES}/") if name.endswith(".json")]
         found = read_many(store, names)
-    check_entries(chain, found, f"{FOLDER}/")
-    entries = [_decode(content, join(account, FOLDER)) for content in found.values()]
+    check_entries(chain, found, f"{RELEASES}/")
+    entries = [_decode_release(content, join(account, RELEASES)) for content in found.values()]
     return tuple(sorted(entries, key=lambda one: (one.time, one.run)))
 
 
@@ -228,7 +229,7 @@ def _list_runs(rows: IntArray, first: int) -> list[Shared]:
     ]
 
 
-def _decode(content: bytes, url: str) -> Registered:
+def _decode_release(content: bytes, url: str) -> Registered:
     try:
         found = json.loads(content)
         cut = tuple((str(digest), int(n)) for digest, n in found.pop("partitions"))
@@ -241,4 +242,177 @@ def _decode(content: bytes, url: str) -> Registered:
     raise FormatError(
         f"An entry of the register of releases in {shown(url)} is damaged.",
         remedy="Restore it: without it an audit does not know what was released of these records.",
+    )
+
+
+ATTEMPTS = ".attempts"
+"""Of the account; its partitions have names of digits."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One of the attempts to pass the gate with some records.
+
+    Parameters
+    ----------
+    number
+        From 1: how many there were, with this one, on records it shares a partition with.
+    seed
+        Of sample, splits and adversaries: a hash of what is released.
+    """
+
+    number: int
+    seed: int
+
+
+def note_attempt(account: str, released: str, judged: str, partitions: Collection[str]) -> Attempt:
+    """Note an attempt before its audit begins, and count it.
+
+    Parameters
+    ----------
+    account
+        Where the register is.
+    released
+        Digest of the receipts of the release.
+    judged
+        Digest of how it is judged, without limits.
+    partitions
+        Digests of the partitions that are released and of those that judge.
+
+    Returns
+    -------
+    attempt
+        The same whenever the same is given again. Of several that begin at once each may count
+        the others.
+
+    Raises
+    ------
+    StoreError
+        If the register cannot be read or written: an attempt that is not counted is none.
+    FormatError
+        If an entry is missing, damaged or changed.
+    """
+    name = f"{ATTEMPTS}/{released[:32]}-{judged[:32]}.json"
+    with reaching(account):
+        create_object(join(account, name), json.dumps({"partitions": sorted(partitions)}).encode())
+    chain = append_link(account, "attempt")
+    with reaching(account):
+        store = open_fresh(account)
+        names = [key for key in list_keys(store, f"{ATTEMPTS}/") if key.endswith(".json")]
+        found = read_many(store, names)
+    check_entries(chain, found, f"{ATTEMPTS}/")
+    known = {key: _decode_attempt(content, account) for key, content in found.items()}
+    number = known[name][1]
+    if number is None:  # its place in the chain says it
+        mine, last = set(partitions), chain.places[name]
+        before = [held for key, (held, _) in known.items() if chain.places.get(key, last) <= last]
+        number = sum(bool(mine & held) for held in before)
+    return Attempt(number, int(released[:8], 16) % 2**31)
+
+
+def share_level(level: float, number: int) -> float:
+    """Confidence of the verdicts of one attempt, so that those of all hold together at `level`.
+
+    The errors ``alpha * 6 / (pi * number)**2`` of all numbers add up to alpha.
+
+    >>> round(share_level(0.95, 1), 4), round(share_level(0.95, 10), 5)
+    (0.9696, 0.9997)
+    """
+    return 1 - (1 - level) * 6 / (math.pi * number) ** 2
+
+
+def _decode_attempt(content: bytes, account: str) -> tuple[set[str], int | None]:
+    """Partitions; and the number, which older versions wrote."""
+    try:
+        entry = json.loads(content)
+        number = entry.get("number")
+        return {str(one) for one in entry["partitions"]}, None if number is None else int(number)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        pass
+    raise FormatError(
+        f"An entry of the register of attempts in {shown(account)} is damaged.",
+        remedy="Restore it: without it nobody knows how often these records were judged.",
+    )
+
+
+EXPORTS, ERASURES = ".exports", ".erasures"
+"""Folders of the account; its partitions have names of digits."""
+
+
+def note_export(account: str, run: str, out: str) -> None:
+    """Note where an export of a run's release goes, before it is written.
+
+    Raises
+    ------
+    StoreError
+        If it cannot be noted.
+    """
+    name = hashlib.sha256(f"{run} {out}".encode()).hexdigest()[:32]
+    _keep_note(join(account, EXPORTS), name, {"run": run, "place": out})
+
+
+def read_exports(account: str) -> list[tuple[str, str]]:
+    """Run and place of every export that was noted.
+
+    Raises
+    ------
+    FormatError
+        If a note is damaged: where released records are is then not known.
+    StoreError
+        If the account cannot be reached.
+    """
+    url = join(account, EXPORTS)
+    try:
+        store = open_store(url, read_only=True)
+        names = [name for name in list_keys(store) if name.endswith(".json")]
+        return [_decode_export(content, url) for content in read_many(store, names).values()]
+    except StoreError:
+        raise
+    except Exception as error:  # many kinds, depending on the file system
+        raise explain_unreachable(url, error) from None
+
+
+def note_erasure(account: str, name: str, certificate: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Keep the certificate of an erasure, and note it in the chain.
+
+    Returns
+    -------
+    certificate
+        The one that is kept: that of the first time, where the erasure was killed behind it.
+
+    Raises
+    ------
+    StoreError
+        If it cannot be written; FormatError if the chain is damaged.
+    """
+    url, document = join(account, ERASURES), f"{name}.json"
+    found = read_bytes(open_store(url, read_only=True), document)
+    encoded = found or _keep_note(url, name, certificate)
+    digest = hashlib.sha256(encoded).hexdigest()
+    append_link(account, "erasure", {"erasure": name, "certificate": digest})
+    kept: Mapping[str, Any] = json.loads(encoded)
+    return kept
+
+
+def _keep_note(url: str, name: str, content: Mapping[str, Any]) -> bytes:
+    encoded = json.dumps(content, indent=1).encode()
+    try:
+        keep_bytes(url, f"{name}.json", encoded)
+    except StoreError:
+        raise
+    except Exception as error:  # many kinds, depending on the file system
+        raise explain_unreachable(url, error) from None
+    return encoded
+
+
+def _decode_export(content: bytes, url: str) -> tuple[str, str]:
+    try:
+        found = json.loads(content)
+        return str(found["run"]), str(found["place"])
+    except (ValueError, TypeError, KeyError):
+        pass
+    raise FormatError(
+        f"A note of an export in {shown(url)} is damaged.",
+        remedy="Restore it: without it nobody knows where released records went.",
+        code="export-note",
     )

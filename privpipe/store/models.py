@@ -1,4 +1,4 @@
-"""Fitted maps as Zarr plus JSON, with a digest; never pickled.
+"""Fitted maps as Zarr plus JSON, with a digest, never pickled; and predictors given as files.
 
 A map is a frozen dataclass of arrays, numbers, strings, guarantees, other maps and tuples of
 these: arrays become Zarr arrays, those of a map within a map under its place ("maps.0.weights"),
@@ -9,6 +9,7 @@ of it.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
+import fsspec
 import numpy as np
 import numpy.typing as npt
 import zarr
@@ -351,3 +353,50 @@ def _array_objects(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, bytes]:
         )
     found = {key: read_bytes(memory, key) for key in list_keys(memory)}
     return {key: value for key, value in found.items() if value is not None}
+
+
+NAMES = ("coefficients", "intercept")
+
+
+def read_predictor(url: str) -> dict[str, npt.NDArray[Any]]:
+    """Read a linear predictor.
+
+    Parameters
+    ----------
+    url
+        A .npy file holds the coefficients alone; a .npz file or a Zarr group holds an array
+        ``coefficients (n_features, n_desired)`` and optionally ``intercept (n_desired,)``.
+
+    Raises
+    ------
+    FormatError
+        If it cannot be read.
+    InputError
+        If there are no coefficients.
+    """
+    try:
+        found = _read_predictor(url)
+    except Exception as error:  # many kinds, depending on the file
+        problem = type(error).__name__
+    else:
+        if "coefficients" in found:
+            return found
+        raise InputError(
+            f"{shown(url)} has no array 'coefficients'.",
+            remedy="Store coefficients (n_features, n_desired) and optionally intercept.",
+        )
+    raise FormatError(
+        f"The predictor {shown(url)} cannot be read ({problem}).",
+        remedy="Give a .npy or .npz file without pickles, or a Zarr group.",
+    )
+
+
+def _read_predictor(url: str) -> dict[str, npt.NDArray[Any]]:
+    if not url.endswith((".npy", ".npz")):
+        group = zarr.open_group(open_store(url, read_only=True), mode="r")
+        return {name: np.asarray(array[...]) for name, array in group.arrays() if name in NAMES}
+    with fsspec.open(url, "rb") as file:
+        content = np.load(io.BytesIO(file.read()), allow_pickle=False)
+    if isinstance(content, np.ndarray):
+        return {"coefficients": content}
+    return {name: content[name] for name in content.files if name in NAMES}

@@ -12,7 +12,7 @@ import pytest
 
 from privpipe import NullSpaceCleaner, Records, fit_null_space_cleaner, open_model, write_model
 from privpipe.errors import FormatError, StoreError
-from privpipe.store.models.artifacts import digest_map
+from privpipe.store.models import digest_map
 from tests.standard import make_standard
 
 

@@ -19,8 +19,7 @@ import numpy.typing as npt
 
 from privpipe.errors import OptionError, PrivpipeError
 from privpipe.protocols import IntArray
-from privpipe.records.partitions import Partition
-from privpipe.records.schema import CollectionSchema, suggest
+from privpipe.records.schema import CollectionSchema, Partition, suggest
 from privpipe.store.access.durability import flush_folder
 from privpipe.store.access.generation_log import (
     blank_older,

@@ -1,0 +1,81 @@
+"""What an epsilon means in odds, and which stored promise a map can keep.
+
+Some promises are stored with a map, not derived from it: no stranger may write a better one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from privpipe.errors import GuaranteeError
+from privpipe.protocols import Guarantee
+
+ROUNDING = 1e-9
+"""Relative, and absolute below 1: what computing a number in another order may change."""
+
+
+def check_promise(promise: Guarantee, least: Mapping[str, float], *, delta: float = 0.0) -> None:
+    """Refuse a promise that a map cannot make.
+
+    Parameters
+    ----------
+    promise
+        As it is stored.
+    least
+        Least number that the map can promise, by kind, in the unit of the kind; "none", which is
+        no promise, needs none.
+    delta
+        Least delta of what it can promise.
+
+    Raises
+    ------
+    GuaranteeError
+        With kind and number.
+    """
+    if promise.kind == "none" and promise.number is None:
+        return
+    number = math.nan if promise.number is None else float(promise.number)
+    lowest = least.get(promise.kind, math.inf)
+    holds = number >= lowest - ROUNDING * max(1.0, abs(lowest))
+    if holds and math.isfinite(number) and delta <= promise.delta < 1:
+        return
+    allowed = ", ".join(f"{kind} of {low:.6g} or more" for kind, low in least.items())
+    raise GuaranteeError(
+        f"A map promises {promise.kind!r} of {number:g} with delta {promise.delta:g}; it can "
+        f"promise {allowed or 'nothing'}.",
+        remedy="It was changed by somebody: get it from where it came, or train it again.",
+        code="promise",
+    )
+
+
+MEANINGLESS = math.log(1e6)
+"""Epsilon from which on a guess of one in a million may become an even bet: that is no promise."""
+
+
+def say_odds(epsilon: float) -> str:
+    r"""What an epsilon means, in a sentence.
+
+    >>> print(say_odds(1.0).replace(": ", "\n"))
+    whatever somebody believes of a record, the release changes its odds at most 2.72-fold
+    half of all guesses of a yes or no right without it become at most 73.2 % with it
+    >>> say_odds(10.0).partition(": ")[2]
+    'half of all guesses of a yes or no right without it may become nearly all with it'
+    >>> say_odds(100.0)
+    'epsilon 100 lets the odds of any belief of a record change 3e+43-fold: nothing is promised'
+    """
+    if epsilon < MEANINGLESS:
+        times = math.exp(epsilon)
+        said = f"{times:,.0f}" if times >= 100 else f"{times:.3g}"
+        right = math.ceil(1000 * times / (1 + times) - 1e-9) / 10  # rounded up: an upper limit
+        become = f"become at most {right:g} %" if right < 100 else "may become nearly all"
+        return (
+            "whatever somebody believes of a record, the release changes its odds at most "
+            f"{said}-fold: half of all guesses of a yes or no right without it {become} with it"
+        )
+    power = epsilon / math.log(10)
+    fold = f"{math.exp(epsilon):.0e}" if power < 300 else f"10**{power:.0f}"
+    return (
+        f"epsilon {epsilon:g} lets the odds of any belief of a record change {fold}-fold: nothing "
+        "is promised"
+    )

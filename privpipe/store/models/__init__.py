@@ -1,1 +1,0 @@
-"""Models: fitted maps as Zarr plus JSON, and predictors given as files."""
