@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy import stats
 
-from privpipe.report.figures import BarPair, Estimate, plot_bar_panels
+from flows.reproduce.bars import BarPair, Estimate, plot_bar_panels
 from privpipe.report.style import ThemeName
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from flows.reproduce.bars import BarPair, Estimate, plot_bar_panels
 from flows.reproduce.result import Cell
-from privpipe.report.figures import BarPair, Estimate, plot_bar_panels
 from privpipe.report.style import ThemeName
 
 if TYPE_CHECKING:

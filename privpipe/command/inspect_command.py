@@ -125,7 +125,8 @@ def _show_header(header: Mapping[str, Any], path: str) -> dict[str, Any]:
     ]
     say(tabulate(rows, title=f"{header['format']} {shown(path)}"))
     if "audit" in header:
-        from privpipe.report.audit_text import unescape_markdown, write_audit_markdown
+        from privpipe.report.page import unescape_markdown
+        from privpipe.report.release_page import write_audit_markdown
 
         say_raw(unescape_markdown(write_audit_markdown(header["audit"])))
     return dict(header)

@@ -13,7 +13,7 @@ import fsspec
 from privpipe.errors import FormatError, StoreError
 from privpipe.pipeline.stages.report_writing import write_pages
 from privpipe.report.console import say
-from privpipe.report.pages.release_page import FORMAT
+from privpipe.report.release_page import FORMAT
 from privpipe.store.access.location import join, shown
 from privpipe.store.arrays.headers import companion_url
 

@@ -42,8 +42,8 @@ from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.gate import judge_findings
 from privpipe.pipeline.stages.train import train_stage
 from privpipe.records.sampling import Part
-from privpipe.report.pages.comparison_page import render_comparison
-from privpipe.report.pages.release_sections import WEIGHED
+from privpipe.report.comparison_page import render_comparison
+from privpipe.report.release_sections import WEIGHED
 from privpipe.sanitizers.options import make_options
 from privpipe.store.access.location import join, shown
 from privpipe.store.access.objects import write_file

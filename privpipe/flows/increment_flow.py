@@ -45,7 +45,7 @@ from privpipe.pipeline.stages.increment_check import (
     fresh_state,
 )
 from privpipe.pipeline.stages.train import summarise_features
-from privpipe.report.pages.published_findings import hide_small_count
+from privpipe.report.published_findings import hide_small_count
 from privpipe.store.access.generation_log import publish_generation, write_root
 from privpipe.store.access.location import shown
 from privpipe.store.access.workspace import hold_workspace, remove_workspace, write_state

@@ -43,13 +43,7 @@ from privpipe.pipeline.stages.increment_check import Scope
 from privpipe.pipeline.stages.prove import has_receipts, prove_sources
 from privpipe.pipeline.stages.publish import publish_stage
 from privpipe.pipeline.stages.train import train_stage
-from privpipe.report.audit_text import (
-    say_gate,
-    say_judged,
-    say_unseen,
-    say_verdict,
-    write_audit_markdown,
-)
+from privpipe.report.audit_text import say_gate, say_judged, say_unseen, say_verdict
 from privpipe.store.access.location import shown
 from privpipe.store.access.workspace import (
     has_workspace,
@@ -255,6 +249,8 @@ def _release(options: RunOptions, watch: Watch, until: str, checked: Run | None)
             return "stopped"
         remove_workspace(url)
     link = f"Report: {shown(run.report_url)}/report.html\n\n"
+    from privpipe.report.release_page import write_audit_markdown  # Matplotlib is slow to load
+
     summary = link + write_audit_markdown(findings)
     tell_prefect(create_markdown_artifact, summary, key="privpipe-summary")
     for line in say_end(run, findings):

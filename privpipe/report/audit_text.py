@@ -1,18 +1,11 @@
-"""The audit's findings as a markdown page and as the rows of a table."""
+"""The audit's findings in sentences, and as the rows of tables."""
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
-
-from privpipe.errors import printable
-from privpipe.numerics.limits import say_lower, say_upper
-from privpipe.report.surrogate_text import write_surrogate_markdown
-from privpipe.report.tables import write_table
 
 
 def tabulate_predictions(findings: Mapping[str, Any]) -> pd.DataFrame:
@@ -40,39 +33,6 @@ def tabulate_predictions(findings: Mapping[str, Any]) -> pd.DataFrame:
     ]
     columns = ["role", "variable", "prediction", "accuracy", "F1", "R2", "RMSE"]
     return pd.DataFrame(rows, columns=columns).dropna(axis=1, how="all")
-
-
-def write_audit_markdown(findings: Mapping[str, Any]) -> str:
-    """Render the findings as markdown."""
-    parts = [
-        "# Audit",
-        say_judged(findings),
-        _verdict(findings["adversaries"], name_verdict(findings)),
-        _gate(findings),
-        _promise(findings),
-        _proof(findings),
-        say_unseen(findings.get("unseen")),
-        _utility(findings.get("e_utility")),
-        say_neighbours(findings.get("neighbours")),
-        _places(findings.get("places")),
-        write_surrogate_markdown(findings.get("surrogate"), write_table),
-        _privacy(findings.get("privacy") or {}),
-        _predictions(findings),
-        _adversaries(findings["adversaries"]),
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _predictions(findings: Mapping[str, Any]) -> str:
-    """How well each variable is predicted; nothing of a release whose rows are nobody's."""
-    table = tabulate_predictions(findings)
-    if table.empty:
-        return ""
-    return (
-        f"{write_table(table, floatfmt='.3f')}\n\n"
-        "The attack in these tables is least squares, retrained on released records in the "
-        "coordinates they show (Xu et al. 2017, algorithm 3)."
-    )
 
 
 def say_unknown(found: Mapping[str, int]) -> str:
@@ -150,14 +110,6 @@ def tabulate_places(found: Mapping[str, Any] | None) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _places(found: Mapping[str, Any] | None) -> str:
-    table = tabulate_places(found)
-    if table.empty:
-        return _escape(say_places(found))
-    table = table.map(lambda cell: _escape(printable(cell)))
-    return f"{_escape(say_places(found))}\n\n{write_table(table, disable_numparse=True)}"
-
-
 def say_verdict(findings: Mapping[str, Any]) -> str:
     """The verdict with its reason in a sentence, for the last line of a run."""
     reason = findings["adversaries"].get("reason") or "no adversary succeeded"
@@ -198,18 +150,6 @@ def say_weaker(gate: Mapping[str, Any]) -> str:
     return f" Weaker than usual: {'; '.join(weaker)}." if weaker else ""
 
 
-def _gate(findings: Mapping[str, Any]) -> str:
-    if "gate" not in findings:
-        return ""
-    return f"**Gate** {_escape(printable(say_gate(findings) + say_attempt(findings)))}"
-
-
-def _promise(findings: Mapping[str, Any]) -> str:
-    """The guarantee in a line."""
-    text = (findings.get("about") or {}).get("guarantee")
-    return f"**Promise** {_escape(printable(str(text)))}" if text else ""
-
-
 def say_proof(found: Mapping[str, Any] | None) -> str:
     """What is proved of the released features in place of attacks on them; nothing where not."""
     if found is None:
@@ -223,111 +163,5 @@ def say_proof(found: Mapping[str, Any] | None) -> str:
     )
 
 
-def _proof(findings: Mapping[str, Any]) -> str:
-    text = say_proof(findings.get("proof"))
-    return f"**Features** {_escape(text)}" if text else ""
-
-
-def _verdict(found: Mapping[str, Any], name: str) -> str:
-    """The verdict and the sentence of every variable."""
-    decisions = found.get("decisions") or []
-    lines = [f"- {_escape(one['reason'])}" for one in decisions]
-    return "\n".join([f"**Verdict: {name}**", "", *(lines or [_escape(found["reason"])])])
-
-
-def _escape(text: str) -> str:
-    """Names of variables are data: nothing in them may act as markup."""
-    return re.sub(r"([\\`*_{}\[\]<>()#+!|~])", r"\\\1", text)
-
-
-def unescape_markdown(text: str) -> str:
-    r"""Markdown for a terminal, where no backslash hides a sign.
-
-    >>> unescape_markdown(r"local\_dp, a\|b")
-    'local_dp, a|b'
-    """
-    return re.sub(r"\\([\\`*_{}\[\]<>()#+!|~])", r"\1", text)
-
-
-def _adversaries(found: Mapping[str, Any]) -> str:
-    """What decided for each variable, and its strongest adversaries on raw records."""
-    if not found.get("decisions"):
-        return ""
-    if "options" not in found:  # of a published release
-        names = {"target": "confidential", "gain_upper": "gain at most", "allowed": "allowed"}
-        shown = pd.DataFrame(found["decisions"])[["target", "verdict", "gain_upper", "allowed"]]
-        return write_table(shown.rename(columns=names), floatfmt=".3g")
-    rows = [
-        {
-            "confidential": one["target"],
-            "verdict": one["verdict"],
-            "read": one["source"],
-            "adversary": one["strongest"],
-            "score": one["score"],
-            "estimate": _number(one["estimate"]),
-            "limits": _say_range(one["lower"], one["upper"]),
-            "guessing": _number(one["baseline"]),
-            "advantage": _number(one["advantage"]),
-            "at least": _say_end(say_lower, one["advantage_lower"]),
-            "at most": _say_end(say_upper, one["advantage_upper"]),
-            "beyond the wanted answer": _number(one["gain"]),
-            "beyond, at most": _say_end(say_upper, one["gain_upper"], one["allowed"]),
-            "allowed": _number(one["allowed"]),
-            "on raw records": _number(one["control_advantage"]),
-            "intervals": one["n_compared"],
-        }
-        for one in found["decisions"]
-    ]
-    table = write_table(pd.DataFrame(rows), disable_numparse=True)
-    options = found["options"]
-    power = f"\n\n{_escape(found['power_sentence'])}" if found.get("power_sentence") else ""
-    return (
-        f"What decided, on {found['n_records']:,} held-out records. An advantage is the "
-        "share of the way from guessing to knowing; of a true-positive rate it is the share of "
-        "records claimed rightly beyond the false alarms. Limits count what is gained beyond "
-        "knowing the wanted answer, which was to be kept. A variable leaks where the lower limit "
-        "of a gain is above what is allowed, and is safe where every upper limit is within it; all "
-        f"verdicts hold together with confidence {options['level']:g}:\n\n{table}{power}"
-    )
-
-
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
-
-
-def _say_end(
-    say: Callable[[float, float], str], value: float | None, allowed: float | None = None
-) -> str:
-    """One limit, on its safe side; a dash for none."""
-    return say(*(math.nan if one is None else float(one) for one in (value, allowed)))
-
-
-def _say_range(lower: float | None, upper: float | None) -> str:
-    return f"{_say_end(say_lower, lower)} to {_say_end(say_upper, upper)}"
-
-
-def _utility(found: Mapping[str, Any] | None) -> str:
-    if found is None:
-        return ""
-    return (
-        f"Loss of utility per record (budget {found['budget']:g} squared units of the desired "
-        f"prediction): mean {found['mean']:.6g}, largest {found['largest']:.6g}, "
-        f"{found['share_at_budget']:.1%} of the records at the budget, "
-        f"{found['n_above_budget']} above it."
-    )
-
-
-def _privacy(found: Mapping[str, Mapping[str, Any]]) -> str:
-    if not found:
-        return ""
-    table = pd.DataFrame(
-        [
-            {
-                "prediction from": view,
-                "e_privacy": figures["e_privacy"],
-                "complete privacy": f"{figures['complete_privacy']:.1%}",
-            }
-            for view, figures in found.items()
-        ]
-    )
-    return write_table(table, floatfmt=".4g")

@@ -7,7 +7,7 @@ marker of its own as well, so that no meaning rests on colour alone.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -127,6 +127,11 @@ def render_svg(figure: Figure, *, salt: str = "privpipe") -> str:
     with mpl.rc_context({"svg.hashsalt": salt, "svg.fonttype": "none"}):
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": "privpipe"})
     return out.getvalue()
+
+
+def draw_themes(draw: Callable[[ThemeName], Figure]) -> tuple[str, str]:
+    """A figure as SVG for light and for dark pages."""
+    return render_svg(draw("light")), render_svg(draw("dark"))
 
 
 def render_png(figure: Figure, *, dpi: float = 144) -> bytes:

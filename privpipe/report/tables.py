@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from privpipe.numerics.limits import fix_limits
 
@@ -73,22 +72,3 @@ def summarise_attack_table(table: pd.DataFrame) -> pd.DataFrame:
     frame = pd.DataFrame(rows).fillna("")
     order = [c for c in frame.columns if c != "test records"]
     return frame[[*order, *(["test records"] if "test records" in frame else [])]]
-
-
-def write_table(table: pd.DataFrame, **options: Any) -> str:
-    """A table as Markdown in which no name acts as markup: no tag, link, picture or cell.
-
-    Parameters
-    ----------
-    table
-        Its texts are data.
-    options
-        Of `DataFrame.to_markdown`.
-    """
-
-    def escape(cell: Any) -> Any:
-        if not isinstance(cell, str):
-            return cell
-        return re.sub(r"([\\`\[\]<>!|])", r"\\\1", cell).replace("\n", " ")
-
-    return str(table.map(escape).to_markdown(index=False, **options))

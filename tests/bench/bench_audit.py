@@ -39,7 +39,7 @@ from privpipe.pipeline.stages.gate import gate_stage
 from privpipe.pipeline.stages.train import train_stage
 from privpipe.protocols import Column
 from privpipe.report.console import PlainConsole
-from privpipe.report.pages.release_page import render_release_page
+from privpipe.report.release_page import render_release_page
 from privpipe.store.access.workspace import hold_workspace
 from tests.bench import audit_errors, audit_power
 from tests.gate.leaky_runs import make_records, write_records

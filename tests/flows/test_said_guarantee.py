@@ -8,7 +8,7 @@ import pytest
 
 from privpipe.pipeline.stages.report_writing import _name_promise, _say_guarantee
 from privpipe.protocols import Guarantee
-from privpipe.report.pages.published_findings import PROOFS, name_proof
+from privpipe.report.published_findings import PROOFS, name_proof
 from privpipe.sanitizers.minimax.linear_filter import promise_nothing
 
 

@@ -40,7 +40,7 @@ def test_run__goes_on_when_nobody_reads_what_it_says(tmp_path: Path, way: str) -
 
 
 def test_log__of_lines_that_nobody_reads_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    from privpipe.cluster.workers.monitoring.progress import Progress
+    from privpipe.cluster.workers.progress import Progress
     from privpipe.pipeline.serving.watch import Reporting
 
     reader, writer = os.pipe()

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from privpipe.report.pages.release_page import render_public_page, render_release_page
+from privpipe.report.release_page import render_public_page, render_release_page
 
 __all__ = ["find_browser", "list_requests", "take_picture"]
 

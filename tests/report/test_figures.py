@@ -6,55 +6,35 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable
 
 import numpy as np
-import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
+from flows.reproduce.bars import BarPair, Estimate, plot_bar_panels
 from privpipe.errors import InputError
-from privpipe.report.attack_figure import plot_group_curve
-from privpipe.report.figures import (
-    BarPair,
-    Estimate,
-    Point,
-    Series,
-    plot_bar_panels,
-    plot_lines,
-    plot_points,
-)
+from privpipe.report.comparison_page import plot_trade_off
 from privpipe.report.style import MARKERS, THEMES, ThemeName, render_png, render_svg
+from privpipe.report.training_sections import plot_losses, plot_phi
 
 Draw = Callable[[ThemeName], Figure]
 
 
-def make_table() -> pd.DataFrame:
-    rows = [("together_1", 0.02, -0.01, 0.09), ("together_10", 0.2, 0.1, 0.3)]
-    names = ["adversary", "advantage", "advantage_lower", "advantage_upper"]
-    return pd.DataFrame(rows, columns=names).assign(score="accuracy", status="measured")
-
+ENTRIES = [
+    {
+        "label": name,
+        "gain": {"estimate": gain, "lower": gain - 0.1, "upper": gain + 0.1},
+        "loss": {"estimate": loss, "lower": loss - 0.02, "upper": loss + 0.02},
+        "on_front": True,
+    }
+    for name, gain, loss in (("a", 0.3, 0.05), ("b", 0.1, 0.2))
+]
+COLUMNS = ("rounds", "phi", "loss_digit")
+HISTORY = np.array([[1.0, 0.9, 0.7], [4.0, 0.5, 0.6]])
 
 DRAWINGS: dict[str, Draw] = {
-    "points": lambda theme: plot_points(
-        [
-            Point("raw", Estimate(0.9, 0.85, 0.93), Estimate(0.89, 0.85, 0.92)),
-            Point("minimax", Estimate(0.88), Estimate(0.5, 0.43, 0.57)),
-        ],
-        utility_baseline=0.5,
-        confidential_baseline=0.5,
-        title="faces",
-        theme=theme,
-    ),
-    "lines": lambda theme: plot_lines(
-        [
-            Series("a", np.array([0, 0.1, 1]), np.array([0.9, 0.7, 0.5])),
-            Series("b", np.array([0, 1]), np.array([0.9, 0.5]), np.zeros(2), np.ones(2)),
-        ],
-        x="budget",
-        y="accuracy",
-        baseline=0.5,
-        log_x=True,
-        theme=theme,
-    ),
+    "phi": lambda theme: plot_phi(HISTORY, COLUMNS, theme=theme),
+    "losses": lambda theme: plot_losses(HISTORY, COLUMNS, ("digit",), np.ones(1), theme=theme),
+    "entries": lambda theme: plot_trade_off(ENTRIES, allowed=0.1, theme=theme),
     "bars": lambda theme: plot_bar_panels(
         {
             "accuracy": [
@@ -63,9 +43,6 @@ DRAWINGS: dict[str, Draw] = {
             ]
         },
         theme=theme,
-    ),
-    "groups": lambda theme: plot_group_curve(
-        make_table(), allowed=0.1, title="gender", theme=theme
     ),
 }
 
@@ -98,15 +75,13 @@ def test_plots__use_no_global_state(name: str) -> None:
     assert not _pylab_helpers.Gcf.figs
 
 
-def test_plot_points__puts_limits_and_baselines_where_they_are() -> None:
-    axes = DRAWINGS["points"]("light").axes[0]
+def test_plot_trade_off__puts_limits_where_they_are() -> None:
+    axes = DRAWINGS["entries"]("light").axes[0]
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert labels == ["raw", "minimax"]
-    vertical = [line for line in axes.lines if list(line.get_xdata()) == [0.5, 0.5]]
-    assert vertical
+    assert {"a", "b", "front", "allowed (0.1)"} <= set(labels)
     spans = [s.get_segments()[0] for c in axes.containers for s in c.lines[2]]
-    np.testing.assert_allclose(spans[0][:, 0], [0.85, 0.92])
-    np.testing.assert_allclose(spans[1][:, 1], [0.85, 0.93])
+    np.testing.assert_allclose(spans[0][:, 0], [0.2, 0.4])
+    np.testing.assert_allclose(spans[1][:, 1], [0.03, 0.07])
 
 
 def test_plot_bars__leaves_a_gap_where_the_paper_gives_nothing() -> None:
@@ -116,8 +91,8 @@ def test_plot_bars__leaves_a_gap_where_the_paper_gives_nothing() -> None:
 
 
 def test_plots__refuse_nothing_to_draw() -> None:
-    with pytest.raises(InputError, match="points is empty"):
-        plot_points([], utility_baseline=0, confidential_baseline=0)
+    with pytest.raises(InputError, match="No entry was measured"):
+        plot_trade_off([], allowed=0.1)
 
 
 # Machado, Oliveira and Fernandes 2009, severity 1, applied to linear RGB.

@@ -11,7 +11,7 @@ import pytest
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.kinds.inference import measure_attacks
 from privpipe.attacks.kinds.verdicts.attack_report import AttackReport
-from privpipe.report.pages.page import PageSection, render_page
+from privpipe.report.page import PageSection, render_page
 from privpipe.report.tables import format_limits, format_number, summarise_attack_table
 
 

@@ -10,13 +10,9 @@ import pytest
 
 from privpipe.pipeline.stages.report_writing import _say_guarantee
 from privpipe.protocols import Guarantee
-from privpipe.report.audit_text import say_gate, write_audit_markdown
-from privpipe.report.pages.published_findings import (
-    hide_small_count,
-    publish_findings,
-    publish_guarantee,
-)
-from privpipe.report.pages.release_page import render_public_page
+from privpipe.report.audit_text import say_gate
+from privpipe.report.published_findings import hide_small_count, publish_findings, publish_guarantee
+from privpipe.report.release_page import render_public_page, write_audit_markdown
 
 LEAKS = "'secret' leaks: boosted trees claim 2/4501 records rightly."
 

@@ -15,18 +15,8 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.beside import Beside
 from privpipe.attacks.kinds.inference import measure_attacks
 from privpipe.protocols import Column
-from privpipe.report.pages.release_page import (
-    read_audit_schema,
-    render_public_page,
-    render_release_page,
-)
-from privpipe.report.pages.suppression import (
-    LEFT_OUT,
-    SMALL,
-    coarsen,
-    coarsen_limit,
-    suppress_counts,
-)
+from privpipe.report.release_page import read_audit_schema, render_public_page, render_release_page
+from privpipe.report.suppression import LEFT_OUT, SMALL, coarsen, coarsen_limit, suppress_counts
 from privpipe.report.tables import format_limits
 from tests.report.screenshots import find_browser, list_requests
 from tests.report.test_page import read

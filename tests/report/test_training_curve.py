@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from privpipe import Records
-from privpipe.report.pages.training_sections import plot_losses, plot_phi
 from privpipe.report.style import render_svg
+from privpipe.report.training_sections import plot_losses, plot_phi
 from privpipe.sanitizers.minimax.linear_minimax import MinimaxOptions, fit_minimax_filter
 from privpipe.sanitizers.minimax.neural_minimax import (
     MinimaxNeuralOptions,
@@ -25,7 +25,7 @@ def test_plot_phi__and_losses_show_every_series() -> None:
             True,
         ),
     ):
-        phi = plot_phi(fit.history, fit.history_columns, title="Descent")
+        phi = plot_phi(fit.history, fit.history_columns)
         assert ("held-out records" in render_svg(phi)) == held_out
         assert len(phi.axes[0].get_lines()) == 1 + held_out
         losses = plot_losses(fit.history, fit.history_columns, fit.task_names, fit.baselines)

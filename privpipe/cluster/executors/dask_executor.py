@@ -20,8 +20,8 @@ from privpipe.cluster.executors.oracles import ResidentOracle
 from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.cluster.workers.broadcast import send
 from privpipe.cluster.workers.connection import measure_workers
-from privpipe.cluster.workers.monitoring.metrics import TOPIC
-from privpipe.cluster.workers.monitoring.progress import Progress
+from privpipe.cluster.workers.metrics import TOPIC
+from privpipe.cluster.workers.progress import Progress
 from privpipe.cluster.workers.worker_memory import WorkerMemory
 from privpipe.errors import ClusterError, PrivpipeError
 from privpipe.protocols import Oracle, Shard, Statistics, Sums

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from privpipe.cluster.events import Event, Listener, ignore
 from privpipe.cluster.workers.boundary import run_sealed, seal
-from privpipe.cluster.workers.monitoring.progress import Progress
+from privpipe.cluster.workers.progress import Progress
 from privpipe.cluster.workers.worker_memory import WorkerMemory
 from privpipe.protocols import Oracle, Shard, Statistics, Sums
 from privpipe.records.memory import add_sums

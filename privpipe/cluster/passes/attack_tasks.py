@@ -23,7 +23,7 @@ from privpipe.attacks.kinds.verdicts.learning import LearningCurve
 from privpipe.attacks.kinds.verdicts.outcomes import Attack, AttackOutcome, is_of_release
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import Executor
-from privpipe.cluster.pass_checkpoints import Checkpoints
+from privpipe.cluster.passes.pass_checkpoints import Checkpoints
 from privpipe.cluster.workers.worker_memory import WorkerMemory
 from privpipe.errors import MemoryBudgetError, PrivpipeError
 

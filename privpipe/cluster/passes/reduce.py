@@ -15,7 +15,12 @@ import numpy as np
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.executors.oracles import load_shards
-from privpipe.cluster.pass_checkpoints import Checkpoints, KnownAnswers, RunningSum, remember_whole
+from privpipe.cluster.passes.pass_checkpoints import (
+    Checkpoints,
+    KnownAnswers,
+    RunningSum,
+    remember_whole,
+)
 from privpipe.protocols import Oracle, Shard, ShardSchema, Statistics, Sums
 from privpipe.store.access.checkpoints import PartialSum
 from privpipe.store.collections.collection import Collection

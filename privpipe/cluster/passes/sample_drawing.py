@@ -19,7 +19,7 @@ import numpy as np
 
 from privpipe.attacks.adversaries.evidence import join_included
 from privpipe.attacks.adversaries.surroundings import describe_surroundings
-from privpipe.cluster.pass_checkpoints import Checkpoints
+from privpipe.cluster.passes.pass_checkpoints import Checkpoints
 from privpipe.errors import FormatError
 from privpipe.numerics.finite import find_empty_rows, find_finite_rows
 from privpipe.numerics.identity.record_hash import identify_records, key_words

@@ -24,7 +24,7 @@ from privpipe.cluster.workers.dashboard import OFF, check_dashboard, check_pages
 from privpipe.cluster.workers.forking import SETTINGS
 from privpipe.cluster.workers.guarded import start_cluster
 from privpipe.cluster.workers.listener_owner import guard_address, is_loopback
-from privpipe.cluster.workers.monitoring.metrics import ShowProgress
+from privpipe.cluster.workers.metrics import ShowProgress
 from privpipe.cluster.workers.worker_memory import WorkerMemory
 from privpipe.errors import ClusterError, OptionError
 

@@ -21,7 +21,7 @@ from tornado.routing import Matcher, Rule, RuleRouter
 
 from privpipe.cluster.workers.dashboard import OFF, check_dashboard, guard_pages, place_of
 from privpipe.cluster.workers.forking import prepare_forking
-from privpipe.cluster.workers.monitoring.progress_page import add_page
+from privpipe.cluster.workers.progress_page import add_page
 from privpipe.errors import ClusterError
 
 _HOST = "127.0.0.1"

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import Executor
-from privpipe.cluster.workers.monitoring.progress import GATES, STAGES, UNITS, Progress, find_stage
+from privpipe.cluster.workers.progress import GATES, STAGES, UNITS, Progress, find_stage
 from privpipe.errors import printable
 from privpipe.pipeline.serving.prefect_guards import tell_prefect
 from privpipe.report.console import PlainConsole
@@ -254,7 +254,7 @@ class Reporting:
         if not at_once and moment - self._exported < EXPORT_EVERY:
             return
         self._exported = moment
-        from privpipe.cluster.workers.monitoring.metrics import push_progress, write_progress
+        from privpipe.cluster.workers.metrics import push_progress, write_progress
 
         with suppress(Exception):
             if path:

@@ -12,7 +12,7 @@ from privpipe.errors import OptionError
 from privpipe.pipeline.runs.run import Run, make_run_id, now
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.report.pages.published_findings import publish_findings
+from privpipe.report.published_findings import publish_findings
 from privpipe.sanitizers import METHODS
 from privpipe.store.access.workspace import RunState
 from privpipe.store.arrays.headers import companion_url

@@ -10,8 +10,7 @@ from typing import Any
 from privpipe.pipeline.runs.run import Run, Trained, list_versions
 from privpipe.promises import MEANINGLESS, say_odds
 from privpipe.protocols import Guarantee
-from privpipe.report.audit_text import write_audit_markdown
-from privpipe.report.pages.published_findings import name_proof, say_promised
+from privpipe.report.published_findings import name_proof, say_promised
 from privpipe.store.access.location import join
 from privpipe.store.access.objects import drop_unfinished, write_file
 
@@ -21,18 +20,18 @@ def write_report(run: Run, findings: Mapping[str, Any]) -> None:
     content = json.dumps(findings, indent=1)
     drop_unfinished(run.report_url)  # of runs that were killed
     write_file(join(run.report_url, "audit.json"), content)
-    write_file(join(run.report_url, "audit.md"), write_audit_markdown(findings))
     write_pages(run.report_url, json.loads(content))
 
 
 def write_pages(report_url: str, findings: Mapping[str, Any]) -> None:
-    """Render ``report.html`` for operators and ``public.html`` for everybody."""
-    from privpipe.report.pages import release_page  # Matplotlib is slow to load
+    """Render ``audit.md`` and ``report.html`` for operators, ``public.html`` for everybody."""
+    from privpipe.report import release_page  # Matplotlib is slow to load
 
     pages = {
         "report.html": release_page.render_release_page,
         "public.html": release_page.render_public_page,
     }
+    write_file(join(report_url, "audit.md"), release_page.write_audit_markdown(findings))
     for name, render in pages.items():
         write_file(join(report_url, name), render(findings, version=version("privpipe")))
 

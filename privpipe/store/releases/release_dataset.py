@@ -18,7 +18,7 @@ from privpipe.described import described
 from privpipe.errors import InputError, StoreError
 from privpipe.extras import is_installed
 from privpipe.protocols import Guarantee
-from privpipe.report.audit_text import say_gate, say_verdict, write_audit_markdown
+from privpipe.report.audit_text import say_gate, say_verdict
 from privpipe.store.access.generation_log import Generation
 from privpipe.store.access.location import shown
 from privpipe.store.access.objects import open_store
@@ -209,10 +209,11 @@ class ReleaseReport:
         return str(self.findings["adversaries"]["verdict"])
 
     def __repr__(self) -> str:
+        from privpipe.report.release_page import write_audit_markdown  # Matplotlib is slow to load
+
         return write_audit_markdown(self.findings)
 
-    def _repr_markdown_(self) -> str:
-        return write_audit_markdown(self.findings)
+    _repr_markdown_ = __repr__
 
 
 def _facts(view: ReleaseView) -> dict[str, str]:

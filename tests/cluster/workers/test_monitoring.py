@@ -19,9 +19,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.workers.connection import ClusterOptions, connect
-from privpipe.cluster.workers.monitoring.metrics import GAUGES, write_progress
-from privpipe.cluster.workers.monitoring.progress import GATES, STAGES, Progress
-from privpipe.cluster.workers.monitoring.progress_page import describe
+from privpipe.cluster.workers.metrics import GAUGES, write_progress
+from privpipe.cluster.workers.progress import GATES, STAGES, Progress
+from privpipe.cluster.workers.progress_page import describe
 
 NOW = Progress(
     run="0badcafe",

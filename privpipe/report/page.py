@@ -7,6 +7,7 @@ is loaded from elsewhere.
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -14,10 +15,8 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, StrictUndefined, Template
-from matplotlib.figure import Figure
 
-from privpipe.report.attack_figure import plot_group_curve
-from privpipe.report.style import ThemeName, render_svg
+from privpipe.errors import printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,10 +32,10 @@ VERDICTS = {
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure in both themes with the words for those who do not see it."""
+    """A figure as SVG text in both themes, with the words for those who do not see it."""
 
-    light: Figure
-    dark: Figure
+    light: str
+    dark: str
     description: str
 
 
@@ -97,6 +96,50 @@ def render_page(
     )
 
 
+def render_markdown(
+    title: str, sections: Sequence[PageSection], *, verdict: str, facts: Mapping[str, str]
+) -> str:
+    """The page as Markdown, without its pictures; nothing in names or texts acts as markup.
+
+    Parameters
+    ----------
+    title, sections, facts
+        As `render_page`.
+    verdict
+        What the first paragraph says.
+    """
+    listed = "\n".join(f"- {name}: {_escape(value)}" for name, value in facts.items())
+    parts = [f"# {title}", f"**{_escape(verdict)}**", listed]
+    for section in sections:
+        table = section.table
+        written = "" if table is None or table.empty else _write_table(table)
+        parts += [f"## {_escape(section.title)}", _escape(section.text), written]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def unescape_markdown(text: str) -> str:
+    r"""Markdown for a terminal, where no backslash hides a sign.
+
+    >>> unescape_markdown(r"local\_dp, a\|b")
+    'local_dp, a|b'
+    """
+    return re.sub(rf"\\({MARKUP})", r"\1", text)
+
+
+MARKUP = r"[\\`*_{}\[\]<>()#+!|~]"
+"""Signs that Markdown may take for its own."""
+
+
+def _escape(text: object) -> str:
+    return re.sub(f"({MARKUP})", r"\\\1", printable(str(text))).replace("\n", " ")
+
+
+def _write_table(table: pd.DataFrame) -> str:
+    """Without tabulate's guesses at numbers: cells are texts that were rounded already."""
+    cells = table.fillna("").map(_escape)
+    return str(cells.to_markdown(index=False, disable_numparse=True))
+
+
 @cache
 def _page_template() -> Template:
     """Compiled once: to compile it takes longer than to render it."""
@@ -104,19 +147,6 @@ def _page_template() -> Template:
     return environment.from_string(
         resources.files("privpipe.report").joinpath("templates/page.html").read_text("utf-8")
     )
-
-
-def draw_groups(rows: pd.DataFrame, allowed: float, target: str) -> list[Picture]:
-    """The curve over records of one group, where a variable was attacked by group."""
-    rows = rows[(rows["source"] == "groups") & (rows["score"] == "accuracy")]
-    if rows.empty:
-        return []
-
-    def draw(theme: ThemeName) -> Figure:
-        return plot_group_curve(rows, allowed=allowed, title=target, theme=theme)
-
-    about = f"Advantage on {target} of who knows several records of one group."
-    return [Picture(draw("light"), draw("dark"), about)]
 
 
 def _describe(section: PageSection) -> dict[str, Any]:
@@ -135,7 +165,6 @@ def _describe(section: PageSection) -> dict[str, Any]:
     }
 
 
-def _embed(figure: Figure) -> str:
+def _embed(svg: str) -> str:
     # An image of its own: identifiers inside one SVG cannot meet those of another.
-    encoded = base64.b64encode(render_svg(figure).encode()).decode()
-    return f"data:image/svg+xml;base64,{encoded}"
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"

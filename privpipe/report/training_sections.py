@@ -6,34 +6,31 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
 from privpipe.protocols import FloatArray
-from privpipe.report.figures import Series, plot_lines
-from privpipe.report.pages.page import PageSection, Picture
-from privpipe.report.style import THEMES, ThemeName
+from privpipe.report.page import PageSection, Picture
+from privpipe.report.style import MARKERS, THEMES, ThemeName, draw_themes, finish_figure, new_figure
 from privpipe.report.tables import format_number
 
 
-def plot_phi(
-    history: FloatArray, columns: Sequence[str], *, title: str = "", theme: ThemeName = "light"
-) -> Figure:
+def plot_phi(history: FloatArray, columns: Sequence[str], *, theme: ThemeName = "light") -> Figure:
     """Phi over rounds, on training records and, where there are any, on held-out ones.
 
     Parameters
     ----------
     history : (n_iterations, n_columns)
-        As a minimax filter keeps it.
+        As a minimax filter stores it.
     columns
         Names of the columns of `history`.
-    title, theme
-        As `plot_points`.
+    theme
+        "light" or "dark".
     """
+    names = {"phi": "training records", "held_out_phi": "held-out records"}
     at = {name: history[:, j] for j, name in enumerate(columns)}
-    lines = [Series("training records", at["rounds"], at["phi"])]
-    if "held_out_phi" in at:
-        lines.append(Series("held-out records", at["rounds"], at["held_out_phi"]))
-    return plot_lines(lines, x="rounds", y="Phi (nats)", title=title, theme=theme)
+    values = {label: at[name] for name, label in names.items() if name in at}
+    return _plot_rounds(at["rounds"], values, "Phi (nats)", theme)
 
 
 def plot_losses(
@@ -42,7 +39,6 @@ def plot_losses(
     task_names: Sequence[str],
     baselines: FloatArray,
     *,
-    title: str = "",
     theme: ThemeName = "light",
 ) -> Figure:
     """Each task's loss as a share of the best constant guess, over rounds.
@@ -52,23 +48,35 @@ def plot_losses(
 
     Parameters
     ----------
-    history, columns
+    history, columns, theme
         As `plot_phi`.
     task_names
         Tasks in the order of `baselines`; their losses are the columns ``loss_<task>``.
     baselines : (n_tasks,)
         Entropy of the classes in nats, or 1 for a number.
-    title, theme
-        As `plot_points`.
     """
     at = {name: history[:, j] for j, name in enumerate(columns)}
-    lines = [
-        Series(name, at["rounds"], at[f"loss_{name}"] / baseline)
-        for name, baseline in zip(task_names, baselines, strict=True)
-    ]
-    return plot_lines(
-        lines, x="rounds", y="loss / best constant guess", baseline=1.0, title=title, theme=theme
-    )
+    values = {
+        name: at[f"loss_{name}"] / guess for name, guess in zip(task_names, baselines, strict=True)
+    }
+    return _plot_rounds(at["rounds"], values, "loss / best constant guess", theme, guess=1.0)
+
+
+def _plot_rounds(
+    rounds: FloatArray,
+    values: Mapping[str, FloatArray],
+    label: str,
+    theme: ThemeName,
+    guess: float | None = None,
+) -> Figure:
+    figure, axes, look = new_figure(theme)
+    for color, marker, (name, series) in zip(look.series, MARKERS, values.items(), strict=False):
+        axes.plot(rounds, series, color=color, marker=marker, markersize=5.5, label=name)
+    if guess is not None:
+        axes.axhline(guess, color=look.faint, linestyle="--", linewidth=1, label="guessing")
+    axes.set(xlabel="rounds", ylabel=label)
+    finish_figure(axes, look, title="")
+    return figure
 
 
 STOPPED = {
@@ -81,26 +89,24 @@ STOPPED = {
 }
 
 
-def list_training(findings: Mapping[str, Any]) -> Iterator[PageSection]:
-    """Pictures of the descent, and a table of every task's loss at its start and end."""
-    import pandas as pd  # slow to load
-
+def list_training(findings: Mapping[str, Any], *, drawn: bool = True) -> Iterator[PageSection]:
+    """Pictures of the descent, where drawn, and a table of every task's loss at start and end."""
     found = findings.get("training")
     if not found:
         return
     history, columns = np.array(found["history"], np.float64), found["columns"]
     tasks, baselines = found["tasks"], np.array(found["baselines"])
-    drawn = slice(0, len(THEMES["light"].series))  # no two series share a colour
-    curves = (history, columns)
-    phi = Picture(
-        plot_phi(*curves, theme="light"), plot_phi(*curves, theme="dark"), "Phi over rounds."
-    )
-    chosen = (*curves, tasks[drawn], baselines[drawn])
-    losses = Picture(
-        plot_losses(*chosen, theme="light"),
-        plot_losses(*chosen, theme="dark"),
-        "Loss of every task over rounds, as a share of the best constant guess.",
-    )
+    first = slice(0, len(THEMES["light"].series))  # no two series share a colour
+    pictures: tuple[Picture, ...] = ()
+    if drawn:
+        phi = draw_themes(lambda theme: plot_phi(history, columns, theme=theme))
+        losses = draw_themes(
+            lambda theme: plot_losses(history, columns, tasks[first], baselines[first], theme=theme)
+        )
+        pictures = (
+            Picture(*phi, "Phi over rounds."),
+            Picture(*losses, "Loss of every task, as a share of the best constant guess."),
+        )
     at = {name: history[:, j] for j, name in enumerate(columns)}
     rows = [
         {
@@ -117,9 +123,9 @@ def list_training(findings: Mapping[str, Any]) -> Iterator[PageSection]:
         "loss at that of a constant guess says that the adversary trained against finds nothing."
         f"{_say_bound(found['bound'], at['phi'])}"
     )
-    more = " Losses beyond the tenth stand in the table alone." if len(tasks) > drawn.stop else ""
+    more = " Losses beyond the tenth stand in the table alone." if len(tasks) > first.stop else ""
     table = pd.DataFrame(rows)
-    yield PageSection("How it was learned", text + more, (phi, losses), table, folded=True)
+    yield PageSection("How it was learned", text + more, pictures, table, folded=True)
 
 
 def _say_bound(bound: float | None, phi: Any) -> str:

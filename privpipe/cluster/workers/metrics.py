@@ -20,7 +20,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, push_to_gateway, writ
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from privpipe.cluster.workers.monitoring.progress import GATES, STAGES, Progress
+from privpipe.cluster.workers.progress import GATES, STAGES, Progress
 
 TOPIC = "privpipe-progress"
 

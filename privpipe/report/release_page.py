@@ -8,10 +8,11 @@ a record and no path; both are made again from ``audit.json`` alone.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from privpipe.report.audit_text import (
     name_verdict,
@@ -24,30 +25,28 @@ from privpipe.report.audit_text import (
     say_weaker,
     tabulate_predictions,
 )
-from privpipe.report.pages.kept_model_sections import list_kept_model, list_not_protected
-from privpipe.report.pages.page import PageSection, Picture, draw_groups, render_page
-from privpipe.report.pages.release_sections import (
+from privpipe.report.page import PageSection, render_markdown, render_page
+from privpipe.report.release_sections import (
     draw_variable,
     list_distortion,
     list_included,
     list_kinds,
     list_places,
     list_power,
+    list_privacy,
     list_utility,
     list_warnings,
 )
-from privpipe.report.pages.suppression import (
+from privpipe.report.suppression import (
     SMALL,
     coarsen,
     coarsen_limit,
     find_shown_size,
     suppress_sizes,
 )
-from privpipe.report.pages.training_sections import list_training
+from privpipe.report.surrogate_sections import list_kept_model, list_not_protected
 from privpipe.report.tables import format_number, summarise_attack_table
-
-if TYPE_CHECKING:
-    import pandas as pd
+from privpipe.report.training_sections import list_training
 
 FORMAT = 1
 """Version of ``audit.json``, whose schema is `read_audit_schema`."""
@@ -103,26 +102,10 @@ def render_release_page(findings: Mapping[str, Any], *, version: str = "") -> st
     version
         Version of the package, for the footer.
     """
-    found = findings["adversaries"]
     return render_page(
         "Release",
-        [
-            *_gate_sections(findings),
-            PageSection("What decided", _say_all(findings), table=_decisions(found)),
-            *_utility_sections(findings),
-            *list_warnings(findings),
-            *list_places(findings),
-            *list_included(found),
-            *_figures(findings),
-            *list_kinds(findings.get("attacks") or {}),
-            *list_power(found),
-            *list_distortion(findings),
-            *list_kept_model(findings),
-            *list_training(findings),
-            *_attack_sections(found),
-            *_closing_sections(findings),
-        ],
-        verdict=found["verdict"],
+        [*_list_sections(findings, drawn=True), *_closing_sections(findings)],
+        verdict=findings["adversaries"]["verdict"],
         verdict_name=name_verdict(findings),
         verdict_text=_headline(findings),
         facts=_facts(findings),
@@ -134,24 +117,59 @@ def render_public_page(findings: Mapping[str, Any], *, version: str = "") -> str
     """The page for everybody: verdict, gate, limits and guarantee, no small count.
 
     Counts below `suppression.SMALL` are left out, and another beside each, so that none can be
-    worked out from a sum; shares are rounded until they no longer tell a small count.
+    worked out from a sum; shares are rounded until they reveal no small count.
     """
-    found = findings["adversaries"]
-    sections = [PageSection("What was judged", table=_public_decisions(found))]
-    if findings["desired"]:
-        n = int(findings.get("n_groups") or findings["n_records"])
-        text = "Shares are rounded until they tell no small number of records."
-        sections.append(PageSection("What is kept", text, table=_public_predictions(findings, n)))
     gate = findings.get("gate") or {}
     return render_page(
         "Release",
-        [*sections, *_closing_sections(findings)],
-        verdict=found["verdict"],
+        [*_list_public_sections(findings), *_closing_sections(findings)],
+        verdict=findings["adversaries"]["verdict"],
         verdict_name=name_verdict(findings),
         verdict_text=f"Gate: {gate.get('state', 'none')}.{say_weaker(gate)}{say_attempt(findings)}",
         facts=_public_facts(findings),
         version=version,
     )
+
+
+def write_audit_markdown(findings: Mapping[str, Any]) -> str:
+    """The sections without pictures and glossary, of an audit or of what is published of it."""
+    verdict = f"{name_verdict(findings)}: {_headline(findings)}"
+    if "options" in findings["adversaries"]:
+        sections, facts = [*_list_sections(findings, drawn=False)], _facts(findings)
+    else:  # the header of a release
+        sections, facts = [*_list_public_sections(findings)], _public_facts(findings)
+    sections += list_not_protected(findings)
+    return render_markdown("Audit", sections, verdict=verdict, facts=facts)
+
+
+def _list_sections(findings: Mapping[str, Any], *, drawn: bool) -> Iterator[PageSection]:
+    """All that is known, what decided first."""
+    found = findings["adversaries"]
+    yield from _gate_sections(findings)
+    yield PageSection("What decided", _say_all(findings), table=_decisions(found))
+    yield from _utility_sections(findings)
+    yield from list_privacy(findings)
+    yield from list_warnings(findings)
+    yield from list_places(findings)
+    yield from list_included(found)
+    if drawn:
+        yield from _figures(findings)
+    yield from list_kinds(findings.get("attacks") or {})
+    yield from list_power(found)
+    yield from list_distortion(findings)
+    yield from list_kept_model(findings)
+    yield from list_training(findings, drawn=drawn)
+    yield from _attack_sections(found)
+
+
+def _list_public_sections(findings: Mapping[str, Any]) -> Iterator[PageSection]:
+    """What everybody may read."""
+    table = _public_decisions(findings["adversaries"])
+    yield PageSection("What was judged", table=table)
+    if findings["desired"]:
+        n = int(findings.get("n_groups") or findings.get("n_records") or 0)
+        text = "Shares are rounded until they reveal no small number of records."
+        yield PageSection("What is retained", text, table=_public_predictions(findings, n))
 
 
 def _headline(findings: Mapping[str, Any]) -> str:
@@ -166,8 +184,6 @@ def _headline(findings: Mapping[str, Any]) -> str:
 
 def _gate_sections(findings: Mapping[str, Any]) -> Iterator[PageSection]:
     """What kept the gate closed, or would have, and the ways out that were measured."""
-    import pandas as pd  # slow to load
-
     gate = findings.get("gate") or {}
     if complaints := gate.get("complaints"):
         few = complaints[:MOST_FIGURES]
@@ -228,8 +244,6 @@ def _rank(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _decisions(found: Mapping[str, Any]) -> pd.DataFrame | None:
     """What decided for each variable, the worst first."""
-    import pandas as pd  # slow to load
-
     rows = [
         {
             "variable": one["target"],
@@ -253,8 +267,6 @@ def _decisions(found: Mapping[str, Any]) -> pd.DataFrame | None:
 
 
 def _public_decisions(found: Mapping[str, Any]) -> pd.DataFrame | None:
-    import pandas as pd  # slow to load
-
     n = find_shown_size(found)
     rows = [
         {
@@ -269,8 +281,6 @@ def _public_decisions(found: Mapping[str, Any]) -> pd.DataFrame | None:
 
 
 def _public_predictions(findings: Mapping[str, Any], n: int) -> pd.DataFrame:
-    import pandas as pd  # slow to load
-
     table = pd.DataFrame(
         [
             {
@@ -312,8 +322,6 @@ def _utility_sections(findings: Mapping[str, Any]) -> Iterator[PageSection]:
             table=table.map(lambda cell: _number(cell) if isinstance(cell, float) else cell),
         )
     if findings.get("e_utility"):
-        import pandas as pd  # slow to load
-
         items = findings["e_utility"].items()
         rows = {
             "figure": [str(k).replace("_", " ") for k, _ in items],
@@ -328,19 +336,7 @@ def _figures(findings: Mapping[str, Any]) -> Iterator[PageSection]:
     for one in _rank(found)[:MOST_FIGURES]:
         rows = [row for row in found.get("table", ()) if row["target"] == one["target"]]
         if rows:
-            section = draw_variable(one["target"], rows, found)
-            yield replace(section, pictures=_draw_curve(one["target"], rows, found))
-
-
-def _draw_curve(
-    target: str, rows: Sequence[Mapping[str, Any]], found: Mapping[str, Any]
-) -> tuple[Picture, ...]:
-    """What several records of one group tell, over their number; none where nobody asked."""
-    import pandas as pd  # slow to load
-
-    grouped = [row for row in rows if row["source"] == "groups"]
-    allowed = float(found["options"]["max_advantage"])
-    return tuple(draw_groups(pd.DataFrame(grouped), allowed, target)) if grouped else ()
+            yield draw_variable(one["target"], rows, found)
 
 
 def _attack_sections(found: Mapping[str, Any]) -> Iterator[PageSection]:
@@ -358,8 +354,6 @@ def _attack_sections(found: Mapping[str, Any]) -> Iterator[PageSection]:
 
 
 def _read_table(found: Mapping[str, Any]) -> pd.DataFrame | None:
-    import pandas as pd  # slow to load
-
     if not found.get("table"):
         return None
     table = pd.DataFrame(found["table"])
@@ -382,8 +376,6 @@ NUMBERS = {
 
 
 def _closing_sections(findings: Mapping[str, Any]) -> Iterator[PageSection]:
-    import pandas as pd  # slow to load
-
     gate = findings.get("gate")
     if gate is not None:
         limits = {key: str(value) for key, value in gate["limits"].items()}

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from privpipe.report.audit_text import say_places, tabulate_places
 from privpipe.report.drawings import Curve, Reach, draw_intervals, draw_roc
-from privpipe.report.pages.page import PageSection
+from privpipe.report.page import PageSection
 from privpipe.report.tables import format_limits, format_number
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 WEIGHED = ("accuracy", "auc", "r2")
 """Scores that are drawn: of each attack the one whose upper limit is the largest."""
@@ -65,6 +64,20 @@ def list_utility(findings: Mapping[str, Any]) -> Iterator[PageSection]:
             "and judged on the same held-out ones; the limits of the loss are those of pairs."
         )
         yield PageSection("What is kept", text, table=_frame(rows))
+
+
+def list_privacy(findings: Mapping[str, Any]) -> Iterator[PageSection]:
+    """Privacy as Xu et al. measure it, by what predicts."""
+    rows = [
+        {
+            "prediction from": view,
+            "e_privacy": format_number(figures["e_privacy"], 4),
+            "complete privacy": f"{figures['complete_privacy']:.1%}",
+        }
+        for view, figures in (findings.get("privacy") or {}).items()
+    ]
+    if rows:
+        yield PageSection("Privacy of Xu et al.", table=_frame(rows))
 
 
 def list_included(found: Mapping[str, Any]) -> Iterator[PageSection]:
@@ -249,6 +262,4 @@ def _limits_of(row: Mapping[str, Any], name: str, allowed: float = math.nan) -> 
 
 
 def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    import pandas as pd  # slow to load
-
     return pd.DataFrame(rows).fillna("")

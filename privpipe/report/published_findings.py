@@ -13,7 +13,7 @@ from typing import Any
 
 from privpipe.numerics.limits import say_upper
 from privpipe.protocols import Guarantee
-from privpipe.report.pages.suppression import SMALL, coarsen, coarsen_limit, find_shown_size
+from privpipe.report.suppression import SMALL, coarsen, coarsen_limit, find_shown_size
 
 DIGITS = 6
 """Of a promised number."""

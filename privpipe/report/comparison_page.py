@@ -8,9 +8,9 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from privpipe.errors import InputError
-from privpipe.report.pages.page import PageSection, Picture, render_page
-from privpipe.report.pages.published_findings import say_promised
-from privpipe.report.style import MARKERS, ThemeName, finish_figure, new_figure
+from privpipe.report.page import PageSection, Picture, render_page
+from privpipe.report.published_findings import say_promised
+from privpipe.report.style import MARKERS, ThemeName, draw_themes, finish_figure, new_figure
 from privpipe.report.tables import format_limits
 
 
@@ -117,10 +117,8 @@ def render_comparison(comparison: Mapping[str, Any], *, version: str = "") -> st
     pictures: tuple[Picture, ...] = ()
     if any(one.get("gain") and one.get("loss") for one in entries):
         allowed = comparison["limits"]["confidential_advantage_max"]
-        light, dark = (
-            plot_trade_off(entries, allowed=allowed, theme=theme) for theme in ("light", "dark")
-        )
-        pictures = (Picture(light, dark, "Gain against loss of every entry, with limits."),)
+        drawn = draw_themes(lambda theme: plot_trade_off(entries, allowed=allowed, theme=theme))
+        pictures = (Picture(*drawn, "Gain against loss of every entry, with limits."),)
     sections = [
         PageSection("Side by side", TEXT, pictures, pd.DataFrame(tabulate_comparison(comparison))),
         *(

@@ -1,29 +1,52 @@
-"""What the audit of surrogates found, as markdown: what is kept, attacked, and not protected."""
+"""Sections on surrogates that are sums of records: what they retain, and what they give away."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pandas as pd
 
 from privpipe.numerics.limits import fix_limits, say_upper
-
-TableWriter = Callable[..., str]
-"""Writes a table as Markdown, with options of `DataFrame.to_markdown`."""
+from privpipe.report.page import PageSection
 
 
-def write_surrogate_markdown(found: Mapping[str, Any] | None, write_table: TableWriter) -> str:
-    """Render the findings; nothing where the release is none of surrogates."""
+def list_kept_model(findings: Mapping[str, Any]) -> Iterator[PageSection]:
+    """Utility on held-out raw records, and every attack on records beside its unsafe control."""
+    found = findings.get("surrogate")
     if found is None:
-        return ""
-    listed = "\n".join(f"- {line}" for line in found["not_protected"])
-    parts = [
-        _utility(found["utility"], write_table),
-        _attacks(found["attacks"], found.get("controls") or {}, write_table),
-        f"What is **not protected**:\n\n{listed}",
-    ]
-    return "\n\n".join(part for part in parts if part)
+        return
+    utility = found["utility"]
+    if utility is None:
+        yield PageSection("What the surrogates keep", say_kept(None))
+    else:
+        table = tabulate_kept(utility)
+        yield PageSection("What the surrogates keep", say_kept(utility), table=table)
+        if utility["hidden"]:
+            text = "Shares of variance that its answers to raw features explain."
+            table = tabulate_hidden(utility)
+            yield PageSection("What the released model tells", text, table=table, folded=True)
+        if utility.get("coefficients"):
+            table = pd.DataFrame(utility["coefficients"])
+            yield PageSection(
+                "Coefficients, as [audit] coefficients asks", table=table, folded=True
+            )
+    yield PageSection(
+        "Attacks on single records",
+        "On an unsafe control made of the same records each must succeed. That these find nothing "
+        "says nothing of others.",
+        table=tabulate_controls(found["attacks"], found.get("controls") or {}),
+        folded=True,
+    )
+
+
+def list_not_protected(findings: Mapping[str, Any]) -> Iterator[PageSection]:
+    """What a release gives away by design; it holds no number, and so is for everybody."""
+    if found := findings.get("surrogate"):
+        table = pd.DataFrame({"not protected": list(found["not_protected"])})
+        yield PageSection(
+            "What is not protected", "Given away by design, or not promised:", table=table
+        )
 
 
 def say_kept(found: Mapping[str, Any] | None) -> str:
@@ -49,11 +72,11 @@ def tabulate_hidden(found: Mapping[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def tabulate_kept(found: Mapping[str, Any], *, quote: str = "`") -> pd.DataFrame:
+def tabulate_kept(found: Mapping[str, Any]) -> pd.DataFrame:
     """Errors of both models, a row per response."""
     rows = [
         {
-            "response": f"{quote}{name}{quote}",
+            "response": name,
             "RMSE, surrogates": f"{masked:.4g}",
             "RMSE, raw records": f"{raw:.4g}",
             "ratio": f"{ratio['estimate']:.4f}",
@@ -64,11 +87,6 @@ def tabulate_kept(found: Mapping[str, Any], *, quote: str = "`") -> pd.DataFrame
         )
     ]
     return pd.DataFrame(rows)
-
-
-def tabulate_coefficients(found: Mapping[str, Any]) -> pd.DataFrame:
-    """Coefficients of both models side by side."""
-    return pd.DataFrame(found["coefficients"])
 
 
 def tabulate_controls(found: Mapping[str, Any], controls: Mapping[str, Any]) -> pd.DataFrame | None:
@@ -82,36 +100,6 @@ def tabulate_controls(found: Mapping[str, Any], controls: Mapping[str, Any]) -> 
         for name, one in sorted(found.items())
     ]
     return pd.DataFrame(rows) if rows else None
-
-
-def _utility(found: Mapping[str, Any] | None, write_table: TableWriter) -> str:
-    if found is None:
-        return say_kept(None)
-    hidden = "".join(
-        f"\n\nThe released model explains {share['estimate']:.3f} "
-        f"({fix_limits(share['lower'], share['upper'], 3)}) of the variance of `{name}`, from "
-        "raw features."
-        for name, share in zip(found["hidden"], found["explained"], strict=True)
-    )
-    asked = ""
-    if found.get("coefficients"):
-        table = write_table(tabulate_coefficients(found), floatfmt=".6g")
-        asked = f"\n\nCoefficients, as [audit] coefficients asks:\n\n{table}"
-    table = write_table(tabulate_kept(found), disable_numparse=True)
-    return f"{say_kept(found)}\n\n{table}{hidden}{asked}"
-
-
-def _attacks(
-    found: Mapping[str, Any], controls: Mapping[str, Any], write_table: TableWriter
-) -> str:
-    table = tabulate_controls(found, controls)
-    if table is None:
-        return "No attack was run: no record was held out."
-    return (
-        "Attacks on single records, and the same on an unsafe control made of the same records, "
-        "where they must succeed. That these find nothing says nothing of others:\n\n"
-        f"{write_table(table, disable_numparse=True)}"
-    )
 
 
 def _say(one: Mapping[str, Any]) -> str:

@@ -12,8 +12,8 @@ from typing import Any
 
 from distributed.http.utils import RequestHandler
 
-from privpipe.cluster.workers.monitoring.metrics import find_runs
-from privpipe.cluster.workers.monitoring.progress import Progress
+from privpipe.cluster.workers.metrics import find_runs
+from privpipe.cluster.workers.progress import Progress
 
 EVERY = 500
 """Milliseconds between two updates."""

@@ -1,1 +1,0 @@
-"""What a run shows while it works: progress as a value, gauges, a page on the dashboard."""

@@ -1,1 +1,0 @@
-"""Pages that hold everything they show: of attacks, and of a release with its gate."""
