@@ -12,7 +12,7 @@ from privpipe.extras import explain_missing
 
 _HOME = {
     "AttackOptions": "privpipe.attacks.adversaries.attack_options",
-    "AttackReport": "privpipe.attacks.kinds.verdicts.attack_report",
+    "AttackReport": "privpipe.attacks.threats.verdicts.attack_report",
     "ClusterPricing": "privpipe.cluster.passes.pricing_rounds",
     "Guarantee": "privpipe.protocols",
     "IngestOptions": "privpipe.store.collections.ingest",
@@ -56,12 +56,12 @@ _HOME = {
     "ingest": "privpipe.store.collections.ingest",
     "list_keys": "privpipe.store.keyring.keys",
     "make_key": "privpipe.store.keyring.keys",
-    "measure_attacks": "privpipe.attacks.kinds.inference",
-    "measure_information": "privpipe.attacks.kinds.information",
-    "measure_linkage": "privpipe.attacks.kinds.linkage",
-    "measure_membership": "privpipe.attacks.kinds.membership",
-    "measure_null_space_privacy": "privpipe.attacks.moments.null_space_privacy",
-    "measure_reconstruction": "privpipe.attacks.kinds.reconstruction",
+    "measure_attacks": "privpipe.attacks.threats.inference",
+    "measure_information": "privpipe.attacks.threats.information",
+    "measure_linkage": "privpipe.attacks.threats.linkage",
+    "measure_membership": "privpipe.attacks.threats.membership",
+    "measure_null_space_privacy": "privpipe.attacks.null_space_privacy",
+    "measure_reconstruction": "privpipe.attacks.threats.reconstruction",
     "measure_roc": "privpipe.attacks.statistics.roc",
     "open_collection": "privpipe.store.collections.collection",
     "open_model": "privpipe.store.models",
@@ -93,18 +93,18 @@ def __dir__() -> list[str]:
 
 if TYPE_CHECKING:
     from privpipe.attacks.adversaries.attack_options import AttackOptions as AttackOptions
-    from privpipe.attacks.kinds.inference import measure_attacks as measure_attacks
-    from privpipe.attacks.kinds.information import measure_information as measure_information
-    from privpipe.attacks.kinds.linkage import measure_linkage as measure_linkage
-    from privpipe.attacks.kinds.membership import measure_membership as measure_membership
-    from privpipe.attacks.kinds.reconstruction import (
-        measure_reconstruction as measure_reconstruction,
-    )
-    from privpipe.attacks.kinds.verdicts.attack_report import AttackReport as AttackReport
-    from privpipe.attacks.moments.null_space_privacy import (
+    from privpipe.attacks.null_space_privacy import (
         measure_null_space_privacy as measure_null_space_privacy,
     )
     from privpipe.attacks.statistics.roc import measure_roc as measure_roc
+    from privpipe.attacks.threats.inference import measure_attacks as measure_attacks
+    from privpipe.attacks.threats.information import measure_information as measure_information
+    from privpipe.attacks.threats.linkage import measure_linkage as measure_linkage
+    from privpipe.attacks.threats.membership import measure_membership as measure_membership
+    from privpipe.attacks.threats.reconstruction import (
+        measure_reconstruction as measure_reconstruction,
+    )
+    from privpipe.attacks.threats.verdicts.attack_report import AttackReport as AttackReport
     from privpipe.cluster.lazy import apply_dataset as apply_dataset
     from privpipe.cluster.lazy import apply_lazily as apply_lazily
     from privpipe.cluster.passes.pricing_rounds import ClusterPricing as ClusterPricing

@@ -10,7 +10,7 @@ import numpy as np
 
 from flows.reproduce.result import Reproduction, compare_cell
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.kinds.inference import measure_attacks
+from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.pipeline.steps import expect_steps, step
 from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
 

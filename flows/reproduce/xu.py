@@ -20,7 +20,7 @@ import numpy.typing as npt
 from flows.reproduce.result import Cell, Reproduction
 from flows.reproduce.xu_figures import DATASETS, FIGURE_4, FIGURE_6, FIGURE_7, NOTES, make_cell
 from flows.reproduce.xu_picture import draw_complete_privacy
-from privpipe.attacks.moments.null_space_privacy import NullSpacePrivacy, measure_null_space_privacy
+from privpipe.attacks.null_space_privacy import NullSpacePrivacy, measure_null_space_privacy
 from privpipe.errors import InputError
 from privpipe.numerics.regression.labels import Coding
 from privpipe.pipeline.steps import expect_steps, step

@@ -16,13 +16,13 @@ from importlib.metadata import version
 from itertools import product
 from typing import Any
 
-from privpipe.attacks.kinds.verdicts.attack_report import AttackReport
-from privpipe.attacks.kinds.verdicts.outcomes import AttackOutcome, is_of_release
+from privpipe.attacks.threats.verdicts.attack_report import AttackReport
+from privpipe.attacks.threats.verdicts.outcomes import AttackOutcome, is_of_release
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.executors.open_executor import open_executor
+from privpipe.cluster.passes.attack_sample import KindSources, measure_kept_utility
 from privpipe.cluster.passes.attack_tasks import distribute_attacks
 from privpipe.cluster.passes.evidence_sample import sample_evidence
-from privpipe.cluster.passes.kind_sample import KindSources, measure_kept_utility
 from privpipe.errors import OptionError, PrivpipeError
 from privpipe.pipeline.runs.earlier import find_earlier
 from privpipe.pipeline.runs.resume import begin_or_resume

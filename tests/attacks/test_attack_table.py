@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.kinds.attack_table import ATTACKS, AttackKind, Sample, list_possible, run_kind
+from privpipe.attacks.threats.attack_table import (
+    ATTACKS,
+    AttackKind,
+    Sample,
+    list_possible,
+    run_kind,
+)
 from privpipe.errors import InputError
 
 OPTIONS = AttackOptions(adversaries=("least_squares",), n_replicates=50)

@@ -6,7 +6,7 @@ import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.beside import Beside
-from privpipe.attacks.kinds.inference import measure_attacks
+from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.protocols import Column
 
 N = 4000

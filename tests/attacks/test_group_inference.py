@@ -11,9 +11,9 @@ from scipy.stats import norm
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import prepare_evidence
-from privpipe.attacks.kinds.attack_plan import plan_attacks
-from privpipe.attacks.kinds.inference import measure_attacks, run_attack
-from privpipe.attacks.kinds.verdicts.attack_report import AttackReport, summarise_outcomes
+from privpipe.attacks.threats.attack_plan import plan_attacks
+from privpipe.attacks.threats.inference import measure_attacks, run_attack
+from privpipe.attacks.threats.verdicts.attack_report import AttackReport, summarise_outcomes
 from privpipe.protocols import FloatArray
 
 QUICK = AttackOptions(adversaries=("logistic", "quadratic"), n_replicates=50)

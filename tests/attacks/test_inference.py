@@ -13,13 +13,13 @@ from privpipe.attacks.adversaries.beside import Beside
 from privpipe.attacks.adversaries.evidence import prepare_evidence
 from privpipe.attacks.adversaries.problem import Fitted
 from privpipe.attacks.adversaries.table import ADVERSARIES
-from privpipe.attacks.kinds import trained_adversary
-from privpipe.attacks.kinds.attack_plan import plan_attacks
-from privpipe.attacks.kinds.inference import measure_attacks, run_attack
-from privpipe.attacks.kinds.verdicts.attack_report import AttackReport, summarise_outcomes
-from privpipe.attacks.kinds.verdicts.outcomes import DECISION_SCHEMA, TABLE_SCHEMA, Attack
 from privpipe.attacks.statistics.measures import Score
 from privpipe.attacks.statistics.uncertainty.intervals import Interval
+from privpipe.attacks.threats import trained_adversary
+from privpipe.attacks.threats.attack_plan import plan_attacks
+from privpipe.attacks.threats.inference import measure_attacks, run_attack
+from privpipe.attacks.threats.verdicts.attack_report import AttackReport, summarise_outcomes
+from privpipe.attacks.threats.verdicts.outcomes import DECISION_SCHEMA, TABLE_SCHEMA, Attack
 from privpipe.cluster.passes.attack_tasks import plan_attack_bytes
 from privpipe.errors import GuessWarning, InputError
 from privpipe.protocols import Column

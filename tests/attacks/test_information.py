@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import mutual_info_score
 
-from privpipe.attacks.kinds.information import (
+from privpipe.attacks.threats.information import (
     INFORMATION_SCHEMA,
     measure_information,
     measure_plug_in,

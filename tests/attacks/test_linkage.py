@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
 
-from privpipe.attacks.kinds.linkage import measure_linkage
-from privpipe.attacks.kinds.membership import measure_membership, measure_surprise
-from privpipe.attacks.kinds.reconstruction import measure_reconstruction
 from privpipe.attacks.statistics.distances import measure_nearest, measure_ranks
+from privpipe.attacks.threats.linkage import measure_linkage
+from privpipe.attacks.threats.membership import measure_membership, measure_surprise
+from privpipe.attacks.threats.reconstruction import measure_reconstruction
 from privpipe.errors import InputError
 
 

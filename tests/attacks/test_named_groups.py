@@ -10,8 +10,8 @@ import pytest
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.beside import Beside
-from privpipe.attacks.kinds.inference import measure_attacks
-from privpipe.attacks.kinds.verdicts.attack_report import AttackReport
+from privpipe.attacks.threats.inference import measure_attacks
+from privpipe.attacks.threats.verdicts.attack_report import AttackReport
 from privpipe.errors import InputError
 from privpipe.protocols import Column, FloatArray, IntArray
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from privpipe.attacks.kinds.noise import (
+from privpipe.attacks.threats.noise import (
     draw_noise_at_budget,
     draw_noise_at_score,
     measure_utility_cost,

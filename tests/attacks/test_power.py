@@ -10,9 +10,9 @@ import pytest
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence, prepare_evidence
-from privpipe.attacks.kinds.inference import measure_attacks
-from privpipe.attacks.kinds.power import LEAKS, choose_planted, measure_power
-from privpipe.attacks.kinds.verdicts.detection import Detection, hold_to_power, say_power
+from privpipe.attacks.threats.inference import measure_attacks
+from privpipe.attacks.threats.power import LEAKS, choose_planted, measure_power
+from privpipe.attacks.threats.verdicts.detection import Detection, hold_to_power, say_power
 from privpipe.protocols import Column
 from tests.bench.audit_power import try_statement
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.kinds.attack_table import Sample, run_kind
-from privpipe.attacks.kinds.membership import MembershipReport
-from privpipe.attacks.kinds.recovery import RecoveryReport, find_frame
-from privpipe.attacks.kinds.signed_sums import run_control
-from privpipe.attacks.kinds.verdicts.record_decisions import RECORD_ATTACKS, share_level, succeeds
+from privpipe.attacks.threats.attack_table import Sample, run_kind
+from privpipe.attacks.threats.membership import MembershipReport
+from privpipe.attacks.threats.recovery import RecoveryReport, find_frame
+from privpipe.attacks.threats.signed_sums import run_control
+from privpipe.attacks.threats.verdicts.record_decisions import RECORD_ATTACKS, share_level, succeeds
 from privpipe.errors import InputError
 
 D = 6

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.kinds.attack_table import Sample, run_kind
-from privpipe.attacks.kinds.two_samples import compare_samples, measure_losses_of_model
+from privpipe.attacks.threats.attack_table import Sample, run_kind
+from privpipe.attacks.threats.two_samples import compare_samples, measure_losses_of_model
 from privpipe.errors import InputError
 
 QUICK = AttackOptions(adversaries=("logistic",))

@@ -20,10 +20,10 @@ import numpy as np
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.beside import Beside
 from privpipe.attacks.adversaries.evidence import Evidence, prepare_evidence
-from privpipe.attacks.kinds.attack_plan import plan_attacks
-from privpipe.attacks.kinds.inference import run_attack
-from privpipe.attacks.kinds.power import LEAKS, measure_power
 from privpipe.attacks.statistics.uncertainty.intervals import Interval, measure_exact_interval
+from privpipe.attacks.threats.attack_plan import plan_attacks
+from privpipe.attacks.threats.inference import run_attack
+from privpipe.attacks.threats.power import LEAKS, measure_power
 from privpipe.protocols import Column, FloatArray, IntArray
 
 __all__ = ["LAWS", "OPTIONS", "Trial", "hold_statement", "try_statement"]

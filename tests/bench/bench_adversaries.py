@@ -53,9 +53,9 @@ from sklearn.utils import all_estimators
 from privpipe import Records
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence, prepare_evidence
-from privpipe.attacks.kinds.attack_plan import plan_attacks
-from privpipe.attacks.kinds.inference import run_attack
 from privpipe.attacks.statistics.splits import draw_rows, draw_split
+from privpipe.attacks.threats.attack_plan import plan_attacks
+from privpipe.attacks.threats.inference import run_attack
 from privpipe.errors import GuessWarning
 from privpipe.protocols import IntArray
 from privpipe.sanitizers.minimax.baselines import PcaOptions, fit_pca_filter

@@ -16,10 +16,10 @@ from distributed import Client, LocalCluster
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence, prepare_evidence
-from privpipe.attacks.kinds.attack_plan import plan_attacks
-from privpipe.attacks.kinds.inference import run_attack
-from privpipe.attacks.kinds.verdicts.attack_report import AttackReport, summarise_outcomes
-from privpipe.attacks.kinds.verdicts.outcomes import AttackOutcome
+from privpipe.attacks.threats.attack_plan import plan_attacks
+from privpipe.attacks.threats.inference import run_attack
+from privpipe.attacks.threats.verdicts.attack_report import AttackReport, summarise_outcomes
+from privpipe.attacks.threats.verdicts.outcomes import AttackOutcome
 from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.passes.attack_tasks import distribute_attacks
 from tests.bench.watching import forget_peak, peak_bytes

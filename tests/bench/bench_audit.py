@@ -23,9 +23,9 @@ import numpy as np
 from privpipe import Records, fit_leace_eraser
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import prepare_evidence
-from privpipe.attacks.kinds.inference import measure_attacks
-from privpipe.attacks.kinds.power import LEAKS
-from privpipe.attacks.kinds.trained_adversary import train_adversary
+from privpipe.attacks.threats.inference import measure_attacks
+from privpipe.attacks.threats.power import LEAKS
+from privpipe.attacks.threats.trained_adversary import train_adversary
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.flows.comparison import compare_collection
 from privpipe.pipeline.runs.resume import begin_or_resume

@@ -15,7 +15,7 @@ from statistics import median
 
 import numpy as np
 
-from privpipe.attacks.moments.surrogate_utility import summarise_pairs
+from privpipe.attacks.surrogate_utility import summarise_pairs
 from privpipe.numerics.masking.completion import FixedPointOptions, WeightedBlock, solve_completion
 from privpipe.numerics.masking.sign_sums import BLOCK_RECORDS, plan_grid, round_to_grid
 from privpipe.numerics.random.draws import draw_signs, sign_words

@@ -15,8 +15,8 @@ import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import prepare_evidence
-from privpipe.attacks.kinds.attack_plan import plan_attacks
-from privpipe.attacks.kinds.inference import run_attack
+from privpipe.attacks.threats.attack_plan import plan_attacks
+from privpipe.attacks.threats.inference import run_attack
 from privpipe.protocols import FloatArray, IntArray
 from tests.attacks.adversaries.planted_codes import AROUND, IN_VALUES, Plant, draw, nothing
 

@@ -22,9 +22,9 @@ from privpipe.attacks.adversaries.beside import Beside
 from privpipe.attacks.adversaries.evidence import prepare_evidence
 from privpipe.attacks.adversaries.problem import Problem
 from privpipe.attacks.adversaries.table import ADVERSARIES
-from privpipe.attacks.kinds.attack_plan import plan_attacks
-from privpipe.attacks.kinds.inference import run_attack
-from privpipe.attacks.kinds.verdicts.attack_report import summarise_outcomes
+from privpipe.attacks.threats.attack_plan import plan_attacks
+from privpipe.attacks.threats.inference import run_attack
+from privpipe.attacks.threats.verdicts.attack_report import summarise_outcomes
 from privpipe.protocols import Column
 
 Row = tuple[str, float, str, str, float, float]

@@ -16,8 +16,8 @@ from distributed import Client, LocalCluster
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence, prepare_evidence
-from privpipe.attacks.kinds import inference
-from privpipe.attacks.kinds.inference import measure_attacks
+from privpipe.attacks.threats import inference
+from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.passes import attack_tasks as attacks
 from privpipe.cluster.passes.attack_tasks import (

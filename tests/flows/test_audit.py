@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from privpipe.attacks.moments.utility import UtilityLosses
+from privpipe.attacks.utility import UtilityLosses
 from privpipe.capabilities import UtilityPromise
 from privpipe.errors import GuaranteeError
 from privpipe.pipeline.runs.configuration_file import read_options

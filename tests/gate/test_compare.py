@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import privpipe.flows.comparison
-from privpipe.attacks.kinds import inference
+from privpipe.attacks.threats import inference
 from privpipe.command import main
 from privpipe.command.compare_command import _read_values
 from privpipe.errors import OptionError, RankError

@@ -13,7 +13,7 @@ import pytest
 
 import privpipe.flows.release_flow
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.kinds import inference
+from privpipe.attacks.threats import inference
 from privpipe.errors import GateError, OptionError, PrivpipeError, StoreError
 from privpipe.pipeline.runs.approval import approve_release
 from privpipe.pipeline.runs.resume import is_published
@@ -210,7 +210,7 @@ def test_gate__a_failing_adversary_is_unknown_and_keeps_it_closed(
     # Others who fit by least squares have it by name already: the adversary alone fails.
     from privpipe.attacks.adversaries import bits, ridges, wanted_answer
     from privpipe.attacks.adversaries.problem import Fitted
-    from privpipe.attacks.kinds import noise
+    from privpipe.attacks.threats import noise
 
     assert bits.fit_least_squares is wanted_answer.fit_least_squares is noise.fit_least_squares
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.kinds.inference import measure_attacks
-from privpipe.attacks.kinds.linkage import measure_linkage
-from privpipe.attacks.kinds.reconstruction import measure_reconstruction
+from privpipe.attacks.threats.inference import measure_attacks
+from privpipe.attacks.threats.linkage import measure_linkage
+from privpipe.attacks.threats.reconstruction import measure_reconstruction
 
 Face = tuple[np.ndarray, np.ndarray, np.ndarray]
 

@@ -12,7 +12,7 @@ import pytest
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.coordinates import measure_coordinates
-from privpipe.attacks.kinds.inference import measure_attacks
+from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.records.memory import Records
 from privpipe.sanitizers.null_space.algorithm_1 import fit_null_space_cleaner
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privpipe.attacks.kinds.information import measure_information
+from privpipe.attacks.threats.information import measure_information
 
 EXPECTED = {
     "age": 0.085,

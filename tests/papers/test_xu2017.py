@@ -25,7 +25,7 @@ from flows.reproduce.xu import (
 )
 from flows.reproduce.xu_figures import FIGURE_4, FIGURE_6
 from flows.reproduce.xu_own import measure_own
-from privpipe.attacks.moments.null_space_privacy import measure_null_space_privacy
+from privpipe.attacks.null_space_privacy import measure_null_space_privacy
 from privpipe.errors import InputError, OptionError
 from privpipe.sanitizers.null_space.algorithm_1 import fit_null_space_cleaner
 from privpipe.sanitizers.null_space.algorithm_2 import fit_targeted_cleaner

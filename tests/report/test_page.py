@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.kinds.inference import measure_attacks
-from privpipe.attacks.kinds.verdicts.attack_report import AttackReport
+from privpipe.attacks.threats.inference import measure_attacks
+from privpipe.attacks.threats.verdicts.attack_report import AttackReport
 from privpipe.report.page import PageSection, render_page
 from privpipe.report.tables import format_limits, format_number, summarise_attack_table
 

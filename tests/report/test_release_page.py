@@ -13,7 +13,7 @@ import pytest
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.beside import Beside
-from privpipe.attacks.kinds.inference import measure_attacks
+from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.protocols import Column
 from privpipe.report.release_page import read_audit_schema, render_public_page, render_release_page
 from privpipe.report.suppression import LEFT_OUT, SMALL, coarsen, coarsen_limit, suppress_counts

@@ -15,7 +15,7 @@ import privpipe.flows.release_flow
 import privpipe.pipeline.stages.clean
 import privpipe.pipeline.stages.publish
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.kinds.verdicts.reach import plan_reach
+from privpipe.attacks.threats.verdicts.detectable_effect import plan_reach
 from privpipe.command.init_command import init_command
 from privpipe.errors import GateError, OptionError, PrivpipeError, StoreError
 from privpipe.numerics.random.streams import KEY_BYTES

@@ -13,14 +13,14 @@ from typing import Any
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence, LeftOut
 from privpipe.attacks.adversaries.table import ADVERSARIES
-from privpipe.attacks.kinds.attack_plan import plan_attacks
-from privpipe.attacks.kinds.inference import run_attack
-from privpipe.attacks.kinds.learning_curve import choose_strongest, measure_curve
-from privpipe.attacks.kinds.power import choose_planted, list_leaks, measure_power
-from privpipe.attacks.kinds.verdicts.attack_report import AttackReport, summarise_outcomes
-from privpipe.attacks.kinds.verdicts.detection import Detection
-from privpipe.attacks.kinds.verdicts.learning import LearningCurve
-from privpipe.attacks.kinds.verdicts.outcomes import Attack, AttackOutcome, is_of_release
+from privpipe.attacks.threats.attack_plan import plan_attacks
+from privpipe.attacks.threats.inference import run_attack
+from privpipe.attacks.threats.learning_curve import choose_strongest, measure_curve
+from privpipe.attacks.threats.power import choose_planted, list_leaks, measure_power
+from privpipe.attacks.threats.verdicts.attack_report import AttackReport, summarise_outcomes
+from privpipe.attacks.threats.verdicts.detection import Detection
+from privpipe.attacks.threats.verdicts.learning import LearningCurve
+from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome, is_of_release
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.pass_checkpoints import Checkpoints

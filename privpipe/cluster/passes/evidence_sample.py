@@ -20,7 +20,7 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.beside import Beside
 from privpipe.attacks.adversaries.evidence import Coverage, Evidence, prepare_evidence
 from privpipe.attacks.adversaries.surroundings import count_surroundings
-from privpipe.attacks.moments.surrogate_utility import CompleteRecords
+from privpipe.attacks.surrogate_utility import CompleteRecords
 from privpipe.capabilities import FollowsTarget
 from privpipe.cluster.passes.loaded_map import load_map, release_shard
 from privpipe.cluster.passes.sample_drawing import Drawing, Published, gather_sample
@@ -275,7 +275,7 @@ def _make_noise(shard: Shard, raw: npt.NDArray[Any], collection: Collection) -> 
     """The records with noise of the release's utility; None where no utility is asked for."""
     held = ~find_empty_rows(shard.released)
     columns = [] if collection.indicators else collection.schema.desired
-    from privpipe.attacks.kinds.noise import make_equal_noise  # slow to import
+    from privpipe.attacks.threats.noise import make_equal_noise  # slow to import
 
     return make_equal_noise(raw, shard.released, shard.desired, columns, rows=held)
 

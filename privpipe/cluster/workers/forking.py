@@ -47,7 +47,7 @@ MODULES = (
     "privpipe.cluster.passes.evidence_sample",
     "privpipe.cluster.passes.joint_pass",
     "privpipe.cluster.passes.verification",
-    "privpipe.attacks.moments.audit_rounds",
+    "privpipe.attacks.audit_rounds",
     "privpipe.attacks.adversaries.bits",
     "privpipe.attacks.adversaries.boosted_trees",
     "privpipe.attacks.adversaries.kernel_ridge",

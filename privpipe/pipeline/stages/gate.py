@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from privpipe.attacks.kinds.verdicts.judgement import SCORE_WORDS
-from privpipe.attacks.kinds.verdicts.outcomes import is_of_release
+from privpipe.attacks.threats.verdicts.judgement import SCORE_WORDS
+from privpipe.attacks.threats.verdicts.outcomes import is_of_release
 from privpipe.errors import GateError, GuaranteeError
 from privpipe.numerics.limits import Figure, say_lower, say_upper
 from privpipe.pipeline.runs.approval import read_approval, write_case

@@ -13,16 +13,20 @@ import fsspec
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.readers import ALONE, TOGETHER, choose_readers
-from privpipe.attacks.kinds.recovery import count_needed_trials
-from privpipe.attacks.kinds.verdicts.judgement import SCORE_WORDS
-from privpipe.attacks.kinds.verdicts.reach import ROOM, plan_needed_records, plan_reach
-from privpipe.attacks.kinds.verdicts.record_decisions import (
+from privpipe.attacks.statistics.measures import EXPOSURES
+from privpipe.attacks.statistics.uncertainty.intervals import measure_exact_interval
+from privpipe.attacks.threats.recovery import count_needed_trials
+from privpipe.attacks.threats.verdicts.detectable_effect import (
+    ROOM,
+    plan_needed_records,
+    plan_reach,
+)
+from privpipe.attacks.threats.verdicts.judgement import SCORE_WORDS
+from privpipe.attacks.threats.verdicts.record_decisions import (
     RECORD_ATTACKS,
     halve_level,
     share_level,
 )
-from privpipe.attacks.statistics.measures import EXPOSURES
-from privpipe.attacks.statistics.uncertainty.intervals import measure_exact_interval
 from privpipe.errors import OptionError, StoreError
 from privpipe.numerics.limits import say_upper
 from privpipe.pipeline.runs.earlier import count_earlier

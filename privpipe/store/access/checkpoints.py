@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.attacks.kinds.checkpointed import CHECKPOINTED as OF_ATTACKS
+from privpipe.attacks.threats.checkpointed import CHECKPOINTED as OF_ATTACKS
 from privpipe.numerics.regression.moments import CoMoments
 from privpipe.protocols import Shard
 from privpipe.records.sampling import DrawnSample, PartCount

@@ -13,8 +13,8 @@ from privpipe.attacks.adversaries.digits import measure_digits
 from privpipe.attacks.adversaries.evidence import prepare_evidence
 from privpipe.attacks.adversaries.hidden_codes import find_codes
 from privpipe.attacks.adversaries.problem import Problem
-from privpipe.attacks.kinds.attack_plan import plan_attacks
-from privpipe.attacks.kinds.inference import run_attack
+from privpipe.attacks.threats.attack_plan import plan_attacks
+from privpipe.attacks.threats.inference import run_attack
 from privpipe.protocols import FloatArray, IntArray
 from tests.attacks.adversaries import planted_codes
 from tests.attacks.adversaries.planted_codes import Plant, nothing, shells

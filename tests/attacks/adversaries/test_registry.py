@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.problem import Fitted, Problem
 from privpipe.attacks.adversaries.table import ADVERSARIES, Adversary
-from privpipe.attacks.kinds.inference import measure_attacks
+from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.pipeline.runs.run_options import AuditOptions, RunOptions
 
 

@@ -7,11 +7,11 @@ import pytest
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.beside import Beside
-from privpipe.attacks.kinds.inference import measure_attacks
-from privpipe.attacks.kinds.verdicts.attack_report import AttackReport
 from privpipe.attacks.statistics.beyond import compare_class_scores
 from privpipe.attacks.statistics.measures import measure_class_scores
 from privpipe.attacks.statistics.uncertainty.intervals import measure_difference_interval
+from privpipe.attacks.threats.inference import measure_attacks
+from privpipe.attacks.threats.verdicts.attack_report import AttackReport
 from privpipe.protocols import Column, FloatArray
 
 OPTIONS = AttackOptions(

@@ -7,9 +7,9 @@ import numpy as np
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import prepare_evidence
 from privpipe.attacks.adversaries.variable_splits import split_records
-from privpipe.attacks.kinds.inference import measure_attacks
 from privpipe.attacks.statistics.splits import draw_split
 from privpipe.attacks.statistics.ties import find_ties
+from privpipe.attacks.threats.inference import measure_attacks
 
 QUICK = AttackOptions(adversaries=("nearest_neighbours", "least_squares"), max_exposed=0.1)
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.kinds.verdicts.attack_report import AttackReport
-from privpipe.attacks.kinds.verdicts.outcomes import Attack, AttackOutcome
 from privpipe.attacks.statistics.measures import Score
 from privpipe.attacks.statistics.uncertainty.intervals import Interval
+from privpipe.attacks.threats.verdicts.attack_report import AttackReport
+from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome
 
 OPTIONS = AttackOptions(max_advantage=0.2)
 

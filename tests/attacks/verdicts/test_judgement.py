@@ -10,10 +10,6 @@ import pytest
 from scipy import stats
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.kinds.inference import measure_attacks
-from privpipe.attacks.kinds.verdicts.judgement import LeftOut, decide_variables
-from privpipe.attacks.kinds.verdicts.outcomes import Attack, AttackOutcome, Decision
-from privpipe.attacks.kinds.verdicts.reach import count_compared
 from privpipe.attacks.statistics.measures import (
     Score,
     measure_class_scores,
@@ -22,6 +18,10 @@ from privpipe.attacks.statistics.measures import (
 )
 from privpipe.attacks.statistics.uncertainty.exposure import measure_exposure
 from privpipe.attacks.statistics.uncertainty.intervals import Interval, measure_wilson_interval
+from privpipe.attacks.threats.inference import measure_attacks
+from privpipe.attacks.threats.verdicts.detectable_effect import count_compared
+from privpipe.attacks.threats.verdicts.judgement import LeftOut, decide_variables
+from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome, Decision
 
 OPTIONS = AttackOptions(n_replicates=60)
 N_ADVERSARIES = 7

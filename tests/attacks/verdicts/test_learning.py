@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence, prepare_evidence
-from privpipe.attacks.kinds.inference import measure_attacks
-from privpipe.attacks.kinds.learning_curve import choose_strongest, measure_curve
-from privpipe.attacks.kinds.verdicts.learning import LearningCurve, expect_gain, hold_to_curves
-from privpipe.attacks.kinds.verdicts.outcomes import Attack, Decision
+from privpipe.attacks.threats.inference import measure_attacks
+from privpipe.attacks.threats.learning_curve import choose_strongest, measure_curve
+from privpipe.attacks.threats.verdicts.learning import LearningCurve, expect_gain, hold_to_curves
+from privpipe.attacks.threats.verdicts.outcomes import Attack, Decision
 
 QUICK = AttackOptions(
     adversaries=("naive_bayes",),

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.kinds.verdicts.record_decisions import (
+from privpipe.attacks.statistics.uncertainty.intervals import measure_exact_interval
+from privpipe.attacks.threats.verdicts.record_decisions import (
     EARLIER,
     RECORD_ATTACKS,
     SINGLE_RECORDS,
     decide_records,
     share_level,
 )
-from privpipe.attacks.statistics.uncertainty.intervals import measure_exact_interval
 
 OPTIONS = AttackOptions()
 

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privpipe.attacks.kinds.verdicts.detection import Detection
-from privpipe.attacks.kinds.verdicts.outcomes import Attack, AttackOutcome
-from privpipe.attacks.moments.moment_audit import AuditSums, PairMoments
-from privpipe.attacks.moments.utility import UtilityLosses
+from privpipe.attacks.moment_audit import AuditSums, PairMoments
 from privpipe.attacks.statistics.answers import Answers
 from privpipe.attacks.statistics.measures import Score
 from privpipe.attacks.statistics.uncertainty.intervals import Interval
+from privpipe.attacks.threats.verdicts.detection import Detection
+from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome
+from privpipe.attacks.utility import UtilityLosses
 from privpipe.numerics.regression.moments import CoMoments
 from privpipe.numerics.regression.tsqr import TriangularFactor
 from privpipe.protocols import Shard

@@ -14,18 +14,18 @@ from typing import Any
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import LeftOut
-from privpipe.attacks.kinds.verdicts.attack_report import AttackReport
+from privpipe.attacks.threats.verdicts.attack_report import AttackReport
 from privpipe.capabilities import FollowsTarget
 from privpipe.cluster.executors.executor import Executor
-from privpipe.cluster.passes.attack_tasks import distribute_attacks
-from privpipe.cluster.passes.evidence_sample import TargetModel, sample_evidence
-from privpipe.cluster.passes.kind_sample import (
+from privpipe.cluster.passes.attack_sample import (
     KindSources,
     attack_kind,
     draw_missing,
     list_kinds,
     measure_kept_utility,
 )
+from privpipe.cluster.passes.attack_tasks import distribute_attacks
+from privpipe.cluster.passes.evidence_sample import TargetModel, sample_evidence
 from privpipe.cluster.passes.pass_checkpoints import Checkpoints
 from privpipe.cluster.passes.sample_drawing import Drawing, Published, make_sample_key
 from privpipe.errors import InputError, MemoryBudgetError, PrivpipeError, StoreError

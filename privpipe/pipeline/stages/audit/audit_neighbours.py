@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from privpipe.attacks.kinds.attack_table import Sample, run_kind
+from privpipe.attacks.threats.attack_table import Sample, run_kind
 from privpipe.errors import GuaranteeError
 from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
 from privpipe.pipeline.runs.run import Run, Trained, find_attack_options

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.moments.audit_rounds import ask_pairs, ask_raw, audit_release
-from privpipe.attacks.moments.utility import UtilityLosses, measure_losses
+from privpipe.attacks.audit_rounds import ask_pairs, ask_raw, audit_release
+from privpipe.attacks.utility import UtilityLosses, measure_losses
 from privpipe.capabilities import Descends, Promises, UtilityPromise
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.joint_pass import JointQuestion, ask_together
@@ -23,10 +23,10 @@ from privpipe.numerics.regression.labels import Coding
 from privpipe.pipeline.runs.earlier import find_differences
 from privpipe.pipeline.runs.run import Cleaned, Run, Trained, find_attack_options
 from privpipe.pipeline.stages.audit.audit_attacks import attack_release
-from privpipe.pipeline.stages.audit.audit_masking import audit_masking
 from privpipe.pipeline.stages.audit.audit_neighbours import audit_neighbours
 from privpipe.pipeline.stages.audit.audit_places import audit_places, is_constant
 from privpipe.pipeline.stages.audit.audit_surrogate import audit_surrogate
+from privpipe.pipeline.stages.audit.audit_surrogates import audit_masking
 from privpipe.pipeline.stages.audit.judged_records import describe_basis, find_test, pair_released
 from privpipe.pipeline.stages.report_writing import describe_run
 from privpipe.protocols import Shards

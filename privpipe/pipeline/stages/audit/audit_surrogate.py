@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.kinds.attack_table import Sample, run_kind
+from privpipe.attacks.threats.attack_table import Sample, run_kind
 from privpipe.cluster.executors.executor import Executor
-from privpipe.cluster.passes.kind_sample import draw_missing
+from privpipe.cluster.passes.attack_sample import draw_missing
 from privpipe.cluster.passes.sample_drawing import (
     Drawing,
     Published,

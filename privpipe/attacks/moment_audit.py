@@ -1,0 +1,289 @@
+"""The first audit of a release, in one pass over pairs of raw and released records.
+
+Every figure is a sum over records, so the audit is a mergeable statistic: exact, of flat memory,
+the same for any chunking, and the same for a collection and for its whole repeats.
+
+The definitions are those of Xu et al. 2017, section "Experimental results": e_privacy is the
+squared change of the confidential prediction, and a record is completely private when its
+confidential label is predicted no better than from the mean record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from privpipe.attacks.raw_predictors import widen
+from privpipe.attacks.statistics.privacy import PARTS, sum_privacy
+from privpipe.numerics.finite import find_finite_rows, keep_rows
+from privpipe.numerics.identity.record_hash import cut_in_parts
+from privpipe.numerics.regression.labels import Coding, code_targets, count_targets
+from privpipe.numerics.regression.moments import CoMoments, LeastSquares
+from privpipe.protocols import Column, FloatArray, IntArray, Shard
+
+
+@dataclass(frozen=True, eq=False)
+class PairMoments:
+    """What an adversary learns from released records with known labels.
+
+    Parameters
+    ----------
+    moments
+        Of ``[released features, targets]``, over records without missing targets.
+    joint
+        Per confidential categorical variable: how often each class comes with each desired
+        answer, (n_answers, n_classes); None for a numeric variable.
+    """
+
+    moments: CoMoments
+    joint: tuple[IntArray | None, ...]
+
+    def merge(self, other: PairMoments) -> PairMoments:
+        """Summary of the records of both."""
+        return PairMoments(
+            self.moments.merge(other.moments),
+            tuple(
+                None if mine is None or theirs is None else mine + theirs
+                for mine, theirs in zip(self.joint, other.joint, strict=True)
+            ),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class AuditPlan:
+    """All that judging a shard of raw and released records needs.
+
+    Parameters
+    ----------
+    desired, confidential
+        The variables, in the order of the shard's columns.
+    coding
+        Values of categorical targets.
+    raw
+        Predictors of all targets, desired first, fitted on raw records.
+    attack
+        Predictors of all targets, retrained on released records.
+    mean : (n_features,)
+        Mean raw training record.
+    joint
+        See `PairMoments`.
+    keeps_features
+        Whether the raw predictors apply to released records as they are.
+    """
+
+    desired: tuple[Column, ...]
+    confidential: tuple[Column, ...]
+    coding: Coding
+    raw: LeastSquares
+    attack: LeastSquares
+    mean: FloatArray
+    joint: tuple[IntArray | None, ...]
+    keeps_features: bool = True
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Desired, then confidential variables."""
+        return self.desired + self.confidential
+
+
+@dataclass(frozen=True, eq=False)
+class AuditSums:
+    """Sums over judged records.
+
+    Parameters
+    ----------
+    count
+        Records.
+    added
+        Arrays that add, by name.
+    """
+
+    count: int
+    added: dict[str, FloatArray] = field(default_factory=dict)
+
+    def merge(self, other: AuditSums) -> AuditSums:
+        """Sums over the records of both."""
+        return AuditSums(
+            self.count + other.count,
+            {name: value + other.added[name] for name, value in self.added.items()},
+        )
+
+
+def summarise_pairs(
+    shard: Shard, *, desired: Sequence[Column], confidential: Sequence[Column], coding: Coding
+) -> PairMoments:
+    """What a shard of released records with labels teaches the adversary."""
+    values = np.hstack([shard.desired, shard.confidential])
+    complete = ~np.isnan(values).any(axis=1) & find_finite_rows(shard.released)
+    targets = code_targets(values, [*desired, *confidential], coding)
+    rows = keep_rows(np.hstack([shard.released, targets]), complete)
+    answers = encode_answers(shard.desired, desired)[complete]
+    n_answers = count_answers(desired)
+    joint: list[IntArray | None] = []
+    for j, column in enumerate(confidential):
+        if column.n_categories is None:
+            joint.append(None)
+            continue
+        codes = shard.confidential[complete, j].astype(np.int64)
+        flat = np.bincount(
+            answers * column.n_categories + codes, minlength=n_answers * column.n_categories
+        )
+        joint.append(flat.reshape(n_answers, column.n_categories))
+    return PairMoments(CoMoments.of(rows, in_place=True), tuple(joint))
+
+
+def measure_pairs(shard: Shard, *, plan: AuditPlan) -> AuditSums:
+    """Judge the records of a shard: raw features, released features, true labels."""
+    shard = _only_released(shard)
+    parts = _cut(shard, plan)
+    shard = replace(shard, confidential=shard.confidential[:, : len(plan.confidential)])
+    x = shard.features.astype(np.float64)
+    released = shard.released.astype(np.float64)
+    values = np.hstack([shard.desired, shard.confidential])
+    targets = code_targets(values, plan.columns, plan.coding)
+    added: dict[str, FloatArray] = {}
+    scores = {"raw": plan.raw.predict(x), "retrained": plan.attack.predict(released)}
+    direct = widen(plan.raw, released.shape[1]) if plan.keeps_features else None
+    adversaries = {"retrained": plan.attack}
+    if direct is not None:
+        adversaries["released"] = direct
+        scores["released"] = direct.predict(released)
+    _add_privacy(added, adversaries, released, scores, targets, plan, parts)
+    _add_distortion(added, x, released, plan.mean)
+    for name, score in scores.items():
+        _add_predictions(added, name, score, values, targets, plan)
+    _add_floors(added, shard, plan)
+    return AuditSums(len(x), added)
+
+
+def _cut(shard: Shard, plan: AuditPlan) -> IntArray:
+    """Part of each record: by its subject where one is given, else by what it holds.
+
+    A column behind the confidential ones is the subject.
+    """
+    subject = shard.confidential[:, len(plan.confidential) :]
+    if subject.shape[1]:
+        return cut_in_parts(np.nan_to_num(subject), PARTS)
+    return cut_in_parts(np.hstack([shard.features, shard.confidential]), PARTS)
+
+
+def _add_distortion(
+    added: dict[str, FloatArray], x: FloatArray, released: FloatArray, mean: FloatArray
+) -> None:
+    """How far each feature moved, and how far it varies; nothing of a release of other columns."""
+    if released.shape[1] == x.shape[1] + 1:  # a column of ones that raw records lack
+        released = released[:, :-1]
+    if released.shape[1] != x.shape[1]:
+        return
+    held = find_finite_rows(x)  # what is imputed was not there to be distorted
+    x, released = keep_rows(x, held), keep_rows(released, held)
+    moved, away = released - x, x - mean
+    squares = [np.einsum("ij,ij->j", table, table) for table in (moved, away)]
+    counts = np.full(x.shape[1], float(len(x)))
+    added["distortion"] = np.vstack([squares[0], away.sum(axis=0), squares[1], counts])
+
+
+def _only_released(shard: Shard) -> Shard:
+    """Leave out withheld records, whose row holds nothing."""
+    kept = find_finite_rows(shard.released)
+    if kept.all():
+        return shard
+    return replace(
+        shard,
+        features=shard.features[kept],
+        desired=shard.desired[kept],
+        confidential=shard.confidential[kept],
+        released=shard.released[kept],
+    )
+
+
+def encode_answers(desired: FloatArray, columns: Sequence[Column]) -> IntArray:
+    """Number the combinations of desired categorical answers; numeric ones count as one."""
+    answers = np.zeros(len(desired), np.int64)
+    for j, column in enumerate(columns):
+        if column.n_categories:
+            answers = answers * column.n_categories + np.nan_to_num(desired[:, j]).astype(np.int64)
+    return answers
+
+
+def count_answers(columns: Sequence[Column]) -> int:
+    """Number of combinations of desired categorical answers."""
+    return int(np.prod([column.n_categories or 1 for column in columns], dtype=np.int64))
+
+
+def _add_privacy(
+    added: dict[str, FloatArray],
+    adversaries: dict[str, LeastSquares],
+    released: FloatArray,
+    scores: dict[str, FloatArray],
+    targets: FloatArray,
+    plan: AuditPlan,
+    parts: IntArray,
+) -> None:
+    """What each adversary's view adds to the privacy of the confidential targets."""
+    confidential = slice(count_targets(plan.desired), None)
+    truth, raw = targets[:, confidential], plan.raw.select(confidential)
+    for name, adversary in adversaries.items():
+        added[f"privacy/{name}"] = sum_privacy(
+            adversary.select(confidential),
+            released,
+            scores["raw"][:, confidential],
+            truth,
+            raw,
+            plan.mean,
+            scores[name][:, confidential],
+            parts,
+        )
+
+
+def _add_predictions(
+    added: dict[str, FloatArray],
+    view: str,
+    scores: FloatArray,
+    values: FloatArray,
+    targets: FloatArray,
+    plan: AuditPlan,
+) -> None:
+    """Confusion matrices of categorical variables, error sums of numeric ones."""
+    start = 0
+    for j, column in enumerate(plan.columns):
+        width = count_targets([column])
+        score, target = scores[:, start : start + width], targets[:, start : start + width]
+        start += width
+        known = ~np.isnan(values[:, j])
+        if column.n_categories is None:
+            y, error = target[known, 0], target[known, 0] - score[known, 0]
+            added[f"{view}/{column.name}"] = np.array([known.sum(), y.sum(), y @ y, error @ error])
+        else:
+            guess = _classify(score, plan.coding)
+            added[f"{view}/{column.name}"] = _confusion(values[:, j], guess, known, column)
+
+
+def _add_floors(added: dict[str, FloatArray], shard: Shard, plan: AuditPlan) -> None:
+    """What guessing, and knowing only the desired answer, already tells of a confidential class."""
+    answers = encode_answers(shard.desired, plan.desired)
+    for j, (column, joint) in enumerate(zip(plan.confidential, plan.joint, strict=True)):
+        if joint is None:
+            continue
+        truth = shard.confidential[:, j]
+        known = ~np.isnan(truth)
+        overall = np.full(len(truth), joint.sum(axis=0).argmax())
+        added[f"guessing/{column.name}"] = _confusion(truth, overall, known, column)
+        best = joint.argmax(axis=1)[answers]
+        added[f"answer_only/{column.name}"] = _confusion(truth, best, known, column)
+
+
+def _classify(score: FloatArray, coding: Coding) -> IntArray:
+    if score.shape[1] == 1:
+        return (score[:, 0] > (0.5 if coding == "zero_one" else 0.0)).astype(np.int64)
+    best: IntArray = score.argmax(axis=1)
+    return best
+
+
+def _confusion(truth: FloatArray, guess: IntArray, known: FloatArray, column: Column) -> FloatArray:
+    """Counts of (true class, predicted class)."""
+    k = max(column.n_categories or 0, 2)
+    flat = truth[known].astype(np.int64) * k + guess[known]
+    return np.bincount(flat, minlength=k * k).reshape(k, k).astype(np.float64)

@@ -1,0 +1,215 @@
+"""Reconstruction: how much of the raw records can be predicted from the released ones?"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.coordinates import bound_rows, measure_coordinates
+from privpipe.attacks.adversaries.kernel_ridge import (
+    LANDMARKS,
+    WIDTHS,
+    find_features,
+    measure_width,
+)
+from privpipe.attacks.adversaries.ridges import solve_ridges
+from privpipe.attacks.statistics.splits import RecordSplit, draw_split
+from privpipe.attacks.statistics.uncertainty.bootstrap import measure_bootstrap_interval
+from privpipe.attacks.statistics.uncertainty.intervals import Interval
+from privpipe.attacks.threats.attack_table import Sample
+from privpipe.errors import InputError
+from privpipe.protocols import FloatArray, IntArray
+
+MOST_RECORDS = 20_000
+"""Records compared at most: every one with many others."""
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """How well one adversary rebuilds raw records it has not seen.
+
+    Parameters
+    ----------
+    adversary
+        "least_squares" or "rbf".
+    r2
+        Share of the raw records' variance rebuilt, every raw column counting alike.
+    column_r2
+        Share of each raw column's variance, in the order of the columns that vary.
+    """
+
+    adversary: str
+    r2: Interval
+    column_r2: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class ReconstructionReport:
+    """Reconstructions of one release; the strongest decides.
+
+    Parameters
+    ----------
+    attacks
+        One per adversary.
+    n_train, n_test
+        Records trained on and judged by.
+    """
+
+    attacks: tuple[Reconstruction, ...]
+    n_train: int
+    n_test: int
+
+    @property
+    def strongest(self) -> Reconstruction:
+        """The adversary with the largest upper limit of R squared."""
+        return max(self.attacks, key=lambda attack: attack.r2.upper)
+
+    def to_json(self) -> str:
+        """The report as JSON."""
+        return json.dumps(asdict(self) | {"strongest": self.strongest.adversary}, indent=1)
+
+
+def attack(sample: Sample, options: AttackOptions) -> ReconstructionReport:
+    """The row "reconstruction" of the kinds of attack."""
+    assert sample.raw is not None
+    assert sample.released is not None
+    return measure_reconstruction(
+        sample.raw,
+        sample.released,
+        groups=sample.groups,
+        max_records=min(options.max_records, MOST_RECORDS),
+        max_bytes=options.max_bytes,
+        level=options.level,
+        seed=options.seed,
+    )
+
+
+def measure_reconstruction(
+    raw: npt.ArrayLike,
+    released: npt.ArrayLike,
+    *,
+    groups: npt.ArrayLike | None = None,
+    max_records: int = MOST_RECORDS,
+    max_bytes: int = 1 << 28,
+    level: float = 0.95,
+    seed: int = 0,
+) -> ReconstructionReport:
+    """Rebuild raw records from released ones by adversaries that know other pairs.
+
+    Parameters
+    ----------
+    raw : (n_records, n_features)
+        Records before the release.
+    released : (n_records, n_features_released)
+        Their releases, row by row.
+    groups : (n_records,), optional
+        Subject of each record, for split and intervals.
+    max_records, max_bytes
+        Records drawn at most, and bytes of one matrix of them.
+    level
+        Confidence of the intervals of both adversaries together (Bonferroni).
+    seed
+        Seed of sample, split and bootstrap.
+
+    Raises
+    ------
+    InputError
+        If the numbers of records differ or are below 20, or values are not finite.
+
+    Examples
+    --------
+    >>> raw = np.random.default_rng(0).normal(size=(300, 4))
+    >>> report = measure_reconstruction(raw, raw[:, :2])
+    >>> round(report.strongest.column_r2[0], 2), report.strongest.column_r2[3] < 0.1
+    (1.0, True)
+    """
+    x, z = np.asarray(raw), np.asarray(released)
+    if len(x) != len(z) or len(x) < 20:
+        raise InputError(
+            f"raw has {len(x)} records, released {len(z)}.",
+            remedy="Give at least 20 pairs, row by row.",
+        )
+    size = bound_rows(x, z, max_records, max_bytes)
+    rows = np.sort(np.random.default_rng(seed).permutation(len(x))[:size])
+    subject = (
+        None if groups is None else np.unique(np.asarray(groups)[rows], return_inverse=True)[1]
+    )
+    target = _standardise(x[rows])
+    source = measure_coordinates(z[rows], name="released", seed=seed).values
+    split = draw_split(np.arange(len(rows)), groups=subject, seed=seed)
+    return ReconstructionReport(
+        attacks=tuple(
+            _judge(name, residual, target, split, subject, 1 - (1 - level) / 2, seed)
+            for name, residual in (
+                ("least_squares", _rebuild([source], target, split)),
+                ("rbf", _rebuild(_lift(source, split, seed), target, split)),
+            )
+        ),
+        n_train=len(split.train),
+        n_test=len(split.test),
+    )
+
+
+def _standardise(raw: FloatArray) -> FloatArray:
+    """Columns that vary, of mean 0 and variance 1; all of them, whatever their rank."""
+    varies = raw.min(axis=0) != raw.max(axis=0)
+    table = raw[:, varies].astype(np.float64)
+    if not np.isfinite(table).all() or table.shape[1] == 0:
+        raise InputError(
+            f"raw has {int(varies.sum())} columns that vary, or values that are not finite.",
+            remedy="Give finite records with at least one column that varies.",
+        )
+    table -= table.mean(axis=0)
+    return np.asarray(table / table.std(axis=0))
+
+
+def _lift(source: FloatArray, split: RecordSplit, seed: int) -> list[FloatArray]:
+    """Kernel features of several widths, beside the columns themselves."""
+    width = measure_width(source[split.train], seed)
+    n_landmarks = min(LANDMARKS, len(split.train))
+    random = np.random.default_rng(seed)
+    landmarks = source[random.choice(split.train, n_landmarks, replace=False)]
+    return [
+        np.hstack([source, find_features(landmarks, share * width)(source)])
+        for share in WIDTHS[1:3]
+    ]
+
+
+def _rebuild(sources: list[FloatArray], target: FloatArray, split: RecordSplit) -> FloatArray:
+    """Test residuals (n_test, n_columns) of the source and ridge that do best in tuning."""
+    best, least = target[split.test], np.inf
+    for source in sources:
+        for _, slope, offset in solve_ridges(source[split.train], target[split.train]):
+            error = float(np.mean((target[split.tune] - source[split.tune] @ slope - offset) ** 2))
+            if error < least:
+                least = error
+                best = target[split.test] - source[split.test] @ slope - offset
+    return best
+
+
+def _judge(
+    adversary: str,
+    residual: FloatArray,
+    target: FloatArray,
+    split: RecordSplit,
+    subject: IntArray | None,
+    level: float,
+    seed: int,
+) -> Reconstruction:
+    spread = (target[split.test] - target[split.train].mean(axis=0)) ** 2
+    lost, had = (residual**2).sum(axis=1), spread.sum(axis=1)
+    r2 = measure_bootstrap_interval(
+        lambda weights: 1 - (weights @ lost) / (weights @ had),
+        len(lost),
+        groups=None if subject is None else subject[split.test],
+        link="log_complement",
+        level=level,
+        seed=seed,
+    )
+    total = np.maximum(spread.sum(axis=0), np.finfo(float).tiny)
+    column_r2 = 1 - (residual**2).sum(axis=0) / total
+    return Reconstruction(adversary, r2, tuple(column_r2.tolist()))

@@ -1,0 +1,205 @@
+"""Two samples told apart: who was in the training records, or whether two populations differ.
+
+An adversary is trained to say which of two samples a record is of and judged on others; where it
+only guesses, the two are alike to it. Asked of records that a model learned from and of others,
+this is membership; asked of a release and of the records that judged it, it is drift.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.threats.attack_table import Sample
+from privpipe.attacks.threats.inference import measure_attacks
+from privpipe.errors import InputError
+from privpipe.protocols import Column, FloatArray
+
+MOST_RECORDS = 10_000
+"""Records of each sample."""
+
+LEAST_RECORDS = 50
+
+ASKED = ("logistic", "boosting", "naive_bayes")
+"""Adversaries that are asked, where the options name them: one that weighs columns, one that
+divides, and one that needs few records."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How well one adversary tells the samples apart by one score.
+
+    Parameters
+    ----------
+    adversary, score
+        Who, and by what.
+    estimate, lower, upper
+        The score, with limits that hold together with all others here.
+    advantage, advantage_lower, advantage_upper
+        Share of the way from guessing to knowing; of a true-positive rate the share of records
+        claimed rightly beyond the false alarms.
+    """
+
+    adversary: str
+    score: str
+    estimate: float
+    lower: float
+    upper: float
+    advantage: float
+    advantage_lower: float
+    advantage_upper: float
+
+
+@dataclass(frozen=True)
+class TwoSampleReport:
+    """What adversaries find between two samples.
+
+    Parameters
+    ----------
+    differences
+        Deciding scores of every adversary.
+    n_first, n_second
+        Records of each sample.
+    n_unknown
+        Adversaries that failed.
+    """
+
+    differences: tuple[Difference, ...]
+    n_first: int
+    n_second: int
+    n_unknown: int
+
+    @property
+    def strongest(self) -> Difference:
+        """The largest lower limit of an advantage."""
+        return max(self.differences, key=lambda one: (one.advantage_lower, one.advantage))
+
+    def to_json(self) -> str:
+        """The report as JSON."""
+        return json.dumps(asdict(self) | {"strongest": asdict(self.strongest)}, indent=1)
+
+
+def attack(sample: Sample, options: AttackOptions) -> TwoSampleReport:
+    """The rows "training_membership" and "drift" of the kinds of attack."""
+    first, second = (
+        (sample.learned, sample.fresh)
+        if sample.learned is not None
+        else (sample.published, sample.judged)
+    )
+    assert first is not None
+    assert second is not None
+    return compare_samples(first, second, options)
+
+
+def compare_samples(
+    first: FloatArray, second: FloatArray, options: AttackOptions | None = None
+) -> TwoSampleReport:
+    """Train adversaries to tell two samples apart, on as many records of each.
+
+    Parameters
+    ----------
+    first, second : (n, n_columns)
+        Finite records of each; of either at most 10,000 are drawn.
+    options
+        Adversaries, level and bounds.
+
+    Raises
+    ------
+    InputError
+        If there are fewer than 50 of either, their columns differ, or every adversary failed.
+
+    Examples
+    --------
+    >>> random = np.random.default_rng(0)
+    >>> here, there = random.normal(size=(300, 2)), random.normal(size=(300, 2)) + [3, 0]
+    >>> compare_samples(here, there).strongest.advantage_lower > 0.5
+    True
+    """
+    options = options or AttackOptions()
+    if min(len(first), len(second)) < LEAST_RECORDS or first.shape[1] != second.shape[1]:
+        raise InputError(
+            f"The samples have {len(first)} and {len(second)} records of {first.shape[1]} and "
+            f"{second.shape[1]} columns.",
+            remedy=f"Give at least {LEAST_RECORDS} of each, with the same columns.",
+            code="too_few_records",
+        )
+    random = np.random.default_rng(options.seed)
+    # As many of each, or to guess the larger sample would be right more often than half.
+    size = min(len(first), len(second), MOST_RECORDS)
+    sides = [side[random.permutation(len(side))[:size]] for side in (first, second)]
+    named = tuple(name for name in ASKED if name in options.adversaries) or options.adversaries[:1]
+    report = measure_attacks(
+        np.vstack(sides),
+        np.repeat([0, 1], size),
+        columns=[Column("sample", 2)],
+        options=replace(options, adversaries=named),
+    )
+    scores = [
+        (outcome.attack.adversary, score)
+        for outcome in report.outcomes
+        for score in outcome.scores
+        if score.name in options.decides
+    ]
+    if not scores:
+        raise InputError(
+            "No adversary could be trained to tell the samples apart.",
+            remedy="Name other adversaries.",
+            code="no_adversary",
+        )
+    return TwoSampleReport(
+        tuple(
+            Difference(
+                adversary,
+                score.name,
+                estimate=score.interval.estimate,
+                lower=score.interval.lower,
+                upper=score.interval.upper,
+                advantage=score.advantage,
+                advantage_lower=score.advantage_lower,
+                advantage_upper=score.advantage_upper,
+            )
+            for adversary, score in scores
+        ),
+        size,
+        size,
+        sum(outcome.status == "unknown" for outcome in report.outcomes),
+    )
+
+
+def measure_losses_of_model(
+    raw: FloatArray, labels: FloatArray, predictor: FloatArray | None, released: FloatArray
+) -> FloatArray:
+    """What a record costs a published model: small where the model knows it.
+
+    Records of both sides are given together: what is measured may depend on them all, and must not
+    on the side, or the side would be told by nothing but the measuring.
+
+    Parameters
+    ----------
+    raw, released : (n_records, any)
+        Records before and after.
+    labels : (n_records, n_desired)
+        True wanted answers, as the model codes them; NaN where missing.
+    predictor : (n_features, n_desired), optional
+        Slope of the model's own predictions.
+
+    Returns
+    -------
+    losses : (n_records, n_losses)
+        Squared residual of every wanted answer, and the squared way from raw to released.
+
+    References
+    ----------
+    Yeom et al. 2018, Privacy Risk in Machine Learning.
+    """
+    columns = []
+    if predictor is not None and predictor.shape == (raw.shape[1], labels.shape[1]):
+        residual = labels - raw @ predictor
+        residual -= np.nanmean(residual, axis=0)
+        columns.append(np.nan_to_num(residual**2))
+    if raw.shape == released.shape:
+        columns.append(((released - raw) ** 2).sum(axis=1, keepdims=True))
+    return np.hstack(columns) if columns else np.empty((len(raw), 0))

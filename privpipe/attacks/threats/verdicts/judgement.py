@@ -1,0 +1,384 @@
+"""Judgement: from the scores of all attacks to one verdict per variable, with its reason.
+
+Two questions are asked of every variable, and each has its own error. "leaks" needs a score whose
+lower limit exceeds what is allowed, "safe" needs every upper limit within it. Limits are held
+against the gain: the advantage beyond knowing the wanted answer, which was to be kept. The level
+is shared over variables by Holm's steps, over the attacks and scores of each by Bonferroni.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.evidence import GroupCounts, LeftOut
+from privpipe.attacks.adversaries.readers import ALONE, TOGETHER
+from privpipe.attacks.statistics.measures import Score
+from privpipe.attacks.threats.verdicts.detectable_effect import count_compared, plan_needed_groups
+from privpipe.attacks.threats.verdicts.outcomes import (
+    AttackOutcome,
+    Decision,
+    Verdict,
+    is_of_release,
+)
+from privpipe.numerics.limits import Figure, say_limits
+
+SCORE_WORDS = {
+    "accuracy": "an accuracy",
+    "balanced_accuracy": "a balanced accuracy",
+    "f1": "an F1",
+    "auc": "an area under the ROC curve",
+    "r2": "an R squared",
+    "tpr_at_0.001": "a true-positive rate at 0.1 % false positives",
+    "tpr_at_0.01": "a true-positive rate at 1 % false positives",
+}
+"""Names of scores as sentences show them."""
+
+SOURCE_WORDS = {
+    "released": "the released features",
+    "everything": "everything released together",
+    "bits": "the bits of the released values and of their order",
+    "surroundings": "the rows around each record, and how often its values occur",
+    "joined": "everything released and the wanted answer",
+    "groups": "released records known to be of one group",
+    "raw groups": "raw records known to be of one group",
+}
+"""Names of sources as sentences show them."""
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A deciding score and the attack it is of."""
+
+    outcome: AttackOutcome
+    score: Score
+    allowed: float
+
+    @property
+    def gain(self) -> Figure:
+        """What is held against what is allowed."""
+        score = self.score
+        return Figure(score.gain, score.gain_lower, score.gain_upper)
+
+    @property
+    def reach(self) -> float:
+        """How far the upper limit goes, in units of what is allowed; no number comes first."""
+        return self.gain.over(self.allowed) / max(self.allowed, 1e-6)
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """What keeps a variable from being safe: an estimate beyond what is allowed comes first."""
+        return (not self.gain.is_known or self.gain.estimate >= self.allowed, self.reach)
+
+    @property
+    def leaks(self) -> bool:
+        return self.gain.exceeds(self.allowed)
+
+    @property
+    def is_safe(self) -> bool:
+        return self.gain.within(self.allowed)
+
+
+@dataclass(frozen=True)
+class _Case:
+    """All that is known of one variable."""
+
+    target: str
+    outcomes: tuple[AttackOutcome, ...]
+    options: AttackOptions
+
+    @property
+    def on_release(self) -> list[AttackOutcome]:
+        return [o for o in self.outcomes if is_of_release(o.attack.source)]
+
+    @property
+    def n_unknown(self) -> int:
+        return sum(o.status == "unknown" for o in self.on_release)
+
+    @property
+    def n_compared(self) -> int:
+        return count_compared(len(self.on_release), self.outcomes[0].attack.kind, self.options)
+
+    def found(self, n_open: int) -> list[_Found]:
+        """Deciding scores on the release, with limits for so many undecided variables."""
+        level = self.options.plan_level(self.n_compared, n_open)
+        return [
+            _Found(o, s.at(level), self.options.allowed(s.name))
+            for o in self.on_release
+            for s in o.scores
+            if s.name in self.options.deciding(o.attack.kind)
+        ]
+
+    def leaks(self, n_open: int) -> bool:
+        return any(found.leaks for found in self.found(n_open))
+
+    def is_safe(self, n_open: int) -> bool:
+        found = self.found(n_open)
+        return bool(found) and not self.n_unknown and all(one.is_safe for one in found)
+
+    def best_advantage(self, source: str) -> float:
+        """The largest estimate of an advantage on a source for comparison."""
+        values = (
+            s.advantage
+            for o in self.outcomes
+            for s in o.scores
+            if o.attack.source == source and s.name in self.options.deciding(o.attack.kind)
+            if self.options.allowed(s.name) == self.options.max_advantage
+        )
+        return max((value for value in values if math.isfinite(value)), default=math.nan)
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """Records that were judged, and their groups where intervals are over groups."""
+
+    n_records: int
+    groups: GroupCounts | None
+
+    @property
+    def n_units(self) -> int:
+        return self.groups.n_groups if self.groups else self.n_records
+
+    def is_named(self, target: str) -> bool:
+        """Whether a variable says which group it is: records of another time judge then."""
+        return self.groups is not None and target in self.groups.names
+
+    def count(self, target: str) -> int:
+        """What there is of what more of would decide."""
+        return self.n_records if self.is_named(target) else self.n_units
+
+    def say_needed(self, target: str, needed: float, most: int) -> str:
+        """So many would decide, of what there are; `most` records are judged at most."""
+        if self.groups is None or self.is_named(target):
+            same = (
+                f", in more stretches of time of the same {self.groups.say()},"
+                if self.groups
+                else ""
+            )
+            return (
+                f"With about {needed:,.0f} held-out records{same} instead of {self.n_records:,} "
+                "the limits would decide."
+            )
+        text = (
+            f"With about {needed:,.0f} held-out {self.groups.say()} instead of "
+            f"{self.n_units:,} the limits would decide: where the records of a group are alike it "
+            "counts as one, and more records of the same groups would not help."
+        )
+        n_records = needed * self.n_records / self.n_units
+        if n_records <= most:
+            return text
+        return f"{text} To judge them all, max_records must be {n_records:,.0f}, not {most:,}."
+
+
+def say_source(source: str) -> str:
+    """What a reading of the release is, for a sentence."""
+    if source.startswith(ALONE):
+        return f"the included variable {source.removeprefix(ALONE)!r} by itself"
+    if source.startswith(TOGETHER):
+        return f"this release together with the earlier one {source.removeprefix(TOGETHER)!r}"
+    return SOURCE_WORDS.get(source, source)
+
+
+def decide_variables(
+    outcomes: Iterable[AttackOutcome],
+    options: AttackOptions,
+    left_out: Sequence[LeftOut] = (),
+    n_records: int = 0,
+    groups: GroupCounts | None = None,
+) -> tuple[Decision, ...]:
+    """Decide for every variable, in the order of the outcomes; those left out come last.
+
+    Parameters
+    ----------
+    outcomes
+        Of all attacks.
+    options
+        Limits, deciding scores and level.
+    left_out
+        Variables that were not attacked.
+    n_records
+        Records the outcomes speak of, to say how many would be needed.
+    groups
+        Groups of these records, if intervals are over groups: these are what is needed then.
+
+    Notes
+    -----
+    Guarantee: where all intervals hold at their levels, the probability that any variable within
+    its limits is said to leak is at most ``(1 - level) / 2``, and so is the probability that any
+    beyond them is said to be safe.
+
+    References
+    ----------
+    Holm 1979, A Simple Sequentially Rejective Multiple Test Procedure.
+    """
+    by_target: dict[str, list[AttackOutcome]] = {}
+    for outcome in outcomes:
+        by_target.setdefault(outcome.attack.target, []).append(outcome)
+    cases = [_Case(target, tuple(mine), options) for target, mine in by_target.items()]
+    leaking = _step_down(cases, _Case.leaks)
+    safe = _step_down(cases, _Case.is_safe)
+    judged = _Judged(n_records, groups)
+    decided = [_decide(case, leaking, safe, len(cases), judged) for case in cases]
+    return (*decided, *(_decline(one, options) for one in left_out))
+
+
+def _step_down(cases: Sequence[_Case], holds: Callable[[_Case, int], bool]) -> dict[str, int]:
+    """Holm's steps: what holds while so many are undecided, by variable."""
+    found: dict[str, int] = {}
+    while True:
+        n_open = len(cases) - len(found)
+        new = [case for case in cases if case.target not in found and holds(case, n_open)]
+        if not new:
+            return found
+        found |= {case.target: n_open for case in new}
+
+
+def _decide(
+    case: _Case, leaking: dict[str, int], safe: dict[str, int], n_cases: int, judged_by: _Judged
+) -> Decision:
+    verdict: Verdict
+    if case.target in leaking:
+        verdict, n_open = "leaks", leaking[case.target]
+        judged = [one for one in case.found(n_open) if one.leaks]
+        best = max(judged, key=lambda one: one.score.gain_lower - one.allowed, default=None)
+    elif case.target in safe:
+        verdict, n_open = "safe", safe[case.target]
+        best = max(case.found(n_open), key=lambda one: one.reach, default=None)
+    else:
+        n_open = max(1, n_cases - len(safe))
+        judged = case.found(n_open)
+        best = max(judged, key=lambda one: one.rank, default=None)
+        is_known = best is not None and math.isfinite(best.reach) and not case.n_unknown
+        verdict = "unproven" if is_known else "unknown"
+    needed = _count_needed(case, n_open, judged_by) if verdict == "unproven" else math.nan
+    about = {} if best is None else _describe(best)
+    return Decision(
+        target=case.target,
+        verdict=verdict,
+        reason=_explain(case, verdict, best, needed, judged_by),
+        control_advantage=case.best_advantage("raw"),
+        noise_advantage=case.best_advantage("noise"),
+        wanted_advantage=case.best_advantage("wanted"),
+        n_compared=case.n_compared,
+        level=case.options.level,
+        n_unknown=case.n_unknown,
+        n_needed=needed,
+        **about,  # type: ignore[arg-type]  # names of fields to their values
+    )
+
+
+def _decline(left_out: LeftOut, options: AttackOptions) -> Decision:
+    reason = f"{left_out.target!r} is unproven, it was not attacked: {left_out.reason}"
+    return Decision(left_out.target, "unproven", reason, level=options.level)
+
+
+def _describe(found: _Found) -> dict[str, str | float]:
+    score = found.score
+    return {
+        "source": found.outcome.attack.source,
+        "strongest": found.outcome.attack.adversary,
+        "score": score.name,
+        "estimate": score.interval.estimate,
+        "lower": score.interval.lower,
+        "upper": score.interval.upper,
+        "baseline": score.baseline,
+        "advantage": score.advantage,
+        "advantage_lower": score.advantage_lower,
+        "advantage_upper": score.advantage_upper,
+        "gain": score.gain,
+        "gain_lower": score.gain_lower,
+        "gain_upper": score.gain_upper,
+        "allowed": found.allowed,
+    }
+
+
+def _count_needed(case: _Case, n_open: int, judged: _Judged) -> float:
+    """Records or groups with which every upper limit would about reach what is allowed.
+
+    The distance of a limit from the estimate shrinks with the root of their number. Of few groups
+    that distance is cut off by what a score can be, and tells too little: where nothing may be
+    behind an estimate, so many are needed as show it of a guess. NaN where an estimate is not
+    within what is allowed: more would rather prove a leak.
+    """
+    planned = _plan_groups(case, n_open, judged) if judged.groups else {}
+    needed, n_units = 0.0, judged.count(case.target)
+    for one in case.found(n_open):
+        score, allowed = one.score, one.allowed
+        if score.gain_lower <= 0 and planned.get(score.name, 0.0) > n_units:
+            needed = max(needed, planned[score.name])
+            continue
+        value, up = score.gain, score.gain_upper - score.gain
+        nothing = max(up, score.gain - score.gain_lower)
+        is_open = score.gain_upper > allowed
+        # Nothing may be behind an estimate, unless so many records should have shown it already.
+        if score.gain_lower <= 0 and not (is_open and nothing < allowed):
+            value, up = 0.0, nothing
+        if not value < allowed:
+            return math.nan
+        needed = max(needed, n_units * (up / (allowed - value)) ** 2)
+    return math.ceil(needed) if math.isfinite(needed) else math.nan
+
+
+def _plan_groups(case: _Case, n_open: int, judged: _Judged) -> dict[str, float]:
+    """Groups that a guess needs, by score; records of those that the variable names."""
+    assert judged.groups is not None
+    shares = judged.groups.shares.get(case.target, ())
+    is_class = case.outcomes[0].attack.kind == "classes"
+    needed = plan_needed_groups(
+        case.options,
+        n_attacks=len(case.on_release),
+        n_classes=max(2, len(shares)) if is_class else None,
+        n_variables=n_open,
+        shares=shares,
+        judged=1.0 if case.target in judged.groups.traits else case.options.test_share,
+    )
+    together = [o.attack.adversary for o in case.on_release if o.attack.source == "groups"]
+    if not judged.is_named(case.target):
+        return needed
+    most = max((int(name.rpartition("_")[2]) for name in together), default=1)
+    return {score: most * n_sets for score, n_sets in needed.items()}
+
+
+def _say_gain(score: Score, allowed: float) -> str:
+    """What of an advantage the limits count, where a wanted answer tells some of it."""
+    if score.beyond is None:
+        return ""
+    return (
+        f", {score.gain:.3g} ({say_limits(score.gain_lower, score.gain_upper, allowed)}) of it "
+        "beyond knowing the wanted answer"
+    )
+
+
+def _explain(
+    case: _Case, verdict: Verdict, best: _Found | None, needed: float, judged: _Judged
+) -> str:
+    """Variable, adversary, score, estimate, limits and what is allowed, in a sentence."""
+    says = {"leaks": "leaks", "safe": "is safe"}.get(verdict, f"is {verdict}")
+    if case.n_unknown and verdict == "unknown":
+        why = next(o.reason for o in case.on_release if o.status == "unknown")
+        return (
+            f"{case.target!r} is unknown: {case.n_unknown} of {len(case.on_release)} attacks "
+            f"failed, the first with: {why}"
+        )
+    if best is None:
+        return f"{case.target!r} is unknown: no attack on the release gave a score that decides."
+    score, attack = best.score, best.outcome.attack
+    interval = score.interval
+    text = (
+        f"{case.target!r} {says}: {attack.adversary.replace('_', ' ')} on "
+        f"{say_source(attack.source)} reaches "
+        f"{SCORE_WORDS.get(score.name, score.name)} of {interval.estimate:.4g} "
+        f"({say_limits(interval.lower, interval.upper, digits=4)}; guessing "
+        f"{score.baseline:.4g}), an advantage of {score.advantage:.3g} ("
+        f"{say_limits(score.advantage_lower, score.advantage_upper, best.allowed)})"
+        f"{_say_gain(score, best.allowed)}; allowed {best.allowed:g}"
+    )
+    if verdict != "unproven":
+        return text + "."
+    if not math.isfinite(needed):
+        by_groups = judged.groups and not judged.is_named(case.target)
+        more = "groups" if by_groups else "records"
+        return f"{text}. The estimate itself is beyond it; more {more} would rather prove a leak."
+    return f"{text}. {judged.say_needed(case.target, needed, case.options.max_records)}"
