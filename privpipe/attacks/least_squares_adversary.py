@@ -89,3 +89,17 @@ def fit_linear_attack(moments: CoMoments, n_features: int, unit_roundoff: float)
     intercept = mean[n_features:] - mean[:n_features] @ coefficients
     condition = float(variances[0] / variances[-1]) if len(variances) else 1.0
     return LeastSquares(coefficients, intercept, condition)
+
+
+def widen(fitted: LeastSquares, n_released: int) -> LeastSquares | None:
+    """A raw predictor for released records: as it is, or with the column of ones they have.
+
+    None where released records have other features.
+    """
+    n = len(fitted.coefficients)
+    if n_released == n:
+        return fitted
+    if n_released == n + 1:
+        rows = np.vstack([fitted.coefficients, fitted.intercept])
+        return LeastSquares(rows, np.zeros_like(fitted.intercept), fitted.condition)
+    return None

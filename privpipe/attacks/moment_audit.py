@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from privpipe.attacks.raw_predictors import widen
+from privpipe.attacks.least_squares_adversary import widen
 from privpipe.attacks.statistics.privacy import PARTS, sum_privacy
 from privpipe.numerics.finite import find_finite_rows, keep_rows
 from privpipe.numerics.identity.record_hash import cut_in_parts
