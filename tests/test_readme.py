@@ -16,7 +16,7 @@ from privpipe.command.app import app
 from privpipe.command.error_catalog import EXIT_CODES
 from privpipe.flows.demo import CONFIGURATION
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.pipeline.stages.weaker_limits import list_weaker_limits
+from privpipe.pipeline.stages.gate import list_weaker_limits
 from privpipe.report.audit_text import name_verdict, say_weaker
 from privpipe.sanitizers import METHODS
 from privpipe.store.sources.formats import FORMATS

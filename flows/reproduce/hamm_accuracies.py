@@ -17,8 +17,8 @@ import numpy as np
 from scipy import stats
 
 from flows.reproduce.paper_adversaries import measure_accuracy, measure_papers_accuracy
+from flows.reproduce.steps import expect_steps, step
 from privpipe.errors import FormatError, OptionError, StoreError
-from privpipe.pipeline.steps import expect_steps, step
 from privpipe.protocols import BoolArray, FloatArray, IntArray, RecordMap
 from privpipe.records.memory import Records
 from privpipe.sanitizers.minimax.baselines import (

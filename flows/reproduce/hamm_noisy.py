@@ -24,7 +24,7 @@ from flows.reproduce.noisy_trials import (
     score_choice,
 )
 from flows.reproduce.result import Cell, Reproduction, compare_cell
-from privpipe.pipeline.steps import expect_steps, step
+from flows.reproduce.steps import expect_steps, step
 from privpipe.report.style import MARKERS, ThemeName, finish_figure, new_figure
 
 FILTERS = ("pca_pre", "pca_post", "minimax_pre", "minimax_post")

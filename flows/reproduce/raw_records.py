@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from flows.reproduce.result import Reproduction, compare_cell
+from flows.reproduce.steps import expect_steps, step
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.threats.inference import measure_attacks
-from privpipe.pipeline.steps import expect_steps, step
 from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
 
 PAPER = {

@@ -12,8 +12,8 @@ from typing import Any
 
 from flows.reproduce.kept_steps import find_folder
 from flows.reproduce.result import Reproduction
+from flows.reproduce.steps import Steps, follow_steps
 from privpipe.errors import InputError, OptionError
-from privpipe.pipeline.steps import Steps, follow_steps
 
 Function = Callable[..., Reproduction]
 """Takes the data folder and the number of runs, and what `PaperFigure.small` names."""

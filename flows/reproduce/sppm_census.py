@@ -22,7 +22,7 @@ from flows.reproduce.sppm_measures import (
 )
 from flows.reproduce.sppm_problems import CENSUS_FEATURES, Population, load_census
 from flows.reproduce.sppm_solves import solve_curve
-from privpipe.pipeline.steps import expect_steps, step
+from flows.reproduce.steps import expect_steps, step
 from privpipe.protocols import FloatArray, IntArray
 from privpipe.report.style import ThemeName, theme_panels
 from privpipe.sanitizers.mapping.exponential import fit_exponential_mechanism, keep_symbols

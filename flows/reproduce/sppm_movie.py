@@ -14,7 +14,7 @@ from flows.reproduce.result import Cell, Reproduction, compare_cell
 from flows.reproduce.sppm_measures import logistic_scores, release_counts, trace_roc
 from flows.reproduce.sppm_problems import count_symbols, load_movies
 from flows.reproduce.sppm_solves import solve_curve
-from privpipe.pipeline.steps import expect_steps, step
+from flows.reproduce.steps import expect_steps, step
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 from privpipe.report.style import ThemeName, theme_panels
 from privpipe.sanitizers.mapping.exponential import (

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from privpipe.pipeline.steps import step
+from flows.reproduce.steps import step
 from privpipe.protocols import FloatArray, Guarantee, IntArray
 from privpipe.sanitizers.mapping.alphabet import Distortion
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping

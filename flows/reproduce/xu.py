@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from flows.reproduce.result import Cell, Reproduction
+from flows.reproduce.steps import expect_steps, step
 from flows.reproduce.xu_figures import DATASETS, FIGURE_4, FIGURE_6, FIGURE_7, NOTES, make_cell
 from flows.reproduce.xu_picture import draw_complete_privacy
 from privpipe.attacks.null_space_privacy import NullSpacePrivacy, measure_null_space_privacy
 from privpipe.errors import InputError
 from privpipe.numerics.regression.labels import Coding
-from privpipe.pipeline.steps import expect_steps, step
 from privpipe.protocols import FloatArray, IntArray
 from privpipe.records.memory import Records
 from privpipe.sanitizers.null_space.algorithm_1 import fit_null_space_cleaner

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from flows.reproduce.result import Cell, Reproduction, compare_cell
+from flows.reproduce.steps import expect_steps, step
 from flows.reproduce.xu import (
     LabelTable,
     Reading,
@@ -18,7 +19,6 @@ from flows.reproduce.xu import (
     read_table,
 )
 from privpipe.errors import InputError
-from privpipe.pipeline.steps import expect_steps, step
 
 COLUMNS = (
     "e_utility",

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from flows.reproduce.result import Cell, Reproduction, compare_cell
+from flows.reproduce.steps import expect_steps, step
 from flows.reproduce.yi_masks import (
     add_noise,
     append_ones,
@@ -23,7 +24,6 @@ from flows.reproduce.yi_masks import (
     project,
 )
 from flows.reproduce.yi_tasks import measure_tasks
-from privpipe.pipeline.steps import expect_steps, step
 from privpipe.protocols import FloatArray
 
 RIDGES = {"ridge": 1e-6, "firm ridge": 0.1}

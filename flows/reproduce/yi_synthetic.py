@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from flows.reproduce.result import Cell, Reproduction, compare_cell
+from flows.reproduce.steps import expect_steps, step
 from flows.reproduce.yi_masks import Masked, append_ones, complete, mask, mask_completed
-from privpipe.pipeline.steps import expect_steps, step
 from privpipe.protocols import BoolArray, FloatArray
 
 VARIANCES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5)

@@ -13,10 +13,10 @@ import numpy as np
 from privpipe.capabilities import Forecast
 from privpipe.command.ingest_command import describe
 from privpipe.pipeline.runs.configuration_file import read_options
-from privpipe.pipeline.runs.lasting import list_fleeting
-from privpipe.pipeline.runs.run import Run, say_changed_code
+from privpipe.pipeline.runs.run import Run
+from privpipe.pipeline.runs.spend import list_fleeting
 from privpipe.pipeline.runs.subject_limit import count_subjects
-from privpipe.pipeline.runs.trusted_code import list_unrun
+from privpipe.pipeline.runs.trusted_code import list_unrun, say_changed_code
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.forecast import SampleFindings, check_sample, forecast_run
 from privpipe.pipeline.stages.gate_forecast import GateNeeds

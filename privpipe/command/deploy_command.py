@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from privpipe.errors import ClusterError
-from privpipe.pipeline.serving.prefect_home import blaming_prefect, prepare_prefect
+from privpipe.pipeline.serving.prefect_setup import blaming_prefect, prepare_prefect
 from privpipe.report.console import say
 
 STYLES = {"ok": "green", "warns": "yellow", "fails": "red"}
@@ -33,7 +33,7 @@ def deploy_command(path: str) -> dict[str, Any]:
     """
     prepare_prefect()
     from privpipe.pipeline.serving.deployment_file import read_automations, read_deployments
-    from privpipe.pipeline.serving.server_address import check_server
+    from privpipe.pipeline.serving.prefect_setup import check_server
 
     deployments = read_deployments(path)
     beside = Path(path).with_name("automations.yaml")

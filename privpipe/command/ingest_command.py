@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from privpipe.errors import OptionError
-from privpipe.pipeline.runs.logical_time import read_time
+from privpipe.pipeline.runs.configuration_file import read_time
 from privpipe.records.schema import CollectionSchema
 from privpipe.report.console import say, tabulate
 from privpipe.report.work_bar import showing

@@ -8,7 +8,7 @@ from privpipe.errors import GateError, OptionError
 from privpipe.pipeline.operations.record_removal import end_exchange
 from privpipe.pipeline.runs.approval import approve_release
 from privpipe.pipeline.runs.configuration_file import read_options
-from privpipe.pipeline.serving.prefect_home import blaming_prefect, prepare_prefect
+from privpipe.pipeline.serving.prefect_setup import blaming_prefect, prepare_prefect
 from privpipe.pipeline.stages.clean import read_progress
 from privpipe.report.console import say
 from privpipe.store.access.generation_log import newest_kind
@@ -43,7 +43,7 @@ def run_command(
     """
     prepare_prefect()
     # Whatever the metadata says is reported in a moment, before Prefect and a cluster start.
-    from privpipe.pipeline.runs.logical_time import read_time
+    from privpipe.pipeline.runs.configuration_file import read_time
     from privpipe.pipeline.runs.results import read_results, write_failure
     from privpipe.pipeline.runs.run import Run
     from privpipe.pipeline.runs.trusted_code import confirm_code

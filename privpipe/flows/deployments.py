@@ -19,10 +19,8 @@ from prefect.runtime import flow_run
 from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.errors import ClusterError, MemoryBudgetError, PrivpipeError, StoreError
 from privpipe.flows.release_flow import release_collection
-from privpipe.pipeline.runs.configuration_file import read_options
-from privpipe.pipeline.runs.logical_time import read_time
-from privpipe.pipeline.serving.prefect_guards import outlive_reader
-from privpipe.pipeline.serving.server_address import check_server
+from privpipe.pipeline.runs.configuration_file import read_options, read_time
+from privpipe.pipeline.serving.prefect_setup import check_server, outlive_reader
 from privpipe.pipeline.serving.watch import Watch
 from privpipe.pipeline.stages.increment_check import Scope
 

@@ -18,10 +18,10 @@ from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.errors import GateError, InputError, StoreError
 from privpipe.pipeline.runs.earlier import note_release
-from privpipe.pipeline.runs.lasting import check_lasting
 from privpipe.pipeline.runs.resume import begin_or_resume, reach_stage
 from privpipe.pipeline.runs.run import Cleaned, Run, Trained, digest_options, list_versions, now
 from privpipe.pipeline.runs.run_options import RunOptions
+from privpipe.pipeline.runs.spend import check_lasting
 from privpipe.pipeline.serving.watch import Watch
 from privpipe.pipeline.stages.audit.audit_places import audit_places
 from privpipe.pipeline.stages.audit.audit_stage import audit_losses

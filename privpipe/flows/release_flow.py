@@ -26,23 +26,21 @@ from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.errors import PrivpipeError
 from privpipe.flows.increment_flow import Stages, release_increment
 from privpipe.pipeline.runs.configuration_file import read_options
-from privpipe.pipeline.runs.lasting import list_fleeting
 from privpipe.pipeline.runs.results import write_failure, write_results
 from privpipe.pipeline.runs.resume import begin_or_resume, is_published, reach_stage
 from privpipe.pipeline.runs.run import Cleaned, Run, cluster_options
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.pipeline.runs.spend import confirm_published
+from privpipe.pipeline.runs.spend import confirm_published, list_fleeting
 from privpipe.pipeline.runs.trusted_code import confirm_code
-from privpipe.pipeline.serving.prefect_guards import outlive_reader, tell_prefect
+from privpipe.pipeline.serving.prefect_setup import outlive_reader, tell_prefect
 from privpipe.pipeline.serving.watch import Watch
 from privpipe.pipeline.stages.audit.audit_stage import audit_stage, describe_unseen
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.clean import clean_stage, plan_release
 from privpipe.pipeline.stages.gate import check_gated, dropping_refused, gate_stage
 from privpipe.pipeline.stages.increment_check import Scope
-from privpipe.pipeline.stages.prove import has_receipts, prove_sources
 from privpipe.pipeline.stages.publish import publish_stage
-from privpipe.pipeline.stages.train import train_stage
+from privpipe.pipeline.stages.train import has_receipts, prove_sources, train_stage
 from privpipe.report.audit_text import say_gate, say_judged, say_unseen, say_verdict
 from privpipe.store.access.location import shown
 from privpipe.store.access.workspace import (

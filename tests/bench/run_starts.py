@@ -23,7 +23,7 @@ Row = tuple[str, float, str, str, float, float]
 PROGRAM = """
 import sys, time
 begun = time.perf_counter()
-from privpipe.pipeline.serving.prefect_home import prepare_prefect
+from privpipe.pipeline.serving.prefect_setup import prepare_prefect
 prepare_prefect()
 from privpipe.flows.release_flow import run_pipeline
 from privpipe.pipeline.serving.prefect_server import own_server

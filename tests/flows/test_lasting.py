@@ -13,12 +13,12 @@ from privpipe.command.check_command import check_command
 from privpipe.errors import StoreError
 from privpipe.flows.increment_flow import Stages, release_increment
 from privpipe.pipeline.operations.health import check_account
-from privpipe.pipeline.runs.lasting import list_fleeting
 from privpipe.pipeline.runs.run_options import RunOptions
+from privpipe.pipeline.runs.spend import list_fleeting
 from privpipe.pipeline.serving.watch import Watch
 from privpipe.pipeline.stages.check import check_stage
+from privpipe.pipeline.stages.gate import list_weaker_limits
 from privpipe.pipeline.stages.increment_check import Scope, find_line
-from privpipe.pipeline.stages.weaker_limits import list_weaker_limits
 from privpipe.store.access import mounts
 from tests.operations.increments import configure
 from tests.store.serial_run import make_options, run_serially, serial_flows, write_small_collection

@@ -19,8 +19,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from privpipe.pipeline.serving.prefect_home import is_server
 from privpipe.pipeline.serving.prefect_server import LARGEST_BYTES, drop_database
+from privpipe.pipeline.serving.prefect_setup import is_server
 from privpipe.store.access.workspace import workspace_url
 from tests.flows.digits_runs import RUN, own_prefect, write_config
 
@@ -75,7 +75,7 @@ class Running:
 
 FILL = """
 import sys
-from privpipe.pipeline.serving.prefect_home import prepare_prefect
+from privpipe.pipeline.serving.prefect_setup import prepare_prefect
 prepare_prefect()
 from privpipe.pipeline.serving.prefect_server import own_server
 with own_server():

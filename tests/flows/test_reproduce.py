@@ -16,12 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from flows.reproduce import registry
+from flows.reproduce import registry, steps
 from flows.reproduce.registry import FIGURES, PaperFigure, run_reproduction
 from flows.reproduce.result import CELL_SCHEMA, Reproduction, compare_cell
+from flows.reproduce.steps import Steps, expect_steps, step
 from privpipe.errors import InputError, OptionError
-from privpipe.pipeline import steps
-from privpipe.pipeline.steps import Steps, expect_steps, step
 from privpipe.report.style import render_svg
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ from flows.reproduce.hamm_noisy import reproduce_noisy
 from flows.reproduce.noisy_trials import Choice, judge_noisy, list_choices, score_choice
 from flows.reproduce.paper_adversaries import ADVERSARIES
 from flows.reproduce.result import Reproduction
-from privpipe.pipeline.steps import Steps, follow_steps
+from flows.reproduce.steps import Steps, follow_steps
 
 
 @pytest.fixture(autouse=True)

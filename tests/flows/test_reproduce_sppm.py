@@ -18,8 +18,8 @@ from flows.reproduce.sppm_census import reproduce_census
 from flows.reproduce.sppm_measures import attack_drawn_records
 from flows.reproduce.sppm_movie import reproduce_movie
 from flows.reproduce.sppm_synthetic import reproduce_synthetic
+from flows.reproduce.steps import Steps, follow_steps
 from privpipe.errors import InputError
-from privpipe.pipeline.steps import Steps, follow_steps
 from privpipe.report.style import render_svg
 from privpipe.sanitizers.mapping.exponential import keep_symbols
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping

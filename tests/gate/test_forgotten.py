@@ -14,7 +14,7 @@ import pytest
 from privpipe.errors import FormatError, GateError, GuaranteeError
 from privpipe.pipeline.runs.earlier import find_earlier
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.pipeline.stages.weaker_limits import list_weaker_limits
+from privpipe.pipeline.stages.gate import list_weaker_limits
 from privpipe.store.keyring.account import find_account
 from privpipe.store.keyring.registers import read_releases, register_release
 from privpipe.store.releases.lazy_release import open_release

@@ -16,7 +16,7 @@ from privpipe.errors import FormatError, GateError, OptionError, StoreError
 from privpipe.pipeline.runs.earlier import find_earlier
 from privpipe.pipeline.stages.audit import audit_attacks
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.pipeline.stages.weaker_limits import list_weaker_limits
+from privpipe.pipeline.stages.gate import list_weaker_limits
 from privpipe.store.access.workspace import read_state
 from privpipe.store.keyring.keyfiles import KeyBinding, KeyEntry
 from privpipe.store.releases.lazy_release import open_release

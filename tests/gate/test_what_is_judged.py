@@ -21,8 +21,8 @@ from privpipe.pipeline.serving.watch import Watch
 from privpipe.pipeline.stages.audit.audit_attacks import plan_samples
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.clean import plan_release
+from privpipe.pipeline.stages.gate import list_weaker_limits
 from privpipe.pipeline.stages.train import train_stage
-from privpipe.pipeline.stages.weaker_limits import list_weaker_limits
 from privpipe.report.console import PlainConsole
 from tests.gate.leaky_runs import CHUNK_ROWS, make_leaky_options, make_records, write_records
 from tests.store.serial_run import run_serially, serial_flows

@@ -27,6 +27,7 @@ import privpipe.flows.release_flow
 from flows.reproduce.__main__ import reproduce_figure
 from flows.reproduce.registry import FIGURES, PaperFigure
 from flows.reproduce.result import Reproduction, compare_cell
+from flows.reproduce.steps import expect_steps, step
 from privpipe.cluster.passes import loaded_map
 from privpipe.command.inspect_command import export_command
 from privpipe.command.key_commands import account_command, forget_key_command
@@ -40,7 +41,6 @@ from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.serving.watch import Watch
 from privpipe.pipeline.stages.increment_check import Scope
-from privpipe.pipeline.steps import expect_steps, step
 from privpipe.report.console import PlainConsole
 from privpipe.store.access import mounts
 from privpipe.store.arrays import blocks

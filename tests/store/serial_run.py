@@ -18,7 +18,6 @@ import pytest
 import privpipe.flows.release_flow
 import privpipe.pipeline.stages.audit.audit_stage
 import privpipe.pipeline.stages.clean
-import privpipe.pipeline.stages.prove
 import privpipe.pipeline.stages.train
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.cluster.passes import loaded_map

@@ -22,11 +22,11 @@ from privpipe.cluster.workers.boundary import run_sealed, seal
 from privpipe.cluster.workers.certificates import PARTS, read_certificate
 from privpipe.cluster.workers.connection import connect
 from privpipe.cluster.workers.listener_owner import is_loopback
-from privpipe.pipeline.runs.lasting import is_promised_across_runs, list_fleeting
 from privpipe.pipeline.runs.run import cluster_options
 from privpipe.pipeline.runs.run_options import RunOptions
+from privpipe.pipeline.runs.spend import is_promised_across_runs, list_fleeting
 from privpipe.pipeline.serving.deployment_file import Deployment, read_automations, read_deployments
-from privpipe.pipeline.serving.server_address import check_server
+from privpipe.pipeline.serving.prefect_setup import check_server
 from privpipe.store.access.lease import MOST_SKEW
 from privpipe.store.access.location import join, local_path, shown
 from privpipe.store.access.objects import delete_tree, open_store, read_bytes, write_bytes

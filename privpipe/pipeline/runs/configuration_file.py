@@ -1,6 +1,7 @@
 """A configuration file read: TOML, overridden by the environment, every problem at its place.
 
 A key is overridden by ``PRIVPIPE_SECTION__KEY``, as ``PRIVPIPE_METHOD__UTILITY_BUDGET=0.02``.
+A logical time is the moment that a run is for, whenever it happens; always with an offset.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import stat
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, get_args
 
 from pydantic import ValidationError
@@ -21,7 +22,6 @@ from pydantic.fields import FieldInfo
 
 from privpipe.errors import OptionError
 from privpipe.option_values import admits, reading_only
-from privpipe.pipeline.runs.logical_time import fill_time
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.records.schema import suggest
 from privpipe.sanitizers import METHODS
@@ -236,3 +236,58 @@ def find_place(text: str, names: Sequence[str]) -> tuple[int, int] | None:
         elif (key := _KEY.match(line)) and [*table, *key.group(3).split(".")] == list(names):
             return number, len(key.group(1)) + 1
     return best
+
+
+PLACE = "{logical_time}"
+"""Stands in ``[release] path`` for the logical time of the run."""
+
+
+def read_time(text: str | datetime) -> datetime:
+    """A logical time in UTC, to the second.
+
+    Raises
+    ------
+    OptionError
+        If it is no ISO 8601 time, or has no offset: the same text would be another moment on
+        another machine.
+
+    Examples
+    --------
+    >>> write_time(read_time("2026-11-22T07:00:00+01:00"))
+    '20261122T060000Z'
+    """
+    try:
+        time = text if isinstance(text, datetime) else datetime.fromisoformat(text)
+    except ValueError:
+        time = None
+    if time is None or time.utcoffset() is None:
+        raise OptionError(
+            "A logical time is no ISO 8601 time with an offset.",
+            remedy='Give one as "2026-11-22T06:00:00Z" or "2026-11-22T07:00:00+01:00".',
+            code="logical-time",
+        )
+    return time.astimezone(UTC).replace(microsecond=0)
+
+
+def write_time(time: datetime) -> str:
+    """As it stands in names of releases, in UTC; names sort as times do."""
+    return time.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+
+
+def fill_time(path: str, time: datetime | None) -> str:
+    """A path with the logical time in its place.
+
+    Raises
+    ------
+    OptionError
+        If the path asks for a logical time and none is given.
+    """
+    if PLACE not in path:
+        return path
+    if time is None:
+        raise OptionError(
+            f"[release] path holds {PLACE}, and this run has no logical time.",
+            remedy="Give --time, as 2026-11-22T06:00:00Z; a scheduled run has its schedule's.",
+            code="logical-time",
+        )
+    return path.replace(PLACE, write_time(time))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from privpipe.errors import OptionError, StoreError
-from privpipe.pipeline.runs.run import Run, digest_options, find_code, say_changed_code
+from privpipe.pipeline.runs.run import Run, digest_options
 from privpipe.pipeline.runs.run_options import RunOptions
+from privpipe.pipeline.runs.trusted_code import find_code, say_changed_code
 from privpipe.store.access.location import shown
 from privpipe.store.access.workspace import RunState, read_state, write_state
 from privpipe.store.arrays.headers import exists, read_header, read_kind

@@ -271,38 +271,6 @@ def digest_options(options: RunOptions) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def find_code(options: Mapping[str, Any]) -> dict[str, str]:
-    """SHA-256 of each file of code that a method's options name, from their JSON form.
-
-    >>> find_code({"epsilon": 1.0, "filter": {"code_sha256": "ab", "loss_code_sha256": None}})
-    {'filter.code_sha256': 'ab'}
-    """
-    found: dict[str, str] = {}
-    for key, value in options.items():
-        if isinstance(value, dict):
-            found |= {f"{key}.{inner}": sha256 for inner, sha256 in find_code(value).items()}
-        elif key.endswith("code_sha256") and value:
-            found[key] = str(value)
-    return found
-
-
-def say_changed_code(before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Which files of code have changed, with both hashes; nothing where none has.
-
-    >>> say_changed_code({"method.code_sha256": "ab"}, {"method.code_sha256": "cd"})
-    'the module of the filter has changed: its SHA-256 was ab and is cd'
-    """
-    words = {
-        "loss_code_sha256": "the module of the loss",
-        "code_sha256": "the module of the filter",
-    }
-    return ", and ".join(
-        f"{words[name.rpartition('.')[2]]} has changed: its SHA-256 was {sha256} and is {now[name]}"
-        for name, sha256 in before.items()
-        if name in now and now[name] != sha256
-    )
-
-
 MOST_RECORDS = 20_000
 """Records of each side that the attack on membership compares: every one with all of its sample."""
 

@@ -1,4 +1,8 @@
-"""Keys and account of a run: who draws, and what every partition loses by it."""
+"""Keys and account of a run: who draws, what every partition loses by it, whether both will last.
+
+An account that begins anew lets the same records lose their limit again; a key that is gone is
+followed by another, and two draws for one record are averaged.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +14,16 @@ from typing import Any
 
 import fsspec
 
-from privpipe.errors import GuaranteeError
+from privpipe.errors import GuaranteeError, StoreError
 from privpipe.pipeline.runs.run import Run, Trained
+from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.records.schema import Partition
 from privpipe.store.access.location import join, local_path, shown
+from privpipe.store.access.mounts import find_loss
 from privpipe.store.access.objects import list_keys, open_store, read_bytes
-from privpipe.store.keyring.account import Charge, add_up_losses
+from privpipe.store.keyring.account import Charge, add_up_losses, find_account
 from privpipe.store.keyring.account_chain import AccountChain, append_link, check_chain, reaching
-from privpipe.store.keyring.keyfiles import check_keys_apart
+from privpipe.store.keyring.keyfiles import check_keys_apart, key_folder
 from privpipe.store.keyring.keys import PartitionKeys, make_partition_keys
 from privpipe.store.releases.incremental_release import PARTS
 from privpipe.store.releases.release_writing import ReleasePlan
@@ -243,3 +249,44 @@ def _read_header(url: str) -> dict[str, Any]:
         return header | {"account": dict(header["account"])}
     except (ValueError, KeyError, TypeError, RecursionError):
         return {"account": {}}
+
+
+def check_lasting(options: RunOptions) -> None:
+    """Refuse a promise that holds across runs where nothing is kept across them.
+
+    Raises
+    ------
+    StoreError
+        If the account or the keys of a method with differential privacy are in memory or in a
+        container's own layer, and ``[privacy] ephemeral`` does not accept that.
+    """
+    fleeting = list_fleeting(options) if is_promised_across_runs(options) else []
+    if fleeting and options.privacy.ephemeral == "refuse":
+        raise StoreError(
+            f"{'. '.join(fleeting)}. What records have lost, and by which draws, would be "
+            "forgotten.",
+            remedy="Name folders that last, as a volume of the container, in [privacy] account or "
+            "PRIVPIPE_ACCOUNT and in PRIVPIPE_KEYS; or, for records that nobody releases again, "
+            'set [privacy] ephemeral = "accept", which counts as weaker.',
+            code="ephemeral",
+        )
+
+
+def is_promised_across_runs(options: RunOptions) -> bool:
+    """Whether the method charges an account."""
+    return options.method.consumes() is not None
+
+
+def list_fleeting(options: RunOptions) -> list[str]:
+    """What is kept for later runs and lies where it is lost, each in a sentence without its end.
+
+    The account, with its registers of releases and attempts, of every run; the keys of those that
+    charge it.
+    """
+    places = {"account": find_account(options.privacy.account)}
+    if is_promised_across_runs(options):
+        places["key folder"] = str(key_folder())
+    found = {what: (place, find_loss(place)) for what, place in places.items()}
+    return [
+        f"The {what} {shown(place)} is in {loss}" for what, (place, loss) in found.items() if loss
+    ]

@@ -7,14 +7,14 @@ such code, after ``--trust SHA256``; every other command reads the file and says
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from platformdirs import user_data_path
 
 from privpipe.errors import OptionError
 from privpipe.option_values import is_trusted, trust
-from privpipe.pipeline.runs.run import find_code
 from privpipe.pipeline.runs.run_options import RunOptions
 
 FOLDER, NAMED = "PRIVPIPE_TRUSTED_CODE", "PRIVPIPE_TRUST"
@@ -79,3 +79,35 @@ def _find(options: RunOptions) -> dict[str, str]:
 def _folder() -> Path:
     own = os.environ.get(FOLDER)
     return Path(own) if own else user_data_path("privpipe") / "trusted_code"
+
+
+def find_code(options: Mapping[str, Any]) -> dict[str, str]:
+    """SHA-256 of each file of code that a method's options name, from their JSON form.
+
+    >>> find_code({"epsilon": 1.0, "filter": {"code_sha256": "ab", "loss_code_sha256": None}})
+    {'filter.code_sha256': 'ab'}
+    """
+    found: dict[str, str] = {}
+    for key, value in options.items():
+        if isinstance(value, dict):
+            found |= {f"{key}.{inner}": sha256 for inner, sha256 in find_code(value).items()}
+        elif key.endswith("code_sha256") and value:
+            found[key] = str(value)
+    return found
+
+
+def say_changed_code(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Which files of code have changed, with both hashes; nothing where none has.
+
+    >>> say_changed_code({"method.code_sha256": "ab"}, {"method.code_sha256": "cd"})
+    'the module of the filter has changed: its SHA-256 was ab and is cd'
+    """
+    words = {
+        "loss_code_sha256": "the module of the loss",
+        "code_sha256": "the module of the filter",
+    }
+    return ", and ".join(
+        f"{words[name.rpartition('.')[2]]} has changed: its SHA-256 was {sha256} and is {now[name]}"
+        for name, sha256 in before.items()
+        if name in now and now[name] != sha256
+    )

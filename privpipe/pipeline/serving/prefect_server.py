@@ -29,8 +29,12 @@ import psutil
 from privpipe.cluster.workers.certificates import make_certificates
 from privpipe.cluster.workers.listener_owner import guard_address
 from privpipe.errors import ClusterError
-from privpipe.pipeline.serving.prefect_guards import refuse_stored_results
-from privpipe.pipeline.serving.prefect_home import is_server, own_home, servers_in
+from privpipe.pipeline.serving.prefect_setup import (
+    is_server,
+    own_home,
+    refuse_stored_results,
+    servers_in,
+)
 
 PAUSE = 0.1
 """Seconds between two looks at whether the server answers."""

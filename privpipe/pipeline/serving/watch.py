@@ -21,7 +21,7 @@ from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.workers.progress import GATES, STAGES, UNITS, Progress, find_stage
 from privpipe.errors import printable
-from privpipe.pipeline.serving.prefect_guards import tell_prefect
+from privpipe.pipeline.serving.prefect_setup import tell_prefect
 from privpipe.report.console import PlainConsole
 from privpipe.report.work_bar import WorkBar
 

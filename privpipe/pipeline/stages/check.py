@@ -12,20 +12,19 @@ from privpipe.cluster.workers.connection import check_address
 from privpipe.cluster.workers.dashboard import check_dashboard
 from privpipe.errors import GuaranteeError, InputError, OptionError, StoreError
 from privpipe.pipeline.runs.earlier import find_earlier
-from privpipe.pipeline.runs.lasting import check_lasting
 from privpipe.pipeline.runs.resume import is_published
 from privpipe.pipeline.runs.run import (
     Run,
     digest_options,
     find_attack_options,
-    find_code,
     find_fitted,
     make_run_id,
     now,
 )
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.pipeline.runs.spend import check_limit
+from privpipe.pipeline.runs.spend import check_lasting, check_limit
 from privpipe.pipeline.runs.subject_limit import check_subjects
+from privpipe.pipeline.runs.trusted_code import find_code
 from privpipe.pipeline.stages.gate_forecast import check_gate
 from privpipe.protocols import Method, Role
 from privpipe.records.sampling import make_split

@@ -19,7 +19,7 @@ from privpipe.pipeline.runs.run import (
 )
 from privpipe.pipeline.runs.spend import confirm_loss
 from privpipe.pipeline.stages.gate import check_gated
-from privpipe.pipeline.stages.prove import describe_proof
+from privpipe.pipeline.stages.train import describe_proof
 from privpipe.report.published_findings import hide_small_count, publish_findings, publish_guarantee
 from privpipe.store.arrays.headers import exists
 from privpipe.store.keyring.keys import forget_keys

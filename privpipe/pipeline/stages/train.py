@@ -1,4 +1,7 @@
-"""The train stage: learn the map from shards on the workers, store it in the workspace."""
+"""The train stage: learn the map from shards on the workers, store it in the workspace.
+
+Before it the sources are proved: what a run reads is what was ingested.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import numpy.typing as npt
 from privpipe.capabilities import MakesRecords, MixesRecords
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.pricing_rounds import ClusterPricing
+from privpipe.cluster.passes.proof_pass import prove_collection
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.cluster.passes.sketch_pass import sketch_collection
 from privpipe.errors import GuaranteeError, InputError, StoreError
@@ -23,7 +27,10 @@ from privpipe.pipeline.runs.subject_limit import count_subjects, protect_subject
 from privpipe.protocols import RecordMap, Shard
 from privpipe.sanitizers.composed.standardiser import fit_standardised
 from privpipe.sanitizers.names import schema_of, with_schema
+from privpipe.store.access.location import join
+from privpipe.store.access.workspace import workspace_url
 from privpipe.store.arrays.headers import check_output_free, exists
+from privpipe.store.collections.collection import Collection
 from privpipe.store.keyring.sketches import Ties
 from privpipe.store.models import (
     digest_map,
@@ -199,3 +206,40 @@ def _check_public(run: Run, ties: Ties) -> None:
             remedy="Train on records that are public and not among those to release.",
             code="not-public",
         )
+
+
+WORDS = {
+    "ingest": "proved: every chunk that was read is the one that was ingested, by its receipt",
+    "digest": "proved: it has no receipts; every byte was read once and matched its digest, and "
+    "every chunk that was read later is one of those",
+    "noted": "not proved: its digest covers no more than the lengths of chunks; every chunk that "
+    "was read is the one that stood there when the run began",
+}
+
+
+def has_receipts(run: Run) -> bool:
+    """Whether nothing has to be read to prove the sources."""
+    return None not in (run.collection.sealed.proof, run.training.sealed.proof)
+
+
+def prove_sources(run: Run, executor: Executor) -> Run:
+    """The run with a proof of both collections; those with receipts have one."""
+    return replace(
+        run,
+        collection=_prove(run, run.collection, executor),
+        training=_prove(run, run.training, executor),
+    )
+
+
+def _prove(run: Run, collection: Collection, executor: Executor) -> Collection:
+    place = join(workspace_url(run.release_url), "sources", collection.digest[:16])
+    return prove_collection(executor, collection, place)
+
+
+def describe_proof(run: Run) -> dict[str, Any]:
+    """For the header of the release: what is known of the records it was made of."""
+    origins = {"source": run.collection.sealed.proof, "training": run.training.sealed.proof}
+    return {
+        f"{name}_proof": WORDS[proof.origin] if proof is not None else "not proved"
+        for name, proof in origins.items()
+    }

@@ -13,7 +13,7 @@ import pytest
 
 from privpipe.command.inspect_command import inspect_command
 from privpipe.errors import StoreError
-from privpipe.pipeline.stages.prove import has_receipts
+from privpipe.pipeline.stages.train import has_receipts
 from privpipe.store.arrays import proof as proofs
 from privpipe.store.arrays.layout import SEAL, root_document
 from privpipe.store.arrays.proof import Proof, ReceiptBook, digest_collection
