@@ -18,8 +18,8 @@ from typing import Any
 
 from privpipe.attacks.threats.verdicts.attack_report import AttackReport
 from privpipe.attacks.threats.verdicts.outcomes import AttackOutcome, is_of_release
+from privpipe.cluster.executors.dask_executor import open_executor
 from privpipe.cluster.executors.executor import Executor
-from privpipe.cluster.executors.open_executor import open_executor
 from privpipe.cluster.passes.attack_sample import KindSources, measure_kept_utility
 from privpipe.cluster.passes.attack_tasks import distribute_attacks
 from privpipe.cluster.passes.evidence_sample import sample_evidence

@@ -20,8 +20,8 @@ from prefect.cache_policies import NO_CACHE
 from prefect.context import FlowRunContext, TaskRunContext
 from prefect.events import emit_event
 
+from privpipe.cluster.executors.dask_executor import open_executor
 from privpipe.cluster.executors.executor import Executor
-from privpipe.cluster.executors.open_executor import open_executor
 from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.errors import PrivpipeError
 from privpipe.flows.increment_flow import Stages, release_increment

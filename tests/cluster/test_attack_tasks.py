@@ -19,13 +19,13 @@ from privpipe.attacks.adversaries.evidence import Evidence, prepare_evidence
 from privpipe.attacks.threats import inference
 from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.cluster.executors.dask_executor import DaskExecutor
+from privpipe.cluster.executors.executor import WorkerMemory
 from privpipe.cluster.passes import attack_tasks as attacks
 from privpipe.cluster.passes.attack_tasks import (
     EvidenceSummary,
     check_worker_memory,
     distribute_attacks,
 )
-from privpipe.cluster.workers.worker_memory import WorkerMemory
 from privpipe.errors import InputError, MemoryBudgetError
 
 OPTIONS = AttackOptions(adversaries=("least_squares", "logistic", "naive_bayes"), n_replicates=60)

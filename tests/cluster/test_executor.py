@@ -15,12 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privpipe.cluster.events import Event
-from privpipe.cluster.executors.dask_executor import DaskExecutor
-from privpipe.cluster.executors.executor import Executor, LocalExecutor, fold_in_tree
-from privpipe.cluster.executors.open_executor import open_executor
+from privpipe.cluster.executors.dask_executor import DaskExecutor, open_executor
+from privpipe.cluster.executors.executor import Executor, LocalExecutor, WorkerMemory, fold_in_tree
 from privpipe.cluster.executors.oracles import align
 from privpipe.cluster.workers.connection import ClusterOptions
-from privpipe.cluster.workers.worker_memory import WorkerMemory
 from privpipe.errors import InputError, PrivpipeError
 from privpipe.protocols import Shard, Sums
 

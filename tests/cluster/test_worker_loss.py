@@ -155,7 +155,7 @@ def slow_gradient(shard: Shard, parameters: FloatArray, *, offset: FloatArray) -
 def test_oracle__goes_on_when_workers_die_between_rounds_and_in_one(
     few: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float
 ) -> None:
-    monkeypatch.setattr("privpipe.cluster.workers.worker_memory.KEPT_SHARE", share)
+    monkeypatch.setattr("privpipe.cluster.executors.executor.SHARD_SHARE", share)
     url = str(tmp_path / "standard.zarr")
     write_standard(url, 1500, chunk_rows=16)
     shards = ShardedCollection(

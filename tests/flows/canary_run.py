@@ -64,7 +64,7 @@ ON_WORKERS = {"map": make_map_tell, "statistics": make_statistics_tell}
 
 def watch_clusters(scenario: str, folder: Path) -> None:
     """Wrap the pipeline's `connect`: inject on entering, collect before leaving."""
-    from privpipe.cluster.executors import open_executor as opening
+    from privpipe.cluster.executors import dask_executor as opening
     from privpipe.cluster.workers.connection import connect
 
     @contextmanager

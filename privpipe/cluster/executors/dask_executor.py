@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import itertools
+import os
+import re
 import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
+from pathlib import PurePath
 from typing import Any, TypeVar
 
 from distributed import Client, Future, get_worker, wait
 from distributed import TimeoutError as DaskTimeoutError
+from threadpoolctl import threadpool_limits
 
 from privpipe.cluster.events import Event, Listener, ignore
-from privpipe.cluster.executors.executor import fold_in_tree, merge_all
-from privpipe.cluster.executors.oracles import ResidentOracle
+from privpipe.cluster.executors.executor import (
+    Executor,
+    LocalExecutor,
+    WorkerMemory,
+    fold_in_tree,
+    merge_all,
+)
+from privpipe.cluster.executors.oracles import ResidentOracle, send
 from privpipe.cluster.workers.boundary import run_sealed
-from privpipe.cluster.workers.broadcast import send
-from privpipe.cluster.workers.connection import measure_workers
+from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.cluster.workers.metrics import TOPIC
 from privpipe.cluster.workers.progress import Progress
-from privpipe.cluster.workers.worker_memory import WorkerMemory
 from privpipe.errors import ClusterError, PrivpipeError
 from privpipe.protocols import Oracle, Shard, Statistics, Sums
 
@@ -72,7 +80,16 @@ class DaskExecutor:
 
     def measure(self) -> WorkerMemory:
         """Workers, threads and memory as they are now."""
-        return measure_workers(self.client)
+        workers = self.client.scheduler_info(n_workers=-1)["workers"].values()
+        limits = [int(worker["memory_limit"] or 0) for worker in workers]
+        threads = [int(worker["nthreads"]) for worker in workers]
+        return WorkerMemory(
+            n_workers=len(limits),
+            n_threads=sum(threads),
+            smallest=min(limits, default=0),
+            total=sum(limits),
+            threads=max(threads, default=1),
+        )
 
     def show(self, progress: Progress) -> None:
         """An event on the scheduler, for its page and its gauges."""
@@ -293,3 +310,85 @@ def _outcome(future: Future[Any]) -> Any:
             remedy="Look at the workers' memory and logs, then run again.",
             code="task-lost",
         )
+
+
+@contextmanager
+def report_performance(client: Client, path: str | None) -> Iterator[None]:
+    """Write the report of the block, private to its owner; nothing where no path is given.
+
+    Parameters
+    ----------
+    client
+        Of the cluster. Where its scheduler is gone at the end, nothing is written.
+    path
+        File; its folder is made.
+    """
+    if path is None:
+        yield
+        return
+    begun, count = time.time(), client.run_on_scheduler(_begin)
+    yield
+    page = client.run_on_scheduler(_draw, begun=begun, count=count)
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(re.sub(r"<link[^>]*>", "", page))  # an icon, asked of the network
+
+
+def _begin(dask_scheduler: Any) -> int:
+    """Scheduler side: begin to note tasks; where the record of the system stands."""
+    dask_scheduler.get_task_stream(start=0, stop=0)
+    return int(dask_scheduler.monitor.count)
+
+
+async def _draw(dask_scheduler: Any, begun: float, count: int) -> str:
+    """Scheduler side: the page, its profiles without source."""
+    real = dask_scheduler.get_profile
+
+    async def get_profile(**asked: Any) -> Any:
+        return _drop_source(await real(**asked))
+
+    dask_scheduler.get_profile = get_profile
+    try:
+        page: str = await dask_scheduler.performance_report(
+            start=begun, last_count=count, code="not shown", mode="inline"
+        )
+    finally:
+        del dask_scheduler.get_profile
+    return page
+
+
+def _drop_source(state: dict[str, Any]) -> dict[str, Any]:
+    """A profile, and those of its calls, with no line of code and no folder of this machine."""
+    described = {**state["description"], "line": ""}
+    described["filename"] = PurePath(str(described.get("filename", ""))).name
+    calls = {name: _drop_source(inner) for name, inner in state["children"].items()}
+    return {**state, "description": described, "children": calls}
+
+
+@contextmanager
+def open_executor(
+    options: ClusterOptions, run: str, listener: Listener = ignore
+) -> Iterator[Executor]:
+    """All work in this process where no workers are asked for, on a cluster otherwise.
+
+    Parameters
+    ----------
+    options
+        ``workers = 0`` without an address: this process.
+    run
+        Identifier of the run.
+    listener
+        Receives the events.
+
+    Raises
+    ------
+    OptionError, ClusterError
+        As `connect`.
+    """
+    if options.address is None and options.workers == 0:
+        # As on a worker: more threads give other bits, and fight for the processors of others.
+        with threadpool_limits(limits=1):
+            yield LocalExecutor(listener)
+        return
+    with connect(options) as client, report_performance(client, options.performance_report):
+        yield DaskExecutor(client, run, listener)

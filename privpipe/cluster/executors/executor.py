@@ -8,15 +8,50 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass
 from functools import reduce as fold
 from typing import Any, Protocol, TypeVar
 
 from privpipe.cluster.events import Event, Listener, ignore
 from privpipe.cluster.workers.boundary import run_sealed, seal
 from privpipe.cluster.workers.progress import Progress
-from privpipe.cluster.workers.worker_memory import WorkerMemory
 from privpipe.protocols import Oracle, Shard, Statistics, Sums
 from privpipe.records.memory import add_sums
+
+SHARD_SHARE = 0.4
+"""Of a worker's memory: what shards may take. Beyond .6 Dask writes to disk what it holds."""
+
+RESERVED = 400 << 20
+"""Bytes of a worker's memory that its libraries and the reading of records take."""
+
+
+@dataclass(frozen=True)
+class WorkerMemory:
+    """The workers as a memory plan sees them.
+
+    Parameters
+    ----------
+    n_workers, n_threads
+        Workers, and threads over all of them.
+    smallest
+        Memory limit of the smallest worker, bytes; 0 when there is none.
+    total
+        Sum of the limits, bytes.
+    threads
+        Threads of the worker with most threads.
+    """
+
+    n_workers: int
+    n_threads: int
+    smallest: int
+    total: int
+    threads: int
+
+
+def find_room(limit: int) -> int:
+    """Bytes of shards that a worker of so many bytes of memory retains."""
+    return int(SHARD_SHARE * max(0, limit - RESERVED))
+
 
 S = TypeVar("S", bound=Statistics)
 T = TypeVar("T")

@@ -9,22 +9,26 @@ blocks, so that the sum does not depend on which worker had which block.
 from __future__ import annotations
 
 import itertools
+import secrets
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar, cast
 
+import dask
 import numpy as np
 from distributed import Client, Future
 
+from privpipe.cluster.executors.executor import find_room
 from privpipe.cluster.workers.boundary import run_sealed
-from privpipe.cluster.workers.broadcast import send
-from privpipe.cluster.workers.worker_memory import find_room
 from privpipe.protocols import Shard, Sums
 from privpipe.records.memory import add_sums
 from privpipe.store.collections.collection import Collection
 
 T = TypeVar("T")
+
+_PROCESS = secrets.token_hex(4)
+_NUMBERS = itertools.count()
 
 Gather = Callable[[Sequence[Future[Any]], str], list[Any]]
 
@@ -255,3 +259,33 @@ def _name(function: Callable[..., Any]) -> str:
     """Readable key prefix of a function or partial."""
     inner = getattr(function, "func", function)
     return str(getattr(inner, "__name__", "ask_shards")).strip("_")
+
+
+class Broadcast:
+    """Wraps a value so that nothing prints it: it is an argument that Dask may log."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"Broadcast({type(self.value).__name__})"
+
+
+def send(client: Client, value: Any) -> Future[Any]:
+    """Future of a picklable value, for the arguments of tasks; no killed worker takes it along.
+
+    Scattered data lives on workers only: when the last one that holds it dies, every task that
+    needs it is lost. A broadcast is the result of a task, which the scheduler runs again wherever
+    it is missing; it retains the value as long as a task that may be run again needs it.
+    """
+    key = f"send_{type(value).__name__}-{_PROCESS}-{next(_NUMBERS):06d}"
+    # That the value travels with the task is the point, whatever its size.
+    with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TiB"}):
+        return client.submit(unpack, Broadcast(value), key=key, pure=False, retries=2)
+
+
+def unpack(broadcast: Broadcast) -> Any:
+    """Worker side: what is inside."""
+    return broadcast.value

@@ -22,9 +22,8 @@ from privpipe.attacks.threats.verdicts.detection import Detection
 from privpipe.attacks.threats.verdicts.learning import LearningCurve
 from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome, is_of_release
 from privpipe.cluster.events import Event
-from privpipe.cluster.executors.executor import Executor
+from privpipe.cluster.executors.executor import Executor, WorkerMemory
 from privpipe.cluster.passes.pass_checkpoints import Checkpoints
-from privpipe.cluster.workers.worker_memory import WorkerMemory
 from privpipe.errors import MemoryBudgetError, PrivpipeError
 
 _FIXED_BYTES = 256 << 20

@@ -1,14 +1,18 @@
-"""Proving a collection without receipts: every stored byte is read once."""
+"""Every stored byte is read: of collections without receipts, of releases in a workspace."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import Executor
 from privpipe.errors import PrivpipeError
+from privpipe.store.arrays.blocks import Receipt
 from privpipe.store.collections.collection import Collection
 from privpipe.store.collections.proving import Measured, find_proof, measure_chunks, prove_by_digest
+from privpipe.store.releases.release_writing import ReleasePlan, find_damaged
+
+RECEIPTS_PER_TASK = 32
 
 
 def prove_collection(executor: Executor, collection: Collection, url: str) -> Collection:
@@ -57,3 +61,31 @@ def _measure(executor: Executor, collection: Collection) -> Iterator[Measured]:
             yield from waiting.pop(turn)
             turn += 1
     tell(Event("prove_chunk", "ends", unit="chunks"))
+
+
+def find_damaged_chunks(
+    executor: Executor, plan: ReleasePlan, receipts: Sequence[Receipt], attempt: str
+) -> set[int]:
+    """Numbers of the chunks whose stored bytes are not what their receipts say.
+
+    Parameters
+    ----------
+    executor
+        Who reads.
+    plan
+        The release being written.
+    receipts
+        What should be stored.
+    attempt
+        Makes the keys of this reading unique within the run.
+    """
+    tasks = (
+        (f"{attempt}-{start:06d}", (list(receipts[start : start + RECEIPTS_PER_TASK]),))
+        for start in range(0, len(receipts), RECEIPTS_PER_TASK)
+    )
+    damaged: set[int] = set()
+    for _, found in executor.map_tasks(find_damaged, tasks, shared=(plan,), prefix="verify_chunk"):
+        if isinstance(found, PrivpipeError):
+            raise found
+        damaged.update(found)
+    return damaged

@@ -25,7 +25,6 @@ from privpipe.cluster.workers.forking import SETTINGS
 from privpipe.cluster.workers.guarded import start_cluster
 from privpipe.cluster.workers.listener_owner import guard_address, is_loopback
 from privpipe.cluster.workers.metrics import ShowProgress
-from privpipe.cluster.workers.worker_memory import WorkerMemory
 from privpipe.errors import ClusterError, OptionError
 
 SHAPING = ("privpipe", "numpy", "scipy", "zarr", "dask", "distributed", "scikit-learn", "numba")
@@ -187,20 +186,6 @@ def check_address(address: str) -> None:
         remedy="Use tls://host:port with certificates in Dask's configuration, or a tcp:// "
         "address of this machine.",
         code="insecure-cluster",
-    )
-
-
-def measure_workers(client: Client) -> WorkerMemory:
-    """Number, threads and memory limits of the connected workers."""
-    workers = client.scheduler_info(n_workers=-1)["workers"].values()
-    limits = [int(worker["memory_limit"] or 0) for worker in workers]
-    threads = [int(worker["nthreads"]) for worker in workers]
-    return WorkerMemory(
-        n_workers=len(limits),
-        n_threads=sum(threads),
-        smallest=min(limits, default=0),
-        total=sum(limits),
-        threads=max(threads, default=1),
     )
 
 

@@ -46,7 +46,7 @@ MODULES = (
     "privpipe.cluster.passes.attack_tasks",
     "privpipe.cluster.passes.evidence_sample",
     "privpipe.cluster.passes.joint_pass",
-    "privpipe.cluster.passes.verification",
+    "privpipe.cluster.passes.proof_pass",
     "privpipe.attacks.audit_rounds",
     "privpipe.attacks.adversaries.bits",
     "privpipe.attacks.adversaries.boosted_trees",

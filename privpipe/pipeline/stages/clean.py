@@ -13,7 +13,7 @@ from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.cleaning_pass import CleaningJob, clean_collection, count_receipts
 from privpipe.cluster.passes.drawing_pass import DrawingJob, draw_surrogates
 from privpipe.cluster.passes.place_pass import find_noted
-from privpipe.cluster.passes.verification import find_damaged_chunks
+from privpipe.cluster.passes.proof_pass import find_damaged_chunks
 from privpipe.errors import IncompleteReleaseError, MemoryBudgetError, StoreError
 from privpipe.numerics.masking.sign_sums import BLOCK_RECORDS
 from privpipe.pipeline.runs.resume import check_unchanged

@@ -10,7 +10,7 @@ from typing import Any
 
 from distributed import Client
 
-from privpipe.cluster.executors.open_executor import report_performance
+from privpipe.cluster.executors.dask_executor import report_performance
 
 
 def list_lines(state: dict[str, Any]) -> set[str]:
