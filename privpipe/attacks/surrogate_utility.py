@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from privpipe.attacks.statistics.uncertainty.intervals import Interval
+from privpipe.attacks.statistics.intervals import Interval
 from privpipe.numerics.regression.labels import code_targets
 from privpipe.numerics.regression.moments import CoMoments
 from privpipe.protocols import FloatArray, Shard, ShardSchema

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.beside import Beside
+from privpipe.attacks.adversaries.auxiliary import Beside
 from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.protocols import Column
 

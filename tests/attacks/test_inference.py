@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from privpipe.attacks.adversaries import ADVERSARIES
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.beside import Beside
-from privpipe.attacks.adversaries.evidence import prepare_evidence
+from privpipe.attacks.adversaries.auxiliary import Beside
+from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.adversaries.problem import Fitted
-from privpipe.attacks.adversaries.table import ADVERSARIES
-from privpipe.attacks.statistics.measures import Score
-from privpipe.attacks.statistics.uncertainty.intervals import Interval
+from privpipe.attacks.statistics.intervals import Interval
+from privpipe.attacks.statistics.scores import Score
 from privpipe.attacks.threats import trained_adversary
 from privpipe.attacks.threats.attack_plan import plan_attacks
 from privpipe.attacks.threats.inference import measure_attacks, run_attack

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.evidence import Evidence, prepare_evidence
+from privpipe.attacks.adversaries.evidence import Evidence
+from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.attacks.threats.power import LEAKS, choose_planted, measure_power
 from privpipe.attacks.threats.verdicts.detection import Detection, hold_to_power, say_power

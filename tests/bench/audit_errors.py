@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.statistics.uncertainty.intervals import measure_exact_interval
+from privpipe.attacks.statistics.intervals import measure_exact_interval
 from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.attacks.threats.verdicts.attack_report import AttackReport
 from privpipe.protocols import Column

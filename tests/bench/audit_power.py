@@ -18,9 +18,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.beside import Beside
-from privpipe.attacks.adversaries.evidence import Evidence, prepare_evidence
-from privpipe.attacks.statistics.uncertainty.intervals import Interval, measure_exact_interval
+from privpipe.attacks.adversaries.auxiliary import Beside
+from privpipe.attacks.adversaries.evidence import Evidence
+from privpipe.attacks.adversaries.preparation import prepare_evidence
+from privpipe.attacks.statistics.intervals import Interval, measure_exact_interval
 from privpipe.attacks.threats.attack_plan import plan_attacks
 from privpipe.attacks.threats.inference import run_attack
 from privpipe.attacks.threats.power import LEAKS, measure_power

@@ -52,7 +52,8 @@ from sklearn.utils import all_estimators
 
 from privpipe import Records
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.evidence import Evidence, prepare_evidence
+from privpipe.attacks.adversaries.evidence import Evidence
+from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.statistics.splits import draw_rows, draw_split
 from privpipe.attacks.threats.attack_plan import plan_attacks
 from privpipe.attacks.threats.inference import run_attack

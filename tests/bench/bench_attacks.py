@@ -15,7 +15,8 @@ import numpy as np
 from distributed import Client, LocalCluster
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.evidence import Evidence, prepare_evidence
+from privpipe.attacks.adversaries.evidence import Evidence
+from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.threats.attack_plan import plan_attacks
 from privpipe.attacks.threats.inference import run_attack
 from privpipe.attacks.threats.verdicts.attack_report import AttackReport, summarise_outcomes

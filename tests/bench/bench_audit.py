@@ -22,7 +22,7 @@ import numpy as np
 
 from privpipe import Records, fit_leace_eraser
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.evidence import prepare_evidence
+from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.attacks.threats.power import LEAKS
 from privpipe.attacks.threats.trained_adversary import train_adversary

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.evidence import prepare_evidence
+from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.threats.attack_plan import plan_attacks
 from privpipe.attacks.threats.inference import run_attack
 from privpipe.protocols import FloatArray, IntArray

@@ -17,11 +17,11 @@ from scipy import stats
 from flows.reproduce.hamm_accuracies import Trial, draw_har_trial
 from flows.reproduce.paper_adversaries import measure_accuracy
 from privpipe import MinimaxOptions, Records, fit_minimax_filter
+from privpipe.attacks.adversaries import ADVERSARIES
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.beside import Beside
-from privpipe.attacks.adversaries.evidence import prepare_evidence
+from privpipe.attacks.adversaries.auxiliary import Beside
+from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.adversaries.problem import Problem
-from privpipe.attacks.adversaries.table import ADVERSARIES
 from privpipe.attacks.threats.attack_plan import plan_attacks
 from privpipe.attacks.threats.inference import run_attack
 from privpipe.attacks.threats.verdicts.attack_report import summarise_outcomes

@@ -14,8 +14,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from privpipe.attacks.statistics.place_judgement import PlaceTest, add_total
-from privpipe.attacks.statistics.place_sums import PlaceSums, code_column, count_codes, sum_place
+from privpipe.attacks.statistics.places import (
+    PlaceSums,
+    PlaceTest,
+    add_total,
+    code_column,
+    count_codes,
+    sum_place,
+)
 from privpipe.protocols import Column
 
 N_CODES = 5

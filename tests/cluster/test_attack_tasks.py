@@ -15,7 +15,8 @@ import pytest
 from distributed import Client, LocalCluster
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.evidence import Evidence, prepare_evidence
+from privpipe.attacks.adversaries.evidence import Evidence
+from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.threats import inference
 from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.cluster.executors.dask_executor import DaskExecutor

@@ -14,7 +14,7 @@ import pytest
 from distributed import Client
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.evidence import prepare_evidence
+from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.executors.executor import LocalExecutor

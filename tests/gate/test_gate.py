@@ -207,11 +207,12 @@ def test_gate__a_failing_adversary_is_unknown_and_keeps_it_closed(
     folder: Path, monkeypatch: pytest.MonkeyPatch, failure: str
 ) -> None:
     # Others who fit by least squares have it by name already: the adversary alone fails.
-    from privpipe.attacks.adversaries import bits, ridges, wanted_answer
+    from privpipe.attacks.adversaries import covert_channels, desired_baseline, ridges
     from privpipe.attacks.adversaries.problem import Fitted
     from privpipe.attacks.threats import noise
 
-    assert bits.fit_least_squares is wanted_answer.fit_least_squares is noise.fit_least_squares
+    for module in (covert_channels, desired_baseline, noise):
+        assert module.fit_least_squares is ridges.fit_least_squares
 
     def fit(problem: Any) -> Fitted:
         if failure == "error":
@@ -219,7 +220,7 @@ def test_gate__a_failing_adversary_is_unknown_and_keeps_it_closed(
         return Fitted(lambda x: x[:, :2] * float("nan"), "nothing")
 
     monkeypatch.setattr(ridges, "fit_least_squares", fit)
-    monkeypatch.setattr("privpipe.attacks.adversaries.table.import_module", lambda _: ridges)
+    monkeypatch.setattr("privpipe.attacks.adversaries.import_module", lambda _: ridges)
     options = make_leaky_options(folder, audit={"adversaries": ("least_squares",)})
     with pytest.raises(GateError) as caught:
         run_serially(options)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.beside import Beside
+from privpipe.attacks.adversaries.auxiliary import Beside
 from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.protocols import Column
 from privpipe.report.release_page import read_audit_schema, render_public_page, render_release_page

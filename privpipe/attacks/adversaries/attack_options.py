@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -12,8 +13,15 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import CoreSchema
 from pydantic_core.core_schema import no_info_after_validator_function
 
-from privpipe.attacks.adversaries.table import ADVERSARIES
-from privpipe.attacks.statistics.measures import EXPOSURES
+from privpipe.attacks.adversaries import (
+    ADVERSARIES,
+    AROUND_READER,
+    BIT_READER,
+    FEW_READER,
+    WANTED_READER,
+    Adversary,
+)
+from privpipe.attacks.statistics.scores import EXPOSURES
 from privpipe.option_values import Options
 
 
@@ -184,3 +192,66 @@ class AttackOptions(Options):
         while steps[-1] > 1:
             steps.append(min(steps[-1] - 1, int(0.8 * steps[-1]) + 1))
         return tuple(self.plan_level(n_compared, n_open) for n_open in steps)
+
+
+ALONE = "alone: "
+"""Begins the name of a source that is one included variable by itself."""
+
+TOGETHER = "together: "
+"""Begins the name of a source that is this release joined with an earlier one of its records."""
+
+READS_BITS = "bit_reader"
+
+READS_AROUND = "surroundings_reader"
+
+KNOWS_WANTED = "knows_wanted"
+
+READS_VARIABLE = "variable_reader"
+
+_OWN = {
+    READS_BITS: BIT_READER,
+    READS_AROUND: AROUND_READER,
+    KNOWS_WANTED: WANTED_READER,
+    READS_VARIABLE: FEW_READER,
+}
+
+READERS = ("logistic", "least_squares", "boosting", "naive_bayes")
+"""Adversaries that read everything together: the first that weighs columns, and the first that
+sees more than weights."""
+
+
+def choose_readers(source: str, is_categorical: bool, options: AttackOptions) -> tuple[str, ...]:
+    """Names of the adversaries that attack a variable by a source.
+
+    >>> choose_readers("bits", True, AttackOptions())
+    ('bit_reader',)
+    >>> choose_readers("surroundings", True, AttackOptions())
+    ('surroundings_reader',)
+    >>> choose_readers("everything", True, AttackOptions())
+    ('logistic', 'boosting')
+    >>> choose_readers("alone: place", True, AttackOptions())
+    ('variable_reader',)
+    >>> choose_readers("noise", True, AttackOptions())
+    ('logistic', 'naive_bayes')
+    """
+    if source == "bits":
+        return (READS_BITS,)
+    if source == "surroundings":
+        return (READS_AROUND,)
+    if source == "wanted":
+        return (KNOWS_WANTED,)
+    if source.startswith(ALONE):
+        return (READS_VARIABLE,)
+    suited = tuple(n for n in options.adversaries if is_categorical or ADVERSARIES[n].numbers)
+    if source not in ("everything", "joined", "noise") and not source.startswith(TOGETHER):
+        return suited
+    weighing = [name for name in READERS[:2] if name in suited][:1]
+    # Noise fills every bin of every feature: trees take longest there, and it is a comparison.
+    order = reversed(READERS[2:]) if source == "noise" else READERS[2:]
+    dividing = [name for name in order if name in suited][:1]
+    return (*weighing, *dividing) or suited[:1]
+
+
+def find_adversary(name: str, known: Mapping[str, Adversary]) -> Adversary:
+    """An adversary by its name; some are none that options can leave out."""
+    return _OWN[name] if name in _OWN else known[name]

@@ -3,18 +3,57 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy import special
 
-from privpipe.attacks.adversaries.quiet_fits import QUIET
-from privpipe.attacks.statistics.measures import measure_area
+from privpipe.attacks.statistics.roc import measure_area
 from privpipe.attacks.statistics.splits import draw_rows
 from privpipe.errors import ConvergenceError
 from privpipe.protocols import FloatArray, IntArray
+
+
+class _Quiet:
+    """Within, warnings of scikit-learn that a fit did not converge are ignored.
+
+    `warnings.catch_warnings` belongs to the process: of two threads the one that leaves first
+    would undo what the other has set. Here the first to enter sets, and the last to leave undoes.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._n_inside = 0
+        self._caught: warnings.catch_warnings[None] | None = None
+
+    def __enter__(self) -> None:
+        from sklearn.exceptions import (
+            ConvergenceWarning,  # the driver reads this room, and fits nothing
+        )
+
+        with self._lock:
+            if self._caught is None:
+                self._caught = warnings.catch_warnings()
+                self._caught.__enter__()
+                warnings.simplefilter("ignore", ConvergenceWarning)
+            self._n_inside += 1
+
+    def __exit__(self, *raised: object) -> None:
+        with self._lock:
+            self._n_inside -= 1
+            if self._caught is not None and not self._n_inside:
+                self._caught.__exit__(None, None, None)
+                self._caught = None
+
+
+QUIET = _Quiet()
+"""The process's only one: ``with QUIET: model.fit(...)``."""
+
 
 TIE = 1e-9
 """Two settings whose tuning scores are closer than this are equal: rounding may not choose."""
@@ -95,6 +134,11 @@ def decide_with(model: Any, problem: Problem) -> Callable[[FloatArray], FloatArr
     """The decision of a fitted model of scikit-learn: its numbers, or probabilities of classes."""
     decide = model.predict if problem.n_classes is None else model.predict_proba
     return lambda x: np.asarray(decide(x), np.float64)
+
+
+def rank_by_probability(decide: Callable[[FloatArray], FloatArray]) -> Callable[..., FloatArray]:
+    """Log-probabilities of classes: what a record adds to all classes alike ranks no record."""
+    return lambda x: np.asarray(special.log_softmax(decide(x), axis=1))
 
 
 def fit_quietly(model: Any, problem: Problem) -> None:

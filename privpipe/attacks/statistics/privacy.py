@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_array
 
-from privpipe.attacks.statistics.uncertainty.intervals import Interval, measure_parts_interval
+from privpipe.attacks.statistics.intervals import Interval, measure_parts_interval
 from privpipe.numerics.regression.moments import LeastSquares
 from privpipe.numerics.rounding import exceeds
 from privpipe.protocols import BoolArray, FloatArray, IntArray

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 
-from privpipe.attacks.statistics.measures import halve_numbers, weigh_areas
-from privpipe.attacks.statistics.uncertainty.bootstrap import measure_bootstrap_interval
-from privpipe.attacks.statistics.uncertainty.intervals import Interval
+from privpipe.attacks.statistics.intervals import Interval, measure_bootstrap_interval
 from privpipe.errors import InputError
 from privpipe.protocols import BoolArray, FloatArray, IntArray
+
+WeightedScore = Callable[[FloatArray], FloatArray]
 
 GRID = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
 """False-positive rates at which the curve of an attack is kept."""
@@ -157,3 +159,98 @@ def _sample_one(positive: BoolArray, value: FloatArray) -> FloatArray:
     false = np.concatenate([[0], np.cumsum(~positive[order])[ends]]) / (~positive).sum()
     at = np.searchsorted(false, np.asarray(GRID) + 1e-12, side="right") - 1
     return np.asarray(found[at])
+
+
+def halve_numbers(truth: FloatArray) -> IntArray:
+    """1 above the median; where nothing is above, at it."""
+    middle = np.median(truth)
+    above = truth > middle
+    return np.asarray(above if above.any() else truth >= middle, np.int64)
+
+
+def orient_ranking(truth: IntArray, ranking: FloatArray) -> FloatArray:
+    """Signs that turn a ranking so that its areas on these records are at least a half.
+
+    Parameters
+    ----------
+    truth : (n_records,)
+        Codes of the classes of records that do not judge.
+    ranking : (n_records, n_classes)
+        How they rank for each class.
+
+    Returns
+    -------
+    signs : (n_classes,)
+        1 or -1; equal for two classes, whose difference ranks.
+    """
+    ones = np.ones((1, len(truth)))
+    if ranking.shape[1] == 2:
+        areas = np.repeat(measure_area(truth, ranking), 2)
+    else:
+        columns = range(ranking.shape[1])
+        areas = np.array([_weigh_area(truth == k, ranking[:, k])(ones)[0] for k in columns])
+    return np.where(areas < 0.5, -1.0, 1.0)
+
+
+def weigh_areas(truth: IntArray, decision: FloatArray) -> WeightedScore:
+    """Area under the ROC curve as a function of weights, ties counted half.
+
+    With two classes the area of the second against the first; with more the mean of each
+    class against the rest, over the classes that a replicate holds.
+    """
+    n_classes = decision.shape[1]
+    if n_classes == 2:
+        return _weigh_area(truth == 1, decision[:, 1] - decision[:, 0])
+    areas = [_weigh_area(truth == k, decision[:, k]) for k in range(n_classes)]
+
+    def mean(weights: FloatArray) -> FloatArray:
+        found = np.array([area(weights) for area in areas])
+        defined = np.isfinite(found)
+        total = np.where(defined, found, 0.0).sum(axis=0)
+        with np.errstate(invalid="ignore"):
+            return np.asarray(total / defined.sum(axis=0))
+
+    return mean
+
+
+def measure_area(truth: IntArray, decision: FloatArray) -> float:
+    """The area of `weigh_areas` where every record counts once; a half where it is undefined.
+
+    >>> measure_area(np.array([0, 0, 1, 1]), np.array([[0.9, 0.1], [0.6, 0.4], [0.7, 0.3], [0, 1]]))
+    0.75
+    """
+    ranking, n_classes = decision, decision.shape[1]
+    is_class = truth[:, None] == np.arange(n_classes)
+    if n_classes == 2:
+        ranking, is_class = decision[:, 1:] - decision[:, :1], is_class[:, 1:]
+    sizes = is_class.sum(axis=0)
+    pairs = sizes * (len(truth) - sizes)
+    won = (scipy.stats.rankdata(ranking, axis=0) * is_class).sum(axis=0) - sizes * (sizes + 1) / 2
+    return float((won[pairs > 0] / pairs[pairs > 0]).mean()) if pairs.any() else 0.5
+
+
+def _weigh_area(positive: np.ndarray, value: FloatArray) -> WeightedScore:
+    """Pairs won by positives, from cumulated weights at the two ends of their ties."""
+    order = np.argsort(value, kind="stable")
+    ordered, is_positive = value[order], positive[order].astype(np.bool_)
+    at = np.flatnonzero(is_positive)
+    ends = [np.searchsorted(ordered, ordered[at], side) for side in ("left", "right")]
+    passed = np.concatenate([[0], np.cumsum(is_positive)])
+
+    def area(weights: FloatArray) -> FloatArray:
+        w = weights[:, order]
+        whole, up = _cumulate(w), w[:, at]
+        ups = _cumulate(up)
+        total = ups[:, -1] * (whole[:, -1] - ups[:, -1])
+        below = sum(whole[:, end] - ups[:, passed[end]] for end in ends)
+        won = np.einsum("ij,ij->i", up, below) / 2
+        return np.asarray(np.divide(won, total, out=np.full(len(w), np.nan), where=total > 0))
+
+    return area
+
+
+def _cumulate(weights: FloatArray) -> FloatArray:
+    """Sums of the first 0, 1, ... columns."""
+    sums = np.zeros((len(weights), weights.shape[1] + 1))
+    np.cumsum(weights, axis=1, out=sums[:, 1:])
+    return sums

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.attack_options import AttackOptions, choose_readers
 from privpipe.attacks.adversaries.evidence import Evidence
-from privpipe.attacks.adversaries.readers import choose_readers
 from privpipe.attacks.threats.group_inference import GROUPS, RAW_GROUPS, list_sizes, name_size
 from privpipe.attacks.threats.verdicts.detectable_effect import count_compared
 from privpipe.attacks.threats.verdicts.outcomes import Attack, is_of_release

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Protocol
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.beside import Beside
+from privpipe.attacks.adversaries.auxiliary import Beside
 from privpipe.errors import InputError
 from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.statistics.uncertainty.intervals import measure_exact_interval
+from privpipe.attacks.statistics.intervals import measure_exact_interval
 from privpipe.attacks.threats.attack_table import Sample
 from privpipe.attacks.threats.recovery import (
     RECOVERED,

@@ -10,9 +10,11 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from privpipe.attacks.adversaries import ADVERSARIES
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.evidence import Evidence
-from privpipe.attacks.adversaries.pooled_adversaries import (
+from privpipe.attacks.adversaries.evidence import Evidence, find_units, split_groups
+from privpipe.attacks.adversaries.problem import Problem, measure_tuning
+from privpipe.attacks.adversaries.set_statistics import (
     BASES,
     Sets,
     calibrate,
@@ -22,12 +24,14 @@ from privpipe.attacks.adversaries.pooled_adversaries import (
     read_statistics,
     train_readers,
 )
-from privpipe.attacks.adversaries.problem import Problem, measure_tuning
-from privpipe.attacks.adversaries.table import ADVERSARIES
-from privpipe.attacks.adversaries.variable_splits import find_units, split_groups
-from privpipe.attacks.statistics.folds import FEWEST_IN_CELL, N_FOLDS, is_of_groups, names_groups
-from privpipe.attacks.statistics.measures import orient_ranking
-from privpipe.attacks.statistics.splits import RecordSplit
+from privpipe.attacks.statistics.roc import orient_ranking
+from privpipe.attacks.statistics.splits import (
+    FEWEST_IN_CELL,
+    N_FOLDS,
+    RecordSplit,
+    is_of_groups,
+    names_groups,
+)
 from privpipe.attacks.threats.trained_adversary import Decided, guess_target, join_decided
 from privpipe.errors import InputError
 from privpipe.protocols import BoolArray, Column, FloatArray, IntArray

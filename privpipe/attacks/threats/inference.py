@@ -16,12 +16,17 @@ import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.beside import Beside
-from privpipe.attacks.adversaries.evidence import Evidence, prepare_evidence
-from privpipe.attacks.adversaries.variable_splits import find_units
-from privpipe.attacks.statistics.beyond import compare_class_scores, compare_number_scores
-from privpipe.attacks.statistics.measures import Score, measure_class_scores, measure_number_scores
+from privpipe.attacks.adversaries.auxiliary import Beside
+from privpipe.attacks.adversaries.evidence import Evidence, find_units
+from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.statistics.roc import sample_curve
+from privpipe.attacks.statistics.scores import (
+    Score,
+    compare_class_scores,
+    compare_number_scores,
+    measure_class_scores,
+    measure_number_scores,
+)
 from privpipe.attacks.threats.attack_plan import plan_attacks, plan_levels
 from privpipe.attacks.threats.attack_table import Sample
 from privpipe.attacks.threats.group_inference import SOURCES, infer_together

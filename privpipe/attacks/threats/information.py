@@ -16,7 +16,7 @@ import numpy.typing as npt
 from scipy import special
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.statistics.uncertainty.intervals import check_level
+from privpipe.attacks.statistics.intervals import check_level
 from privpipe.attacks.threats.attack_table import Sample
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray, IntArray

@@ -9,10 +9,13 @@ from dataclasses import replace
 import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.evidence import Evidence
-from privpipe.attacks.adversaries.variable_splits import find_units
-from privpipe.attacks.statistics.beyond import compare_class_scores, compare_number_scores
-from privpipe.attacks.statistics.measures import EXPOSURES, Score
+from privpipe.attacks.adversaries.evidence import Evidence, find_units
+from privpipe.attacks.statistics.scores import (
+    EXPOSURES,
+    Score,
+    compare_class_scores,
+    compare_number_scores,
+)
 from privpipe.attacks.threats.group_inference import GROUPS
 from privpipe.attacks.threats.inference import score_decisions
 from privpipe.attacks.threats.trained_adversary import (

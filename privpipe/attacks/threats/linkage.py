@@ -12,7 +12,7 @@ from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.coordinates import bound_rows, measure_coordinates
 from privpipe.attacks.adversaries.ridges import solve_ridges
 from privpipe.attacks.statistics.distances import measure_ranks
-from privpipe.attacks.statistics.uncertainty.intervals import (
+from privpipe.attacks.statistics.intervals import (
     Interval,
     measure_exact_interval,
     measure_grouped_wilson_interval,

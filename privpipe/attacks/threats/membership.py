@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.statistics.distances import measure_nearest
+from privpipe.attacks.statistics.intervals import Interval, measure_exact_interval
 from privpipe.attacks.statistics.roc import measure_roc
-from privpipe.attacks.statistics.uncertainty.intervals import Interval, measure_exact_interval
 from privpipe.attacks.threats.attack_table import Sample
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray

@@ -16,7 +16,7 @@ import numpy as np
 import scipy
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.statistics.uncertainty.intervals import Interval
+from privpipe.attacks.statistics.intervals import Interval
 from privpipe.attacks.threats.attack_table import Sample
 from privpipe.attacks.threats.membership import measure_epsilon_floor
 from privpipe.errors import InputError

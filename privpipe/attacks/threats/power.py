@@ -19,12 +19,10 @@ from dataclasses import replace
 import numpy as np
 import scipy
 
-from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.evidence import Evidence
-from privpipe.attacks.adversaries.readers import READS_BITS, choose_readers
-from privpipe.attacks.adversaries.variable_splits import find_units, split_records
-from privpipe.attacks.statistics.folds import is_of_groups
-from privpipe.attacks.statistics.measures import Score
+from privpipe.attacks.adversaries.attack_options import READS_BITS, AttackOptions, choose_readers
+from privpipe.attacks.adversaries.evidence import Evidence, find_units, split_records
+from privpipe.attacks.statistics.scores import Score
+from privpipe.attacks.statistics.splits import is_of_groups
 from privpipe.attacks.threats.inference import run_attack, score_decisions
 from privpipe.attacks.threats.trained_adversary import (
     Decided,

@@ -10,16 +10,15 @@ import numpy.typing as npt
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.coordinates import bound_rows, measure_coordinates
-from privpipe.attacks.adversaries.kernel_ridge import (
+from privpipe.attacks.adversaries.ridges import (
     LANDMARKS,
     WIDTHS,
     find_features,
     measure_width,
+    solve_ridges,
 )
-from privpipe.attacks.adversaries.ridges import solve_ridges
+from privpipe.attacks.statistics.intervals import Interval, measure_bootstrap_interval
 from privpipe.attacks.statistics.splits import RecordSplit, draw_split
-from privpipe.attacks.statistics.uncertainty.bootstrap import measure_bootstrap_interval
-from privpipe.attacks.statistics.uncertainty.intervals import Interval
 from privpipe.attacks.threats.attack_table import Sample
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray, IntArray

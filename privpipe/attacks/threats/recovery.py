@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from privpipe.attacks.statistics.uncertainty.intervals import Interval, measure_exact_interval
+from privpipe.attacks.statistics.intervals import Interval, measure_exact_interval
 from privpipe.errors import InputError
 from privpipe.protocols import FloatArray
 

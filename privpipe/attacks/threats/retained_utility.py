@@ -12,11 +12,13 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.evidence import Evidence
-from privpipe.attacks.adversaries.variable_splits import find_units
-from privpipe.attacks.statistics.beyond import compare_number_scores
-from privpipe.attacks.statistics.measures import measure_class_scores, measure_number_scores
-from privpipe.attacks.statistics.uncertainty.intervals import Interval, measure_difference_interval
+from privpipe.attacks.adversaries.evidence import Evidence, find_units
+from privpipe.attacks.statistics.intervals import Interval, measure_difference_interval
+from privpipe.attacks.statistics.scores import (
+    compare_number_scores,
+    measure_class_scores,
+    measure_number_scores,
+)
 from privpipe.attacks.threats.trained_adversary import TrainedAdversary, train_adversary
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.quiet_fits import QUIET
+from privpipe.attacks.adversaries.problem import QUIET
 from privpipe.attacks.threats.attack_table import Sample, SaysJson, run_kind
 from privpipe.attacks.threats.membership import MembershipReport, measure_membership
 from privpipe.attacks.threats.recovery import (

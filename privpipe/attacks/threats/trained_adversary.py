@@ -8,14 +8,12 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries import ADVERSARIES
+from privpipe.attacks.adversaries.attack_options import KNOWS_WANTED, AttackOptions, find_adversary
 from privpipe.attacks.adversaries.coordinates import TrainingMatrix
-from privpipe.attacks.adversaries.evidence import Evidence
+from privpipe.attacks.adversaries.evidence import Evidence, split_records
 from privpipe.attacks.adversaries.problem import Fitted, Problem
-from privpipe.attacks.adversaries.readers import KNOWS_WANTED, find_adversary
-from privpipe.attacks.adversaries.table import ADVERSARIES
-from privpipe.attacks.adversaries.variable_splits import split_records
-from privpipe.attacks.statistics.measures import orient_ranking
+from privpipe.attacks.statistics.roc import orient_ranking
 from privpipe.attacks.statistics.splits import RecordSplit, draw_rows
 from privpipe.errors import ConvergenceError
 from privpipe.protocols import FloatArray, IntArray
@@ -153,7 +151,7 @@ def _fit_knower(
     problem, scale = _pose(answers, truth, split, n_classes, options)
     problem = replace(problem, deadline=math.inf).sample(adversary.max_train, adversary.max_tune)
     fitted = adversary.fit(problem)
-    from privpipe.attacks.adversaries.wanted_answer import tells_something  # slow to import
+    from privpipe.attacks.adversaries.desired_baseline import tells_something  # slow to import
 
     return (problem, fitted, scale) if tells_something(problem, fitted) else None
 

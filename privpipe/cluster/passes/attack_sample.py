@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.evidence import prepare_evidence
+from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.statistics.ties import find_ties
 from privpipe.attacks.threats.attack_table import Sample, run_kind
 from privpipe.attacks.threats.retained_utility import measure_kept

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from privpipe.attacks.adversaries import ADVERSARIES
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Evidence, LeftOut
-from privpipe.attacks.adversaries.table import ADVERSARIES
 from privpipe.attacks.threats.attack_plan import plan_attacks
 from privpipe.attacks.threats.inference import run_attack
 from privpipe.attacks.threats.learning_curve import choose_strongest, measure_curve

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.beside import Beside
-from privpipe.attacks.adversaries.evidence import Coverage, Evidence, prepare_evidence
-from privpipe.attacks.adversaries.surroundings import count_surroundings
+from privpipe.attacks.adversaries.auxiliary import Beside, count_surroundings
+from privpipe.attacks.adversaries.evidence import Coverage, Evidence
+from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.surrogate_utility import CompleteRecords
 from privpipe.capabilities import FollowsTarget
 from privpipe.cluster.passes.loaded_map import load_map, release_shard

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.attacks.statistics.place_sums import PlaceSums, code_column, count_codes, sum_place
+from privpipe.attacks.statistics.places import PlaceSums, code_column, count_codes, sum_place
 from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
 from privpipe.records.schema import MISSING
 from privpipe.store.access.checkpoints import read_checkpoint, write_checkpoint

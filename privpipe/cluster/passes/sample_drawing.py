@@ -17,8 +17,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from privpipe.attacks.adversaries.evidence import join_included
-from privpipe.attacks.adversaries.surroundings import describe_surroundings
+from privpipe.attacks.adversaries.auxiliary import describe_surroundings
+from privpipe.attacks.adversaries.preparation import join_included
 from privpipe.cluster.passes.pass_checkpoints import Checkpoints
 from privpipe.errors import FormatError
 from privpipe.numerics.finite import find_empty_rows, find_finite_rows

@@ -48,14 +48,11 @@ MODULES = (
     "privpipe.cluster.passes.joint_pass",
     "privpipe.cluster.passes.proof_pass",
     "privpipe.attacks.audit_rounds",
-    "privpipe.attacks.adversaries.bits",
-    "privpipe.attacks.adversaries.boosted_trees",
-    "privpipe.attacks.adversaries.kernel_ridge",
-    "privpipe.attacks.adversaries.linear_adversaries",
+    "privpipe.attacks.adversaries.covert_channels",
+    "privpipe.attacks.adversaries.estimators",
+    "privpipe.attacks.adversaries.linear",
+    "privpipe.attacks.adversaries.quadratic",
     "privpipe.attacks.adversaries.ridges",
-    "privpipe.attacks.adversaries.nearest_neighbours",
-    "privpipe.attacks.adversaries.network_adversaries",
-    "privpipe.attacks.adversaries.quadratic_adversaries",
 )
 """What the work of a run imports on workers."""
 

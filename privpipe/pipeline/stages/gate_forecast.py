@@ -11,10 +11,14 @@ from typing import Any
 
 import fsspec
 
-from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.readers import ALONE, TOGETHER, choose_readers
-from privpipe.attacks.statistics.measures import EXPOSURES
-from privpipe.attacks.statistics.uncertainty.intervals import measure_exact_interval
+from privpipe.attacks.adversaries.attack_options import (
+    ALONE,
+    TOGETHER,
+    AttackOptions,
+    choose_readers,
+)
+from privpipe.attacks.statistics.intervals import measure_exact_interval
+from privpipe.attacks.statistics.scores import EXPOSURES
 from privpipe.attacks.threats.recovery import count_needed_trials
 from privpipe.attacks.threats.verdicts.detectable_effect import (
     ROOM,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from privpipe.attacks.adversaries.beside import Beside
+from privpipe.attacks.adversaries.auxiliary import Beside
 from privpipe.protocols import FloatArray, IntArray
 
 Plant = Callable[[np.random.Generator, FloatArray, IntArray], FloatArray]

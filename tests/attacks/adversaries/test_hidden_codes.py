@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from privpipe.attacks.adversaries import bit_counts, parities
+from privpipe.attacks.adversaries import parities
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.beside import Beside
-from privpipe.attacks.adversaries.bits import fit_bit_reader
-from privpipe.attacks.adversaries.digits import measure_digits
-from privpipe.attacks.adversaries.evidence import prepare_evidence
-from privpipe.attacks.adversaries.hidden_codes import find_codes
+from privpipe.attacks.adversaries.auxiliary import Beside
+from privpipe.attacks.adversaries.covert_channels import find_codes, fit_bit_reader
+from privpipe.attacks.adversaries.parities import measure_digits
+from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.adversaries.problem import Problem
 from privpipe.attacks.threats.attack_plan import plan_attacks
 from privpipe.attacks.threats.inference import run_attack
@@ -81,11 +80,11 @@ def test_count_exclusive__is_the_same_without_the_compiler(monkeypatch) -> None:
     random = np.random.default_rng(1)
     words = random.integers(0, 2**63, size=(3, 5, 7), dtype=np.uint64)
     starts, weights = np.array([0, 2, 3, 7]), random.normal(size=(7, 2)).astype(np.float32)
-    counted = bit_counts.count_exclusive(words, words[:, 1], 2, starts)
-    sums = bit_counts.sum_by_digit(words[0, 0], weights)
-    monkeypatch.setattr(bit_counts, "can_compile", lambda: False)
+    counted = parities.count_exclusive(words, words[:, 1], 2, starts)
+    sums = parities.sum_by_digit(words[0, 0], weights)
+    monkeypatch.setattr(parities, "can_compile", lambda: False)
     assert counted[0, 0, 0] == sum(int(w).bit_count() for w in words[0, 1, :2] ^ words[0, 2, :2])
-    assert np.allclose(sums, bit_counts.sum_by_digit(words[0, 0], weights), atol=1e-5)
+    assert np.allclose(sums, parities.sum_by_digit(words[0, 0], weights), atol=1e-5)
 
 
 @pytest.mark.parametrize("factors", [1, 2, 3, 4])

@@ -8,7 +8,7 @@ import warnings
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 
-from privpipe.attacks.adversaries.quiet_fits import QUIET
+from privpipe.attacks.adversaries.problem import QUIET
 
 
 def test_quiet__holds_until_the_last_thread_has_left() -> None:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from privpipe.attacks.adversaries.linear_adversaries import LOGISTIC_RIDGES, fit_logistic
+from privpipe.attacks.adversaries import ADVERSARIES
+from privpipe.attacks.adversaries.linear import LOGISTIC_RIDGES, fit_logistic
 from privpipe.attacks.adversaries.problem import (
     TIE,
     Fitted,
@@ -17,8 +18,7 @@ from privpipe.attacks.adversaries.problem import (
     measure_tuning,
 )
 from privpipe.attacks.adversaries.ridges import solve_ridges
-from privpipe.attacks.adversaries.table import ADVERSARIES
-from privpipe.attacks.statistics.measures import weigh_areas
+from privpipe.attacks.statistics.roc import weigh_areas
 from privpipe.errors import ConvergenceError
 
 NUMBERS = [name for name, adversary in ADVERSARIES.items() if adversary.numbers]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from sklearn.metrics.pairwise import rbf_kernel
 
-from privpipe.attacks.adversaries.boosted_trees import LEAVES, _train_boosting
-from privpipe.attacks.adversaries.kernel_ridge import find_features, measure_kernel
+from privpipe.attacks.adversaries.estimators import LEAVES, _train_boosting
 from privpipe.attacks.adversaries.problem import Problem
+from privpipe.attacks.adversaries.ridges import find_features, measure_kernel
 
 
 def make_problem(n_classes: int | None) -> Problem:
@@ -46,7 +46,7 @@ def test_kernel__features_multiply_to_the_kernel_on_what_landmarks_span(dtype: t
 def test_kernel__is_the_textbook_one_far_from_the_origin_too(
     dtype: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("privpipe.attacks.adversaries.kernel_ridge.KERNEL_ROWS", 7)
+    monkeypatch.setattr("privpipe.attacks.adversaries.ridges.KERNEL_ROWS", 7)
     random = np.random.default_rng(1)
     x, y = (100 + random.normal(size=(n, 3)).astype(dtype) for n in (9, 20))
     found = measure_kernel(x, y, 0.7)

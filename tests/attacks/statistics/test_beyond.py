@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.beside import Beside
-from privpipe.attacks.statistics.beyond import compare_class_scores
-from privpipe.attacks.statistics.measures import measure_class_scores
-from privpipe.attacks.statistics.uncertainty.intervals import measure_difference_interval
+from privpipe.attacks.adversaries.auxiliary import Beside
+from privpipe.attacks.statistics.intervals import measure_difference_interval
+from privpipe.attacks.statistics.scores import compare_class_scores, measure_class_scores
 from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.attacks.threats.verdicts.attack_report import AttackReport
 from privpipe.protocols import Column, FloatArray

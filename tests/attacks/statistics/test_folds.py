@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from privpipe.attacks.statistics.folds import (
+from privpipe.attacks.statistics.splits import (
     FEWEST_IN_CELL,
     cut_in_time,
     deal_groups,

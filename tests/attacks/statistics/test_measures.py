@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from privpipe.attacks.statistics.measures import (
+from privpipe.attacks.statistics.intervals import Interval
+from privpipe.attacks.statistics.roc import measure_roc, weigh_areas
+from privpipe.attacks.statistics.scores import (
     CLASS_SCORES,
     Score,
     balance_confusion,
@@ -14,11 +16,8 @@ from privpipe.attacks.statistics.measures import (
     measure_advantage,
     measure_class_scores,
     measure_number_scores,
-    weigh_areas,
     weigh_confusion,
 )
-from privpipe.attacks.statistics.roc import measure_roc
-from privpipe.attacks.statistics.uncertainty.intervals import Interval
 from privpipe.errors import InputError
 
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from privpipe.attacks.statistics.place_judgement import PlaceTest, add_total
-from privpipe.attacks.statistics.place_sums import PlaceSums, sum_place
+from privpipe.attacks.statistics.places import PlaceSums, PlaceTest, add_total, sum_place
 from privpipe.protocols import Column
 from tests.bench.place_errors import LAWS, draw_audit, find_chunks
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from privpipe.attacks.statistics.place_judgement import PlaceTest, add_total
-from privpipe.attacks.statistics.place_sums import (
+from privpipe.attacks.statistics.places import (
     PlaceSums,
+    PlaceTest,
+    add_total,
     code_column,
     count_codes,
     list_contrasts,

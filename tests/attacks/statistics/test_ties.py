@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.evidence import prepare_evidence
-from privpipe.attacks.adversaries.variable_splits import split_records
+from privpipe.attacks.adversaries.evidence import split_records
+from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.statistics.splits import draw_split
 from privpipe.attacks.statistics.ties import find_ties
 from privpipe.attacks.threats.inference import measure_attacks

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.statistics.measures import Score
-from privpipe.attacks.statistics.uncertainty.intervals import Interval
+from privpipe.attacks.statistics.intervals import Interval
+from privpipe.attacks.statistics.scores import Score
 from privpipe.attacks.threats.verdicts.attack_report import AttackReport
 from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome
 

@@ -10,14 +10,10 @@ import pytest
 from scipy import stats
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.statistics.measures import (
-    Score,
-    measure_class_scores,
-    measure_number_scores,
-    orient_ranking,
-)
-from privpipe.attacks.statistics.uncertainty.exposure import measure_exposure
-from privpipe.attacks.statistics.uncertainty.intervals import Interval, measure_wilson_interval
+from privpipe.attacks.statistics.exposure import measure_exposure
+from privpipe.attacks.statistics.intervals import Interval, measure_wilson_interval
+from privpipe.attacks.statistics.roc import orient_ranking
+from privpipe.attacks.statistics.scores import Score, measure_class_scores, measure_number_scores
 from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.attacks.threats.verdicts.detectable_effect import count_compared
 from privpipe.attacks.threats.verdicts.judgement import LeftOut, decide_variables

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.evidence import Evidence, prepare_evidence
+from privpipe.attacks.adversaries.evidence import Evidence
+from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.attacks.threats.learning_curve import choose_strongest, measure_curve
 from privpipe.attacks.threats.verdicts.learning import LearningCurve, expect_gain, hold_to_curves

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.statistics.uncertainty.intervals import measure_exact_interval
+from privpipe.attacks.statistics.intervals import measure_exact_interval
 from privpipe.attacks.threats.verdicts.record_decisions import (
     EARLIER,
     RECORD_ATTACKS,

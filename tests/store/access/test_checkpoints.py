@@ -14,8 +14,8 @@ import pytest
 
 from privpipe.attacks.moment_audit import AuditSums, PairMoments
 from privpipe.attacks.statistics.answers import Answers
-from privpipe.attacks.statistics.measures import Score
-from privpipe.attacks.statistics.uncertainty.intervals import Interval
+from privpipe.attacks.statistics.intervals import Interval
+from privpipe.attacks.statistics.scores import Score
 from privpipe.attacks.threats.verdicts.detection import Detection
 from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome
 from privpipe.attacks.utility import UtilityLosses

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.evidence import Coverage, GroupCounts, LeftOut
-from privpipe.attacks.statistics.measures import Score
 from privpipe.attacks.statistics.roc import GRID
+from privpipe.attacks.statistics.scores import Score
 from privpipe.attacks.threats.verdicts.detection import Detection, hold_to_power, say_power
 from privpipe.attacks.threats.verdicts.judgement import decide_variables
 from privpipe.attacks.threats.verdicts.learning import (
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 from collections.abc import Iterator
 from dataclasses import replace
 
-from privpipe.attacks.adversaries.readers import ALONE
+from privpipe.attacks.adversaries.attack_options import ALONE
 from privpipe.attacks.threats.verdicts.detectable_effect import count_compared
 from privpipe.attacks.threats.verdicts.outcomes import is_of_release
 

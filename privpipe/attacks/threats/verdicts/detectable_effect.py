@@ -13,9 +13,9 @@ from functools import partial
 import scipy
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.statistics.measures import EXPOSURES
-from privpipe.attacks.statistics.uncertainty.exposure import plan_null_exposure
-from privpipe.attacks.statistics.uncertainty.intervals import limit_wilson
+from privpipe.attacks.statistics.exposure import plan_null_exposure
+from privpipe.attacks.statistics.intervals import limit_wilson
+from privpipe.attacks.statistics.scores import EXPOSURES
 
 ROOM = 1.5
 """A limit is so many times what a mere guess reaches, so that not chance alone decides."""

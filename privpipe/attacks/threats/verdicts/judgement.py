@@ -12,10 +12,9 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from privpipe.attacks.adversaries.attack_options import AttackOptions
+from privpipe.attacks.adversaries.attack_options import ALONE, TOGETHER, AttackOptions
 from privpipe.attacks.adversaries.evidence import GroupCounts, LeftOut
-from privpipe.attacks.adversaries.readers import ALONE, TOGETHER
-from privpipe.attacks.statistics.measures import Score
+from privpipe.attacks.statistics.scores import Score
 from privpipe.attacks.threats.verdicts.detectable_effect import count_compared, plan_needed_groups
 from privpipe.attacks.threats.verdicts.outcomes import (
     AttackOutcome,

@@ -9,8 +9,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from privpipe.attacks.adversaries.readers import ALONE, TOGETHER
-from privpipe.attacks.statistics.measures import Score
+from privpipe.attacks.adversaries.attack_options import ALONE, TOGETHER
+from privpipe.attacks.statistics.scores import Score
 
 Verdict = Literal["safe", "not protected", "leaks", "unproven", "unknown"]
 """Of "not protected" nothing is asked: it is said where no attack that fails could show more."""

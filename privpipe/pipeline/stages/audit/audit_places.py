@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.attacks.statistics.place_judgement import PlaceTest, add_total
-from privpipe.attacks.statistics.place_sums import PlaceSums, list_contrasts
+from privpipe.attacks.statistics.places import PlaceSums, PlaceTest, add_total, list_contrasts
 from privpipe.cluster.passes.place_pass import PlacePlan, read_places
 from privpipe.pipeline.runs.run import Run, Trained
 from privpipe.store.access.location import join

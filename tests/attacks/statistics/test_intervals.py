@@ -8,21 +8,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from privpipe.attacks.statistics.measures import (
-    measure_class_scores,
-    measure_number_scores,
-    weigh_areas,
-)
-from privpipe.attacks.statistics.uncertainty.bootstrap import (
+from privpipe.attacks.statistics.intervals import (
+    Interval,
     draw_weights,
     measure_bootstrap_interval,
-)
-from privpipe.attacks.statistics.uncertainty.intervals import (
-    Interval,
     measure_exact_interval,
     measure_grouped_wilson_interval,
     measure_wilson_interval,
 )
+from privpipe.attacks.statistics.roc import weigh_areas
+from privpipe.attacks.statistics.scores import measure_class_scores, measure_number_scores
 from privpipe.errors import InputError, OptionError
 
 Draw = Callable[[np.random.Generator, int], Interval]

@@ -14,8 +14,8 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
+from privpipe.attacks.adversaries import ADVERSARIES
 from privpipe.attacks.adversaries.problem import Fitted, Problem
-from privpipe.attacks.adversaries.table import ADVERSARIES
 from privpipe.protocols import FloatArray, IntArray
 
 Turn = Callable[[FloatArray], FloatArray]

@@ -7,16 +7,19 @@ covariances; these read it there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from scipy import linalg
 
-from privpipe.attacks.adversaries.linear_adversaries import rank_by_probability, train_logistic
-from privpipe.attacks.adversaries.problem import Fitted, Problem, choose_best, fit_tuned
-from privpipe.attacks.adversaries.ridges import train_ridges
+from privpipe.attacks.adversaries.problem import (
+    Fitted,
+    Problem,
+    choose_best,
+    fit_tuned,
+    rank_by_probability,
+)
 from privpipe.protocols import FloatArray
 
 SHRINKAGES = (0.02, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99)
@@ -30,12 +33,6 @@ LEAST_VARIANCE = 1e-12
 
 MOST_DIRECTIONS = 400
 """Directions of largest variance that the quadratic discriminant reads; it costs their cube."""
-
-PRODUCT_DIRECTIONS = (12, 45)
-"""Columns, or where there are more directions of largest variance, whose products are taken."""
-
-PRODUCT_RIDGES = (1.0, 1e-1, 1e-2, 1e-4)
-PRODUCT_STOPS = (10, 40, 150)
 
 
 Turn = Callable[[FloatArray], FloatArray]
@@ -169,52 +166,3 @@ def _measure_likelihoods(
             found[i, :, k] = one.log_prior - (distance + volume) / 2
     # A class that trained on no record stays finite, and behind all others.
     return np.maximum(found, -1e300)
-
-
-def fit_polynomial(problem: Problem) -> Fitted:
-    """Logistic regression, or ridge regression of numbers, on inputs and their products.
-
-    Products are taken of all pairs of few columns; of many, of the directions of largest
-    variance, best of `PRODUCT_DIRECTIONS`.
-    """
-    return fit_tuned(problem, _train_products)
-
-
-def _train_products(problem: Problem, choice: tuple[int, Any] | None) -> Iterator[Fitted]:
-    width = problem.x_train.shape[1]
-    most = sorted({min(most, width) for most in PRODUCT_DIRECTIONS})
-    for n_directions in most if choice is None else choice[:1]:
-        expand = _find_products(problem.x_train, n_directions)
-        mapped = replace(problem, x_train=expand(problem.x_train), x_tune=expand(problem.x_tune))
-        inner = None if choice is None else choice[1]
-        candidates = (
-            train_ridges(mapped, inner)
-            if problem.n_classes is None
-            else train_logistic(mapped, inner, PRODUCT_RIDGES, PRODUCT_STOPS)
-        )
-        best = choose_best(mapped, candidates)
-        settings = f"products of {n_directions} directions, {best.settings}"
-        yield Fitted(_compose(expand, best), settings, (n_directions, best.choice))
-
-
-def _compose(expand: Turn, fitted: Fitted) -> Turn:
-    return lambda x: fitted.decide(expand(x))
-
-
-def _find_products(x: FloatArray, n_directions: int) -> Turn:
-    """All columns, then the products of pairs of columns or directions, of variance 1."""
-    turn = np.eye(x.shape[1])
-    if n_directions < x.shape[1]:
-        values, vectors = linalg.eigh((x.T @ x).astype(np.float64) / len(x))
-        floor = max(1e-9 * float(values[-1]), np.finfo(float).tiny)
-        turn = (vectors / np.sqrt(np.maximum(values, floor)))[:, -n_directions:]
-    one, other = np.triu_indices(n_directions)
-
-    def multiply(rows: FloatArray) -> FloatArray:
-        z = rows @ turn.astype(rows.dtype)
-        return z[:, one] * z[:, other]
-
-    products = multiply(x)
-    centre, spread = products.mean(axis=0), products.std(axis=0)
-    spread[spread <= 1e-9] = 1.0  # squares of indicators that are the same in every record
-    return lambda rows: np.hstack([rows, (multiply(rows) - centre) / spread])

@@ -1,26 +1,41 @@
-"""Codes that no adversary stumbles on: searched for on half of the training records, tried on half.
+"""An adversary that reads the bits of released values: low-order digits, grids, exactness, codes.
 
-Millions of parities, combs and digits are tried, so the best of them always looks good where it was
-found. Only codes that tell something of the other half become features; what they tell in the end
-is judged, like every adversary, by records that neither half holds.
+Rounding, grids and margins can carry what the values themselves do not: a class in the lowest
+mantissa bit, in the parity of a multiple of a step, in how many digits a value has. No adversary
+that reads values as numbers sees that, so the bits that tell most are found on training records
+first, and read as features of their own; so are parities of several bits, combs and digits of sums.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Protocol
 
 import numpy as np
 import scipy
 from scipy import linalg
-from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
-from privpipe.attacks.adversaries.bit_counts import sum_by_digit
-from privpipe.attacks.adversaries.digits import Digits
-from privpipe.attacks.adversaries.parities import MOST_FACTORS, find_parities
-from privpipe.attacks.adversaries.problem import Problem, one_hot
+from privpipe.attacks.adversaries.parities import (
+    MOST_FACTORS,
+    N_ITEMS,
+    Digits,
+    find_parities,
+    item_of,
+    measure_digits,
+    sum_by_digit,
+)
+from privpipe.attacks.adversaries.problem import (
+    Fitted,
+    Problem,
+    choose_best,
+    decide_with,
+    measure_tuning,
+    one_hot,
+)
+from privpipe.attacks.adversaries.ridges import fit_least_squares
 from privpipe.protocols import FloatArray, IntArray
 
 FINE, COARSE = 1 << 19, 1 << 15
@@ -39,9 +54,6 @@ MOST_PAIRED = 24
 """Columns whose sums and differences are read, from the first."""
 
 MOST_COLUMNS = 300
-
-KEPT = 6
-"""Candidates that each search gives."""
 
 STEPS = 60
 """Digits of a sum, counted from the smallest step that the larger column allows."""
@@ -131,7 +143,7 @@ def find_combs(x: FloatArray, excess: FloatArray) -> Iterator[Comb]:
             for band, (size, frequency) in zip(found, lines, strict=False):
                 band.append((size, Comb(pair, frequency)))
     for band in found:
-        for _, one in sorted(band, key=lambda each: -each[0])[:KEPT]:
+        for _, one in sorted(band, key=lambda each: -each[0])[:MOST_CODES]:
             yield _sharpen(one, x, excess)
 
 
@@ -183,7 +195,7 @@ def find_sum_digits(x: FloatArray, excess: FloatArray) -> Iterator[SumDigit]:
             size = (sums[:, :-1] ** 2).sum(axis=1) / np.maximum(share * (1 - share), 1e-3)
             best = np.argsort(-size, kind="stable")[:2].tolist()
             found += [(float(size[k]), SumDigit((i, j, sign), exponent, k)) for k in best]
-    for _, one in sorted(found, key=lambda each: -each[0])[:KEPT]:
+    for _, one in sorted(found, key=lambda each: -each[0])[:MOST_CODES]:
         yield one
 
 
@@ -205,7 +217,7 @@ MOST_CLASSES = 8
 N_STRATA = 3
 """Strata of records that look alike to a few trees."""
 
-ROUNDS, LEAVES, TREE_COLUMNS = 20, 8, 64
+EXPECTED_ROUNDS, TREE_COLUMNS = 20, 64
 
 MOST_VALUES = 4096
 """Different values of a column that is read value by value."""
@@ -213,8 +225,8 @@ MOST_VALUES = 4096
 LEAST = 3.0
 """Standard errors by which a code must tell something of the other half."""
 
-KEPT = 12
-"""Codes that become features."""
+MOST_CODES = 12
+"""Codes that become features, and candidates that each search of combs and sums gives."""
 
 
 class Code(Protocol):
@@ -257,7 +269,7 @@ def find_codes(problem: Problem, digits: Digits, most_factors: int = MOST_FACTOR
     if most_factors == MOST_FACTORS:
         codes += [*find_combs(x[found], excess[found]), *find_sum_digits(x[found], excess[found])]
     sizes = np.array([_try(code, x, excess, found, tried) for code in codes])
-    best = np.argsort(-sizes, kind="stable")[:KEPT]
+    best = np.argsort(-sizes, kind="stable")[:MOST_CODES]
     return [codes[i] for i in best if sizes[i] > LEAST]
 
 
@@ -278,7 +290,7 @@ def _deduct(
     """Values in double precision, classes beyond what trees predict, and strata of predictions."""
     x = values.astype(np.float64)
     trees = HistGradientBoostingClassifier(
-        max_iter=ROUNDS, max_leaf_nodes=LEAVES, early_stopping=False
+        max_iter=EXPECTED_ROUNDS, max_leaf_nodes=LEAVES, early_stopping=False
     ).fit(x[found, :TREE_COLUMNS], classes[found])
     share = np.zeros((len(x), int(classes.max()) + 1))
     share[:, trees.classes_] = trees.predict_proba(x[:, :TREE_COLUMNS])
@@ -337,3 +349,149 @@ def _tabulate(x: FloatArray, excess: FloatArray) -> Iterator[_Table]:
         np.add.at(sums, at, excess)
         sizes = np.bincount(at, minlength=len(values) + 1)[:, None]
         yield _Table(j, values, sums / (sizes + 1))
+
+
+MOST_BITS = 32
+"""Bits that become features."""
+
+SCREENED = 8192
+"""Training records that choose them."""
+
+ROUNDS, LEAST_ROUNDS, LEAVES = 25, 10, 8
+"""Few rounds of large steps, of many classes fewer: a round of ten classes grows ten trees, and
+inputs are mostly bits."""
+
+PACE = 5.0
+"""Rounds times their rate."""
+
+
+def fit_bit_reader(problem: Problem) -> Fitted:
+    """Linear and boosted predictions from the bits and codes that tell most on training records.
+
+    Parameters
+    ----------
+    problem
+        Its inputs are released values as they are, not standardised, (n_records, n_columns).
+
+    Notes
+    -----
+    Read are the mantissa's bits (relative to each value's own size), the bits of the value as a
+    multiple of a fixed step (parities of grids, values modulo powers of two), how many trailing
+    zeros either has, the values of the columns concerned, and the codes of `find_codes`.
+    """
+    return _fit(problem, MOST_FACTORS)
+
+
+def fit_surroundings_reader(problem: Problem) -> Fitted:
+    """The same from what stands around records, with parities of two bits and no sums.
+
+    Parameters
+    ----------
+    problem
+        Its inputs are those of `expand_surroundings`.
+    """
+    return _fit(problem, 2)
+
+
+def _fit(problem: Problem, most_factors: int) -> Fitted:
+    digits = measure_digits(problem.x_train)
+    codes = find_codes(problem, digits, most_factors)
+    return choose_best(problem, _train_readers(problem, _choose_bits(problem, digits), codes))
+
+
+def _train_readers(problem: Problem, reader: _Reader, codes: list[Code]) -> Iterator[Fitted]:
+    """Linear predictions from bits and codes and from codes alone; the better one's are boosted."""
+    both = replace(reader, codes=tuple(codes))
+    readers = [both, replace(both, bare=True)] if codes else [both]
+    inner = [
+        replace(problem, x_train=one.read(problem.x_train), x_tune=one.read(problem.x_tune))
+        for one in readers
+    ]
+    linear = [fit_least_squares(one) for one in inner]
+    yield from map(lambda one, fitted: one.compose(fitted), readers, linear)
+    scores = map(lambda one, fitted: measure_tuning(one, fitted.decide(one.x_tune)), inner, linear)
+    best = int(np.argmax(list(scores)))
+    yield readers[best].compose(_boost(inner[best]))
+
+
+def _boost(problem: Problem) -> Fitted:
+    regress = problem.n_classes is None
+    kind = HistGradientBoostingRegressor if regress else HistGradientBoostingClassifier
+    rounds = max(LEAST_ROUNDS, 2 * ROUNDS // max(problem.n_classes or 2, 2))
+    model = kind(
+        max_iter=rounds,
+        learning_rate=PACE / rounds,
+        max_leaf_nodes=LEAVES,
+        early_stopping=False,
+        random_state=problem.seed,
+    ).fit(problem.x_train, problem.y_train)
+    return Fitted(decide_with(model, problem), f"{rounds} rounds")
+
+
+@dataclass(frozen=True, eq=False)
+class _Reader:
+    """Which columns, bits and codes become features.
+
+    Parameters
+    ----------
+    places : (n_chosen, 2)
+        Column and item.
+    digits
+        How values are cut.
+    centre, spread : (n_columns,)
+        Of the values, to standardise them.
+    codes
+        What else is read.
+    bare
+        Whether codes alone are read.
+    """
+
+    places: IntArray
+    digits: Digits
+    centre: FloatArray
+    spread: FloatArray
+    codes: tuple[Code, ...] = ()
+    bare: bool = False
+
+    def read(self, x: FloatArray) -> FloatArray:
+        """Features (n_records, n_chosen + n_columns_concerned + columns of the codes)."""
+        found = [code.read(x) for code in self.codes]
+        if not self.bare:
+            columns = np.unique(self.places[:, 0])
+            scaled = (x[:, columns].astype(np.float64) - self.centre[columns]) / self.spread[
+                columns
+            ]
+            found += [self.digits.read(x, self.places), scaled]
+        return np.hstack(found).astype(np.float64)
+
+    def compose(self, fitted: Fitted) -> Fitted:
+        """The decision about records as they are."""
+        bits = "" if self.bare else f"{len(self.places)} bits, "
+        codes = f"{len(self.codes)} codes, " if self.codes else ""
+        return Fitted(lambda x: fitted.decide(self.read(x)), f"{bits}{codes}{fitted.settings}")
+
+
+def _choose_bits(problem: Problem, digits: Digits) -> _Reader:
+    """The items that go with the target most, on training records."""
+    x = problem.x_train[:SCREENED].astype(np.float64)
+    y = problem.y_train[:SCREENED]
+    target = y[:, None] if problem.n_classes is None else one_hot(y, problem.n_classes)
+    target = target - target.mean(axis=0)
+    spread = np.sqrt((target**2).mean(axis=0))
+    target = target[:, spread > 0] / spread[spread > 0]
+    words = digits.split(x, np.arange(x.shape[1]))
+    told = np.zeros((x.shape[1], N_ITEMS))
+    for item in range(N_ITEMS):
+        values = item_of(words, item)
+        values = values - values.mean(axis=0, dtype=np.float32)
+        size = np.sqrt((values**2).mean(axis=0))
+        goes = np.abs(values.T @ target.astype(np.float32)).max(axis=1, initial=0.0) / len(x)
+        told[:, item] = np.divide(goes, size, out=np.zeros_like(goes), where=size > 0)
+    best = np.argsort(told, axis=None, kind="stable")[::-1][:MOST_BITS]
+    scale = problem.x_train.std(axis=0, dtype=np.float64)
+    return _Reader(
+        np.column_stack(np.unravel_index(best, told.shape)).astype(np.int64),
+        digits,
+        problem.x_train.mean(axis=0, dtype=np.float64),
+        np.where(scale > 0, scale, 1.0),
+    )

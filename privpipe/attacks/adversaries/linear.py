@@ -9,15 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
-from scipy import special
+from scipy import linalg
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 from sklearn.svm import LinearSVC, LinearSVR
 
-from privpipe.attacks.adversaries.problem import Fitted, Problem, fit_quietly, fit_tuned
-from privpipe.attacks.adversaries.ridges import freeze_linear
+from privpipe.attacks.adversaries.problem import (
+    Fitted,
+    Problem,
+    choose_best,
+    fit_quietly,
+    fit_tuned,
+    rank_by_probability,
+)
+from privpipe.attacks.adversaries.ridges import freeze_linear, train_ridges
 from privpipe.protocols import FloatArray
 
 LOGISTIC_RIDGES = (1.0, 1e-2, 1e-4, 1e-6)
@@ -29,6 +38,15 @@ LOGISTIC_STOPS = (3, 10, 30, 100, 300)
 MARGINS = (1.0, 1e-1, 1e-2, 1e-3)
 
 SMOOTHINGS = (1e-9, 1e-3, 1e-1)
+
+PRODUCT_DIRECTIONS = (12, 45)
+"""Columns, or where there are more directions of largest variance, whose products are taken."""
+
+PRODUCT_RIDGES = (1.0, 1e-1, 1e-2, 1e-4)
+PRODUCT_STOPS = (10, 40, 150)
+
+Turn = Callable[[FloatArray], FloatArray]
+"""Maps records to the coordinates that an adversary reads."""
 
 
 def fit_logistic(problem: Problem) -> Fitted:
@@ -97,6 +115,50 @@ def _train_naive_bayes(problem: Problem, choice: float | None) -> Iterator[Fitte
         yield Fitted(decide, f"smoothing {smoothing:g}", smoothing)
 
 
-def rank_by_probability(decide: Callable[[FloatArray], FloatArray]) -> Callable[..., FloatArray]:
-    """Log-probabilities of classes: what a record adds to all classes alike ranks no record."""
-    return lambda x: np.asarray(special.log_softmax(decide(x), axis=1))
+def fit_polynomial(problem: Problem) -> Fitted:
+    """Logistic regression, or ridge regression of numbers, on inputs and their products.
+
+    Products are taken of all pairs of few columns; of many, of the directions of largest
+    variance, best of `PRODUCT_DIRECTIONS`.
+    """
+    return fit_tuned(problem, _train_products)
+
+
+def _train_products(problem: Problem, choice: tuple[int, Any] | None) -> Iterator[Fitted]:
+    width = problem.x_train.shape[1]
+    most = sorted({min(most, width) for most in PRODUCT_DIRECTIONS})
+    for n_directions in most if choice is None else choice[:1]:
+        expand = _find_products(problem.x_train, n_directions)
+        mapped = replace(problem, x_train=expand(problem.x_train), x_tune=expand(problem.x_tune))
+        inner = None if choice is None else choice[1]
+        candidates = (
+            train_ridges(mapped, inner)
+            if problem.n_classes is None
+            else train_logistic(mapped, inner, PRODUCT_RIDGES, PRODUCT_STOPS)
+        )
+        best = choose_best(mapped, candidates)
+        settings = f"products of {n_directions} directions, {best.settings}"
+        yield Fitted(_compose(expand, best), settings, (n_directions, best.choice))
+
+
+def _compose(expand: Turn, fitted: Fitted) -> Turn:
+    return lambda x: fitted.decide(expand(x))
+
+
+def _find_products(x: FloatArray, n_directions: int) -> Turn:
+    """All columns, then the products of pairs of columns or directions, of variance 1."""
+    turn = np.eye(x.shape[1])
+    if n_directions < x.shape[1]:
+        values, vectors = linalg.eigh((x.T @ x).astype(np.float64) / len(x))
+        floor = max(1e-9 * float(values[-1]), np.finfo(float).tiny)
+        turn = (vectors / np.sqrt(np.maximum(values, floor)))[:, -n_directions:]
+    one, other = np.triu_indices(n_directions)
+
+    def multiply(rows: FloatArray) -> FloatArray:
+        z = rows @ turn.astype(rows.dtype)
+        return z[:, one] * z[:, other]
+
+    products = multiply(x)
+    centre, spread = products.mean(axis=0), products.std(axis=0)
+    spread[spread <= 1e-9] = 1.0  # squares of indicators that are the same in every record
+    return lambda rows: np.hstack([rows, (multiply(rows) - centre) / spread])

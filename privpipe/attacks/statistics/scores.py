@@ -10,18 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
-import scipy
 from scipy import sparse
 
-from privpipe.attacks.statistics.uncertainty.bootstrap import Link, measure_bootstrap_interval
-from privpipe.attacks.statistics.uncertainty.exposure import measure_exposure
-from privpipe.attacks.statistics.uncertainty.intervals import (
+from privpipe.attacks.statistics.exposure import measure_exposure, measure_exposure_beyond
+from privpipe.attacks.statistics.intervals import (
     Interval,
+    Link,
+    measure_bootstrap_interval,
+    measure_difference_interval,
     measure_grouped_wilson_interval,
     measure_wilson_interval,
 )
+from privpipe.attacks.statistics.roc import WeightedScore, halve_numbers, weigh_areas
 from privpipe.protocols import FloatArray, IntArray
 
 EXPOSURES = {"tpr_at_0.001": 0.001, "tpr_at_0.01": 0.01}
@@ -29,8 +32,6 @@ EXPOSURES = {"tpr_at_0.001": 0.001, "tpr_at_0.01": 0.01}
 
 CLASS_SCORES = ("accuracy", "balanced_accuracy", "f1", "auc", *EXPOSURES)
 NUMBER_SCORES = ("r2", "rmse", *EXPOSURES)
-
-WeightedScore = Callable[[FloatArray], FloatArray]
 
 
 @dataclass(frozen=True)
@@ -284,37 +285,6 @@ def measure_number_scores(
     )
 
 
-def halve_numbers(truth: FloatArray) -> IntArray:
-    """1 above the median; where nothing is above, at it."""
-    middle = np.median(truth)
-    above = truth > middle
-    return np.asarray(above if above.any() else truth >= middle, np.int64)
-
-
-def orient_ranking(truth: IntArray, ranking: FloatArray) -> FloatArray:
-    """Signs that turn a ranking so that its areas on these records are at least a half.
-
-    Parameters
-    ----------
-    truth : (n_records,)
-        Codes of the classes of records that do not judge.
-    ranking : (n_records, n_classes)
-        How they rank for each class.
-
-    Returns
-    -------
-    signs : (n_classes,)
-        1 or -1; equal for two classes, whose difference ranks.
-    """
-    ones = np.ones((1, len(truth)))
-    if ranking.shape[1] == 2:
-        areas = np.repeat(measure_area(truth, ranking), 2)
-    else:
-        columns = range(ranking.shape[1])
-        areas = np.array([_weigh_area(truth == k, ranking[:, k])(ones)[0] for k in columns])
-    return np.where(areas < 0.5, -1.0, 1.0)
-
-
 def weigh_confusion(
     truth: IntArray, predicted: IntArray, n_classes: int
 ) -> Callable[[FloatArray], FloatArray]:
@@ -345,65 +315,122 @@ def harmonise_confusion(counts: FloatArray) -> FloatArray:
     return np.asarray(f1.sum(axis=1) / np.maximum((both > 0).sum(axis=1), 1))
 
 
-def weigh_areas(truth: IntArray, decision: FloatArray) -> WeightedScore:
-    """Area under the ROC curve as a function of weights, ties counted half.
+def compare_class_scores(
+    scores: Sequence[Score],
+    truth: IntArray,
+    decision: FloatArray,
+    known: FloatArray,
+    *,
+    ranking: FloatArray,
+    known_ranking: FloatArray,
+    groups: IntArray | None = None,
+    level: float = 0.95,
+    also: Sequence[float] = (),
+    n_replicates: int = 400,
+    seed: int = 0,
+) -> tuple[Score, ...]:
+    """The scores of a prediction of classes, each with what it has beyond another prediction.
 
-    With two classes the area of the second against the first; with more the mean of each
-    class against the rest, over the classes that a replicate holds.
+    Parameters
+    ----------
+    scores
+        Of `measure_class_scores`.
+    truth, decision, ranking, groups, level, also, n_replicates, seed
+        As given to `measure_class_scores`.
+    known, known_ranking : (n_records, n_classes)
+        Decision and ranking of who knows the wanted answer alone.
     """
     n_classes = decision.shape[1]
-    if n_classes == 2:
-        return _weigh_area(truth == 1, decision[:, 1] - decision[:, 0])
-    areas = [_weigh_area(truth == k, decision[:, k]) for k in range(n_classes)]
+    predicted, expected = np.argmax(decision, axis=1), np.argmax(known, axis=1)
+    given: dict[str, Any] = {"groups": groups, "level": level, "also": also}
 
-    def mean(weights: FloatArray) -> FloatArray:
-        found = np.array([area(weights) for area in areas])
-        defined = np.isfinite(found)
-        total = np.where(defined, found, 0.0).sum(axis=0)
-        with np.errstate(invalid="ignore"):
-            return np.asarray(total / defined.sum(axis=0))
+    def bootstrap(score: WeightedScore) -> Interval:
+        return measure_bootstrap_interval(
+            score, len(truth), n_replicates=n_replicates, seed=seed, **given
+        )
 
-    return mean
+    mine = weigh_confusion(truth, predicted, n_classes)
+    theirs = weigh_confusion(truth, expected, n_classes)
+    found: dict[str, Callable[[], Interval]] = {
+        "accuracy": lambda: measure_difference_interval(
+            predicted == truth, expected == truth, **given
+        ),
+        "balanced_accuracy": lambda: bootstrap(
+            lambda w: balance_confusion(mine(w)) - balance_confusion(theirs(w))
+        ),
+        "f1": lambda: bootstrap(
+            lambda w: harmonise_confusion(mine(w)) - harmonise_confusion(theirs(w))
+        ),
+        "auc": lambda: bootstrap(
+            _subtract(weigh_areas(truth, ranking), weigh_areas(truth, known_ranking))
+        ),
+    }
+    exposed = partial(measure_exposure_beyond, truth, ranking, known_ranking, seed=seed, **given)
+    found |= {name: partial(exposed, false_positive=rate) for name, rate in EXPOSURES.items()}
+    return tuple(_add(score, found[score.name]()) for score in scores)
 
 
-def measure_area(truth: IntArray, decision: FloatArray) -> float:
-    """The area of `weigh_areas` where every record counts once; a half where it is undefined.
+def compare_number_scores(
+    scores: Sequence[Score],
+    truth: FloatArray,
+    predicted: FloatArray,
+    known: FloatArray,
+    *,
+    guess: float,
+    groups: IntArray | None = None,
+    level: float = 0.95,
+    also: Sequence[float] = (),
+    n_replicates: int = 400,
+    seed: int = 0,
+) -> tuple[Score, ...]:
+    """The same of a prediction of numbers; the error in the variable's own unit has none.
 
-    >>> measure_area(np.array([0, 0, 1, 1]), np.array([[0.9, 0.1], [0.6, 0.4], [0.7, 0.3], [0, 1]]))
-    0.75
+    Parameters
+    ----------
+    scores
+        Of `measure_number_scores`.
+    truth, predicted, guess, groups, level, also, n_replicates, seed
+        As given to `measure_number_scores`.
+    known : (n_records,)
+        Prediction of who knows the wanted answer alone.
     """
-    ranking, n_classes = decision, decision.shape[1]
-    is_class = truth[:, None] == np.arange(n_classes)
-    if n_classes == 2:
-        ranking, is_class = decision[:, 1:] - decision[:, :1], is_class[:, 1:]
-    sizes = is_class.sum(axis=0)
-    pairs = sizes * (len(truth) - sizes)
-    won = (scipy.stats.rankdata(ranking, axis=0) * is_class).sum(axis=0) - sizes * (sizes + 1) / 2
-    return float((won[pairs > 0] / pairs[pairs > 0]).mean()) if pairs.any() else 0.5
+    saved, spread = (truth - known) ** 2 - (truth - predicted) ** 2, (truth - guess) ** 2
+
+    def explained(weights: FloatArray) -> FloatArray:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray((weights @ saved) / (weights @ spread))
+
+    given: dict[str, Any] = {"groups": groups, "level": level, "also": also, "seed": seed}
+    found: dict[str, Callable[[], Interval]] = {
+        "r2": lambda: measure_bootstrap_interval(
+            explained, len(truth), n_replicates=n_replicates, **given
+        )
+    }
+    halves = halve_numbers(truth)
+    mine, theirs = (np.column_stack([-values, values]) for values in (predicted, known))
+    exposed = partial(measure_exposure_beyond, halves, mine, theirs, **given)
+    found |= {name: partial(exposed, false_positive=rate) for name, rate in EXPOSURES.items()}
+    return tuple(_add(s, found[s.name]()) if s.name in found else s for s in scores)
 
 
-def _weigh_area(positive: np.ndarray, value: FloatArray) -> WeightedScore:
-    """Pairs won by positives, from cumulated weights at the two ends of their ties."""
-    order = np.argsort(value, kind="stable")
-    ordered, is_positive = value[order], positive[order].astype(np.bool_)
-    at = np.flatnonzero(is_positive)
-    ends = [np.searchsorted(ordered, ordered[at], side) for side in ("left", "right")]
-    passed = np.concatenate([[0], np.cumsum(is_positive)])
-
-    def area(weights: FloatArray) -> FloatArray:
-        w = weights[:, order]
-        whole, up = _cumulate(w), w[:, at]
-        ups = _cumulate(up)
-        total = ups[:, -1] * (whole[:, -1] - ups[:, -1])
-        below = sum(whole[:, end] - ups[:, passed[end]] for end in ends)
-        won = np.einsum("ij,ij->i", up, below) / 2
-        return np.asarray(np.divide(won, total, out=np.full(len(w), np.nan), where=total > 0))
-
-    return area
+def _subtract(mine: WeightedScore, theirs: WeightedScore) -> WeightedScore:
+    return lambda weights: np.asarray(mine(weights) - theirs(weights))
 
 
-def _cumulate(weights: FloatArray) -> FloatArray:
-    """Sums of the first 0, 1, ... columns."""
-    sums = np.zeros((len(weights), weights.shape[1] + 1))
-    np.cumsum(weights, axis=1, out=sums[:, 1:])
-    return sums
+def _add(score: Score, difference: Interval) -> Score:
+    """A difference of scores as one of advantages, which share their baseline."""
+    unit = 1 / (1 - score.baseline) if score.baseline < 1 else 0.0
+
+    def scale(one: tuple[float, float, float]) -> tuple[float, float, float]:
+        # Nobody who knows the wanted answer does worse than guess: no gain is above knowing.
+        return one[0], one[1] * unit, min(1.0, one[2] * unit)
+
+    _, lower, upper = scale((difference.level, difference.lower, difference.upper))
+    beyond = replace(
+        difference,
+        estimate=min(1.0, difference.estimate * unit),
+        lower=min(1.0, lower),
+        upper=upper,
+        relaxed=tuple(map(scale, difference.relaxed)),
+    )
+    return replace(score, beyond=beyond)

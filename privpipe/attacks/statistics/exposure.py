@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import scipy
 
-from privpipe.attacks.statistics.uncertainty.intervals import (
+from privpipe.attacks.statistics.intervals import (
     Interval,
     code_groups,
     find_limits,

@@ -1,1 +1,0 @@
-"""Limits of what is found: intervals, bootstraps, exposure at few false alarms."""
