@@ -29,13 +29,13 @@ _HOME = {
     "MinimaxOptions": "privpipe.sanitizers.minimax.linear_minimax",
     "NamedCodes": "privpipe.fitted_schema",
     "NeuralFilter": "privpipe.sanitizers.minimax.neural_minimax",
-    "NullSpaceCleaner": "privpipe.sanitizers.null_space.maps.null_space_cleaner",
+    "NullSpaceCleaner": "privpipe.sanitizers.null_space.null_space_cleaner",
     "PrivacyMappingOptions": "privpipe.sanitizers.mapping.mapping_options",
     "PrivpipeError": "privpipe.errors",
     "Records": "privpipe.records.memory",
     "SourceLayout": "privpipe.store.sources.reading.source",
     "SparseMapping": "privpipe.sanitizers.mapping.sparse_mapping",
-    "TargetedCleaner": "privpipe.sanitizers.null_space.maps.targeted_cleaner",
+    "TargetedCleaner": "privpipe.sanitizers.null_space.targeted_cleaner",
     "apply_dataset": "privpipe.cluster.lazy",
     "apply_lazily": "privpipe.cluster.lazy",
     "certify_mapping": "privpipe.numerics.mapping.certificate",
@@ -168,13 +168,11 @@ if TYPE_CHECKING:
     )
     from privpipe.sanitizers.null_space.laplace import LaplaceMechanism as LaplaceMechanism
     from privpipe.sanitizers.null_space.leace import fit_leace_eraser as fit_leace_eraser
-    from privpipe.sanitizers.null_space.maps.null_space_cleaner import (
+    from privpipe.sanitizers.null_space.null_space_cleaner import (
         NullSpaceCleaner as NullSpaceCleaner,
     )
-    from privpipe.sanitizers.null_space.maps.targeted_cleaner import (
-        TargetedCleaner as TargetedCleaner,
-    )
     from privpipe.sanitizers.null_space.target_only import fit_target_only as fit_target_only
+    from privpipe.sanitizers.null_space.targeted_cleaner import TargetedCleaner as TargetedCleaner
     from privpipe.store.collections.collection import open_collection as open_collection
     from privpipe.store.collections.ingest import IngestOptions as IngestOptions
     from privpipe.store.collections.ingest import ingest as ingest

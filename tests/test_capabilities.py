@@ -28,7 +28,7 @@ ROOT = Path(__file__).parent.parent
 
 TABLES = {
     "privpipe.sanitizers": {"METHODS", "RECORD_MAPS", "STATISTICS"},
-    "privpipe.sanitizers.composed.standardiser": {  # around any method
+    "privpipe.sanitizers.chain": {  # around any method
         "fit_standardised",
         "without_standardiser",
     },
@@ -84,7 +84,7 @@ def test_sources__no_module_of_cluster_or_flows_names_a_method() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "from privpipe.sanitizers.null_space.maps.linear_cleaner import LinearCleaner",
+        "from privpipe.sanitizers.null_space.linear_cleaner import LinearCleaner",
         "import privpipe.sanitizers.mapping",
         "from privpipe.sanitizers import mapping",
         'is_mapping = method == "privacy_mapping"',

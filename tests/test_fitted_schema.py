@@ -172,7 +172,7 @@ def test_match_columns__labels_are_numbered_as_those_of_the_fit() -> None:
 
 
 def test_apply__of_a_chain_reads_a_table_by_name() -> None:
-    from privpipe.sanitizers.composed.chain import Chain
+    from privpipe.sanitizers.chain import Chain
     from privpipe.sanitizers.names import with_schema
 
     rng = np.random.default_rng(1)

@@ -23,13 +23,13 @@ from flows.reproduce.xu_figures import DATASETS, FIGURE_4, FIGURE_6, FIGURE_7, N
 from flows.reproduce.xu_picture import draw_complete_privacy
 from privpipe.attacks.null_space_privacy import NullSpacePrivacy, measure_null_space_privacy
 from privpipe.errors import InputError
-from privpipe.numerics.regression.labels import Coding
+from privpipe.numerics.regression.moments import Coding
 from privpipe.protocols import FloatArray, IntArray
 from privpipe.records.memory import Records
 from privpipe.sanitizers.null_space.algorithm_1 import fit_null_space_cleaner
 from privpipe.sanitizers.null_space.algorithm_2 import fit_targeted_cleaner
 from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
-from privpipe.sanitizers.null_space.maps.linear_cleaner import LinearCleaner
+from privpipe.sanitizers.null_space.linear_cleaner import LinearCleaner
 from privpipe.store.sources.opening import open_source
 from privpipe.store.sources.reading.source import Coded, SourceLayout
 

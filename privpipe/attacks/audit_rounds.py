@@ -20,8 +20,14 @@ from privpipe.attacks.moment_audit import (
 from privpipe.attacks.statistics.privacy import limit_complete_privacy, report_privacy
 from privpipe.errors import InputError, RankError
 from privpipe.numerics.finite import find_finite_rows, keep_rows
-from privpipe.numerics.regression.labels import Coding, code_targets, name_targets
-from privpipe.numerics.regression.moments import CoMoments, LeastSquares, solve_least_squares
+from privpipe.numerics.regression.moments import (
+    Coding,
+    CoMoments,
+    LeastSquares,
+    code_targets,
+    name_targets,
+    solve_least_squares,
+)
 from privpipe.protocols import Column, FloatArray, Shard, Shards, ShardSchema
 
 VIEWS = {

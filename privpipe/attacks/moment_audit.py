@@ -18,9 +18,14 @@ import numpy as np
 from privpipe.attacks.least_squares_adversary import widen
 from privpipe.attacks.statistics.privacy import PARTS, sum_privacy
 from privpipe.numerics.finite import find_finite_rows, keep_rows
-from privpipe.numerics.identity.record_hash import cut_in_parts
-from privpipe.numerics.regression.labels import Coding, code_targets, count_targets
-from privpipe.numerics.regression.moments import CoMoments, LeastSquares
+from privpipe.numerics.random.record_hash import cut_in_parts
+from privpipe.numerics.regression.moments import (
+    Coding,
+    CoMoments,
+    LeastSquares,
+    code_targets,
+    count_targets,
+)
 from privpipe.protocols import Column, FloatArray, IntArray, Shard
 
 

@@ -21,11 +21,14 @@ from privpipe.capabilities import Coordinates, Spends
 from privpipe.errors import InputError, OptionError, RankError
 from privpipe.numerics.finite import find_finite_rows
 from privpipe.numerics.random.streams import KeyedStream
-from privpipe.numerics.regression.labels import Coding, code_targets, count_targets, name_targets
 from privpipe.numerics.regression.moments import (
+    Coding,
     CoMoments,
     LeastSquares,
+    code_targets,
+    count_targets,
     measure_scale,
+    name_targets,
     solve_least_squares,
 )
 from privpipe.numerics.regression.tsqr import Frame, TriangularFactor, solve_triangular

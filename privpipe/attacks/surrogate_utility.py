@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from privpipe.attacks.statistics.intervals import Interval
-from privpipe.numerics.regression.labels import code_targets
-from privpipe.numerics.regression.moments import CoMoments
+from privpipe.numerics.regression.moments import CoMoments, code_targets
 from privpipe.protocols import FloatArray, Shard, ShardSchema
 
 CompleteRecords = Callable[[Shard], tuple[FloatArray, FloatArray]]

@@ -8,7 +8,7 @@ from typing import Any
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.cluster.passes.sketch_pass import sketch_collection
 from privpipe.errors import StoreError
-from privpipe.numerics.identity.record_grids import Overlap
+from privpipe.numerics.random.record_grids import Overlap
 from privpipe.report.console import say, tabulate
 from privpipe.store.access.location import as_url, shown
 from privpipe.store.arrays.headers import exists, read_header

@@ -13,7 +13,7 @@ from privpipe.protocols import BoolArray, FloatArray, IntArray
 from privpipe.records.memory import Records
 from privpipe.records.sampling import make_split
 from privpipe.sanitizers.null_space.algorithm_1 import fit_null_space_cleaner
-from privpipe.sanitizers.null_space.maps.null_space_cleaner import NullSpaceCleaner
+from privpipe.sanitizers.null_space.null_space_cleaner import NullSpaceCleaner
 from privpipe.store.models import open_model
 from privpipe.store.releases.lazy_release import open_release
 

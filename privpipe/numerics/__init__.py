@@ -2,5 +2,5 @@
 
 `null_space`, `minimax` and `mapping` hold what the methods of these names compute, and import
 none of one another; each has a DESIGN.md. `random` makes keyed draws, `regression` fits linear
-heads from merged sums. `spectra`, `finite`, `record_hash` and `compiler` serve all.
+heads from merged sums. `spectra`, `rounding`, `finite` and `compiler` serve all.
 """

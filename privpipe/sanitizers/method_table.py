@@ -10,9 +10,8 @@ from typing import Any
 
 from privpipe.protocols import Method, RecordMap
 from privpipe.sanitizers import mapping, masking, minimax, null_space
-from privpipe.sanitizers.composed.chain import Chain
-from privpipe.sanitizers.composed.standardiser import Standardiser
-from privpipe.sanitizers.noise.rows import list_methods
+from privpipe.sanitizers.chain import Chain, Standardiser
+from privpipe.sanitizers.noise.fit_noisy import list_methods
 from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
 
 _FILTERS: dict[str, Method] = {

@@ -15,7 +15,7 @@ from privpipe.cluster.passes.cleaning_pass import CleaningJob, clean_collection
 from privpipe.errors import FormatError
 from privpipe.records.memory import Records
 from privpipe.sanitizers.null_space.algorithm_1 import fit_null_space_cleaner
-from privpipe.sanitizers.null_space.maps.null_space_cleaner import NullSpaceCleaner
+from privpipe.sanitizers.null_space.null_space_cleaner import NullSpaceCleaner
 from privpipe.store.arrays.blocks import Receipt, check_receipts
 from privpipe.store.arrays.layout import FEATURES, ArrayPlan
 from privpipe.store.collections.collection import open_collection

@@ -22,7 +22,7 @@ from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.protocols import FloatArray, RecordMap
 from privpipe.records.memory import Records
 from privpipe.sanitizers import METHODS
-from privpipe.sanitizers.composed.chain import Chain
+from privpipe.sanitizers.chain import Chain
 from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
 from privpipe.sanitizers.options import make_options
 from privpipe.store.arrays.layout import FEATURES, ArrayPlan

@@ -8,7 +8,7 @@ import numpy as np
 
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.cluster.passes.sketch_pass import sketch_collection
-from privpipe.numerics.identity.record_grids import Overlap
+from privpipe.numerics.random.record_grids import Overlap
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.store.collections.collection import Collection, open_collection
 from privpipe.store.collections.writing import write_collection

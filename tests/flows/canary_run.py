@@ -38,7 +38,7 @@ def tell_control(*_: Any) -> NoReturn:
 
 def make_map_tell() -> None:
     """On a worker: the map fails, and its message holds a record."""
-    from privpipe.sanitizers.null_space.maps.linear_cleaner import LinearCleaner
+    from privpipe.sanitizers.null_space.linear_cleaner import LinearCleaner
 
     def apply_measured(self: Any, x: Any, stream: Any = None, **_: Any) -> Any:
         raise ValueError(f"cannot map {x[3].tolist()} of {x!r}")

@@ -14,8 +14,7 @@ from privpipe.flows.release_flow import run_pipeline
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run import digest_options
 from privpipe.pipeline.stages.check import check_stage
-from privpipe.sanitizers.composed.chain import Chain
-from privpipe.sanitizers.composed.standardiser import Standardiser
+from privpipe.sanitizers.chain import Chain, Standardiser
 from privpipe.store.models import open_model
 from privpipe.store.releases.lazy_release import open_release
 from tests.flows.test_pipeline import configure

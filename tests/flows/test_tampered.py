@@ -14,7 +14,7 @@ import pytest
 
 from privpipe.errors import GuaranteeError
 from privpipe.flows.release_flow import run_pipeline
-from privpipe.sanitizers.null_space.maps import linear_cleaner
+from privpipe.sanitizers.null_space import linear_cleaner
 from tests.flows.test_pipeline import configure
 from tests.standard import write_standard
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from privpipe.numerics.identity import record_grids
-from privpipe.numerics.identity.record_grids import (
+from privpipe.numerics.random import record_grids
+from privpipe.numerics.random.record_grids import (
     GridFrame,
     Overlap,
     fit_frame,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from privpipe.numerics.identity.record_hash import choose_mask, choose_share, identify_records
+from privpipe.numerics.random.record_hash import choose_mask, choose_share, identify_records
 
 X = np.random.default_rng(0).normal(size=(20_000, 3))
 

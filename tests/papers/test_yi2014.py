@@ -10,7 +10,7 @@ import pytest
 from flows.reproduce import yi_synthetic
 from flows.reproduce.registry import run_reproduction
 from flows.reproduce.result import Reproduction
-from privpipe.numerics.masking.noise_level import measure_noise
+from privpipe.numerics.masking.completion import measure_noise
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +47,7 @@ def test_measure_noise__takes_nothing_from_real_features_however_far_signal_must
     x = (x - x.mean(axis=0)) / x.std(axis=0)
     values = np.linalg.eigvalsh(x.T @ x / len(x))
     for far in (3.0, 6.0, 10.0):
-        monkeypatch.setattr("privpipe.numerics.masking.noise_level.FAR", far)
+        monkeypatch.setattr("privpipe.numerics.masking.completion.FAR", far)
         assert measure_noise(values, len(x)) == 0.0
 
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from privpipe.errors import GuaranteeError, PrivacyWarning
 from privpipe.numerics.null_space.cleaning import clean_with_kernel
-from privpipe.sanitizers.null_space.maps.factored_cleaner import FactoredCleaner
-from privpipe.sanitizers.null_space.maps.null_space_cleaner import NullSpaceCleaner
-from privpipe.sanitizers.null_space.maps.targeted_cleaner import TargetedCleaner
-from privpipe.sanitizers.null_space.maps.verbatim_cleaner import PrintedCleaner
+from privpipe.sanitizers.null_space.factored_cleaner import FactoredCleaner
+from privpipe.sanitizers.null_space.null_space_cleaner import NullSpaceCleaner
+from privpipe.sanitizers.null_space.targeted_cleaner import TargetedCleaner
+from privpipe.sanitizers.null_space.verbatim_cleaner import PrintedCleaner
 from tests.oracles import exact_loss
 
 KINDS = ("greedy", "kkt", "likely", "augmented", "null_first", "simultaneous", "printed")

@@ -19,8 +19,7 @@ from privpipe.numerics.random.streams import KeyedStream
 from privpipe.protocols import Guarantee, RecordMap
 from privpipe.records.memory import Records
 from privpipe.sanitizers import METHODS, RECORD_MAPS
-from privpipe.sanitizers.composed.chain import Chain
-from privpipe.sanitizers.composed.standardiser import fit_standardiser
+from privpipe.sanitizers.chain import Chain, fit_standardiser
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 from privpipe.sanitizers.minimax.baselines import PcaOptions, fit_pca_filter
 from privpipe.sanitizers.minimax.custom_filter import (
@@ -35,9 +34,9 @@ from privpipe.sanitizers.minimax.neural_minimax import (
 )
 from privpipe.sanitizers.null_space.algorithm_1 import fit_null_space_cleaner
 from privpipe.sanitizers.null_space.algorithm_2 import fit_targeted_cleaner
+from privpipe.sanitizers.null_space.factored_cleaner import FactoredCleaner
 from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
 from privpipe.sanitizers.null_space.leace import fit_leace_eraser
-from privpipe.sanitizers.null_space.maps.factored_cleaner import FactoredCleaner
 from privpipe.sanitizers.null_space.target_only import fit_target_only
 from privpipe.sanitizers.options import make_options
 from privpipe.store.access.checkpoints import KNOWN

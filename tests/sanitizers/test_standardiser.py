@@ -11,12 +11,7 @@ from privpipe.errors import InputError, OptionError
 from privpipe.protocols import FloatArray
 from privpipe.records.memory import Records
 from privpipe.sanitizers import METHODS
-from privpipe.sanitizers.composed.chain import Chain
-from privpipe.sanitizers.composed.standardiser import (
-    Standardiser,
-    fit_standardised,
-    fit_standardiser,
-)
+from privpipe.sanitizers.chain import Chain, Standardiser, fit_standardised, fit_standardiser
 from privpipe.sanitizers.options import make_options
 from privpipe.store.models import open_model, write_model
 

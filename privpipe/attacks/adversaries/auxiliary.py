@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.numerics.finite import find_empty_rows
-from privpipe.numerics.identity.record_hash import identify_records
+from privpipe.numerics.random.record_hash import identify_records
 from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
 
 INDICATORS = 64

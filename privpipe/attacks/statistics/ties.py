@@ -13,7 +13,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from privpipe.numerics.finite import find_finite_rows
-from privpipe.numerics.identity.record_hash import identify_records
+from privpipe.numerics.random.record_hash import identify_records
 from privpipe.protocols import IntArray
 
 

@@ -22,7 +22,7 @@ from privpipe.attacks.adversaries.preparation import join_included
 from privpipe.cluster.passes.pass_checkpoints import Checkpoints
 from privpipe.errors import FormatError
 from privpipe.numerics.finite import find_empty_rows, find_finite_rows
-from privpipe.numerics.identity.record_hash import identify_records, key_words
+from privpipe.numerics.random.record_hash import identify_records, key_words
 from privpipe.protocols import FloatArray, IntArray, Shard, WordArray
 from privpipe.records.sampling import DrawnSample, take_records
 from privpipe.store.access.objects import open_store, read_bytes, write_bytes

@@ -14,7 +14,7 @@ import numpy as np
 
 from privpipe.cluster.executors.executor import Executor
 from privpipe.errors import PrivpipeError
-from privpipe.numerics.identity.record_grids import (
+from privpipe.numerics.random.record_grids import (
     N_GRIDS,
     GridFrame,
     fit_frame,

@@ -2,7 +2,7 @@
 
 Yi et al. 2014, Privacy and Regression Model Preserved Learning. `completion` solves problem (3)
 by two Gram matrices, whatever the number of records; `missing` problem (5), where entries are
-missing; `noise_level` reads the noise off a spectrum; `masked_regression` puts them together in
+missing; `masked_regression` puts them together in
 standardised units, and `sign_sums` draws X P on a grid on which sums have no rounding.
 
 Start reading at `completion`, then `masked_regression`; DESIGN.md says what holds and why.

@@ -17,9 +17,10 @@ from privpipe.numerics.masking.completion import (
     Completion,
     FixedPointOptions,
     WeightedBlock,
+    measure_noise,
+    set_penalty,
     solve_completion,
 )
-from privpipe.numerics.masking.noise_level import measure_noise, set_penalty
 from privpipe.protocols import FloatArray
 
 Solver = Literal["scaled", "literal"]

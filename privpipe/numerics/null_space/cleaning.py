@@ -6,7 +6,7 @@ whether, is a function of q alone, to the last bit. Large blocks of few coordina
 compiled kernel, all others (and all where no compiler loads) through NumPy in tiles that stay in
 the cache; the two give the same bytes, and memory beyond the result is that of one tile. Records
 of a narrow dtype whose rounding may cost too much of their budget are stored with care
-(`privpipe.numerics.null_space.rounding_bounds.compensated_rounding`).
+(`privpipe.numerics.null_space.compensated_rounding`).
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.numerics.compiler import can_compile
-from privpipe.numerics.null_space.grid.grid_coordinates import (
+from privpipe.numerics.null_space.compensated_rounding import Balance, store_within
+from privpipe.numerics.null_space.prediction_grid import predict_on_grid, settle_exactly
+from privpipe.numerics.null_space.rounding_margin import Grid, RoundingMargin
+from privpipe.numerics.null_space.shrinkage import (
+    FEW,
     bound_norms,
     lift_coordinates,
+    shrink_by_rule,
     turn_predictions,
 )
-from privpipe.numerics.null_space.grid.prediction_grid import Grid, predict_on_grid, settle_exactly
-from privpipe.numerics.null_space.rounding_bounds.compensated_rounding import Balance, store_within
-from privpipe.numerics.null_space.rounding_bounds.rounding_margin import RoundingMargin
-from privpipe.numerics.null_space.shrinkage import FEW, shrink_by_rule
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 
 KERNEL_VALUES = 2**18

@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from privpipe.numerics.null_space import kernel_shrinking
-from privpipe.numerics.null_space.grid import grid_kernels
-from privpipe.numerics.null_space.grid.grid_kernels import settle_tile
+from privpipe.numerics.null_space import grid_kernels, kernel_shrinking
+from privpipe.numerics.null_space.grid_kernels import settle_tile
 from privpipe.numerics.null_space.kernel_shrinking import SHRINKING, STRICT, write_smallest
 from privpipe.numerics.null_space.kernel_store import compile_text
 from privpipe.protocols import FloatArray

@@ -1,9 +1,10 @@
-"""What a record's coordinates lose within its budget: three closed forms, all rows at once.
+"""From predictions to coordinates, what these lose within a budget, and back to records, in NumPy.
 
 In the coordinates ``b`` of a predictor (`factorisation`) removing the share alpha of
 coordinate j costs ``alpha**2 * b_j**2`` and leaves ``(1 - alpha) b_j``. What stays is formed by
 subtracting from ``|b_j|``: that keeps the digits which forming ``1 - alpha`` would cancel.
-Every operation, and their order, is that of `kernel_shrinking`: the bits agree.
+Every operation, and their order, is that of the compiled kernel: the bits agree, and no record's
+bits depend on which others are in its block, as they would in a matrix product.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Literal
 import numpy as np
 
 from privpipe.numerics.null_space.knapsack import spent_before
+from privpipe.numerics.rounding import multiply_in_order
 from privpipe.protocols import FloatArray
 
 Rule = Literal["greedy", "in_order", "kkt"]
@@ -189,3 +191,53 @@ def _share_evenly(size: FloatArray, budget: FloatArray) -> FloatArray:
 def _with_sign(size: FloatArray, signed: FloatArray) -> FloatArray:
     # Adding zero turns -0.0 into 0.0: the sign of a coordinate removed whole must not remain.
     return np.copysign(size, signed) + 0.0
+
+
+def turn_predictions(
+    values: FloatArray, shift: FloatArray, turn: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Coordinates of predictions on the grid.
+
+    Parameters
+    ----------
+    values : (n_records, n_predictions)
+    shift : (n_predictions,)
+    turn : (n_predictions, rank)
+        ``W``.
+
+    Returns
+    -------
+    coordinates : (n_records, rank)
+        ``b = W^T p`` of ``p = values + shift``.
+    size : (n_records,)
+        ``sum |p_i|``.
+    unexplained : (n_records,)
+        ``|p - W b|``; 0 where there are as many coordinates as predictions.
+    """
+    p = values + shift
+    b = multiply_in_order(p, turn)
+    size = np.abs(p[:, 0])
+    for i in range(1, p.shape[1]):
+        size = size + np.abs(p[:, i])
+    unexplained = np.zeros(len(p))
+    if turn.shape[0] > turn.shape[1]:
+        rest = p - multiply_in_order(b, turn.T)
+        for i in range(p.shape[1]):
+            unexplained = unexplained + rest[:, i] * rest[:, i]
+        unexplained = np.sqrt(unexplained)
+    return b, size, unexplained
+
+
+def lift_coordinates(coordinates: FloatArray, lift: FloatArray, centre: FloatArray) -> FloatArray:
+    """``centre + lift @ b``, (n_records, n_features), float64."""
+    wide = multiply_in_order(coordinates, lift.T)
+    wide += centre
+    return wide
+
+
+def bound_norms(coordinates: FloatArray, reach: FloatArray, centre_norm: float) -> FloatArray:
+    """Bounds on the norms of any records made of coordinates, (n_records,)."""
+    bound = np.full(len(coordinates), centre_norm)
+    for j, length in enumerate(reach):
+        bound = bound + length * np.abs(coordinates[:, j])
+    return bound

@@ -25,7 +25,7 @@ from privpipe.pipeline.runs.earlier import find_earlier, find_model
 from privpipe.pipeline.runs.run import Run, Trained, list_versions, now
 from privpipe.pipeline.runs.subject_limit import count_subjects, protect_subjects
 from privpipe.protocols import RecordMap, Shard
-from privpipe.sanitizers.composed.standardiser import fit_standardised
+from privpipe.sanitizers.chain import fit_standardised
 from privpipe.sanitizers.names import schema_of, with_schema
 from privpipe.store.access.location import join
 from privpipe.store.access.workspace import workspace_url

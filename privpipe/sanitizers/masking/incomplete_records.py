@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from privpipe.numerics.masking.completion import set_penalty
 from privpipe.numerics.masking.factor_model import (
     FactorModel,
     FactorSums,
@@ -22,9 +23,7 @@ from privpipe.numerics.masking.factor_model import (
     fit_factors,
 )
 from privpipe.numerics.masking.missing import LoadingSums, fit_loadings, sum_pattern, sum_rows
-from privpipe.numerics.masking.noise_level import set_penalty
-from privpipe.numerics.regression.labels import count_targets
-from privpipe.numerics.regression.moments import CoMoments
+from privpipe.numerics.regression.moments import CoMoments, count_targets
 from privpipe.protocols import FloatArray, Shard, Shards, ShardSchema
 from privpipe.sanitizers.masking.record_survey import RecordSurvey, code_responses
 

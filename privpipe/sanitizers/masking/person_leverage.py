@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from privpipe.numerics.identity.record_hash import identify_records
+from privpipe.numerics.random.record_hash import identify_records
 from privpipe.protocols import FloatArray, Shard, WordArray
 
 COUNTERS_PER_DIMENSION = 200

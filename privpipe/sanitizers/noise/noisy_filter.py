@@ -13,10 +13,15 @@ import numpy.typing as npt
 from privpipe.capabilities import BoundCounts, Layered, Projects
 from privpipe.described import described, facts_of_map
 from privpipe.errors import OptionError
-from privpipe.numerics.identity.record_hash import digest_records
-from privpipe.numerics.noise.bounding import Bound, Norm, bound_records, measure_norms
+from privpipe.numerics.noise.bounding import (
+    Bound,
+    Norm,
+    bound_records,
+    measure_norms,
+    project_in_order,
+)
 from privpipe.numerics.noise.mechanism import Law, Mechanism, Order
-from privpipe.numerics.noise.projection import project_in_order
+from privpipe.numerics.random.record_hash import digest_records
 from privpipe.numerics.random.streams import KEY_BYTES, KeyedStream
 from privpipe.promises import check_promise
 from privpipe.protocols import (

@@ -1,7 +1,7 @@
 """Null-space cleaning, algorithm 1: its options and its fit.
 
 Xu et al. 2017, Cleaning the Null Space, Figure 2. The map itself is
-`privpipe.sanitizers.null_space.maps.null_space_cleaner.NullSpaceCleaner`.
+`privpipe.sanitizers.null_space.null_space_cleaner.NullSpaceCleaner`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from privpipe.numerics.null_space.knapsack import check_budget
 from privpipe.option_values import FORBID
 from privpipe.protocols import Method, Role, Shards
 from privpipe.sanitizers.arrays import check_shards
-from privpipe.sanitizers.keyword_options import takes_options
 from privpipe.sanitizers.names import keep_names
+from privpipe.sanitizers.null_space.factored_cleaner import FactoredCleaner
 from privpipe.sanitizers.null_space.least_squares import DESIGN_STATISTICS
-from privpipe.sanitizers.null_space.maps.factored_cleaner import FactoredCleaner
-from privpipe.sanitizers.null_space.maps.null_space_cleaner import NullSpaceCleaner
+from privpipe.sanitizers.null_space.null_space_cleaner import NullSpaceCleaner
 from privpipe.sanitizers.null_space.predictors import (
     UTILITY_PROMISE,
     CleanerOptions,
@@ -29,6 +28,7 @@ from privpipe.sanitizers.null_space.predictors import (
     as_file,
     check_augmented,
     learn_predictors,
+    takes_options,
 )
 from privpipe.sanitizers.options import make_options
 

@@ -13,13 +13,10 @@ from privpipe.numerics.null_space.knapsack import check_budget
 from privpipe.option_values import FORBID
 from privpipe.protocols import Method, Role, Shards
 from privpipe.sanitizers.arrays import check_shards
-from privpipe.sanitizers.keyword_options import takes_options
 from privpipe.sanitizers.names import keep_names
+from privpipe.sanitizers.null_space.factored_cleaner import FactoredCleaner
 from privpipe.sanitizers.null_space.least_squares import DESIGN_STATISTICS
-from privpipe.sanitizers.null_space.maps.factored_cleaner import FactoredCleaner
-from privpipe.sanitizers.null_space.maps.linear_cleaner import LinearCleaner
-from privpipe.sanitizers.null_space.maps.targeted_cleaner import TargetedCleaner
-from privpipe.sanitizers.null_space.maps.verbatim_cleaner import PrintedCleaner
+from privpipe.sanitizers.null_space.linear_cleaner import LinearCleaner
 from privpipe.sanitizers.null_space.predictors import (
     UTILITY_PROMISE,
     CleanerOptions,
@@ -27,7 +24,10 @@ from privpipe.sanitizers.null_space.predictors import (
     as_file,
     check_augmented,
     learn_predictors,
+    takes_options,
 )
+from privpipe.sanitizers.null_space.targeted_cleaner import TargetedCleaner
+from privpipe.sanitizers.null_space.verbatim_cleaner import PrintedCleaner
 from privpipe.sanitizers.options import make_options
 
 

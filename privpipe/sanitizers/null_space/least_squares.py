@@ -15,11 +15,13 @@ import numpy.typing as npt
 
 from privpipe.errors import InputError, RankError
 from privpipe.numerics.finite import find_finite_rows, keep_rows
-from privpipe.numerics.regression.labels import Coding, code_targets, count_targets
 from privpipe.numerics.regression.moments import (
+    Coding,
     CoMoments,
     LeastSquares,
     check_ridge,
+    code_targets,
+    count_targets,
     measure_scale,
     solve_least_squares,
 )

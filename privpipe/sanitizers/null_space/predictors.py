@@ -1,23 +1,26 @@
 """What a cleaner of the null space is made of: predictors fitted or given, mean, covariance.
 
-The options that algorithms 1 and 2 share stand here too, once for both.
+The options that algorithms 1 and 2 share are here too, once for both, and so is what makes the
+keywords of a fit from them (`takes_options`): name, default and description are written once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Annotated, Any, ClassVar, Literal
+from functools import partial, wraps
+from typing import Annotated, Any, ClassVar, Literal, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 from pydantic.dataclasses import dataclass as options_dataclass
+from pydantic.fields import FieldInfo
 
 from privpipe.errors import InputError, OptionError
-from privpipe.numerics.regression.labels import Coding
-from privpipe.numerics.regression.moments import LeastSquares
+from privpipe.numerics.regression.moments import Coding, LeastSquares
 from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Shards, ShardSchema
 from privpipe.sanitizers.arrays import as_finite, as_predictor
@@ -27,7 +30,7 @@ from privpipe.sanitizers.null_space.least_squares import (
     fit_predictor,
     summarise_design,
 )
-from privpipe.sanitizers.null_space.maps.linear_cleaner import (
+from privpipe.sanitizers.null_space.linear_cleaner import (
     BudgetScope,
     OnUnrepresentable,
     Representative,
@@ -286,3 +289,69 @@ def _take(given: Given, n_features: int, role: str) -> LeastSquares:
         )
     intercept = as_finite(given.intercept, a.shape[1:], f"intercept of the {role} predictor")
     return LeastSquares(a, intercept, 0.0, "given")
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_WIDTH = 96
+_HERE = "    **choices\n"
+"""Line of a docstring that gives way to the options, each with its description."""
+
+
+def takes_options(
+    kind: type[Any], *, without: tuple[str, ...]
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate ``fit(shards, *, further, **choices)``: `choices` are the fields of its options.
+
+    Parameters
+    ----------
+    kind
+        The options class, a pydantic dataclass.
+    without
+        Fields that are no keywords: the name of the method, URLs where arrays are taken instead.
+
+    Returns
+    -------
+    decorate
+        The decorated fit refuses other keywords as any function does, by TypeError.
+    """
+    about: dict[str, FieldInfo] = {
+        name: field for name, field in kind.__pydantic_fields__.items() if name not in without
+    }
+
+    def decorate(fit: Callable[P, R]) -> Callable[P, R]:
+        signature = _sign(inspect.signature(fit), about)
+
+        @wraps(fit)
+        def bound(*args: P.args, **kwargs: P.kwargs) -> R:
+            given = signature.bind(*args, **kwargs)
+            return fit(*given.args, **given.kwargs)
+
+        bound.__signature__ = signature  # type: ignore[attr-defined]
+        bound.__doc__ = (fit.__doc__ or "").replace(_HERE, "".join(_describe(about)))
+        return bound
+
+    return decorate
+
+
+def _sign(own: inspect.Signature, about: dict[str, FieldInfo]) -> inspect.Signature:
+    kinds = inspect.Parameter
+    first = [p for p in own.parameters.values() if p.kind is kinds.POSITIONAL_OR_KEYWORD]
+    further = [p for p in own.parameters.values() if p.kind is kinds.KEYWORD_ONLY]
+    options = [
+        kinds(
+            name,
+            kinds.KEYWORD_ONLY,
+            default=kinds.empty if field.is_required() else field.get_default(),
+            annotation=field.annotation,
+        )
+        for name, field in about.items()
+    ]
+    return own.replace(parameters=[*first, *options, *further])
+
+
+def _describe(about: dict[str, FieldInfo]) -> Iterator[str]:
+    for name, field in about.items():
+        yield f"    {name}\n"
+        yield textwrap.indent(textwrap.fill(field.description or "", _WIDTH - 8), " " * 8) + "\n"

@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass as options_dataclass
 from scipy.special import ndtri
 
 from privpipe.described import described, facts_of_map
-from privpipe.numerics.regression.labels import count_targets
+from privpipe.numerics.regression.moments import count_targets
 from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, Guarantee, IntArray, Method, RecordStream, Role, Shards
 from privpipe.sanitizers.arrays import as_records, check_finite_records, check_shards
@@ -27,7 +27,7 @@ from privpipe.sanitizers.null_space.least_squares import (
     fit_predictor,
     summarise_design,
 )
-from privpipe.sanitizers.null_space.maps.null_space_cleaner import NullSpaceCleaner
+from privpipe.sanitizers.null_space.null_space_cleaner import NullSpaceCleaner
 from privpipe.sanitizers.options import MethodOptions
 
 MIDDLE = 0.5

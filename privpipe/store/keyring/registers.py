@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from privpipe.errors import FormatError, OptionError, StoreError
-from privpipe.numerics.identity.record_grids import N_GRIDS, GridFrame, match_rows
+from privpipe.numerics.random.record_grids import N_GRIDS, GridFrame, match_rows
 from privpipe.protocols import IntArray
 from privpipe.records.schema import Partition
 from privpipe.store.access.location import explain_unreachable, join, shown

@@ -1,7 +1,7 @@
 """Sketches of records beside the account: who was released or charged before, whatever the file.
 
 A partition's sketch is 32 bytes a record and frame, in the order of the records: words that
-nobody reads without the key, which is in the same place (`numerics.identity.record_grids`). Each
+nobody reads without the key, which is in the same place (`numerics.random.record_grids`). Each
 partition is compared with all that were there when it came, and what was found is noted; objects
 are only ever added. A sketch that is missing or damaged is an error: what was charged or released
 of these records is then not known.
@@ -21,7 +21,7 @@ import google_crc32c
 import numpy as np
 
 from privpipe.errors import FormatError, StoreError
-from privpipe.numerics.identity.record_grids import N_GRIDS, GridFrame, Overlap, measure_overlap
+from privpipe.numerics.random.record_grids import N_GRIDS, GridFrame, Overlap, measure_overlap
 from privpipe.protocols import IntArray, WordArray
 from privpipe.store.access.lease import check_enforced
 from privpipe.store.access.location import explain_unreachable, join, local_path, shown

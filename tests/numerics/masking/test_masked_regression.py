@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from privpipe.errors import InputError
-from privpipe.numerics.masking.completion import FixedPointOptions
+from privpipe.numerics.masking.completion import FixedPointOptions, measure_noise
 from privpipe.numerics.masking.masked_regression import solve_masked_regression
-from privpipe.numerics.masking.noise_level import measure_noise
 from privpipe.numerics.masking.sign_sums import plan_grid, round_to_grid, sum_with_signs
 from privpipe.numerics.random.draws import sign_words
 from privpipe.numerics.random.streams import KeyedStream

@@ -145,9 +145,8 @@ print(hashlib.sha256(draw_both(int(sys.argv[1]))).hexdigest())
 
 def draw_both(n: int = 3_000) -> bytes:
     """Noise of both laws, and a projection that was bounded, as bytes."""
-    from privpipe.numerics.noise.bounding import bound_records
+    from privpipe.numerics.noise.bounding import bound_records, project_in_order
     from privpipe.numerics.noise.discrete import DiscreteLaplaceNoise
-    from privpipe.numerics.noise.projection import project_in_order
 
     x = (np.arange(40 * 30.0).reshape(40, 30) * 7.0 % 11.0 - 5.0) / 3.0
     bounded, _, _ = bound_records(project_in_order(x, x.T[:, :7], x[0, :7]), "soft", "l2", 50.0)

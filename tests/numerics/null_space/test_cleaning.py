@@ -19,7 +19,7 @@ from privpipe.numerics.null_space.cleaning import (
 from privpipe.numerics.null_space.shrinkage import RULES
 from privpipe.records.memory import Records
 from privpipe.sanitizers.null_space.algorithm_1 import fit_null_space_cleaner
-from privpipe.sanitizers.null_space.maps.null_space_cleaner import NullSpaceCleaner
+from privpipe.sanitizers.null_space.null_space_cleaner import NullSpaceCleaner
 
 
 def make_form(rank, rule, dtype, *, budget=0.3, augmented=False):

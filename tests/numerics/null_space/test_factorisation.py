@@ -7,7 +7,7 @@ import pytest
 
 from privpipe.errors import InputError, RankError
 from privpipe.numerics.null_space.factorisation import factor_predictor, lift_likely
-from privpipe.numerics.null_space.rounding_bounds.rounding_margin import measure_defects
+from privpipe.numerics.null_space.rounding_margin import measure_defects
 
 
 def make_ill_conditioned(condition, n=15, k=4, seed=0):

@@ -24,7 +24,7 @@ from privpipe.numerics.random.streams import KeyedStream
 from privpipe.protocols import Guarantee, RecordMap
 from privpipe.records.memory import Records
 from privpipe.sanitizers import METHODS
-from privpipe.sanitizers.composed.chain import Chain
+from privpipe.sanitizers.chain import Chain
 from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
 from privpipe.sanitizers.options import make_options
 

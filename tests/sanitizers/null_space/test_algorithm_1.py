@@ -19,7 +19,7 @@ from privpipe.sanitizers.null_space.algorithm_1 import (
     fit_null_space_cleaner,
 )
 from privpipe.sanitizers.null_space.least_squares import summarise_design
-from privpipe.sanitizers.null_space.maps.null_space_cleaner import NullSpaceCleaner
+from privpipe.sanitizers.null_space.null_space_cleaner import NullSpaceCleaner
 from tests.oracles import clean_as_printed, exact_loss
 from tests.sanitizers.xu_records import make_deficient, make_features, make_labels, make_records
 

@@ -12,7 +12,7 @@ import pytest
 
 from privpipe import open_collection, open_model, write_model
 from privpipe.errors import FormatError
-from privpipe.sanitizers.composed.chain import Chain
+from privpipe.sanitizers.chain import Chain
 from privpipe.sanitizers.null_space.laplace import LaplaceMechanism
 from privpipe.store.arrays.blocks import write_block
 from privpipe.store.arrays.headers import read_header

@@ -19,7 +19,7 @@ from privpipe.cluster.passes.joint_pass import JointQuestion, ask_together
 from privpipe.cluster.passes.loaded_map import CleanedShards
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.errors import GuaranteeError, InputError
-from privpipe.numerics.regression.labels import Coding
+from privpipe.numerics.regression.moments import Coding
 from privpipe.pipeline.runs.earlier import find_differences
 from privpipe.pipeline.runs.run import Cleaned, Run, Trained, find_attack_options
 from privpipe.pipeline.stages.audit.audit_attacks import attack_release

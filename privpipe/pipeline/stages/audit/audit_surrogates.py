@@ -47,8 +47,7 @@ from privpipe.cluster.passes.loaded_map import load_map
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.cluster.passes.sample_drawing import Drawing, gather_sample, make_sample_key
 from privpipe.errors import InputError, MemoryBudgetError, PrivpipeError
-from privpipe.numerics.regression.labels import name_targets
-from privpipe.numerics.regression.moments import CoMoments
+from privpipe.numerics.regression.moments import CoMoments, name_targets
 from privpipe.pipeline.runs.earlier import find_named_surrogates
 from privpipe.pipeline.runs.run import Run, Trained, find_attack_options
 from privpipe.pipeline.stages.audit.audit_surrogate import NOT_COMPARED, draw_sides, say_nothing

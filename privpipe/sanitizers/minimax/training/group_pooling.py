@@ -13,8 +13,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from privpipe.errors import InputError
-from privpipe.numerics.identity.record_hash import rank_records
 from privpipe.numerics.minimax.lifts import Pool
+from privpipe.numerics.random.record_hash import rank_records
 from privpipe.protocols import BoolArray, FloatArray, IntArray, Shard, Shards, ShardSchema
 from privpipe.sanitizers.arrays import read_labels
 

@@ -10,8 +10,8 @@ import numpy as np
 import scipy.optimize as so
 from scipy.special import expit
 
-from privpipe.numerics.identity.record_hash import choose_mask
 from privpipe.numerics.minimax.network import SigmoidFamily, measure_autoencoder
+from privpipe.numerics.random.record_hash import choose_mask
 from privpipe.protocols import FloatArray, Oracle, Shard, Shards, Sums
 from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments
 

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from privpipe.numerics.identity.record_hash import choose_share
 from privpipe.numerics.minimax.filters import DifferentiableFilter, Pullback
 from privpipe.numerics.minimax.hidden_units import HiddenUnits
 from privpipe.numerics.minimax.lifts import Lift, OutputMoments, Pool
 from privpipe.numerics.minimax.nystroem_features import sum_by_landmark
 from privpipe.numerics.minimax.objective import BENDS, Question
+from privpipe.numerics.random.record_hash import choose_share
 from privpipe.numerics.regression.logistic import (
     bound_softmax_curvature,
     measure_softmax,

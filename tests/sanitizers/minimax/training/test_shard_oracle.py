@@ -165,7 +165,7 @@ def test_objective__held_out_records_take_no_part() -> None:
     assert np.isfinite(part.held_out)
     assert part.held_out != pytest.approx(part.value, abs=1e-3)
 
-    from privpipe.numerics.identity.record_hash import choose_share
+    from privpipe.numerics.random.record_hash import choose_share
 
     x, target, private = draw_labelled(150)
     kept = ~choose_share(x, 0.3)

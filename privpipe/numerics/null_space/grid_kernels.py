@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from privpipe.numerics.compiler import njit
-from privpipe.numerics.null_space.grid.fixed_order import OFFSET, SPLITTER
+from privpipe.numerics.rounding import OFFSET, SPLITTER
 
 _strict = njit(nogil=True, error_model="numpy")
 

@@ -13,17 +13,17 @@ import numpy.typing as npt
 
 from privpipe.described import described, facts_of_map
 from privpipe.errors import OptionError
-from privpipe.numerics.null_space.pencil import order_by_gain, tilt_lift
+from privpipe.numerics.null_space.factorisation import order_by_gain, tilt_lift
 from privpipe.protocols import FloatArray
 from privpipe.sanitizers.arrays import as_finite, as_predictor, check_confidential
-from privpipe.sanitizers.null_space.maps.linear_cleaner import (
+from privpipe.sanitizers.null_space.linear_cleaner import (
     BudgetScope,
     OnUnrepresentable,
     Representative,
+    TargetRelease,
     factor_lift,
     scale_budget,
 )
-from privpipe.sanitizers.null_space.maps.target_release import TargetRelease
 
 Variant = Literal["null_first", "simultaneous"]
 

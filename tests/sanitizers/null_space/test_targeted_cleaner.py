@@ -12,9 +12,9 @@ from privpipe.sanitizers.null_space.algorithm_2 import (
     fit_targeted,
     fit_targeted_cleaner,
 )
-from privpipe.sanitizers.null_space.maps.null_space_cleaner import NullSpaceCleaner
-from privpipe.sanitizers.null_space.maps.targeted_cleaner import TargetedCleaner
-from privpipe.sanitizers.null_space.maps.verbatim_cleaner import PrintedCleaner
+from privpipe.sanitizers.null_space.null_space_cleaner import NullSpaceCleaner
+from privpipe.sanitizers.null_space.targeted_cleaner import TargetedCleaner
+from privpipe.sanitizers.null_space.verbatim_cleaner import PrintedCleaner
 from tests.oracles import clean_targeted, exact_loss
 from tests.sanitizers.xu_records import make_features, make_labels, make_records
 

@@ -10,83 +10,17 @@ the digits, and at last in whole numbers.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
 from privpipe.numerics.compiler import can_compile
-from privpipe.numerics.null_space.grid.fixed_order import OFFSET
+from privpipe.numerics.null_space.rounding_margin import Grid
+from privpipe.numerics.rounding import OFFSET
 from privpipe.protocols import BoolArray, FloatArray, IntArray
-
-UNIT = 2.0**-53
-
-SHARE = 2.3e-7
-"""Largest share of the root of the budget that the grid may cost: of the budget, less than 1e-6.
-
-As much is held back, and as much again a record may happen to lose less than was meant.
-"""
-
-DIGITS = 48
-"""A prediction beyond ``2**DIGITS`` steps has steps in proportion to its size."""
-
-DIGITS_UNBOUNDED = 34
-"""Binary digits of predictions without a budget; few enough that float64 sums mostly decide."""
 
 MANY = 300
 """From this many values on compiling pays; whole numbers take a tenth of a millisecond each."""
-
-
-FARTHEST = 0.5 + OFFSET
-"""Largest distance of a prediction from its value on the grid, in steps."""
-
-
-@dataclass(frozen=True)
-class Grid:
-    """Steps, and how well a float64 sum knows a prediction.
-
-    Parameters
-    ----------
-    step
-        A power of two, in units of the prediction; 0 where all steps are in proportion.
-    digits
-        The step of a prediction p is at least ``2**(exponent of p - digits)``.
-    uncertainty
-        Error of any float64 sum for a prediction, per unit of ``sum_i weight_i |x_i|``.
-    """
-
-    step: float
-    digits: int
-    uncertainty: float
-
-    @property
-    def limit(self) -> float:
-        """From this size on steps are in proportion."""
-        return math.ldexp(self.step, self.digits)
-
-    @property
-    def relative(self) -> float:
-        """Bound on the distance of a prediction from its value, per unit of that value."""
-        return FARTHEST * math.ldexp(1.0, -self.digits) * (1 + 1e-9)
-
-
-def plan_grid(root: float, n_predictions: int, n_terms: int) -> Grid:
-    """The grid of a budget: predictions move by at most `SHARE` of its root.
-
-    Parameters
-    ----------
-    root
-        Root of the budget, in units of the desired prediction.
-    n_predictions
-        How many predictions share the budget.
-    n_terms
-        Features that are summed for a prediction.
-    """
-    uncertainty = 1.01 * (n_terms + 12) * UNIT
-    if root == 0:
-        return Grid(0.0, DIGITS_UNBOUNDED, uncertainty)
-    widest = SHARE * root / (FARTHEST * math.sqrt(n_predictions))
-    return Grid(math.ldexp(1.0, math.frexp(widest)[1] - 1), DIGITS, uncertainty)
 
 
 def predict_on_grid(
@@ -163,7 +97,7 @@ def settle_entries(
 ) -> None:
     """Put exact values in the places of `values` that no float64 sum decides."""
     if len(rows) >= MANY and can_compile():
-        from privpipe.numerics.null_space.grid.grid_kernels import settle_closely
+        from privpipe.numerics.null_space.grid_kernels import settle_closely
 
         some = np.zeros(len(rows), np.bool_)
         numbers = np.array([grid.step, grid.digits])

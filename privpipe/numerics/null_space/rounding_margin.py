@@ -8,21 +8,85 @@ grid: one that grew with the record would tell, in what is left, of features tha
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from privpipe.numerics.null_space.grid.fixed_order import (
+from privpipe.numerics.rounding import (
+    OFFSET,
     add_up,
     measure_columns,
     multiply_closely,
     multiply_in_order,
 )
-from privpipe.numerics.null_space.grid.prediction_grid import FARTHEST, Grid
 from privpipe.protocols import FloatArray
 
 UNIT = 2.0**-53
+
+SHARE = 2.3e-7
+"""Largest share of the root of the budget that the grid may cost: of the budget, less than 1e-6.
+
+As much is held back, and as much again a record may happen to lose less than was meant.
+"""
+
+DIGITS = 48
+"""A prediction beyond ``2**DIGITS`` steps has steps in proportion to its size."""
+
+DIGITS_UNBOUNDED = 34
+"""Binary digits of predictions without a budget; few enough that float64 sums mostly decide."""
+
+FARTHEST = 0.5 + OFFSET
+"""Largest distance of a prediction from its value on the grid, in steps."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Steps, and how well a float64 sum knows a prediction.
+
+    Parameters
+    ----------
+    step
+        A power of two, in units of the prediction; 0 where all steps are in proportion.
+    digits
+        The step of a prediction p is at least ``2**(exponent of p - digits)``.
+    uncertainty
+        Error of any float64 sum for a prediction, per unit of ``sum_i weight_i |x_i|``.
+    """
+
+    step: float
+    digits: int
+    uncertainty: float
+
+    @property
+    def limit(self) -> float:
+        """From this size on steps are in proportion."""
+        return math.ldexp(self.step, self.digits)
+
+    @property
+    def relative(self) -> float:
+        """Bound on the distance of a prediction from its value, per unit of that value."""
+        return FARTHEST * math.ldexp(1.0, -self.digits) * (1 + 1e-9)
+
+
+def plan_grid(root: float, n_predictions: int, n_terms: int) -> Grid:
+    """The grid of a budget: predictions move by at most `SHARE` of its root.
+
+    Parameters
+    ----------
+    root
+        Root of the budget, in units of the desired prediction.
+    n_predictions
+        How many predictions share the budget.
+    n_terms
+        Features that are summed for a prediction.
+    """
+    uncertainty = 1.01 * (n_terms + 12) * UNIT
+    if root == 0:
+        return Grid(0.0, DIGITS_UNBOUNDED, uncertainty)
+    widest = SHARE * root / (FARTHEST * math.sqrt(n_predictions))
+    return Grid(math.ldexp(1.0, math.frexp(widest)[1] - 1), DIGITS, uncertainty)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 
 from privpipe.numerics.null_space.factorisation import factor_predictor
-from privpipe.numerics.null_space.grid.grid_coordinates import turn_predictions
-from privpipe.numerics.null_space.grid.prediction_grid import FARTHEST, Grid, plan_grid
-from privpipe.numerics.null_space.rounding_bounds.rounding_margin import (
+from privpipe.numerics.null_space.rounding_margin import (
+    FARTHEST,
+    Grid,
     find_turn,
     measure_defects,
+    plan_grid,
     plan_margin,
 )
+from privpipe.numerics.null_space.shrinkage import turn_predictions
 from tests.oracles import exact_loss
 
 N_FEATURES, RANK = 8, 2

@@ -18,12 +18,12 @@ import numpy.typing as npt
 from privpipe.described import described, facts_of_map
 from privpipe.errors import PrivacyWarning
 from privpipe.numerics.null_space.cleaning import CleanedBlock
+from privpipe.numerics.null_space.factorisation import diagonalise_printed
 from privpipe.numerics.null_space.knapsack import solve_augmented_knapsack
-from privpipe.numerics.null_space.pencil import diagonalise_printed
-from privpipe.numerics.null_space.rounding_bounds.rounding_margin import UNIT
+from privpipe.numerics.null_space.rounding_margin import UNIT
 from privpipe.protocols import FloatArray, Guarantee
 from privpipe.sanitizers.arrays import as_finite, as_predictor, check_confidential
-from privpipe.sanitizers.null_space.maps.linear_cleaner import (
+from privpipe.sanitizers.null_space.linear_cleaner import (
     BudgetScope,
     LinearCleaner,
     OnUnrepresentable,

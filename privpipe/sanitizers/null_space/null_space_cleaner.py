@@ -9,14 +9,14 @@ import numpy.typing as npt
 
 from privpipe.described import described, facts_of_map
 from privpipe.sanitizers.arrays import as_finite, as_predictor
-from privpipe.sanitizers.null_space.maps.linear_cleaner import (
+from privpipe.sanitizers.null_space.linear_cleaner import (
     BudgetScope,
     OnUnrepresentable,
     Representative,
+    TargetRelease,
     factor_lift,
     scale_budget,
 )
-from privpipe.sanitizers.null_space.maps.target_release import TargetRelease
 
 
 @described(facts_of_map)

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.numerics.null_space.grid.fixed_order import add_up, measure_columns
-from privpipe.numerics.null_space.rounding_bounds.rounding_margin import RoundingMargin
+from privpipe.numerics.null_space.rounding_margin import RoundingMargin
+from privpipe.numerics.rounding import add_up, measure_columns
 from privpipe.protocols import BoolArray, FloatArray
 
 ATTEMPTS = 6

@@ -1,13 +1,17 @@
 """What all cleaners of the null space are: a low-rank map within a utility budget per record.
 
 Xu et al. 2017, Cleaning the Null Space: subtract from each record what a known linear predictor
-does not need. `NullSpaceCleaner` is algorithm 1, `TargetedCleaner` algorithm 2.
+does not need. `NullSpaceCleaner` is algorithm 1, `TargetedCleaner` algorithm 2. Their released
+record is made of the target prediction on a grid and of nothing else (`TargetRelease`): for any
+budget, closest or likely representative, with or without a column of ones, and also for which
+records rounding withholds. Not so the printed form of algorithm 2, nor what happens before:
+imputed values are another record.
 """
 
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
 
@@ -17,14 +21,17 @@ import numpy.typing as npt
 from privpipe.capabilities import UtilityPromise
 from privpipe.errors import GuaranteeError, OptionError, PrivacyWarning
 from privpipe.numerics.null_space.cleaning import CleanedBlock, LinearForm, clean_block
+from privpipe.numerics.null_space.compensated_rounding import Balance
 from privpipe.numerics.null_space.factorisation import factor_predictor, lift_likely
-from privpipe.numerics.null_space.grid.prediction_grid import DIGITS_UNBOUNDED, Grid, plan_grid
 from privpipe.numerics.null_space.knapsack import check_budget
-from privpipe.numerics.null_space.rounding_bounds.compensated_rounding import Balance
-from privpipe.numerics.null_space.rounding_bounds.rounding_margin import (
+from privpipe.numerics.null_space.prediction_grid import predict_on_grid
+from privpipe.numerics.null_space.rounding_margin import (
+    DIGITS_UNBOUNDED,
     UNIT,
     Defects,
+    Grid,
     measure_defects,
+    plan_grid,
     plan_margin,
 )
 from privpipe.protocols import FloatArray, Guarantee, RecordStream, Role
@@ -313,3 +320,67 @@ def scale_budget(utility_budget: float, budget: BudgetScope, n_desired: int) -> 
     if budget not in ("total", "per_label"):
         raise OptionError(f"budget is {budget!r}.", remedy='Use "total" or "per_label".')
     return float(utility_budget) * (n_desired if budget == "per_label" else 1)
+
+
+class TargetRelease(LinearCleaner):
+    """The capability `FollowsTarget`.
+
+    Examples
+    --------
+    >>> from privpipe import NullSpaceCleaner
+    >>> cleaner = NullSpaceCleaner.from_predictor(np.array([[1.0], [-1.0]]), utility_budget=0.1)
+    >>> x = np.array([[3.0, 1.0], [5.0, 1.0]])
+    >>> made = cleaner.release_target(cleaner.predict_target(x), "float64")
+    >>> made.tobytes() == cleaner.apply(x).tobytes()
+    True
+    """
+
+    @property
+    def target_theorem(self) -> str:
+        """What it rests on, in a sentence."""
+        return (
+            "null-space cleaning rounds the exact desired prediction A^T x correctly to a grid and "
+            "computes everything after it from that value, element by element in a fixed order"
+        )
+
+    def predict_target(self, x: npt.ArrayLike) -> FloatArray:
+        """Values on the grid of the exact predictions ``A^T x``.
+
+        Parameters
+        ----------
+        x : (n_records, n_features_in)
+            Finite.
+
+        Returns
+        -------
+        values : (n_records, n_desired), float64
+        """
+        records, _ = as_records(by_name(self, x), self.n_features_in)
+        form = self._form(np.dtype(np.float64))  # the grid knows nothing of the dtype
+        wide = np.asarray(records, np.float64)
+        return predict_on_grid(wide, form.predictor, form.weights, form.grid)
+
+    def release_target(self, values: FloatArray, dtype: npt.DTypeLike) -> FloatArray:
+        """What is released of records of these predictions.
+
+        Parameters
+        ----------
+        values : (n_records, n_desired)
+            On the grid.
+        dtype
+            Of the released records.
+
+        Returns
+        -------
+        released : (n_records, n_features_cleaned), in `dtype`
+            As readers see them; NaN where withheld.
+
+        Notes
+        -----
+        The predictions are cleaned as if they were the record, under the identity as predictor: a
+        value on the grid is its own rounding, and no other number of a record is at hand.
+        """
+        form = self._form(np.dtype(dtype))
+        n = form.n_predictions
+        alone = replace(form, predictor=np.eye(n), weights=np.ones(n))
+        return clean_block(np.asarray(values, np.float64), alone, dtype).released

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privpipe.numerics.null_space.rounding_bounds.compensated_rounding import (
+from privpipe.numerics.null_space.compensated_rounding import (
     Balance,
     round_in_balance,
     store_within,
 )
-from privpipe.numerics.null_space.rounding_bounds.rounding_margin import RoundingMargin
+from privpipe.numerics.null_space.rounding_margin import RoundingMargin
 from privpipe.numerics.null_space.shrinkage import shrink_coordinates
 
 

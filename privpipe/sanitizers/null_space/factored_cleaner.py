@@ -16,8 +16,7 @@ from privpipe.described import described, facts_of_map
 from privpipe.errors import OptionError
 from privpipe.numerics.null_space.cleaning import CleanedBlock, clean_block, reconstruct_records
 from privpipe.protocols import FloatArray, Guarantee
-from privpipe.sanitizers.null_space.maps.linear_cleaner import LinearCleaner
-from privpipe.sanitizers.null_space.maps.target_release import TargetRelease
+from privpipe.sanitizers.null_space.linear_cleaner import LinearCleaner, TargetRelease
 
 
 @described(facts_of_map)

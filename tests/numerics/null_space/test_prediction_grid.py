@@ -10,20 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privpipe.numerics.null_space.grid import prediction_grid as module
-from privpipe.numerics.null_space.grid.fixed_order import (
-    OFFSET,
-    add_up,
-    multiply_closely,
-    multiply_in_order,
-)
-from privpipe.numerics.null_space.grid.prediction_grid import (
-    FARTHEST,
-    plan_grid,
+from privpipe.numerics.null_space import prediction_grid as module
+from privpipe.numerics.null_space.prediction_grid import (
     predict_on_grid,
     settle_entries,
     settle_exactly,
 )
+from privpipe.numerics.null_space.rounding_margin import FARTHEST, plan_grid
+from privpipe.numerics.rounding import OFFSET, add_up, multiply_closely, multiply_in_order
 
 
 def round_exactly(record, coefficients, grid):

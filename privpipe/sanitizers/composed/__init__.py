@@ -1,1 +1,0 @@
-"""Maps made of maps: a `chain` applies several, a `standardiser` goes before a method's own."""
