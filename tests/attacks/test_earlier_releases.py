@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.auxiliary import Beside
+from privpipe.attacks.adversaries.auxiliary import Auxiliary
 from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.protocols import Column
 
@@ -18,7 +18,7 @@ def attack(earlier: dict[str, np.ndarray], released: np.ndarray, secret: np.ndar
         released,
         secret,
         columns=[Column("secret", 2)],
-        beside=Beside(earlier=earlier),
+        auxiliary=Auxiliary(earlier=earlier),
         options=QUICK,
     ).verdict
 

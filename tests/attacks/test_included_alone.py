@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.auxiliary import Beside
+from privpipe.attacks.adversaries.auxiliary import Auxiliary
 from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.attacks.threats.verdicts.attack_report import AttackReport
 from privpipe.protocols import Column
@@ -25,8 +25,8 @@ def attack(share: float, *, wants: bool = True, seed: int = 0) -> AttackReport:
         random.normal(size=(N, 3)),
         secret,
         columns=[Column("secret", 2)],
-        beside=Beside(included, (Column("size"), Column("place", 2))),
-        wanted=Beside(wanted[:, None].astype(float), (Column("wanted", 2),)) if wants else None,
+        auxiliary=Auxiliary(included, (Column("size"), Column("place", 2))),
+        desired=Auxiliary(wanted[:, None].astype(float), (Column("wanted", 2),)) if wants else None,
         options=QUICK,
     )
 
@@ -52,8 +52,8 @@ def test_included__what_only_repeats_the_wanted_answer_tells_no_more() -> None:
         random.normal(size=(N, 3)),
         secret,
         columns=[Column("secret", 2)],
-        beside=Beside(answers, (Column("copy", 2),)),
-        wanted=Beside(answers, (Column("wanted", 2),)),
+        auxiliary=Auxiliary(answers, (Column("copy", 2),)),
+        desired=Auxiliary(answers, (Column("wanted", 2),)),
         options=QUICK,
     )
     (told,) = report.telling
@@ -78,7 +78,7 @@ def test_included__a_sentence_says_which_variable_decided() -> None:
         np.zeros((N, 1)),
         secret,
         columns=[Column("secret", 2)],
-        beside=Beside(secret[:, None].astype(float), (Column("copy<script>", 2),)),
+        auxiliary=Auxiliary(secret[:, None].astype(float), (Column("copy<script>", 2),)),
         options=AttackOptions(adversaries=("naive_bayes",), decides=("accuracy",)),
     )
     assert report.verdict == "leaks"

@@ -10,7 +10,7 @@ import pytest
 
 from privpipe.attacks.adversaries import ADVERSARIES
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.auxiliary import Beside
+from privpipe.attacks.adversaries.auxiliary import Auxiliary
 from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.adversaries.problem import Fitted
 from privpipe.attacks.statistics.intervals import Interval
@@ -213,15 +213,17 @@ def test_measure_attacks__reads_what_stands_beside_the_features() -> None:
     secret = random.integers(0, 2, 2000)
     released = random.normal(size=(2000, 3))
     partition = np.sort(random.integers(0, 40, 2000))
-    copied = Beside(secret[:, None].astype(float), (Column("copy", 2),))
+    copied = Auxiliary(secret[:, None].astype(float), (Column("copy", 2),))
     cases = {
         "included": (secret, copied),
-        "order": (np.sort(secret), Beside(position=np.arange(2000))),
-        "alternating order": (np.arange(2000) % 2, Beside(position=np.arange(2000))),
-        "partition": (random.integers(0, 2, 40)[partition], Beside(partition=partition)),
+        "order": (np.sort(secret), Auxiliary(position=np.arange(2000))),
+        "alternating order": (np.arange(2000) % 2, Auxiliary(position=np.arange(2000))),
+        "partition": (random.integers(0, 2, 40)[partition], Auxiliary(partition=partition)),
     }
-    for hidden, beside in cases.values():
-        assert measure_attacks(released, hidden, beside=beside, options=FAST).verdict == "leaks"
+    for hidden, auxiliary in cases.values():
+        assert (
+            measure_attacks(released, hidden, auxiliary=auxiliary, options=FAST).verdict == "leaks"
+        )
         assert measure_attacks(released, hidden, options=FAST).verdict != "leaks"
 
 

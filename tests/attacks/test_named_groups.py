@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.auxiliary import Beside
+from privpipe.attacks.adversaries.auxiliary import Auxiliary
 from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.attacks.threats.verdicts.attack_report import AttackReport
 from privpipe.errors import InputError
@@ -38,9 +38,9 @@ def audit(
     wanted = None
     if tasks is not None:
         column = Column("task", int(tasks.max()) + 1)
-        wanted = Beside(tasks[:, None].astype(float), (column,))
+        wanted = Auxiliary(tasks[:, None].astype(float), (column,))
     return measure_attacks(
-        x, people.astype(str), groups=people, wanted=wanted, options=QUICK, **more
+        x, people.astype(str), groups=people, desired=wanted, options=QUICK, **more
     )
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.auxiliary import Beside
+from privpipe.attacks.adversaries.auxiliary import Auxiliary
 from privpipe.attacks.adversaries.evidence import Evidence
 from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.statistics.intervals import Interval, measure_exact_interval
@@ -109,13 +109,13 @@ def _prepare(sample: _Sample, law: str, options: AttackOptions) -> Evidence:
     column = Column("secret", None if law == "number" else 2)
     wanted = None
     if sample.wanted is not None:
-        wanted = Beside(included=sample.wanted[:, None], columns=(Column("wanted", 2),))
+        wanted = Auxiliary(included=sample.wanted[:, None], columns=(Column("wanted", 2),))
     return prepare_evidence(
         sample.released,
         sample.secret,
         columns=[column],
         groups=sample.subject,
-        wanted=wanted,
+        desired=wanted,
         options=options,
     )
 

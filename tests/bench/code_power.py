@@ -44,7 +44,9 @@ def find(plant: Plant, seed: int, advantage: float) -> tuple[bool, float]:
     """Whether a reader finds the code, and its best estimate of an advantage by accuracy."""
     planted = draw(plant, seed, N_RECORDS, WIDTH, advantage)
     options = AttackOptions(adversaries=("least_squares",), seed=seed)
-    evidence = prepare_evidence(planted.x, planted.truth, beside=planted.beside, options=options)
+    evidence = prepare_evidence(
+        planted.x, planted.truth, auxiliary=planted.auxiliary, options=options
+    )
     attacks = [one for one in plan_attacks(evidence, options) if one.source in READERS]
     scores = [score for one in attacks for score in run_attack(evidence, one, options).scores]
     deciding = [score for score in scores if score.name in options.deciding("classes")]

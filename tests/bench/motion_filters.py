@@ -19,7 +19,7 @@ from flows.reproduce.paper_adversaries import measure_accuracy
 from privpipe import MinimaxOptions, Records, fit_minimax_filter
 from privpipe.attacks.adversaries import ADVERSARIES
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.auxiliary import Beside
+from privpipe.attacks.adversaries.auxiliary import Auxiliary
 from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.adversaries.problem import Problem
 from privpipe.attacks.threats.attack_plan import plan_attacks
@@ -81,7 +81,7 @@ def measure_together(z: Any, subject: Any, activity: Any) -> float:
         z.astype(np.float32),
         subject.astype(str),
         groups=subject,
-        wanted=Beside(
+        desired=Auxiliary(
             activity[:, None].astype(float), (Column("activity", int(activity.max()) + 1),)
         ),
         options=options,

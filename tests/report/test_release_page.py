@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.auxiliary import Beside
+from privpipe.attacks.adversaries.auxiliary import Auxiliary
 from privpipe.attacks.threats.inference import measure_attacks
 from privpipe.protocols import Column
 from privpipe.report.release_page import read_audit_schema, render_public_page, render_release_page
@@ -34,7 +34,7 @@ def findings() -> dict[str, Any]:
         x,
         secret,
         columns=[Column(NAME, 2)],
-        wanted=Beside(random.integers(0, 2, (400, 1)).astype(float), (Column("wanted", 2),)),
+        desired=Auxiliary(random.integers(0, 2, (400, 1)).astype(float), (Column("wanted", 2),)),
         options=AttackOptions(adversaries=("logistic", "least_squares"), n_replicates=50),
     )
     sentence = f"{NAME!r} leaks."

@@ -73,8 +73,8 @@ BIT_READER = Adversary(_load("covert_channels", "fit_bit_reader"), 20_000)
 AROUND_READER = Adversary(_load("covert_channels", "fit_surroundings_reader"), 20_000)
 """Reads what stands around a record in the release; none that options can leave out."""
 
-WANTED_READER = Adversary(_load("desired_baseline", "fit_wanted_answer"), 50_000)
+DESIRED_READER = Adversary(_load("desired_baseline", "fit_desired_baseline"), 50_000)
 """Knows the true wanted answer and nothing else."""
 
-FEW_READER = WANTED_READER
+VARIABLE_READER = DESIRED_READER
 """Reads one included variable: the best on tuning records of frequencies, lines and trees."""

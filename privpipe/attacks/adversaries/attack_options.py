@@ -17,8 +17,8 @@ from privpipe.attacks.adversaries import (
     ADVERSARIES,
     AROUND_READER,
     BIT_READER,
-    FEW_READER,
-    WANTED_READER,
+    DESIRED_READER,
+    VARIABLE_READER,
     Adversary,
 )
 from privpipe.attacks.statistics.scores import EXPOSURES
@@ -204,15 +204,15 @@ READS_BITS = "bit_reader"
 
 READS_AROUND = "surroundings_reader"
 
-KNOWS_WANTED = "knows_wanted"
+KNOWS_DESIRED = "knows_wanted"
 
 READS_VARIABLE = "variable_reader"
 
 _OWN = {
     READS_BITS: BIT_READER,
     READS_AROUND: AROUND_READER,
-    KNOWS_WANTED: WANTED_READER,
-    READS_VARIABLE: FEW_READER,
+    KNOWS_DESIRED: DESIRED_READER,
+    READS_VARIABLE: VARIABLE_READER,
 }
 
 READERS = ("logistic", "least_squares", "boosting", "naive_bayes")
@@ -239,7 +239,7 @@ def choose_readers(source: str, is_categorical: bool, options: AttackOptions) ->
     if source == "surroundings":
         return (READS_AROUND,)
     if source == "wanted":
-        return (KNOWS_WANTED,)
+        return (KNOWS_DESIRED,)
     if source.startswith(ALONE):
         return (READS_VARIABLE,)
     suited = tuple(n for n in options.adversaries if is_categorical or ADVERSARIES[n].numbers)

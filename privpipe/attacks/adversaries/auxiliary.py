@@ -20,7 +20,7 @@ INDICATORS = 64
 
 
 @dataclass(frozen=True, eq=False)
-class Beside:
+class Auxiliary:
     """What is released with each record beside its features.
 
     Parameters
@@ -53,7 +53,7 @@ class Beside:
     earlier: Mapping[str, FloatArray] = field(default_factory=dict)
     surroundings: npt.NDArray[np.float32] | None = None
 
-    def take(self, rows: IntArray) -> Beside:
+    def take(self, rows: IntArray) -> Auxiliary:
         """The same of some records."""
         return replace(
             self,
@@ -77,45 +77,47 @@ class Beside:
         return np.where(np.isfinite(table), table, 0.0)
 
 
-def expand_beside(beside: Beside, withheld: BoolArray) -> FloatArray:
+def expand_auxiliary(auxiliary: Auxiliary, withheld: BoolArray) -> FloatArray:
     """What stands beside the features as columns of numbers, (n_records, n_columns).
 
     Parameters
     ----------
-    beside
+    auxiliary
         Included variables, place and partition.
     withheld : (n_records,)
         True for records whose row holds nothing.
     """
     parts: list[FloatArray] = [withheld[:, None].astype(np.float64)]
-    for j, column in enumerate(beside.columns):
-        assert beside.included is not None, "columns name what is included"
-        parts.append(_expand(np.asarray(beside.included[:, j], np.float64), column.is_categorical))
-    if beside.position is not None:
-        parts.append(np.asarray(beside.position, np.float64)[:, None])
-    if beside.partition is not None:
-        parts.append(_expand(np.asarray(beside.partition, np.float64), is_categorical=True))
+    for j, column in enumerate(auxiliary.columns):
+        assert auxiliary.included is not None, "columns name what is included"
+        parts.append(
+            _expand(np.asarray(auxiliary.included[:, j], np.float64), column.is_categorical)
+        )
+    if auxiliary.position is not None:
+        parts.append(np.asarray(auxiliary.position, np.float64)[:, None])
+    if auxiliary.partition is not None:
+        parts.append(_expand(np.asarray(auxiliary.partition, np.float64), is_categorical=True))
     return np.hstack(parts)
 
 
-def code_tasks(wanted: Beside) -> IntArray | None:
+def code_tasks(desired: Auxiliary) -> IntArray | None:
     """Code of what each record's desired variables say, (n_records,); numbers by their thirds."""
-    if wanted.included is None or not wanted.columns:
+    if desired.included is None or not desired.columns:
         return None
     parts = []
-    for j, column in enumerate(wanted.columns):
-        values = np.nan_to_num(np.asarray(wanted.included[:, j], np.float64), nan=-1.0)
+    for j, column in enumerate(desired.columns):
+        values = np.nan_to_num(np.asarray(desired.included[:, j], np.float64), nan=-1.0)
         ends = np.quantile(values, [1 / 3, 2 / 3])
         parts.append(values if column.is_categorical else np.searchsorted(ends, values))
     return np.asarray(np.unique(np.column_stack(parts), axis=0, return_inverse=True)[1].ravel())
 
 
-def expand_variables(beside: Beside) -> dict[str, FloatArray]:
+def expand_variables(auxiliary: Auxiliary) -> dict[str, FloatArray]:
     """Each included variable as columns of numbers, by its name; those that do not vary are out."""
     found = {}
-    for j, column in enumerate(beside.columns[: beside.n_variables]):
-        assert beside.included is not None, "columns name what is included"
-        values = np.asarray(beside.included[:, j], np.float64)
+    for j, column in enumerate(auxiliary.columns[: auxiliary.n_variables]):
+        assert auxiliary.included is not None, "columns name what is included"
+        values = np.asarray(auxiliary.included[:, j], np.float64)
         columns = standardise(_expand(values, column.is_categorical))
         if columns.shape[1]:
             found[column.name] = columns

@@ -27,7 +27,7 @@ MOST_ANSWERS = 256
 """Different answers that are counted one by one."""
 
 
-def fit_wanted_answer(problem: Problem) -> Fitted:
+def fit_desired_baseline(problem: Problem) -> Fitted:
     """The best on tuning records of frequencies per answer, least squares and boosting.
 
     Parameters
@@ -49,7 +49,7 @@ def tells_something(problem: Problem, fitted: Fitted) -> bool:
     Parameters
     ----------
     problem, fitted
-        As given to `fit_wanted_answer`, and what came of it.
+        As given to `fit_desired_baseline`, and what came of it.
     """
     random = np.random.default_rng(problem.seed)
     decision = fitted.decide(problem.x_tune)

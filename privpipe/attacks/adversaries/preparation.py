@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from privpipe.attacks.adversaries.attack_options import ALONE, TOGETHER, AttackOptions
 from privpipe.attacks.adversaries.auxiliary import (
-    Beside,
+    Auxiliary,
     code_tasks,
     describe_surroundings,
-    expand_beside,
+    expand_auxiliary,
     expand_surroundings,
     expand_variables,
     standardise,
@@ -43,8 +43,8 @@ def prepare_evidence(
     groups: npt.ArrayLike | None = None,
     seen: npt.ArrayLike | None = None,
     places: npt.ArrayLike | None = None,
-    beside: Beside | None = None,
-    wanted: Beside | None = None,
+    auxiliary: Auxiliary | None = None,
+    desired: Auxiliary | None = None,
     ties: bool = True,
     options: AttackOptions | None = None,
 ) -> Evidence:
@@ -72,9 +72,9 @@ def prepare_evidence(
         True for records the sanitiser learned from.
     places : (n_records,), optional
         Order of the records in time; as given, where nothing is said.
-    beside
+    auxiliary
         What is released beside the features: included variables, place, partition.
-    wanted
+    desired
         The true wanted answers, as included variables are given; limits count what is gained
         beyond knowing them.
     ties
@@ -94,17 +94,19 @@ def prepare_evidence(
     given = {"released": released, "raw": raw, "noise": noise}
     arrays = {name: np.asarray(array) for name, array in given.items() if array is not None}
     names, kinds, truth = code_targets(confidential, columns)
-    beside, wanted = beside or Beside(), wanted or Beside()
-    answers = {"wanted": wanted.included} if wanted.included is not None else {}
-    around = {"surroundings": beside.surroundings}
+    auxiliary, desired = auxiliary or Auxiliary(), desired or Auxiliary()
+    answers = {"wanted": desired.included} if desired.included is not None else {}
+    around = {"surroundings": auxiliary.surroundings}
     _check_rows(
         arrays | {"confidential": truth},
-        {"groups": groups, "seen": seen, "places": places} | around | beside.arrays() | answers,
+        {"groups": groups, "seen": seen, "places": places} | around | auxiliary.arrays() | answers,
     )
     withheld = _find_withheld(arrays["released"])
-    if beside.surroundings is None:
-        table = join_included(arrays["released"], beside.included, withheld)
-        beside = replace(beside, surroundings=describe_surroundings(table, beside.position))
+    if auxiliary.surroundings is None:
+        table = join_included(arrays["released"], auxiliary.included, withheld)
+        auxiliary = replace(
+            auxiliary, surroundings=describe_surroundings(table, auxiliary.position)
+        )
     learned = np.zeros(len(truth), np.bool_) if seen is None else np.asarray(seen, np.bool_)
     keeps_seen = options.seen_records == "train"
     usable = np.flatnonzero((keeps_seen | ~learned) & ~np.isnan(truth).all(axis=1))
@@ -112,16 +114,16 @@ def prepare_evidence(
     rows = _draw_rows(usable, width, options)
     kept, left_out = _code_columns(truth[rows], names, kinds, options)
     subject = None if groups is None else np.asarray(groups)[rows]
-    answer = wanted.take(rows)
+    answer = desired.take(rows)
     sources = {
         name: _prepare_source(array[rows], name, withheld[rows], features, options)
         for name, array in arrays.items()
     }
     readings = _read_release(
-        arrays["released"][rows], sources, withheld[rows], beside.take(rows), features
+        arrays["released"][rows], sources, withheld[rows], auxiliary.take(rows), features
     )
     return Evidence(
-        sources=_join_wanted(readings, answer),
+        sources=_join_desired(readings, answer),
         columns=tuple(column for column, _ in kept),
         truth=np.column_stack([codes for _, codes in kept]),
         groups=None if subject is None else np.unique(subject, return_inverse=True)[1],
@@ -165,37 +167,37 @@ def _read_release(
     released: npt.NDArray[Any],
     sources: dict[str, TrainingMatrix],
     withheld: BoolArray,
-    beside: Beside,
+    auxiliary: Auxiliary,
     features: Sequence[Column] | None,
 ) -> dict[str, TrainingMatrix]:
     """The sources with further readings of the release: all of it together, and its bits."""
     main = sources["released"]
-    more = standardise(expand_beside(beside, withheld)).astype(main.values.dtype)
+    more = standardise(expand_auxiliary(auxiliary, withheld)).astype(main.values.dtype)
     found = dict(sources)
     if withheld.any() and not withheld.all():
         mask = standardise(withheld[:, None].astype(np.float64)).astype(main.values.dtype)
         found["released"] = replace(main, values=np.hstack([main.values, mask]))
-    if beside.arrays() and more.shape[1]:
+    if auxiliary.arrays() and more.shape[1]:
         found["everything"] = replace(
             main,
             values=np.hstack([main.values, more]),
-            n_features=main.n_features + len(beside.columns),
+            n_features=main.n_features + len(auxiliary.columns),
         )
     measured = [j for j, column in enumerate(features or ()) if not column.is_categorical]
     numbers = released if features is None else released[:, measured]
     if np.issubdtype(numbers.dtype, np.floating):
         numbers = np.where(withheld[:, None], numbers.dtype.type(0), numbers)
-    for name, columns in expand_variables(beside).items():
+    for name, columns in expand_variables(auxiliary).items():
         found[f"{ALONE}{name}"] = TrainingMatrix(columns, 1, None, 0)
-    found |= _join_earlier(found, beside.earlier)
+    found |= _join_earlier(found, auxiliary.earlier)
     sizes = [measure_sizes(numbers)] if numbers.shape[1] > 1 else []
-    if (others := beside.numbers()).size:
+    if (others := auxiliary.numbers()).size:
         numbers = np.hstack([numbers, others])
     if numbers.shape[1]:
         wide = numbers if numbers.dtype == np.float32 else numbers.astype(np.float64)
         found["bits"] = TrainingMatrix(np.hstack([wide, *sizes]), numbers.shape[1], None, 0)
-    assert beside.surroundings is not None, "made where it is not given"
-    around = expand_surroundings(beside.surroundings, beside.position is not None)
+    assert auxiliary.surroundings is not None, "made where it is not given"
+    around = expand_surroundings(auxiliary.surroundings, auxiliary.position is not None)
     if around.shape[1]:
         found["surroundings"] = TrainingMatrix(around, released.shape[1], None, 0)
     return found
@@ -228,20 +230,22 @@ def _join_earlier(
     return found
 
 
-def _join_wanted(readings: dict[str, TrainingMatrix], wanted: Beside) -> dict[str, TrainingMatrix]:
+def _join_desired(
+    readings: dict[str, TrainingMatrix], desired: Auxiliary
+) -> dict[str, TrainingMatrix]:
     """The readings with the wanted answer alone, and with all that is released and the answer.
 
     Who gains nothing from the release alone may gain from both: a secret that is the answer or
     its opposite, as a released bit says.
     """
-    if wanted.included is None or not wanted.columns:
+    if desired.included is None or not desired.columns:
         return readings
-    n_records = len(wanted.included)
-    answers = standardise(expand_beside(wanted, np.zeros(n_records, np.bool_)))
+    n_records = len(desired.included)
+    answers = standardise(expand_auxiliary(desired, np.zeros(n_records, np.bool_)))
     if not answers.shape[1]:  # one and the same answer of all
         return readings
     whole = readings.get("everything", readings["released"])
-    n_columns = len(wanted.columns)
+    n_columns = len(desired.columns)
     joined = np.hstack([whole.values, answers.astype(whole.values.dtype)])
     return readings | {
         "joined": replace(whole, values=joined, n_features=whole.n_features + n_columns),

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Protocol
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.auxiliary import Beside
+from privpipe.attacks.adversaries.auxiliary import Auxiliary
 from privpipe.errors import InputError
 from privpipe.protocols import BoolArray, Column, FloatArray, IntArray
 
@@ -63,9 +63,9 @@ class Sample:
         Subject of each record.
     seen : (n_records,)
         True for records the sanitiser learned from.
-    beside
+    auxiliary
         What is released beside the features.
-    wanted
+    desired
         The true wanted answers, as included variables are given.
     """
 
@@ -91,8 +91,8 @@ class Sample:
     columns: Sequence[Column] | None = None
     groups: IntArray | None = None
     seen: BoolArray | None = None
-    beside: Beside | None = None
-    wanted: Beside | None = None
+    auxiliary: Auxiliary | None = None
+    desired: Auxiliary | None = None
 
 
 class SaysJson(Protocol):

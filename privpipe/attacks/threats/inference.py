@@ -16,7 +16,7 @@ import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.auxiliary import Beside
+from privpipe.attacks.adversaries.auxiliary import Auxiliary
 from privpipe.attacks.adversaries.evidence import Evidence, find_units
 from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.statistics.roc import sample_curve
@@ -30,7 +30,7 @@ from privpipe.attacks.statistics.scores import (
 from privpipe.attacks.threats.attack_plan import plan_attacks, plan_levels
 from privpipe.attacks.threats.attack_table import Sample
 from privpipe.attacks.threats.group_inference import SOURCES, infer_together
-from privpipe.attacks.threats.trained_adversary import Decided, decide_wanted, train_adversary
+from privpipe.attacks.threats.trained_adversary import Decided, decide_by_desired, train_adversary
 from privpipe.attacks.threats.verdicts.attack_report import AttackReport, summarise_outcomes
 from privpipe.attacks.threats.verdicts.outcomes import Attack, AttackOutcome, is_of_release
 from privpipe.errors import PrivpipeError
@@ -46,11 +46,11 @@ def attack(sample: Sample, options: AttackOptions) -> AttackReport:
         sample.confidential,
         raw=sample.raw,
         noise=sample.noise,
-        wanted=sample.wanted,
+        desired=sample.desired,
         columns=sample.columns,
         groups=sample.groups,
         seen=sample.seen,
-        beside=sample.beside,
+        auxiliary=sample.auxiliary,
         options=options,
     )
 
@@ -66,8 +66,8 @@ def measure_attacks(
     groups: npt.ArrayLike | None = None,
     seen: npt.ArrayLike | None = None,
     places: npt.ArrayLike | None = None,
-    beside: Beside | None = None,
-    wanted: Beside | None = None,
+    auxiliary: Auxiliary | None = None,
+    desired: Auxiliary | None = None,
     options: AttackOptions | None = None,
     progress: Callable[[int, int, AttackOutcome], None] | None = None,
 ) -> AttackReport:
@@ -97,10 +97,10 @@ def measure_attacks(
     places : (n_records,), optional
         Order of the records in time, the order given where nothing is said: neighbours of a group
         that is itself to be named stay on one side.
-    beside
+    auxiliary
         What is released beside the features: included variables, the order of the records,
         their partitions. Without it these are not attacked.
-    wanted
+    desired
         The true wanted answers: limits then count what is gained beyond knowing them.
     options
         Adversaries, bounds, limit and confidence.
@@ -148,8 +148,8 @@ def measure_attacks(
         groups=groups,
         seen=seen,
         places=places,
-        beside=beside,
-        wanted=wanted,
+        auxiliary=auxiliary,
+        desired=desired,
         options=options,
     )
     plan = plan_attacks(evidence, options)
@@ -205,7 +205,7 @@ def _attack(
     made = train_adversary(evidence, position, source, outcome.attack.adversary, options)
     known = None
     if is_of_release(source) and "wanted" in evidence.sources:
-        known = decide_wanted(evidence, position, made.splits, made.tests, options)
+        known = decide_by_desired(evidence, position, made.splits, made.tests, options)
     truth = evidence.truth[made.test, position]
     return replace(
         outcome,

@@ -20,7 +20,7 @@ from privpipe.attacks.threats.group_inference import GROUPS
 from privpipe.attacks.threats.inference import score_decisions
 from privpipe.attacks.threats.trained_adversary import (
     TrainedAdversary,
-    decide_wanted,
+    decide_by_desired,
     train_adversary,
 )
 from privpipe.attacks.threats.verdicts.learning import LearningCurve, expect_gain
@@ -120,7 +120,7 @@ def _score(
 ) -> tuple[Score, ...]:
     known = None
     if "wanted" in evidence.sources:
-        known = decide_wanted(evidence, position, made.splits, made.tests, options)
+        known = decide_by_desired(evidence, position, made.splits, made.tests, options)
     quick = replace(options, n_replicates=50)  # of these the estimates are used alone
     return score_decisions(evidence, position, made.test, made.decided, known, made.guess, quick)
 

@@ -26,7 +26,7 @@ from privpipe.attacks.statistics.splits import is_of_groups
 from privpipe.attacks.threats.inference import run_attack, score_decisions
 from privpipe.attacks.threats.trained_adversary import (
     Decided,
-    decide_wanted,
+    decide_by_desired,
     draw_tests,
     guess_target,
     measure_target,
@@ -191,7 +191,7 @@ def _find_ideal(
     scale = (0.0, 1.0) if n_classes else measure_target(truth[train])
     known = None
     if "wanted" in evidence.sources:
-        known = decide_wanted(evidence, position, splits, tests, options)
+        known = decide_by_desired(evidence, position, splits, tests, options)
     guess = guess_target(truth[train], n_classes)
     quick, kind = replace(options, n_replicates=50), "classes" if n_classes else "numbers"
     draws: list[Sequence[Score]] = []

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from privpipe.attacks.adversaries import ADVERSARIES
-from privpipe.attacks.adversaries.attack_options import KNOWS_WANTED, AttackOptions, find_adversary
+from privpipe.attacks.adversaries.attack_options import KNOWS_DESIRED, AttackOptions, find_adversary
 from privpipe.attacks.adversaries.coordinates import TrainingMatrix
 from privpipe.attacks.adversaries.evidence import Evidence, split_records
 from privpipe.attacks.adversaries.problem import Fitted, Problem
@@ -107,7 +107,7 @@ _KNOWERS: WeakKeyDictionary[TrainingMatrix, dict[tuple[int, int], _Knower]] = We
 worker, and for the leaks that it plants in copies of the evidence."""
 
 
-def decide_wanted(
+def decide_by_desired(
     evidence: Evidence,
     position: int,
     splits: tuple[RecordSplit, ...],
@@ -119,9 +119,9 @@ def decide_wanted(
     None where the answer tells nothing of tuning records: then all that is found is gained, and
     limits need not bear what a second guess adds to them.
     """
-    wanted, truth = evidence.sources["wanted"], evidence.truth[:, position]
-    answers, n_classes = wanted.values, evidence.columns[position].n_categories
-    kept, found, knows = _KNOWERS.setdefault(wanted, {}), list[Decided](), False
+    desired, truth = evidence.sources["wanted"], evidence.truth[:, position]
+    answers, n_classes = desired.values, evidence.columns[position].n_categories
+    kept, found, knows = _KNOWERS.setdefault(desired, {}), list[Decided](), False
     for fold, (split, test) in enumerate(zip(splits, tests, strict=True)):
         if (position, fold) not in kept:
             kept[position, fold] = _fit_knower(answers, truth, split, n_classes, options)
@@ -147,7 +147,7 @@ def _fit_knower(
     n_classes: int | None,
     options: AttackOptions,
 ) -> _Knower:
-    adversary = find_adversary(KNOWS_WANTED, ADVERSARIES)
+    adversary = find_adversary(KNOWS_DESIRED, ADVERSARIES)
     problem, scale = _pose(answers, truth, split, n_classes, options)
     problem = replace(problem, deadline=math.inf).sample(adversary.max_train, adversary.max_tune)
     fitted = adversary.fit(problem)

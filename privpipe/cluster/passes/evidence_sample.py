@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.auxiliary import Beside, count_surroundings
+from privpipe.attacks.adversaries.auxiliary import Auxiliary, count_surroundings
 from privpipe.attacks.adversaries.evidence import Coverage, Evidence
 from privpipe.attacks.adversaries.preparation import prepare_evidence
 from privpipe.attacks.surrogate_utility import CompleteRecords
@@ -97,8 +97,8 @@ def sample_evidence(
         columns=collection.schema.confidential,
         groups=read_groups(shard, published),
         places=None if published.group is None else shard.confidential[:, -1].astype(np.int64),
-        beside=_beside(collection, shard, published),
-        wanted=Beside(shard.desired, collection.schema.desired),
+        auxiliary=_auxiliary(collection, shard, published),
+        desired=Auxiliary(shard.desired, collection.schema.desired),
         ties=not collection.indicators,
         options=options,
     )
@@ -142,7 +142,7 @@ def sample_answers(
         shard.confidential,
         raw=fill_missing(shard.features),
         columns=collection.schema.confidential,
-        wanted=Beside(shard.desired, collection.schema.desired),
+        desired=Auxiliary(shard.desired, collection.schema.desired),
         options=options,
     )
     return replace(found, coverage=measure_coverage(sample, collection))
@@ -224,7 +224,7 @@ def _release(
     return released
 
 
-def _beside(collection: Collection, shard: Shard, published: Published) -> Beside:
+def _auxiliary(collection: Collection, shard: Shard, published: Published) -> Auxiliary:
     """What a release tells of the records of the sample beside their features."""
     first, n = len(collection.confidential), len(published.included)
     more = shard.confidential[:, first:]
@@ -251,7 +251,7 @@ def _beside(collection: Collection, shard: Shard, published: Published) -> Besid
         ends = np.cumsum([one.n_records for one in schema.partitions])
         partition = np.searchsorted(ends, position, side="right")
     columns += [Column(f"coordinate {j}") for j in range(coordinates.shape[1])]
-    return Beside(
+    return Auxiliary(
         included if columns else None,
         tuple(columns),
         position,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from privpipe.attacks.adversaries.auxiliary import Beside
+from privpipe.attacks.adversaries.auxiliary import Auxiliary
 from privpipe.protocols import FloatArray, IntArray
 
 Plant = Callable[[np.random.Generator, FloatArray, IntArray], FloatArray]
@@ -108,13 +108,13 @@ class Planted:
     x : (n_records, width)
     truth : (n_records,)
         The secret: 0 or 1.
-    beside
+    auxiliary
         The order of the records, where it is released.
     """
 
     x: FloatArray
     truth: IntArray
-    beside: Beside
+    auxiliary: Auxiliary
 
 
 def draw(plant: Plant, seed: int, n_records: int, width: int, advantage: float) -> Planted:
@@ -123,4 +123,4 @@ def draw(plant: Plant, seed: int, n_records: int, width: int, advantage: float) 
     x, truth = random.normal(size=(n_records, width)), random.integers(0, 2, n_records)
     wrong = random.random(n_records) < (1 - advantage) / 2
     found = plant(random, x, np.where(wrong, 1 - truth, truth))
-    return Planted(found, truth, Beside(position=np.arange(n_records)))
+    return Planted(found, truth, Auxiliary(position=np.arange(n_records)))

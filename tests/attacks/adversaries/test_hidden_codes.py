@@ -7,7 +7,7 @@ import pytest
 
 from privpipe.attacks.adversaries import parities
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.auxiliary import Beside
+from privpipe.attacks.adversaries.auxiliary import Auxiliary
 from privpipe.attacks.adversaries.covert_channels import find_codes, fit_bit_reader
 from privpipe.attacks.adversaries.parities import measure_digits
 from privpipe.attacks.adversaries.preparation import prepare_evidence
@@ -101,10 +101,10 @@ def test_scan__finds_the_same_products_without_the_compiler(
     assert parities._scan(cells, words, varies, factors) == compiled
 
 
-def _attack(x: FloatArray, truth: IntArray, source: str, **beside: IntArray) -> float:
+def _attack(x: FloatArray, truth: IntArray, source: str, **auxiliary: IntArray) -> float:
     """Lower limit of the advantage of who reads a source."""
     options = AttackOptions(adversaries=("least_squares",), n_replicates=50)
-    evidence = prepare_evidence(x, truth, beside=Beside(**beside), options=options)
+    evidence = prepare_evidence(x, truth, auxiliary=Auxiliary(**auxiliary), options=options)
     [attack] = [one for one in plan_attacks(evidence, options) if one.source == source]
     scores = run_attack(evidence, attack, options).scores
     return max(score.advantage_lower for score in scores if score.name == "accuracy")

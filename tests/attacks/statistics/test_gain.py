@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
-from privpipe.attacks.adversaries.auxiliary import Beside
+from privpipe.attacks.adversaries.auxiliary import Auxiliary
 from privpipe.attacks.statistics.intervals import measure_difference_interval
 from privpipe.attacks.statistics.scores import compare_class_scores, measure_class_scores
 from privpipe.attacks.threats.inference import measure_attacks
@@ -25,8 +25,8 @@ def judge(
     options: AttackOptions = OPTIONS,
 ) -> AttackReport:
     kind = Column("secret", int(secret.max()) + 1 if secret.dtype.kind == "i" else None)
-    beside = None if wanted is None else Beside(wanted[:, None], (Column("wanted", 2),))
-    return measure_attacks(released, secret, columns=[kind], wanted=beside, options=options)
+    auxiliary = None if wanted is None else Auxiliary(wanted[:, None], (Column("wanted", 2),))
+    return measure_attacks(released, secret, columns=[kind], desired=auxiliary, options=options)
 
 
 def draw(n: int = 4000) -> tuple[np.random.Generator, np.ndarray, FloatArray]:
