@@ -148,7 +148,7 @@ def test_approve__overrides_once_and_is_recorded(folder: Path) -> None:
     with pytest.raises(OptionError, match="nothing to approve"):
         approve_release(release, "A. Engineer", "Again.")
     # Who takes the approval out of the chain breaks it: it is noted, as the refusal is.
-    notes = dict(check_chain(find_account()).notes)
+    notes = {link.kind: link.note for link in check_chain(find_account()).links}
     assert notes["refusal"]["case"] == notes["approval"]["case"]
     assert notes["approval"]["name"] == "A. Engineer"
 
@@ -158,7 +158,7 @@ def test_gate__the_same_refusal_again_is_noted_once(folder: Path) -> None:
     for _ in range(2):
         with pytest.raises(GateError):
             run_serially(leaking(folder))
-    kinds = [kind for kind, _ in check_chain(find_account()).notes]
+    kinds = [link.kind for link in check_chain(find_account()).links]
     assert kinds.count("refusal") == 1
 
 

@@ -7,7 +7,7 @@ missing entry are found by whoever reads the account, and a lost tail by whoever
 whose header holds the head of the chain at its time.
 
 Links are numbered objects, each made only if it is absent: of two writers one finds the other's
-and goes on behind it. An entry without a link (its writer was killed, is just at work, or is of a
+and continues behind it. An entry without a link (its writer was killed, is just at work, or is of a
 version before the chain) counts as any other, and the next link holds it.
 """
 
@@ -24,8 +24,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Literal
 
-from zarr.abc.store import Store
-from zarr.storage import FsspecStore
+import fsspec
 
 from privpipe.errors import FormatError, PrivpipeError, StoreError
 from privpipe.store.access.durability import keep_file
@@ -36,10 +35,14 @@ from privpipe.store.access.remote import create_bytes
 Kind = Literal["charge", "release", "attempt", "refusal", "approval", "withdrawal", "erasure"]
 
 FOLDER = ".chain"
+OBJECT = re.compile(r"(?P<folder>[^/]+)/(?P<name>[^./][^/]*)\.json")
+"""Names of the objects of an account; a file that a killed writer left begins with a dot."""
 ENTRY = re.compile(r"(\.releases|\.attempts)/[^./][^/]*\.json|[^./][^/]*/\d{8}\.json")
 """Names of the objects that links hold."""
 MOST_TRIES = 1_000
-"""Links of rivals that a writer waits for."""
+"""Entries of rivals that a writer waits for."""
+BUCKETS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"}
+"""Schemes whose paths begin with a bucket, which only its owner makes."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,7 @@ class AccountChain:
 
     @property
     def id(self) -> str:
-        """Digest of the first link, by which accounts are told apart; empty before there is one."""
+        """Digest of the first link, which distinguishes accounts; empty before there is one."""
         return self.links[0].digest if self.links else ""
 
     @property
@@ -92,11 +95,6 @@ class AccountChain:
     def entries(self) -> dict[str, str]:
         """SHA-256 of each object, by name."""
         return {name: one for link in self.links for name, one in link.entries.items()}
-
-    @property
-    def notes(self) -> list[tuple[Kind, dict[str, Any]]]:
-        """What was noted, in order."""
-        return [(link.kind, dict(link.note)) for link in self.links]
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -122,16 +120,17 @@ def read_chain(account: str) -> AccountChain:
     FormatError
         If a link is missing, damaged or not behind the one before it.
     """
-    url = join(account, FOLDER)
-    with reaching(account):
-        store = open_fresh(url)
-        found = read_many(store, [name for name in list_keys(store) if re.match(r"\d", name)])
     links: list[Link] = []
-    for number, (name, content) in enumerate(found.items()):
-        before = links[-1].digest if links else ""
-        links.append(_decode(content, before, f"{FOLDER}/{_name(number)}", account))
-        if name != _name(number):
-            raise _damaged(account, f"{FOLDER}/{_name(number)}")
+    for number, (name, content) in enumerate(read_objects(account, FOLDER).items()):
+        expected, before = f"{FOLDER}/{number_name(number)}", links[-1].digest if links else ""
+        try:
+            found = json.loads(content)
+            if (name, found["previous"]) != (expected, before):
+                raise ValueError
+            entries, note = dict(found["entries"]), dict(found["note"])
+            links.append(Link(_digest(content), found["kind"], entries, note))
+        except (ValueError, KeyError, TypeError):
+            raise _damaged(account, expected) from None
     return AccountChain(account, tuple(links))
 
 
@@ -144,14 +143,25 @@ def check_chain(account: str) -> AccountChain:
         As `read_chain`, and if an object is missing or changed; with its name.
     """
     chain = read_chain(account)
-    with reaching(account):
-        found = read_many(open_fresh(account), list(chain.entries))
-    check_entries(chain, found)
+    _check_entries(chain, _read(account, list(chain.entries)))
     return chain
 
 
-def check_entries(chain: AccountChain, found: Mapping[str, bytes], folder: str = "") -> None:
-    """Raise FormatError unless the objects of a folder of the account are those of the chain."""
+def read_register(account: str, folder: str) -> tuple[AccountChain, dict[str, bytes]]:
+    """The chain, and the objects of a folder of the account by name, held against it.
+
+    Raises
+    ------
+    StoreError, FormatError
+        As `check_chain`, of this folder.
+    """
+    chain, found = read_chain(account), read_objects(account, folder)
+    _check_entries(chain, found, f"{folder}/")
+    return chain, found
+
+
+def _check_entries(chain: AccountChain, found: Mapping[str, bytes], folder: str = "") -> None:
+    # What no link holds yet is read as any other: its writer is at work, or died before its link.
     for name, digest in chain.entries.items():
         if name.startswith(folder) and _digest(found.get(name, b"")) != digest:
             raise _damaged(chain.url, name)
@@ -168,27 +178,33 @@ def append_link(account: str, kind: Kind, note: Mapping[str, Any] | None = None)
     StoreError, FormatError
         As `read_chain`.
     """
+    said = dict(note or {})
     for _ in range(MOST_TRIES):
         chain = read_chain(account)
-        entries, said = _find_new(chain), dict(note or {})
-        if not entries and (note is None or (kind, said) in chain.notes):
+        entries = _find_new(chain)
+        known = note is None or any((one.kind, one.note) == (kind, said) for one in chain.links)
+        if not entries and known:
             return chain
         content = {
             "previous": chain.head,
             "kind": kind,
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            # Two writers' links differ, so that whose link is there is seen from its bytes even
+            # where the store's answer was lost; see `create_bytes`.
             "nonce": secrets.token_hex(8),
             "entries": entries,
             "note": said,
         }
-        url = join(account, FOLDER, _name(len(chain.links)))
         encoded = json.dumps(content, sort_keys=True).encode()
-        with reaching(account):
-            made = create_object(url, encoded)
-        if made:
+        if create_entry(account, f"{FOLDER}/{number_name(len(chain.links))}", encoded):
             link = Link(_digest(encoded), kind, entries, said)
             return AccountChain(account, (*chain.links, link))
-    raise StoreError(
+    raise contended(account)
+
+
+def contended(account: str) -> StoreError:
+    """For a writer whom others were before, every time."""
+    return StoreError(
         f"The account at {shown(account)} is being written by too many others.",
         remedy="Try again.",
         code="busy",
@@ -212,51 +228,60 @@ def reaching(account: str) -> Iterator[None]:
         raise explain_unreachable(account, error) from None
 
 
-def open_fresh(url: str) -> Store:
-    """A store to read what others write: its client's own memory of what is there is dropped."""
-    store = open_store(url, read_only=True)
-    if isinstance(store, FsspecStore):
-        store.fs.invalidate_cache()
-    return store
+def read_objects(account: str, folder: str) -> dict[str, bytes]:
+    """The objects of a folder of an account, by name, in order.
 
-
-def create_object(url: str, content: bytes) -> bool:
-    """An object whole in one step unless there is one; whether it is there now, and is this one.
-
-    A kill leaves no half.
+    What is not there is empty; a bucket that is not there is a mistake, and a StoreError.
     """
-    path = local_path(url)
-    if path is None:
-        return create_bytes(url, content)
-    return keep_file(path, content, replacing=False)
+    with reaching(account):
+        keys = list_keys(open_store(account, read_only=True), f"{folder}/")
+        if not keys:
+            check_bucket(account)
+    return _read(account, [key for key in keys if OBJECT.fullmatch(key)])
+
+
+def check_bucket(account: str) -> None:
+    """Raise ConnectionError if the bucket of an account is not there."""
+    file_system, path = fsspec.core.url_to_fs(account)
+    protocol = file_system.protocol
+    known = BUCKETS.intersection([protocol] if isinstance(protocol, str) else protocol)
+    if known and not file_system.exists(bucket := path.lstrip("/").partition("/")[0]):
+        raise ConnectionError(bucket)
+
+
+def _read(account: str, names: list[str]) -> dict[str, bytes]:
+    with reaching(account):
+        return read_many(open_store(account, read_only=True), names)
+
+
+def create_entry(account: str, name: str, content: bytes) -> bool:
+    """Make an object of an account unless there is one; whether it is there now, and is this one.
+
+    Whole in one step: a kill leaves no half.
+    """
+    url = join(account, name)
+    with reaching(account):
+        if (path := local_path(url)) is None:
+            return create_bytes(url, content)
+        return keep_file(path, content, replacing=False)
 
 
 def _find_new(chain: AccountChain) -> dict[str, str]:
     """Digests of the objects that no link holds yet."""
     with reaching(chain.url):
-        store = open_fresh(chain.url)
-        names = [name for name in list_keys(store) if ENTRY.fullmatch(name)]
-        found = read_many(store, [name for name in names if name not in chain.entries])
-    return {name: _digest(content) for name, content in found.items() if _is_whole(content)}
+        names = list_keys(open_store(chain.url, read_only=True))
+    new = [name for name in names if ENTRY.fullmatch(name) and name not in chain.entries]
+    # What is damaged before a link holds it is for its reader to report: it may be restored.
+    found = _read(chain.url, new).items()
+    return {name: _digest(content) for name, content in found if _is_whole(content)}
 
 
 def _is_whole(content: bytes) -> bool:
-    """What is damaged before a link holds it is for its reader to say: it may be restored."""
     try:
         json.loads(content)
     except ValueError:
         return False
     return True
-
-
-def _decode(content: bytes, before: str, name: str, account: str) -> Link:
-    try:
-        found = json.loads(content)
-        if found["previous"] != before:
-            raise ValueError
-        return Link(_digest(content), found["kind"], dict(found["entries"]), dict(found["note"]))
-    except (ValueError, KeyError, TypeError):
-        raise _damaged(account, name) from None
 
 
 def _damaged(account: str, name: str) -> FormatError:
@@ -272,5 +297,6 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _name(number: int) -> str:
+def number_name(number: int) -> str:
+    """Of a numbered object; eight digits, so that names are in the order of the numbers."""
     return f"{number:08d}.json"

@@ -14,30 +14,33 @@ import hashlib
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from typing import Any, TypeVar
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
-from privpipe.errors import FormatError, OptionError, StoreError
+from privpipe.errors import FormatError, OptionError
 from privpipe.numerics.random.record_grids import N_GRIDS, GridFrame, match_rows
 from privpipe.protocols import IntArray
 from privpipe.records.schema import Partition
-from privpipe.store.access.location import explain_unreachable, join, shown
-from privpipe.store.access.objects import keep_bytes, list_keys, open_store, read_bytes, read_many
+from privpipe.store.access.location import shown
+from privpipe.store.access.objects import keep_bytes, open_store, read_bytes
 from privpipe.store.keyring.account_chain import (
     AccountChain,
     append_link,
-    check_entries,
-    create_object,
-    open_fresh,
+    create_entry,
     reaching,
-    read_chain,
+    read_objects,
+    read_register,
 )
 from privpipe.store.keyring.sketches import Sketches
 
-RELEASES = ".releases"
-"""Of the account; its partitions have names of digits."""
+T = TypeVar("T")
+
+RELEASES, ATTEMPTS, EXPORTS, ERASURES = ".releases", ".attempts", ".exports", ".erasures"
+"""Folders of the account; those of its partitions have names of digits."""
 MOST_RUNS = 10_000
 """Runs of rows in common that tasks are sent."""
 SUBJECTS = GridFrame(("subject",), kind="subject").id
@@ -70,7 +73,7 @@ class Registered:
     learned
         Digest of all that decides what is learned, but the records.
     bound
-        What of the records the model may tell: "learned" anything; "public" nothing of them.
+        What of the records the model may reveal: "learned" anything; "public" nothing of them.
     rows
         Whether each row is of a record; surrogates' are not.
     """
@@ -120,26 +123,45 @@ class Shared:
     other: int
 
 
+@dataclass(frozen=True)
+class _Judged:
+    """What an attempt judged; older versions wrote its number, too."""
+
+    partitions: frozenset[str]
+    number: int | None = None
+
+
+@dataclass(frozen=True)
+class _Exported:
+    """Where an export of a run's release went."""
+
+    run: str
+    place: str
+
+
+_RELEASE = TypeAdapter(Registered)
+_ATTEMPT = TypeAdapter(_Judged)
+_EXPORT = TypeAdapter(_Exported)
+
+
 def register_release(
     account: str, entry: Registered, note: Mapping[str, Any] | None = None
 ) -> AccountChain:
     """Note a release before it can be seen; the chain, whose head the release records.
 
-    Nothing is ever written over: a run that goes on finds its entry, and one that says something
+    Nothing is ever written over: a run that resumes finds its entry, and one that says something
     else by now makes another.
 
     Raises
     ------
     StoreError
-        If it cannot be written: a release that nobody knows of may not be published.
+        If it cannot be written: a release that no one knows of may not be published.
     """
-    content = asdict(entry)
-    said = json.dumps(content | {"time": ""}, sort_keys=True).encode()
-    known = [asdict(one) for one in read_releases(account) if one.run == entry.run]
-    if not any(one | {"time": ""} == content | {"time": ""} for one in known):
+    known = [one for one in read_releases(account) if one.run == entry.run]
+    if all(replace(one, time=entry.time) != entry for one in known):
+        said = json.dumps(asdict(replace(entry, time="")), sort_keys=True).encode()
         name = entry.run if not known else f"{entry.run}-{hashlib.sha256(said).hexdigest()[:16]}"
-        with reaching(account):
-            create_object(join(account, RELEASES, f"{name}.json"), json.dumps(content).encode())
+        create_entry(account, f"{RELEASES}/{name}.json", json.dumps(asdict(entry)).encode())
     return append_link(account, "release", note)
 
 
@@ -153,14 +175,24 @@ def read_releases(account: str) -> tuple[Registered, ...]:
     FormatError
         If an entry is missing, damaged or changed: what was released is not known then.
     """
-    chain = read_chain(account)
-    with reaching(account):
-        store = open_fresh(account)
-        names = [name for name in list_keys(store, f"{RELEASES}/") if name.endswith(".json")]
-        found = read_many(store, names)
-    check_entries(chain, found, f"{RELEASES}/")
-    entries = [_decode_release(content, join(account, RELEASES)) for content in found.values()]
+    _, found = read_register(account, RELEASES)
+    unknown = "an audit does not know what was released of these records"
+    entries = (_decode(_RELEASE, one, account, "releases", unknown) for one in found.values())
     return tuple(sorted(entries, key=lambda one: (one.time, one.run)))
+
+
+def _decode(
+    kind: TypeAdapter[T], content: bytes, account: str, register: str, unknown: str, code: str = ""
+) -> T:
+    try:
+        return kind.validate_json(content)
+    except ValidationError:  # its text quotes the entry
+        pass
+    raise FormatError(
+        f"An entry of the register of {register} in {shown(account)} is damaged.",
+        remedy=f"Restore it: without it {unknown}.",
+        code=code,
+    )
 
 
 def align_rows(
@@ -218,35 +250,12 @@ def _match(part: Partition, entry: Registered, sketches: Sketches) -> IntArray:
 
 def _list_runs(rows: IntArray, first: int) -> list[Shared]:
     """Consecutive records that are consecutive in the release as well."""
-    if not len(rows):
-        return []
-    cuts = np.flatnonzero(np.diff(rows) != 1) + 1
-    starts, ends = np.r_[0, cuts], np.r_[cuts, len(rows)]
+    cuts = np.flatnonzero(np.diff(rows, prepend=rows[:1] - 2, append=-2) != 1)
     return [
         Shared(first + int(a), first + int(b), int(rows[a]))
-        for a, b in zip(starts, ends, strict=True)
+        for a, b in pairwise(cuts)
         if rows[a] >= 0
     ]
-
-
-def _decode_release(content: bytes, url: str) -> Registered:
-    try:
-        found = json.loads(content)
-        cut = tuple((str(digest), int(n)) for digest, n in found.pop("partitions"))
-        training = tuple(map(str, found.pop("training", ())))
-        rows = found.pop("rows", True) is not False
-        words = {name: str(value) for name, value in found.items()}
-        return Registered(**words, partitions=cut, training=training, rows=rows)
-    except (ValueError, TypeError, KeyError, AttributeError):
-        pass
-    raise FormatError(
-        f"An entry of the register of releases in {shown(url)} is damaged.",
-        remedy="Restore it: without it an audit does not know what was released of these records.",
-    )
-
-
-ATTEMPTS = ".attempts"
-"""Of the account; its partitions have names of digits."""
 
 
 @dataclass(frozen=True)
@@ -293,25 +302,24 @@ def note_attempt(account: str, released: str, judged: str, partitions: Collectio
         If an entry is missing, damaged or changed.
     """
     name = f"{ATTEMPTS}/{released[:32]}-{judged[:32]}.json"
-    with reaching(account):
-        create_object(join(account, name), json.dumps({"partitions": sorted(partitions)}).encode())
-    chain = append_link(account, "attempt")
-    with reaching(account):
-        store = open_fresh(account)
-        names = [key for key in list_keys(store, f"{ATTEMPTS}/") if key.endswith(".json")]
-        found = read_many(store, names)
-    check_entries(chain, found, f"{ATTEMPTS}/")
-    known = {key: _decode_attempt(content, account) for key, content in found.items()}
-    number = known[name][1]
+    create_entry(account, name, json.dumps({"partitions": sorted(partitions)}).encode())
+    append_link(account, "attempt")
+    chain, found = read_register(account, ATTEMPTS)
+    unknown = "no one knows how often these records were judged"
+    known = {
+        key: _decode(_ATTEMPT, one, account, "attempts", unknown) for key, one in found.items()
+    }
+    number = known[name].number
     if number is None:  # its place in the chain says it
         mine, last = set(partitions), chain.places[name]
-        before = [held for key, (held, _) in known.items() if chain.places.get(key, last) <= last]
+        # One that no link holds yet counts as before it: rather one too many than one too few.
+        before = [known[key].partitions for key in known if chain.places.get(key, last) <= last]
         number = sum(bool(mine & held) for held in before)
     return Attempt(number, int(released[:8], 16) % 2**31)
 
 
 def share_level(level: float, number: int) -> float:
-    """Confidence of the verdicts of one attempt, so that those of all hold together at `level`.
+    """Confidence of the verdicts of one attempt, so that those of all hold jointly at `level`.
 
     The errors ``alpha * 6 / (pi * number)**2`` of all numbers add up to alpha.
 
@@ -319,24 +327,6 @@ def share_level(level: float, number: int) -> float:
     (0.9696, 0.9997)
     """
     return 1 - (1 - level) * 6 / (math.pi * number) ** 2
-
-
-def _decode_attempt(content: bytes, account: str) -> tuple[set[str], int | None]:
-    """Partitions; and the number, which older versions wrote."""
-    try:
-        entry = json.loads(content)
-        number = entry.get("number")
-        return {str(one) for one in entry["partitions"]}, None if number is None else int(number)
-    except (ValueError, TypeError, KeyError, AttributeError):
-        pass
-    raise FormatError(
-        f"An entry of the register of attempts in {shown(account)} is damaged.",
-        remedy="Restore it: without it nobody knows how often these records were judged.",
-    )
-
-
-EXPORTS, ERASURES = ".exports", ".erasures"
-"""Folders of the account; its partitions have names of digits."""
 
 
 def note_export(account: str, run: str, out: str) -> None:
@@ -348,7 +338,7 @@ def note_export(account: str, run: str, out: str) -> None:
         If it cannot be noted.
     """
     name = hashlib.sha256(f"{run} {out}".encode()).hexdigest()[:32]
-    _keep_note(join(account, EXPORTS), name, {"run": run, "place": out})
+    _keep_note(account, f"{EXPORTS}/{name}.json", {"run": run, "place": out})
 
 
 def read_exports(account: str) -> list[tuple[str, str]]:
@@ -361,58 +351,37 @@ def read_exports(account: str) -> list[tuple[str, str]]:
     StoreError
         If the account cannot be reached.
     """
-    url = join(account, EXPORTS)
-    try:
-        store = open_store(url, read_only=True)
-        names = [name for name in list_keys(store) if name.endswith(".json")]
-        return [_decode_export(content, url) for content in read_many(store, names).values()]
-    except StoreError:
-        raise
-    except Exception as error:  # many kinds, depending on the file system
-        raise explain_unreachable(url, error) from None
+    found = read_objects(account, EXPORTS).values()
+    unknown = "no one knows where released records went"
+    code = "export-note"
+    entries = [_decode(_EXPORT, one, account, "exports", unknown, code) for one in found]
+    return [(one.run, one.place) for one in entries]
 
 
 def note_erasure(account: str, name: str, certificate: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Keep the certificate of an erasure, and note it in the chain.
+    """Store the certificate of an erasure, and note it in the chain.
 
     Returns
     -------
     certificate
-        The one that is kept: that of the first time, where the erasure was killed behind it.
+        The one that is stored: that of the first time, where the erasure was killed after it.
 
     Raises
     ------
     StoreError
         If it cannot be written; FormatError if the chain is damaged.
     """
-    url, document = join(account, ERASURES), f"{name}.json"
-    found = read_bytes(open_store(url, read_only=True), document)
-    encoded = found or _keep_note(url, name, certificate)
+    document = f"{ERASURES}/{name}.json"
+    found = read_bytes(open_store(account, read_only=True), document)
+    encoded = found or _keep_note(account, document, certificate)
     digest = hashlib.sha256(encoded).hexdigest()
     append_link(account, "erasure", {"erasure": name, "certificate": digest})
-    kept: Mapping[str, Any] = json.loads(encoded)
-    return kept
+    stored: Mapping[str, Any] = json.loads(encoded)
+    return stored
 
 
-def _keep_note(url: str, name: str, content: Mapping[str, Any]) -> bytes:
+def _keep_note(account: str, name: str, content: Mapping[str, Any]) -> bytes:
     encoded = json.dumps(content, indent=1).encode()
-    try:
-        keep_bytes(url, f"{name}.json", encoded)
-    except StoreError:
-        raise
-    except Exception as error:  # many kinds, depending on the file system
-        raise explain_unreachable(url, error) from None
+    with reaching(account):
+        keep_bytes(account, name, encoded)
     return encoded
-
-
-def _decode_export(content: bytes, url: str) -> tuple[str, str]:
-    try:
-        found = json.loads(content)
-        return str(found["run"]), str(found["place"])
-    except (ValueError, TypeError, KeyError):
-        pass
-    raise FormatError(
-        f"A note of an export in {shown(url)} is damaged.",
-        remedy="Restore it: without it nobody knows where released records went.",
-        code="export-note",
-    )

@@ -1,7 +1,7 @@
 """Sketches of records beside the account: who was released or charged before, whatever the file.
 
 A partition's sketch is 32 bytes a record and frame, in the order of the records: words that
-nobody reads without the key, which is in the same place (`numerics.random.record_grids`). Each
+no one reads without the key, which is in the same place (`numerics.random.record_grids`). Each
 partition is compared with all that were there when it came, and what was found is noted; objects
 are only ever added. A sketch that is missing or damaged is an error: what was charged or released
 of these records is then not known.
@@ -11,29 +11,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
 
 import google_crc32c
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
-from privpipe.errors import FormatError, StoreError
+from privpipe.errors import FormatError
 from privpipe.numerics.random.record_grids import N_GRIDS, GridFrame, Overlap, measure_overlap
 from privpipe.protocols import IntArray, WordArray
 from privpipe.store.access.lease import check_enforced
-from privpipe.store.access.location import explain_unreachable, join, local_path, shown
-from privpipe.store.access.objects import keep_bytes, list_keys, open_store, read_bytes, read_many
-from privpipe.store.keyring.account_chain import create_object
-
-T = TypeVar("T")
+from privpipe.store.access.location import join, local_path, shown
+from privpipe.store.access.objects import keep_bytes, list_keys, open_store, read_many
+from privpipe.store.keyring.account_chain import create_entry, reaching
 
 FOLDER = ".records"
 """Of the account; its partitions have names of digits."""
 NEAR = 0.9
 """Share of both from which on two partitions are versions of one another."""
+NOTHING = Overlap(0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -49,6 +47,17 @@ class SketchKey:
 
 
 @dataclass(frozen=True)
+class _Note:
+    """What is noted of a partition: frames of its words, and what it has in common with others."""
+
+    frames: tuple[str, ...] = ()
+    found: Mapping[str, Overlap] = field(default_factory=dict)
+
+
+_FRAME, _NOTE = TypeAdapter(GridFrame), TypeAdapter(_Note)
+
+
+@dataclass(frozen=True)
 class Ties:
     """Which partitions have records in common, by digest.
 
@@ -58,17 +67,18 @@ class Ties:
         Of each partition with a sketch: the others, and how much of both is in common.
     """
 
-    found: Mapping[str, Mapping[str, Overlap]]
+    found: Mapping[str, Mapping[str, Overlap]] = field(default_factory=dict)
 
     def meet(self, one: str, other: str) -> bool:
         """Whether two partitions have a record in common."""
-        return max(self.between(one, other).mine, self.between(one, other).other) > 0
+        overlap = self.between(one, other)
+        return max(overlap.mine, overlap.other) > 0
 
     def between(self, one: str, other: str) -> Overlap:
         """How much two partitions have in common; of what is not known nothing."""
         if one == other:
             return Overlap(1.0, 1.0)
-        return self.found.get(one, {}).get(other, Overlap(0.0, 0.0))
+        return self.found.get(one, {}).get(other, NOTHING)
 
     def relatives(self, partition: str) -> dict[str, Overlap]:
         """Partitions that hold records of this one, also as a version of a version of it."""
@@ -111,41 +121,44 @@ class Sketches:
         StoreError
             If the account cannot be reached.
         """
-        for _ in range(2):
-            if (found := self._get("key")) is not None:
-                return SketchKey(found)
+        if not self._get("key"):
             if self._list("links/"):
                 raise self._damaged("key")
-            self._create("key", secrets.token_bytes(32))
-        raise self._damaged("key")
+            secret = secrets.token_bytes(32)
+            made = create_entry(self.url, "key", secret)
+            if made and local_path(self.url) is None:
+                # Of two keys the sketches under the first would be forgotten: a store that does
+                # not enforce the condition is refused before anything is sketched.
+                with reaching(self.url):
+                    check_enforced(join(self.url, "key"), secret[::-1] + b"?")
+        # Read back, as a rival's key may have come first.
+        if not (found := self._get("key")):
+            raise self._damaged("key")
+        return SketchKey(found)
 
     def frames(self) -> tuple[GridFrame, ...]:
         """All units in which records were ever cut."""
-        found = self._get_many(self._list("frames/"))
         made = []
-        for name, content in found.items():
+        for name, content in self._get_many(self._list("frames/")).items():
             try:
-                given = json.loads(content)
-                frame = GridFrame(
-                    tuple(given["names"]), tuple(given["exponents"]), given["shrink"], given["kind"]
-                )
-                if name != f"frames/{frame.id}.json":
-                    raise ValueError
-            except (ValueError, KeyError, TypeError):
+                frame = _FRAME.validate_json(content)
+            except ValidationError:
                 raise self._damaged(name) from None
+            if name != f"frames/{frame.id}.json":
+                raise self._damaged(name)
             made.append(frame)
         return tuple(made)
 
     def add_frame(self, frame: GridFrame) -> None:
-        """Keep the units of records that fit no known ones."""
+        """Store the units of records that fit no known ones."""
         self._put(f"frames/{frame.id}.json", json.dumps(asdict(frame)).encode())
 
     def known(self) -> dict[str, tuple[str, ...]]:
         """Frames of every partition with a sketch."""
-        return {digest: tuple(note["frames"]) for digest, note in self._notes().items()}
+        return {digest: note.frames for digest, note in self._notes().items()}
 
     def write(self, words: Mapping[str, Mapping[str, WordArray]]) -> None:
-        """Keep the words of new partitions by frame, then compare them with all that are there.
+        """Store the words of new partitions by frame, then compare them with all that are there.
 
         Words are there before the comparison begins: of two writers, one at least sees the other.
         """
@@ -153,7 +166,8 @@ class Sketches:
             for frame, table in tables.items():
                 self._put(f"words/{partition}/{frame}", self._seal(table))
         there, notes = self.known_words(), self._notes()
-        found = {one: dict(notes.get(one, {"found": {}})["found"]) for one in words}
+        before = {one: notes.get(one, _Note()) for one in words}
+        found = {one: dict(note.found) for one, note in before.items()}
         for frame in sorted({frame for tables in words.values() for frame in tables}):
             mine = {one: tables[frame] for one, tables in words.items() if frame in tables}
             index = [_index(mine, g) for g in range(N_GRIDS)]
@@ -161,12 +175,11 @@ class Sketches:
                 table = mine[other] if other in mine else self.read(other, frame)
                 for one in _find_owners(index, table, list(mine)) - {other}:
                     overlap = measure_overlap(mine[one], table)
-                    if overlap.mine > found[one].get(other, {"mine": 0.0})["mine"]:
-                        found[one][other] = asdict(overlap)
+                    if overlap.mine > found[one].get(other, NOTHING).mine:
+                        found[one][other] = overlap
         for one, tables in words.items():
-            frames = sorted({*notes.get(one, {"frames": ()})["frames"], *tables})
-            note = json.dumps({"frames": frames, "found": found[one]}, sort_keys=True)
-            self._put(f"links/{one}.json", note.encode())
+            note = _Note(tuple(sorted({*before[one].frames, *tables})), found[one])
+            self._put(f"links/{one}.json", json.dumps(asdict(note), sort_keys=True).encode())
 
     def known_words(self) -> dict[str, list[str]]:
         """Frames of all words that are there, those of a sketch under way included."""
@@ -185,7 +198,7 @@ class Sketches:
             If they are missing, damaged, or made with another key.
         """
         name = f"words/{partition}/{frame}"
-        content = self._get(name) or b""
+        content = self._get(name)
         head, body = content[:20], content[20:]
         crc = google_crc32c.value(body).to_bytes(4, "little")
         if head != self.key().fingerprint.encode() + crc or len(body) % (8 * N_GRIDS):
@@ -193,7 +206,7 @@ class Sketches:
         return np.frombuffer(body, "<u8").reshape(-1, N_GRIDS).astype(np.uint64)
 
     def blank(self, partition: str, rows: Sequence[int]) -> None:
-        """Forget the words of some records of a partition: nobody meets them again.
+        """Forget the words of some records of a partition: no one meets them again.
 
         Raises
         ------
@@ -216,12 +229,12 @@ class Sketches:
         """
         found: dict[str, dict[str, Overlap]] = {}
         for partition, note in self._notes().items():
-            found.setdefault(partition, {})
-            for other, said in note["found"].items():
-                overlap = Overlap(**said)
+            mine = found.setdefault(partition, {})
+            for other, overlap in note.found.items():
                 if max(overlap.mine, overlap.other) > 0:
-                    found[partition][other] = overlap
+                    mine[other] = overlap
                     turned = Overlap(overlap.other, overlap.mine, overlap.by_profile)
+                    # Only the partition that came later has noted what both have in common.
                     found.setdefault(other, {}).setdefault(partition, turned)
         return Ties(found)
 
@@ -235,7 +248,7 @@ class Sketches:
         ]
 
     def check(self, partitions: Collection[str]) -> None:
-        """Refuse to go on where records that were charged or released cannot be known again.
+        """Refuse to continue where records that were charged or released cannot be known again.
 
         Raises
         ------
@@ -253,18 +266,14 @@ class Sketches:
                 code="sketch-missing",
             )
 
-    def _notes(self) -> dict[str, Any]:
+    def _notes(self) -> dict[str, _Note]:
         notes = {}
         for name, content in self._get_many(self._list("links/")).items():
             try:
-                note = json.loads(content)
-                for one in note["found"].values():
-                    Overlap(**one)
-                notes[name.removeprefix("links/").removesuffix(".json")] = note | {
-                    "frames": list(note["frames"])
-                }
-            except (ValueError, KeyError, TypeError, AttributeError):
+                found = _NOTE.validate_json(content)
+            except ValidationError:
                 raise self._damaged(name) from None
+            notes[name.removeprefix("links/").removesuffix(".json")] = found
         return notes
 
     def _seal(self, table: WordArray) -> bytes:
@@ -281,35 +290,19 @@ class Sketches:
         )
 
     def _list(self, prefix: str) -> list[str]:
-        return self._reach(lambda: list_keys(open_store(self.url, read_only=True), prefix))
+        with reaching(self.url):
+            return list_keys(open_store(self.url, read_only=True), prefix)
 
-    def _get(self, name: str) -> bytes | None:
-        return self._reach(lambda: read_bytes(open_store(self.url, read_only=True), name))
+    def _get(self, name: str) -> bytes:
+        return self._get_many([name])[name]
 
     def _get_many(self, names: list[str]) -> dict[str, bytes]:
-        return self._reach(lambda: read_many(open_store(self.url, read_only=True), names))
+        with reaching(self.url):
+            return read_many(open_store(self.url, read_only=True), names)
 
     def _put(self, name: str, content: bytes) -> None:
-        self._make_folder()
-        self._reach(lambda: keep_bytes(self.url, name, content))
-
-    def _create(self, name: str, content: bytes) -> None:
-        place = join(self.url, name)
-        if self._reach(lambda: create_object(place, content)) and local_path(place) is None:
-            # Of two keys the sketches under the first would be forgotten.
-            self._reach(lambda: check_enforced(place, content[::-1] + b"?"))
-
-    def _make_folder(self) -> None:
-        if (path := local_path(self.url)) is not None:
-            os.makedirs(path, mode=0o700, exist_ok=True)
-
-    def _reach(self, work: Callable[[], T]) -> T:
-        try:
-            return work()
-        except StoreError:
-            raise
-        except Exception as error:  # many kinds, depending on the file system
-            raise explain_unreachable(self.url, error) from None
+        with reaching(self.url):
+            keep_bytes(self.url, name, content)
 
 
 def _index(tables: Mapping[str, WordArray], grid: int) -> tuple[WordArray, IntArray]:

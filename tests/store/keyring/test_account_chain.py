@@ -139,7 +139,7 @@ def test_append_link__the_same_note_again_is_harmless(account: Path) -> None:
     once = append_link(str(account), "refusal", note)
     assert append_link(str(account), "refusal", note).head == once.head
     assert append_link(str(account), "approval", note).head != once.head
-    assert [kind for kind, _ in read_chain(str(account)).notes][-2:] == ["refusal", "approval"]
+    assert [link.kind for link in read_chain(str(account)).links][-2:] == ["refusal", "approval"]
 
 
 def test_chain__an_old_account_is_its_start_said_once(account: Path) -> None:
