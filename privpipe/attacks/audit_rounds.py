@@ -34,7 +34,7 @@ VIEWS = {
     "raw": "raw",
     "released": "released",
     "retrained": "released, attack retrained",
-    "answer_only": "knowing only the wanted answer",
+    "answer_only": "knowing only the target",
     "guessing": "guessing",
 }
 """Name of each way to predict, as reports show it."""

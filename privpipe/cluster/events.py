@@ -1,6 +1,6 @@
-"""What long work tells whoever watches: a name and numbers, never a value of a record.
+"""What long work reports to whoever watches: a name and numbers, never a value of a record.
 
-Passes over records, rounds of a fit, searches, attacks and publication all tell the same kind of
+Passes over records, rounds of a fit, searches, attacks and publication all report the same kind of
 event; the console, Prefect and whatever measures runs listen.
 """
 

@@ -102,7 +102,7 @@ def apply_lazily(fitted: RecordMap, x: da.Array, *, streams: StreamOf | None = N
     fitted
         The map.
     x
-        Records; chunks along the features are joined, those along the records kept.
+        Records; chunks along the features are joined, those along the records stay.
     streams
         See `apply_dataset`.
 
@@ -148,7 +148,7 @@ def _apply_block(
     streams: StreamOf | None,
     block_id: tuple[int, int],
 ) -> npt.NDArray[Any]:
-    """Worker side: one block; its place among the blocks tells the numbers of its records."""
+    """Worker side: one block; its place among the blocks gives the numbers of its records."""
     return _apply(fitted, x, starts[block_id[0]], streams)
 
 

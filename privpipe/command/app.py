@@ -73,7 +73,7 @@ _Json = Annotated[bool, Option("--json", help="Print one JSON document on stdout
 """Acted upon by `main`, for all commands alike."""
 
 _Time = Annotated[
-    str, Option("--time", help="What {logical_time} in [release] path stands for (ISO 8601).")
+    str, Option("--time", help="What {logical_time} in [release] path means (ISO 8601).")
 ]
 _Config = Annotated[str, Argument(help="TOML file, as privpipe init writes it.")]
 _Release = Annotated[
@@ -84,9 +84,9 @@ _ChunkMib = Annotated[float, Option(help="MiB of features per chunk.")]
 _AsIngest = Annotated[str, Option(help="As for `ingest`.")]
 
 
-def _say_version(wanted: bool) -> None:
+def _say_version(shown: bool) -> None:
     """Print the version and end."""
-    if wanted:
+    if shown:
         from privpipe import __version__
         from privpipe.report.console import say
 
@@ -235,7 +235,7 @@ def ingest(
         int, Option(help='Pool rarer categories to "(other)"; 1 pools nothing.')
     ] = 1,
     missing: Annotated[
-        str, Option(help="Cells of a CSV file that stand for a missing value, by comma.")
+        str, Option(help="Cells of a CSV file that mean a missing value, by comma.")
     ] = "",
     delimiter: Annotated[str, Option(help="Delimiter of a CSV file.")] = ",",
     dtype: Annotated[str, Option(help="float32 or float64.")] = "",
@@ -414,7 +414,7 @@ def compare(
 def explain(
     code: Annotated[
         str,
-        Argument(help="What stands in error[CODE]; none lists all.", autocompletion=_complete_code),
+        Argument(help="The code of error[CODE]; none lists all.", autocompletion=_complete_code),
     ] = "",
     as_json: _Json = False,
 ) -> dict[str, Any]:

@@ -23,7 +23,7 @@ ROWS = (
     "released",
     "released, attack retrained",
     "released, strongest adversary",
-    "knowing only the wanted answer",
+    "knowing only the target",
     "guessing",
 )
 
@@ -80,7 +80,7 @@ def _tabulate(findings: Mapping[str, Any]) -> list[dict[str, str]]:
         confidential |= {f"{source}, strongest adversary": {"accuracy": best["estimate"]}}
     return [
         {
-            "predicted from": row.replace("wanted answer", "target"),
+            "predicted from": row,
             "zero: accuracy (F1)": _figure(target.get(row)),
             "which digit: accuracy (F1)": _figure(confidential.get(row)),
         }

@@ -36,8 +36,8 @@ def deploy_command(path: str) -> dict[str, Any]:
     from privpipe.pipeline.serving.prefect_setup import check_server
 
     deployments = read_deployments(path)
-    beside = Path(path).with_name("automations.yaml")
-    automations = read_automations(str(beside)) if beside.exists() else []
+    companion = Path(path).with_name("automations.yaml")
+    automations = read_automations(str(companion)) if companion.exists() else []
     url = check_server()  # last: a file can be checked where no server is
     with blaming_prefect():
         for pool in sorted({deployment.pool for deployment in deployments}):

@@ -1,7 +1,7 @@
 """``privpipe explain``: every error raised on purpose, by its code, read from where it is raised.
 
 There is no list to maintain: a module that raises a new code has documented it. Names of what a
-message fills in stand in angle brackets.
+message fills in have angle brackets.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RAISED = {
 }
 
 EXIT_CODES = {
-    0: "a warning: the command goes on",
+    0: "a warning: the command continues",
     2: "command line or configuration",
     3: "data",
     4: "storage",
@@ -100,7 +100,7 @@ ELSEWHERE = (
         "privacy",
         0,
         "PrivacyWarning",
-        "A warning: what was asked is done, but protects less than it seems to.",
+        "A warning: the command did its work, but protects less than it seems to.",
         "Read what the warning names.",
     ),
     Situation(

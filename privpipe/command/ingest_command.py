@@ -62,13 +62,13 @@ def describe_gaps(statistics: WriteStatistics) -> str:
 
 def describe_binning(name: str, lost: BinningLoss) -> str:
     """A sentence on what bins lost; means over records, no value of one."""
-    hidden = [f"{nats:.2g} nats about {other}" for other, nats in lost.hidden.items()]
+    within = [f"{nats:.2g} nats about {other}" for other, nats in lost.hidden.items()]
     text = (
         f"{name}: {lost.n_bins} bins, chosen by {lost.n_chosen:,} records. A value is on average "
         f"{lost.distance:.3g} from the median of its bin; {lost.share:.1%} of the variance is "
         "within bins."
     )
-    return f"{text} Within bins, too: {', '.join(hidden)}." if hidden else text
+    return f"{text} Within bins, too: {', '.join(within)}." if within else text
 
 
 def say_variables(schema: CollectionSchema, statistics: WriteStatistics) -> None:

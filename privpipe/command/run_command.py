@@ -63,7 +63,7 @@ def run_command(
         else:
             checked = check_stage(options)
             if read_state(options.release.path) is None and not exists(options.release.path):
-                # A first run: what a few chunks tell ends it now, not after the cluster started.
+                # A first run: what a few chunks show ends it now, not after the cluster started.
                 _warn(check_sample(checked))
     except Exception as error:
         write_failure(options.release.path, None, error)

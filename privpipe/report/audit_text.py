@@ -71,8 +71,8 @@ def say_neighbours(found: Mapping[str, Any] | None) -> str:
     if found is None:
         return ""
     return (
-        f"Promised is a privacy loss of {found['promised']:g} for every record. A test that told "
-        f"two chosen records apart by {found['n_releases']:,} releases of each shows that it is "
+        f"Promised is a privacy loss of {found['promised']:g} for every record. A test that "
+        f"separated two chosen records by {found['n_releases']:,} releases of each shows it is "
         f"at least {found['epsilon_floor']:.3g}; that it is no more rests on proof alone."
     )
 
@@ -145,7 +145,7 @@ def say_attempt(findings: Mapping[str, Any]) -> str:
 
 
 def say_weaker(gate: Mapping[str, Any]) -> str:
-    """Which limits ask less than usual, to follow a sentence; nothing where none does."""
+    """Which limits are weaker than usual, to follow a sentence; nothing where none does."""
     weaker = gate.get("weaker")
     return f" Weaker than usual: {'; '.join(weaker)}." if weaker else ""
 

@@ -58,8 +58,8 @@ def plot_trade_off(
     axes.axvline(allowed, color=look.limit, linewidth=1.4, label=f"allowed ({allowed:g})")
     axes.axvline(0.0, color=look.faint, linestyle="--", linewidth=1)
     axes.set(
-        xlabel="gain of the strongest adversary: 0 is the wanted answer alone, 1 is knowing",
-        ylabel="loss of the wanted prediction",
+        xlabel="gain of the strongest adversary: 0 is the target alone, 1 is knowing",
+        ylabel="loss of the target's prediction",
     )
     finish_figure(axes, look, title="")
     return figure

@@ -19,7 +19,7 @@ from rich.text import Text
 from privpipe.errors import printable
 
 PLAIN = "PRIVPIPE_PLAIN"
-"""Environment variable that asks for output as for a log: no colour, no bar, no lines of tables."""
+"""Environment variable for output as in a log: no colour, no bar, no lines of tables."""
 
 
 class PlainConsole(Console):
@@ -63,7 +63,7 @@ def say(*parts: str | Table, style: str = "", stderr: bool = False) -> None:
     stderr
         Say it on stderr.
     """
-    if not stderr and _answers_machine():
+    if not stderr and _serves_program():
         return
     console = PlainConsole(stderr=stderr)
     for part in parts:
@@ -76,11 +76,11 @@ def say(*parts: str | Table, style: str = "", stderr: bool = False) -> None:
 
 def say_raw(text: str, *, end: str = "\n", flush: bool = False) -> None:
     """Write a document to stdout as it is, for files and programs; control characters shown."""
-    if not _answers_machine():
+    if not _serves_program():
         print(printable(text), end=end, flush=flush, file=sys.stdout)
 
 
-def _answers_machine() -> bool:
+def _serves_program() -> bool:
     """Whether a command with ``--json`` is at work: `main` has then joined stdout to stderr."""
     return sys.stdout is sys.stderr
 

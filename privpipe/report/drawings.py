@@ -17,7 +17,7 @@ WIDTH, LEFT, ROW = 540, 218, 17
 
 
 @dataclass(frozen=True)
-class Reach:
+class IntervalRow:
     """One row: an estimate with its limits; NaN where an attack is unknown."""
 
     label: str
@@ -37,7 +37,7 @@ class Curve:
     true_positive: Sequence[float]
 
 
-def draw_intervals(rows: Sequence[Reach], *, allowed: float, description: str) -> str:
+def draw_intervals(rows: Sequence[IntervalRow], *, allowed: float, description: str) -> str:
     """Estimates with their limits, one row each, against nothing and against what is allowed.
 
     Parameters
@@ -68,7 +68,7 @@ def draw_intervals(rows: Sequence[Reach], *, allowed: float, description: str) -
     parts = [_line(place(0), 6, place(0), bottom, "zero")]
     parts.append(_line(place(allowed), 6, place(allowed), bottom, "limit"))
     for i, row in enumerate(rows):
-        parts += _draw_reach(row, 18 + ROW * i, place)
+        parts += _draw_interval(row, 18 + ROW * i, place)
     for value in _choose_ticks(left, right):
         parts.append(_line(place(value), bottom, place(value), bottom + 4, "axis"))
         parts.append(_text(place(value), bottom + 16, f"{value:g}", "middle"))
@@ -76,7 +76,7 @@ def draw_intervals(rows: Sequence[Reach], *, allowed: float, description: str) -
     return _wrap(parts, height, description)
 
 
-def _draw_reach(row: Reach, y: float, place: Callable[[float], float]) -> list[str]:
+def _draw_interval(row: IntervalRow, y: float, place: Callable[[float], float]) -> list[str]:
     label = row.label if len(row.label) <= 33 else f"{row.label[:32]}\u2026"
     parts = [_text(LEFT - 8, y + 4, label, "end")]
     if not math.isfinite(row.estimate):
@@ -91,12 +91,12 @@ def _draw_reach(row: Reach, y: float, place: Callable[[float], float]) -> list[s
 
 
 def draw_roc(curves: Sequence[Curve], *, description: str) -> str:
-    """ROC curves whose false positives stand on a logarithmic scale: the low end decides.
+    """ROC curves whose false positives are on a logarithmic scale: the low end decides.
 
     Parameters
     ----------
     curves
-        At most four are told apart: solid for the first, then broken ever finer.
+        At most four are distinguished: solid for the first, then broken ever finer.
     description
         For those who do not see it.
     """

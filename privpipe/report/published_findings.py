@@ -31,7 +31,7 @@ PROOFS = {
 
 
 def name_proof(promise: Guarantee) -> dict[str, str]:
-    """Where the page stands that proves a promise; nothing where a paper's proof is cited alone."""
+    """The page that proves a promise; nothing where a paper's proof is cited alone."""
     wing = PROOFS.get(promise.kind)
     page = f"privpipe/numerics/{wing}/PROOF.md, installed with privpipe and part of its site"
     return {} if wing is None else {"proof": page}
@@ -60,7 +60,7 @@ def publish_guarantee(promise: Guarantee) -> dict[str, Any]:
 
 
 def publish_findings(findings: Mapping[str, Any]) -> dict[str, Any]:
-    """The findings for everybody: verdicts, limits, what is kept, rounded as on the public page.
+    """The findings for everybody: verdicts, limits, utility, rounded as on the public page.
 
     Parameters
     ----------
@@ -125,12 +125,12 @@ def _publish_predictions(findings: Mapping[str, Any]) -> dict[str, Any]:
     rounded: dict[str, Any] = {}
     for name, views in (findings.get("desired") or {}).items():
         for view, figures in views.items():
-            kept = {
+            retained = {
                 score: value
                 for score in ("accuracy", "r2")
                 if (value := _read(coarsen(figures.get(score), n_records))) is not None
             }
-            rounded.setdefault(name, {})[view] = kept
+            rounded.setdefault(name, {})[view] = retained
     return rounded
 
 

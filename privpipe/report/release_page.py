@@ -44,7 +44,7 @@ from privpipe.report.suppression import (
     find_shown_size,
     suppress_sizes,
 )
-from privpipe.report.surrogate_sections import list_kept_model, list_not_protected
+from privpipe.report.surrogate_sections import list_not_protected, list_surrogate_model
 from privpipe.report.tables import format_number, summarise_attack_table
 from privpipe.report.training_sections import list_training
 
@@ -61,13 +61,13 @@ GLOSSARY = {
     "area under the ROC curve": "how often a record of a class ranks above one of another; a half "
     "is guessing",
     "advantage": "share of the way from guessing (0) to knowing (1)",
-    "gain": "the part of an advantage beyond knowing the wanted answer, which was to be kept; "
+    "gain": "the part of an advantage beyond knowing the target, which the release is to keep; "
     "limits count it",
     "true-positive rate at 1 % false positives": "share of records claimed rightly where one "
-    "claim of a hundred false ones is made: who stands open",
+    "claim of a hundred false ones is made: who is exposed",
     "at most": "upper confidence limit; all limits of all verdicts hold together",
-    "e_utility": "squared change of the wanted prediction of a record",
-    "noise of equal utility": "the raw records with Laplace noise under which the wanted "
+    "e_utility": "squared change of the target's prediction for a record",
+    "noise of equal utility": "the raw records with Laplace noise under which the target's "
     "prediction works as well as from the release: what plain noise would hide",
     "complete privacy": "share of records whose confidential label is predicted no better than "
     "from the mean record",
@@ -157,7 +157,7 @@ def _list_sections(findings: Mapping[str, Any], *, drawn: bool) -> Iterator[Page
     yield from list_kinds(findings.get("attacks") or {})
     yield from list_power(found)
     yield from list_distortion(findings)
-    yield from list_kept_model(findings)
+    yield from list_surrogate_model(findings)
     yield from list_training(findings, drawn=drawn)
     yield from _attack_sections(found)
 
@@ -183,7 +183,7 @@ def _headline(findings: Mapping[str, Any]) -> str:
 
 
 def _gate_sections(findings: Mapping[str, Any]) -> Iterator[PageSection]:
-    """What kept the gate closed, or would have, and the ways out that were measured."""
+    """What closed the gate, or would have, and the remedies that were measured."""
     gate = findings.get("gate") or {}
     if complaints := gate.get("complaints"):
         few = complaints[:MOST_FIGURES]
@@ -201,7 +201,7 @@ def _facts(findings: Mapping[str, Any]) -> dict[str, str]:
         facts["Records attacked"] = f"{found['n_records']:,} of {found['n_given']:,}"
         facts["Withheld by the release"] = f"{found['n_withheld']:,}"
     if neighbours := say_neighbours(findings.get("neighbours")):
-        facts["Neighbours told apart"] = neighbours
+        facts["Neighbours distinguished"] = neighbours
     if proof := say_proof(findings.get("proof")):
         facts["Features"] = proof
     if unseen := say_unseen(findings.get("unseen")):
@@ -234,12 +234,12 @@ def _cover(found: Mapping[str, Any]) -> dict[str, str]:
 def _rank(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Decisions, the worst first: by verdict, then by how far a limit reaches beyond its own."""
 
-    def reach(one: Mapping[str, Any]) -> tuple[int, float]:
+    def rank(one: Mapping[str, Any]) -> tuple[int, float]:
         known = one["gain_upper"] is not None and one["allowed"] is not None
-        beyond = one["gain_upper"] - one["allowed"] if known else 1.0
-        return WORST.index(one["verdict"]), -beyond
+        excess = one["gain_upper"] - one["allowed"] if known else 1.0
+        return WORST.index(one["verdict"]), -excess
 
-    return sorted(found["decisions"], key=reach)
+    return sorted(found["decisions"], key=rank)
 
 
 def _decisions(found: Mapping[str, Any]) -> pd.DataFrame | None:
@@ -259,7 +259,7 @@ def _decisions(found: Mapping[str, Any]) -> pd.DataFrame | None:
             "allowed": _number(one["allowed"]),
             "raw records": _number(one["control_advantage"]),
             "equal noise": _number(one["noise_advantage"]),
-            "wanted answer": _number(one["wanted_advantage"]),
+            "target alone": _number(one["wanted_advantage"]),
         }
         for one in _rank(found)
     ]
@@ -305,7 +305,7 @@ def _say_all(findings: Mapping[str, Any]) -> str:
     few = [one["reason"] for one in found["decisions"][:MOST_FIGURES]]
     sentences = " ".join(reason for reason in few if reason not in said)
     columns = (
-        "Gain is the advantage beyond knowing the wanted answer, and what limits count; the last "
+        "Gain is the advantage beyond knowing the target, and what limits count; the last "
         "columns are advantages on what the release is compared with."
     )
     return f"{sentences} {found.get('power_sentence', '')} {columns}".strip()
@@ -318,7 +318,7 @@ def _utility_sections(findings: Mapping[str, Any]) -> Iterator[PageSection]:
         yield PageSection(
             "Utility against privacy",
             "Every variable predicted by least squares, retrained on what is read; with what is "
-            "known from the wanted answer alone, and from nothing.",
+            "known from the target alone, and from nothing.",
             table=table.map(lambda cell: _number(cell) if isinstance(cell, float) else cell),
         )
     if findings.get("e_utility"):

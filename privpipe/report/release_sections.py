@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from privpipe.report.audit_text import say_places, tabulate_places
-from privpipe.report.drawings import Curve, Reach, draw_intervals, draw_roc
+from privpipe.report.drawings import Curve, IntervalRow, draw_intervals, draw_roc
 from privpipe.report.page import PageSection
 from privpipe.report.tables import format_limits, format_number
 
@@ -23,7 +23,7 @@ SAID = {
     "raw": "raw records",
     "raw groups": "raw records of one group",
     "noise": "noise of equal utility",
-    "wanted": "wanted answer alone",
+    "wanted": "target alone",
 }
 
 MOST_ROWS = 40
@@ -44,7 +44,7 @@ def list_places(findings: Mapping[str, Any]) -> Iterator[PageSection]:
 
 
 def list_utility(findings: Mapping[str, Any]) -> Iterator[PageSection]:
-    """Wanted predictions raw and released, with limits."""
+    """Predictions of the targets, raw and released, with limits."""
     rows = []
     for name, one in (findings.get("utility") or {}).items():
         if "score" not in one:
@@ -60,10 +60,10 @@ def list_utility(findings: Mapping[str, Any]) -> Iterator[PageSection]:
         )
     if rows:
         text = (
-            "Each wanted variable predicted by one model, trained on raw or on released records "
+            "Each target predicted by one model, trained on raw or on released records "
             "and judged on the same held-out ones; the limits of the loss are those of pairs."
         )
-        yield PageSection("What is kept", text, table=_frame(rows))
+        yield PageSection("What is retained", text, table=_frame(rows))
 
 
 def list_privacy(findings: Mapping[str, Any]) -> Iterator[PageSection]:
@@ -81,21 +81,21 @@ def list_privacy(findings: Mapping[str, Any]) -> Iterator[PageSection]:
 
 
 def list_included(found: Mapping[str, Any]) -> Iterator[PageSection]:
-    """What every included variable tells by itself."""
+    """What every included variable reveals by itself."""
     rows = [
         {
             "included": one["included"],
             "confidential": one["target"],
-            "beyond the wanted answer": _limits_of(one, "gain", one["allowed"]),
+            "beyond the target": _limits_of(one, "gain", one["allowed"]),
             "score": one["score"].replace("_", " "),
             "allowed": format_number(one["allowed"]),
-            "tells more": "yes" if one["tells_more"] else "not shown",
+            "reveals more": "yes" if one["tells_more"] else "not shown",
         }
         for one in found.get("included") or ()
     ]
     if rows:
-        telling = sorted({row["included"] for row in rows if row["tells more"] == "yes"})
-        text = f"{', '.join(telling)} by itself tells more than the wanted answer." * bool(telling)
+        revealing = sorted({row["included"] for row in rows if row["reveals more"] == "yes"})
+        text = f"{', '.join(revealing)} by itself reveals more than the target." * bool(revealing)
         yield PageSection("Included variables by themselves", text, table=_frame(rows))
 
 
@@ -111,17 +111,17 @@ def draw_variable(
             if key not in best or _top(row) > _top(best[key]):
                 best[key] = row
     ranked = sorted(best.values(), key=lambda row: (row["source"] in COMPARED, -_top(row)))
-    reaches = [_reach(row) for row in ranked[:MOST_ROWS]]
+    intervals = [_make_interval(row) for row in ranked[:MOST_ROWS]]
     drawings = [
         draw_intervals(
-            reaches, allowed=allowed, description=f"What every adversary finds of {target}."
+            intervals, allowed=allowed, description=f"What every adversary finds of {target}."
         )
     ]
     curves = list(_list_curves(target, ranked, found.get("roc") or {}))
     if curves:
         drawings.append(draw_roc(curves, description=f"ROC curves of attacks on {target}."))
     text = (
-        "Round marks are gains beyond the wanted answer by reading the release, others advantages "
+        "Round marks are gains beyond the target by reading the release, others advantages "
         "by what it is compared with; limits hold together. Below, true against false positives."
     )
     return PageSection(target, text, drawings=tuple(drawings))
@@ -132,7 +132,7 @@ def _top(row: Mapping[str, Any]) -> float:
     return math.inf if value is None else float(value)
 
 
-def _reach(row: Mapping[str, Any]) -> Reach:
+def _make_interval(row: Mapping[str, Any]) -> IntervalRow:
     source, adversary = row["source"], row["adversary"].replace("_", " ")
     kind, key = ("compared", "advantage") if source in COMPARED else ("of-release", "gain")
     label = f"{adversary}, {SAID.get(source, source)}"
@@ -141,7 +141,7 @@ def _reach(row: Mapping[str, Any]) -> Reach:
     elif source == "wanted":
         label = SAID[source]
     values = [row[name] for name in (key, f"{key}_lower", f"{key}_upper")]
-    return Reach(label, kind, *(math.nan if v is None else float(v) for v in values))
+    return IntervalRow(label, kind, *(math.nan if v is None else float(v) for v in values))
 
 
 def _list_curves(
@@ -168,7 +168,7 @@ def _list_curves(
 
 
 def list_kinds(attacks: Mapping[str, Any]) -> Iterator[PageSection]:
-    """Kinds of attack beside inference: a table each, numbers with their limits."""
+    """Attacks beside inference: a table each, numbers with their limits."""
     for kind, found in attacks.items():
         title = kind.replace("_", " ").capitalize()
         if found["status"] != "measured":

@@ -94,7 +94,7 @@ def theme_panels(theme: ThemeName) -> Iterator[Theme]:
         yield THEMES[theme]
 
 
-def finish_figure(axes: Any, look: Theme, *, title: str, beside: bool = True) -> None:
+def finish_figure(axes: Any, look: Theme, *, title: str, outside: bool = True) -> None:
     """Put title and legend in their places.
 
     Parameters
@@ -104,11 +104,11 @@ def finish_figure(axes: Any, look: Theme, *, title: str, beside: bool = True) ->
     title
         Title; none when empty.
     beside
-        Whether the legend stands beside the axes or in their lower right corner.
+        Whether the legend is beside the axes or in their lower right corner.
     """
     axes.set_title(title, loc="left", pad=9, fontweight="bold")
     place = (
-        {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0)} if beside else {"loc": "lower right"}
+        {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0)} if outside else {"loc": "lower right"}
     )
     axes.legend(frameon=False, fontsize=9, labelcolor=look.text, **place)
 

@@ -1,7 +1,7 @@
 """Small counts on a page for everybody: left out, with another beside each, and rounded away.
 
 A count of three, or a sum from which it can be taken, may say who. Where one term of a sum is left
-out, so is the next smallest and the total is kept; where every other is nothing, the total goes.
+out, so is the next smallest and the total is shown; where every other is nothing, it is not.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ def suppress_counts(
     >>> suppress_counts({"a": 500, "b": 3}, total=("all", 503))
     {'a': '500', 'b': 'left out (small counts)', 'all': 'left out (small counts)'}
     """
-    hidden = {name for name, count in counts.items() if 0 < count < SMALL}
+    suppressed = {name for name, count in counts.items() if 0 < count < SMALL}
     hides_total = False
-    if hidden:
-        others = {n: c for n, c in counts.items() if n not in hidden and c > 0}
+    if suppressed:
+        others = {n: c for n, c in counts.items() if n not in suppressed and c > 0}
         # The largest stays where it can: it is what readers look for.
         partners = sorted(others, key=lambda name: others[name])[: max(0, len(others) - 1)]
-        if sum(counts[name] for name in hidden) < SMALL or len(hidden) == 1:
+        if sum(counts[name] for name in suppressed) < SMALL or len(suppressed) == 1:
             if partners:
-                hidden.add(partners[0])
+                suppressed.add(partners[0])
             else:
                 hides_total = True
-    shown = {n: LEFT_OUT if n in hidden else f"{count:,}" for n, count in counts.items()}
+    shown = {n: LEFT_OUT if n in suppressed else f"{count:,}" for n, count in counts.items()}
     if total is not None and total[1] is not None:
         shown[total[0]] = LEFT_OUT if hides_total else f"{total[1]:,}"
     return shown
@@ -62,18 +62,18 @@ def suppress_sizes(found: Mapping[str, Any]) -> dict[str, str]:
         "Withheld by the release": found.get("n_withheld"),
         "Learned from and left out": found.get("n_seen"),
     }
-    told = {name: count for name, count in counts.items() if count is not None}
-    return suppress_counts(told, total=("Records given", found.get("n_given")))
+    known = {name: count for name, count in counts.items() if count is not None}
+    return suppress_counts(known, total=("Records given", found.get("n_given")))
 
 
 def find_shown_size(found: Mapping[str, Any]) -> int:
-    """A number of records that is shown: how shares are rounded tells no other one."""
-    hidden = suppress_sizes(found).get("Records attacked") == LEFT_OUT
-    return int(found.get("n_given" if hidden else "n_records") or 0)
+    """A number of records that is shown: the rounding of shares reveals no other one."""
+    suppressed = suppress_sizes(found).get("Records attacked") == LEFT_OUT
+    return int(found.get("n_given" if suppressed else "n_records") or 0)
 
 
 def coarsen(value: float | None, n_records: int) -> str:
-    """A share, rounded so that no count of fewer than `SMALL` records is told; a dash for none.
+    """A share, rounded so that no count of fewer than `SMALL` records is reported; a dash for none.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def coarsen_limit(upper: float | None, allowed: float | None, n_records: int) ->
     upper
         Of a share of records.
     allowed
-        What it is held against; it is on the page, and tells no count.
+        What it is held against; it is on the page, and reveals no count.
     n_records
         As of `coarsen`.
 

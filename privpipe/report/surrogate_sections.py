@@ -11,26 +11,24 @@ from privpipe.numerics.limits import fix_limits, say_upper
 from privpipe.report.page import PageSection
 
 
-def list_kept_model(findings: Mapping[str, Any]) -> Iterator[PageSection]:
+def list_surrogate_model(findings: Mapping[str, Any]) -> Iterator[PageSection]:
     """Utility on held-out raw records, and every attack on records beside its unsafe control."""
     found = findings.get("surrogate")
     if found is None:
         return
     utility = found["utility"]
     if utility is None:
-        yield PageSection("What the surrogates keep", say_kept(None))
+        yield PageSection("What the surrogates keep", say_surrogate_model(None))
     else:
-        table = tabulate_kept(utility)
-        yield PageSection("What the surrogates keep", say_kept(utility), table=table)
+        table = tabulate_errors(utility)
+        yield PageSection("What the surrogates keep", say_surrogate_model(utility), table=table)
         if utility["hidden"]:
             text = "Shares of variance that its answers to raw features explain."
-            table = tabulate_hidden(utility)
-            yield PageSection("What the released model tells", text, table=table, folded=True)
+            table = tabulate_explained(utility)
+            yield PageSection("What the released model reveals", text, table=table, folded=True)
         if utility.get("coefficients"):
             table = pd.DataFrame(utility["coefficients"])
-            yield PageSection(
-                "Coefficients, as [audit] coefficients asks", table=table, folded=True
-            )
+            yield PageSection("Coefficients, as of [audit] coefficients", table=table, folded=True)
     yield PageSection(
         "Attacks on single records",
         "On an unsafe control made of the same records each must succeed. That these find nothing "
@@ -49,18 +47,18 @@ def list_not_protected(findings: Mapping[str, Any]) -> Iterator[PageSection]:
         )
 
 
-def say_kept(found: Mapping[str, Any] | None) -> str:
+def say_surrogate_model(found: Mapping[str, Any] | None) -> str:
     """How near the model of the surrogates is to that of the raw records, in a sentence."""
     if found is None:
         return "What the surrogates keep was not measured: no record was held out."
     return (
-        f"Ridge regression of the surrogates beside that of the raw records: coefficients differ "
+        f"Ridge regression of the surrogates against that of the raw records: coefficients differ "
         f"by eta = {found['eta']:.4f}; on {found['n_records']:,} raw records held out:"
     )
 
 
-def tabulate_hidden(found: Mapping[str, Any]) -> pd.DataFrame:
-    """What the released model tells of each hidden variable."""
+def tabulate_explained(found: Mapping[str, Any]) -> pd.DataFrame:
+    """What the released model explains of each confidential variable."""
     rows = [
         {
             "hidden": name,
@@ -72,7 +70,7 @@ def tabulate_hidden(found: Mapping[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def tabulate_kept(found: Mapping[str, Any]) -> pd.DataFrame:
+def tabulate_errors(found: Mapping[str, Any]) -> pd.DataFrame:
     """Errors of both models, a row per response."""
     rows = [
         {

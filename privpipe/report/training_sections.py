@@ -123,7 +123,7 @@ def list_training(findings: Mapping[str, Any], *, drawn: bool = True) -> Iterato
         "loss at that of a constant guess says that the adversary trained against finds nothing."
         f"{_say_bound(found['bound'], at['phi'])}"
     )
-    more = " Losses beyond the tenth stand in the table alone." if len(tasks) > first.stop else ""
+    more = " Losses beyond the tenth are in the table alone." if len(tasks) > first.stop else ""
     table = pd.DataFrame(rows)
     yield PageSection("How it was learned", text + more, pictures, table, folded=True)
 

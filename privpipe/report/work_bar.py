@@ -20,7 +20,7 @@ from rich.text import Text
 from privpipe.report.console import PlainConsole
 
 FIRST_LINE, NEXT_LINE = 10.0, 30.0
-"""Seconds until a log tells how far work is, and between two such lines."""
+"""Seconds until a log says how far work is, and between two such lines."""
 
 
 class WorkBar:
@@ -32,7 +32,7 @@ class WorkBar:
         Where; stderr by default. Where it is no terminal, lines are printed instead of a bar:
         the first after ten seconds, so that quick work leaves no trace in a log.
     clock
-        Tells seconds.
+        Seconds that have passed.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class WorkBar:
         label
             What it is, a word.
         total
-            How much there is to do; 0 where nobody knows.
+            How much there is to do; 0 where no one knows.
         unit
             Of what, as "records".
         """
@@ -135,7 +135,7 @@ def showing(label: str, unit: str = "records") -> Iterator[Callable[[int, int], 
     Yields
     ------
     listen
-        To be told how much is done just now, and how much there is in all, 0 where nobody knows:
+        To hear how much is done just now, and how much there is in all, 0 where not known:
         another whole is another piece of work.
     """
     bar, known = WorkBar(), [0]

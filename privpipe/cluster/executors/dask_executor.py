@@ -43,27 +43,27 @@ TELL_EVERY = 0.5
 """Seconds between two looks at how far a pass has come."""
 
 REPORT_AFTER = 60.0
-"""Seconds without a finished task after which a stall is told."""
+"""Seconds without a finished task after which a stall is reported."""
 
 GIVE_UP_AFTER = 600.0
 """Seconds without a finished task *and* without any worker after which the work fails."""
 
 
 _numbers = itertools.count()
-"""Numbers of the questions of this process: no two have the same keys, whoever asks."""
+"""Numbers of the questions of this process: no two have the same keys, whoever queries."""
 
 
 class DaskExecutor:
     """Runs work on the workers of a cluster; see `Executor`.
 
-    Parameters
-    ----------
-    client
-        The cluster.
-    run
-        Identifier of the run: keys of two runs on one scheduler never meet.
-    listener
-        Told what happens.
+        Parameters
+        ----------
+        client
+            The cluster.
+        run
+            Identifier of the run: keys of two runs on one scheduler never meet.
+        listener
+    Hears what happens.
     """
 
     def __init__(self, client: Client, run: str = "", listener: Listener = ignore) -> None:
@@ -71,7 +71,7 @@ class DaskExecutor:
         self.run = run or secrets.token_hex(4)
         # One topic a run: a scheduler that serves many keeps the events of each topic.
         self._topic = f"privpipe-{self.run}"
-        self._tell: Callable[[], bool] = _nothing
+        self._report_chunks: Callable[[], bool] = _nothing
 
     def describe(self) -> str:
         """The dashboard's address."""
@@ -151,7 +151,7 @@ class DaskExecutor:
         oracle = ResidentOracle.load(
             self.client, load, shared, tasks, sizes, function, resident, self._token(), self._gather
         )
-        if oracle.loaded:  # a round asks each worker for what it holds
+        if oracle.loaded:  # a round queries each worker about what it holds
             self._await(oracle.loaded, "load_shards", len(oracle.loaded))
         return oracle
 
@@ -195,7 +195,7 @@ class DaskExecutor:
 
     @contextmanager
     def _counting(self, token: str, work: str) -> Iterator[None]:
-        """Tell of chunks as workers finish them, each once, though a lost one is done again.
+        """Count chunks as workers finish them, each once, though a lost one is done again.
 
         Events come on a thread of the client's own, and some may never come: they are shown, and
         nothing rests on them.
@@ -203,7 +203,7 @@ class DaskExecutor:
         heard: deque[tuple[str, int, int]] = deque()
         counted: set[int] = set()
 
-        def tell() -> bool:
+        def report_chunks() -> bool:
             found = [heard.popleft() for _ in range(len(heard))]
             new = {number: n for owner, number, n in found if owner == token}
             done = sum(n for number, n in new.items() if number not in counted)
@@ -214,18 +214,18 @@ class DaskExecutor:
 
         with suppress(Exception):
             self.client.subscribe_topic(self._topic, lambda event: heard.append(tuple(event[1])))
-        self._tell = tell
+        self._report_chunks = report_chunks
         try:
             yield
         finally:
-            self._tell = _nothing
+            self._report_chunks = _nothing
             with suppress(Exception):
                 self.client.unsubscribe_topic(self._topic)
 
     def _fetch(self, future: Future[Any], work: str) -> Any:
         """The result, or the error without its traceback, whose frames are the workers'."""
         self._await([future], work, 1)
-        self._tell()
+        self._report_chunks()
         outcome = _outcome(future)
         if isinstance(outcome, PrivpipeError):
             raise outcome
@@ -244,24 +244,24 @@ class DaskExecutor:
                 raise outcome
         return outcomes
 
-    def _await(self, futures: Collection[Future[Any]], work: str, n_wanted: int) -> list[Any]:
+    def _await(self, futures: Collection[Future[Any]], work: str, n_needed: int) -> list[Any]:
         """Futures that are done, well or not, once there are so many.
 
-        Tells when nothing moves, and gives up when no worker is left.
+        Reports when nothing moves, and gives up when no worker is left.
         """
-        moved, told, n_before = time.monotonic(), 0.0, 0
-        until = "FIRST_COMPLETED" if n_wanted == 1 else "ALL_COMPLETED"
+        moved, reported, n_before = time.monotonic(), 0.0, 0
+        until = "FIRST_COMPLETED" if n_needed == 1 else "ALL_COMPLETED"
         while True:
             with suppress(DaskTimeoutError, CancelledError):
                 wait(futures, timeout=TELL_EVERY, return_when=until)
             done = [future for future in futures if future.done()]
-            if len(done) >= n_wanted:
+            if len(done) >= n_needed:
                 return done
             now = time.monotonic()
-            if self._tell() or len(done) > n_before:
+            if self._report_chunks() or len(done) > n_before:
                 moved, n_before = now, len(done)
-            if now - max(moved, told) >= REPORT_AFTER:
-                told = now
+            if now - max(moved, reported) >= REPORT_AFTER:
+                reported = now
                 self._report(now - moved, work)
 
     def _report(self, silent: float, work: str) -> None:
@@ -271,7 +271,7 @@ class DaskExecutor:
         if n_workers == 0 and silent > GIVE_UP_AFTER:
             raise ClusterError(
                 f"No worker has been connected for {silent:.0f} s.",
-                remedy="Start workers, then run again; finished chunks are kept.",
+                remedy="Start workers, then run again; finished chunks are retained.",
                 code="no-workers",
             )
 
@@ -279,16 +279,16 @@ class DaskExecutor:
 def run_counted(
     topic: str, mark: tuple[str, int], function: Callable[..., Any], *given: Any
 ) -> Any:
-    """Worker side: a leaf of a sum; tells how many chunks are done."""
+    """Worker side: a leaf of a sum; reports how many chunks are done."""
     found = run_sealed(function, *given)
     n_chunks = len(given[-1]) if isinstance(given[-1], Sized) else 1
-    with suppress(Exception):  # a sum is worth more than the telling of it
+    with suppress(Exception):  # a sum is worth more than its progress
         get_worker().log_event(topic, [*mark, n_chunks])
     return found
 
 
 def _nothing() -> bool:
-    """Tell nobody."""
+    """Nothing to report."""
     return False
 
 
@@ -302,7 +302,7 @@ def _outcome(future: Future[Any]) -> Any:
         if future.client.status not in ("running", "newly-created"):
             return ClusterError(
                 "The scheduler was lost: it ended, or cannot be reached any more.",
-                remedy="Start it again, then run again: what has a receipt is kept.",
+                remedy="Start it again, then run again: what has a receipt is retained.",
                 code="scheduler-lost",
             )
         return ClusterError(
@@ -331,11 +331,11 @@ def report_performance(client: Client, path: str | None) -> Iterator[None]:
     page = client.run_on_scheduler(_draw, begun=begun, count=count)
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(re.sub(r"<link[^>]*>", "", page))  # an icon, asked of the network
+        file.write(re.sub(r"<link[^>]*>", "", page))  # an icon, fetched from the network
 
 
 def _begin(dask_scheduler: Any) -> int:
-    """Scheduler side: begin to note tasks; where the record of the system stands."""
+    """Scheduler side: begin to note tasks; at which record of the system."""
     dask_scheduler.get_task_stream(start=0, stop=0)
     return int(dask_scheduler.monitor.count)
 
@@ -344,8 +344,8 @@ async def _draw(dask_scheduler: Any, begun: float, count: int) -> str:
     """Scheduler side: the page, its profiles without source."""
     real = dask_scheduler.get_profile
 
-    async def get_profile(**asked: Any) -> Any:
-        return _drop_source(await real(**asked))
+    async def get_profile(**options: Any) -> Any:
+        return _drop_source(await real(**options))
 
     dask_scheduler.get_profile = get_profile
     try:
@@ -369,7 +369,7 @@ def _drop_source(state: dict[str, Any]) -> dict[str, Any]:
 def open_executor(
     options: ClusterOptions, run: str, listener: Listener = ignore
 ) -> Iterator[Executor]:
-    """All work in this process where no workers are asked for, on a cluster otherwise.
+    """All work in this process where no workers are requested, on a cluster otherwise.
 
     Parameters
     ----------

@@ -115,7 +115,7 @@ class Executor(Protocol):
         """A callable that sums ``function(shard, parameters, **resident)`` over all shards.
 
         Shards are those of ``load(*shared, task)``, of so many bytes where `sizes` says so; they
-        are kept while memory allows, others are read anew in every round. Sums are added shard by
+        stay while memory allows, others are read anew in every round. Sums are added shard by
         shard within a task, then task by task.
         """
         ...
@@ -187,7 +187,7 @@ class LocalExecutor:
         return WorkerMemory(1, 1, total, total, 1)
 
     def show(self, progress: Progress) -> None:
-        """Nobody watches this process but its console."""
+        """No one watches this process but its console."""
 
     def send(self, value: Any) -> Any:
         """The value itself."""
@@ -225,13 +225,13 @@ class LocalExecutor:
         """See `Executor.oracle`; sizes are those of the shards as they are loaded."""
         del label, sizes
         room = int(RESIDENT_SHARE * self.measure().smallest)
-        kept: dict[int, list[Shard]] = {}
+        resident_shards: dict[int, list[Shard]] = {}
 
         def ask(parameters: Any, /) -> Sums:
             return add_sums([_ask_task(number, parameters) for number in range(len(tasks))])
 
         def _ask_task(number: int, parameters: Any) -> Sums:
-            shards = kept[number] if number in kept else _load(number)
+            shards = resident_shards[number] if number in resident_shards else _load(number)
             return add_sums([function(shard, parameters, **resident) for shard in shards])
 
         def _load(number: int) -> list[Shard]:
@@ -240,7 +240,7 @@ class LocalExecutor:
             size = sum(shard.n_bytes for shard in shards)
             if size <= room:
                 room -= size
-                kept[number] = shards
+                resident_shards[number] = shards
             return shards
 
         return lambda parameters, /: run_sealed(ask, parameters)

@@ -2,7 +2,7 @@
 
 Shards are loaded once, on the worker that keeps them, as far as its memory allows; others are read
 anew in every round, one task of them at a time. A round is one task per worker over all its
-shards. What the workers hand back is kept apart by block and added in the order of the
+shards. What the workers hand back stays apart by block and is added in the order of the
 blocks, so that the sum does not depend on which worker had which block.
 """
 
@@ -91,14 +91,14 @@ class ResidentOracle:
         Parameters
         ----------
         sizes
-            Bytes of each task's shards; where they are not known, all are kept.
+            Bytes of each task's shards; where they are not known, all are retained.
         """
         sent = tuple(send(client, value) for value in shared)
-        kept = send(client, dict(resident))
+        sent_once = send(client, dict(resident))
         workers = client.scheduler_info(n_workers=-1)["workers"]
         limits = {address: int(one["memory_limit"] or 0) for address, one in workers.items()}
         places = spread_evenly(sorted(limits), len(tasks))
-        stays = choose_kept(places, sizes or [0] * len(tasks), limits)
+        stays = choose_resident(places, sizes or [0] * len(tasks), limits)
         blocks = tuple(
             client.submit(
                 run_sealed,
@@ -116,7 +116,16 @@ class ResidentOracle:
             for number, task in enumerate(tasks)
         )
         return cls(
-            client, function, blocks, load, sent, tuple(tasks), tuple(places), kept, token, gather
+            client,
+            function,
+            blocks,
+            load,
+            sent,
+            tuple(tasks),
+            tuple(places),
+            sent_once,
+            token,
+            gather,
         )
 
     @property
@@ -125,7 +134,7 @@ class ResidentOracle:
         return [block for block in self.blocks if block is not None]
 
     def __call__(self, parameters: Any, /) -> Sums:
-        """Ask all workers at once and add their answers."""
+        """Query all workers at once and add their sums."""
         round_number = next(self._rounds)
         tasks = [
             self.client.submit(
@@ -147,15 +156,15 @@ class ResidentOracle:
             )
             for place, (worker, numbers) in enumerate(self._placement().items())
         ]
-        answers: list[list[tuple[int, Sums]]] = self.gather(tasks, "ask_shards")
-        by_block = sorted((item for answer in answers for item in answer), key=lambda item: item[0])
+        replies: list[list[tuple[int, Sums]]] = self.gather(tasks, "ask_shards")
+        by_block = sorted((item for answer in replies for item in answer), key=lambda item: item[0])
         return add_sums([sums for _, sums in by_block])
 
     def _placement(self) -> dict[str, list[int]]:
         """Which worker answers for which blocks: the one that was to hold it, while it lives.
 
         The scheduler may have let an idle worker load what another was to hold: that block is sent
-        on when it is asked, so that no worker answers for more than its share. Where no one holds
+        on with the query, so that no worker works for more than its share. Where no one holds
         a block its worker has died, and the scheduler chooses ("").
         """
         holders = self.client.who_has(self.loaded) if self.loaded else {}
@@ -171,7 +180,7 @@ class ResidentOracle:
 def spread_evenly(workers: Sequence[str], n_blocks: int) -> list[str | None]:
     """Which worker should hold which block: neighbours together, numbers apart by at most one.
 
-    None, for wherever the scheduler sees fit, while nobody is there yet.
+    None, for wherever the scheduler sees fit, while no one is there yet.
 
     >>> spread_evenly(["a", "b"], 5)
     ['a', 'a', 'a', 'b', 'b']
@@ -181,7 +190,7 @@ def spread_evenly(workers: Sequence[str], n_blocks: int) -> list[str | None]:
     return [workers[number * len(workers) // n_blocks] for number in range(n_blocks)]
 
 
-def choose_kept(
+def choose_resident(
     places: Sequence[str | None], sizes: Sequence[int], limits: Mapping[str, int]
 ) -> list[bool]:
     """Which blocks stay where they are loaded: the first ones, as far as a worker has room.
@@ -195,21 +204,21 @@ def choose_kept(
     limits
         Memory of each worker; 0 where it has no limit.
 
-    >>> choose_kept(["a", "a", "b", None], [30 << 20] * 4, {"a": 500 << 20, "b": 0})
+    >>> choose_resident(["a", "a", "b", None], [30 << 20] * 4, {"a": 500 << 20, "b": 0})
     [True, False, True, True]
     """
     room = {name: find_room(limit) for name, limit in limits.items() if limit}
-    kept = []
+    resident = []
     for place, size in zip(places, sizes, strict=True):
         stays = place not in room or size <= room[place]
         if stays and place in room:
             room[place] -= size
-        kept.append(stays)
-    return kept
+        resident.append(stays)
+    return resident
 
 
 def load_shards(collection: Collection, chunks: list[int]) -> list[Shard]:
-    """Worker side: read shards, to be kept or asked once."""
+    """Worker side: read shards, to be retained or queried once."""
     return [collection.shard(chunk) for chunk in chunks]
 
 
@@ -225,10 +234,10 @@ def ask_blocks(
 ) -> list[tuple[int, Sums]]:
     """Worker side: one round over the resident blocks, and those that are read for it."""
     known = {name: align(value) for name, value in resident.items()}
-    asked = align(parameters)
+    aligned = align(parameters)
 
     def ask(block: list[Shard]) -> Sums:
-        return add_sums([function(align(shard), asked, **known) for shard in block])
+        return add_sums([function(align(shard), aligned, **known) for shard in block])
 
     return [
         (number, ask(read(*shared, task) if block is None else block))

@@ -128,7 +128,7 @@ def clean_collection(
 
 
 def count_receipts(receipts: Iterable[Receipt]) -> tuple[tuple[str, float], ...]:
-    """Records withheld and clipped, and bytes written, as an event tells them."""
+    """Records withheld and clipped, and bytes written, as an event reports them."""
     found = list(receipts)
     return (
         ("withheld", float(sum(receipt.withheld for receipt in found))),
@@ -165,16 +165,16 @@ def _write_chunk(job: CleaningJob, fitted: RecordMap, chunk: int, notes: PlaceNo
         mapped = _make_features(job, fitted, chunk)
     else:
         mapped = (_map_codes if fitted.reads == "attributes" else _map_features)(job, fitted, chunk)
-    block, kept = mapped.block, mapped.kept
+    block, retained = mapped.block, mapped.retained
     for name in job.include:
         values = job.collection.read(name, start, stop)
-        block[name] = values if kept.all() else _spread(values[kept], kept)
+        block[name] = values if retained.all() else _spread(values[retained], retained)
     if job.flags_released:
-        block[RELEASED] = kept.astype(np.int8)
+        block[RELEASED] = retained.astype(np.int8)
     receipt = write_block(job.plan.data_url, job.plan.arrays, chunk, block, job.plan.run)
-    notes.add(chunk, block, kept)
+    notes.add(chunk, block, retained)
     seconds = time.perf_counter() - begun
-    withheld = len(kept) - int(kept.sum())
+    withheld = len(retained) - int(retained.sum())
     return replace(
         receipt,
         seconds=seconds,
@@ -190,7 +190,7 @@ class _Mapped:
     """What a map made of a chunk: the arrays, what is released, the cost, what was counted."""
 
     block: Block
-    kept: BoolArray
+    retained: BoolArray
     utility: UtilitySummary | None = None
     unseen: int | None = None
     bounded: BoundCounts | None = None
@@ -199,29 +199,29 @@ class _Mapped:
 def _map_features(job: CleaningJob, fitted: RecordMap, chunk: int) -> _Mapped:
     """Released features of a chunk."""
     start, stop = job.plan.chunks.rows(chunk)
-    x, kept = treat_nonfinite(job, job.collection.read(FEATURES, start, stop), chunk)
+    x, retained = treat_nonfinite(job, job.collection.read(FEATURES, start, stop), chunk)
     utility = bounded = None
     if isinstance(fitted, Measures):
         # Withheld records must not count as cleaned; a map that measures draws nothing.
-        ready = keep_rows(x, kept)
+        ready = keep_rows(x, retained)
         released, utility = fitted.apply_measured(ready, overwrite_x=ready.flags.writeable)
-        released = _spread(released, kept)
+        released = _spread(released, retained)
     else:
         # Withheld records keep their place, so that what is drawn for a record never shifts.
-        ready = x if kept.all() else np.where(kept[:, None], x, x.dtype.type(0))
+        ready = x if retained.all() else np.where(retained[:, None], x, x.dtype.type(0))
         if isinstance(fitted, Bounds):
             released, bounded = fitted.apply_bounded(ready, _stream(job, start, stop))
         else:
             released = fitted.apply(ready, _stream(job, start, stop))
-        if not kept.all():
-            released[~kept] = np.nan
-    kept &= ~find_empty_rows(released)  # a map may withhold records of its own
+        if not retained.all():
+            released[~retained] = np.nan
+    retained &= ~find_empty_rows(released)  # a map may withhold records of its own
     block = {FEATURES: released.astype(job.plan.arrays[0].dtype, copy=False)}
-    return _Mapped(block, kept, utility, bounded=bounded)
+    return _Mapped(block, retained, utility, bounded=bounded)
 
 
 def _make_features(job: CleaningJob, fitted: MakesRecords, chunk: int) -> _Mapped:
-    """Features of records that are nobody's: no record of the collection is read."""
+    """Features of records that are no one's: no record of the collection is read."""
     start, stop = job.plan.chunks.rows(chunk)
     made = fitted.make_records(start, stop, _stream(job, start, stop))
     block = {FEATURES: made.astype(job.plan.arrays[0].dtype, copy=False)}
@@ -259,14 +259,14 @@ def treat_nonfinite(
     InputError
         Under "fail", with how many records of which chunk are concerned.
     """
-    kept, allowed = find_finite_rows(x), _find_allowed(job, chunk, len(x))
-    if kept.all() or job.nonfinite == "withhold":
-        return x, kept & allowed
+    retained, allowed = find_finite_rows(x), _find_allowed(job, chunk, len(x))
+    if retained.all() or job.nonfinite == "withhold":
+        return x, retained & allowed
     if job.nonfinite == "impute" and job.fill is not None:
         return np.where(np.isfinite(x), x, job.fill.astype(x.dtype)), allowed
     raise InputError(
-        f"{len(x) - int(kept.sum())} of {len(x)} records of chunk {chunk} hold features that are "
-        "not finite.",
+        f"{len(x) - int(retained.sum())} of {len(x)} records of chunk {chunk} hold features that "
+        "are not finite.",
         remedy='Fix the source, or set [release] nonfinite = "withhold" or "impute".',
         code="nonfinite",
     )
@@ -286,11 +286,11 @@ def _find_allowed(job: CleaningJob, chunk: int, n_records: int) -> BoolArray:
     return allowed
 
 
-def _spread(values: npt.NDArray[Any], kept: BoolArray) -> npt.NDArray[Any]:
+def _spread(values: npt.NDArray[Any], retained: BoolArray) -> npt.NDArray[Any]:
     """Put rows back to their places; rows left out hold NaN, or the missing code."""
-    if kept.all():
+    if retained.all():
         return values
     fill = np.nan if np.issubdtype(values.dtype, np.floating) else MISSING
-    spread = np.full((len(kept), *values.shape[1:]), fill, values.dtype)
-    spread[kept] = values
+    spread = np.full((len(retained), *values.shape[1:]), fill, values.dtype)
+    spread[retained] = values
     return spread

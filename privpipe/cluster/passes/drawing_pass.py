@@ -70,7 +70,7 @@ def draw_surrogates(
     Raises
     ------
     PrivpipeError
-        What a worker reported, as of a record that is not finite or too telling.
+        What a worker reported, as of a record that is not finite or too revealing.
     """
     tasks = [list(chunks) for chunks in job.collection.plan.tasks()]
     for tile in range(job.plan.chunks.n_chunks):

@@ -1,7 +1,7 @@
 """What a run checkpoints of its work in the workspace, named by the questions it answers.
 
-A name is a hash of all that the answer depends on: a run that goes on finds an answer where it
-asks the same question, and nothing where anything differs.
+A name is a hash of all that the answer depends on: a run that resumes finds an answer where it
+poses the same question, and nothing where anything differs.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ class Checkpoints:
         return write_checkpoint(self.url, f"{self.question}-{name}", answer, most_bytes=most_bytes)
 
 
-class KnownAnswers:
+class KnownResponses:
     """Answers of an oracle to the questions of a fit; stored, if there is a place for them.
 
-    A fit is a function of the answers to its questions: one that was interrupted asks the same
-    again, finds what is known, and goes on where it stopped, to the same map, bit for bit.
+    A fit is a function of the answers to its questions: one that was interrupted poses the same
+    again, finds what is known, and resumes where it stopped, to the same map, bit for bit.
 
     Parameters
     ----------

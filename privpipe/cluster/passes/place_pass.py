@@ -24,7 +24,7 @@ from privpipe.store.arrays.sealed_arrays import read_columns
 from privpipe.store.collections.collection import Collection
 
 MOST_PARTITIONS = 16
-"""Partitions in a chunk that are told apart; more have too few records each."""
+"""Partitions in a chunk that are distinguished; more have too few records each."""
 
 FEWEST_VALUES = 2**16
 """Measured values of a chunk that are read, if there are as many."""
@@ -101,17 +101,17 @@ class PlaceNotes:
             self._labels = {name: _find_missing(plan, name, read[name]) for name in names}
 
     def add(
-        self, chunk: int, block: Mapping[str, npt.NDArray[np.generic]], kept: BoolArray
+        self, chunk: int, block: Mapping[str, npt.NDArray[np.generic]], retained: BoolArray
     ) -> None:
-        """Add the sums of a chunk that is written; rows that are not kept hold nothing."""
+        """Add the sums of a chunk that is written; rows that are not retained hold nothing."""
         if self._plan is None:
             return
         start, stop = self._plan.collection.plan.rows(chunk)
-        rows = _draw_rows(self._plan, chunk, block, kept)
+        rows = _draw_rows(self._plan, chunk, block, retained)
         for partition, first, last in _cut(self._plan.collection, start, stop):
             part = slice(first, last)
             mine = rows[np.searchsorted(rows, first) : np.searchsorted(rows, last)]
-            measured = block.get(FEATURES, np.empty((len(kept), 0)))[part]
+            measured = block.get(FEATURES, np.empty((len(retained), 0)))[part]
             self._sums.append(
                 sum_place(
                     self._find_labels(self._plan.confidential, start, part),
@@ -178,11 +178,11 @@ def _find_missing(plan: PlacePlan, name: str, values: npt.NDArray[np.generic]) -
 
 
 def _draw_rows(
-    plan: PlacePlan, chunk: int, block: Mapping[str, npt.NDArray[np.generic]], kept: BoolArray
+    plan: PlacePlan, chunk: int, block: Mapping[str, npt.NDArray[np.generic]], retained: BoolArray
 ) -> IntArray:
     """Records whose measured columns are read, one of each stretch; the same in every try."""
-    there = None if kept.all() else np.flatnonzero(kept)
-    n_there = len(kept) if there is None else len(there)
+    there = None if retained.all() else np.flatnonzero(retained)
+    n_there = len(retained) if there is None else len(there)
     n_columns = block[FEATURES].shape[1] if FEATURES in block else 0
     most = max(FEWEST_VALUES, int(READ_SHARE * n_there * n_columns))
     n = min(n_there, most // max(1, n_columns))

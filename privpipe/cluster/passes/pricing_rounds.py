@@ -59,7 +59,7 @@ class Reply:
         Most symbols that could be named.
     symbols : (sum of counts,)
     shape
-        Symbols and groups that partners were asked for.
+        Symbols and groups that partners were searched for.
     named
         A bit for each of them.
     partners, slack
@@ -117,7 +117,7 @@ class PriceReply:
     total
         What the prices weighed by the columns' masses sum to.
     reply
-        The rest; without prices where they are not wanted, and slack of those below 0 alone.
+        The rest; without prices where no one reads them, and slack of those below 0 alone.
     below
         A bit for each partner that is named: whether its slack is below 0.
     """

@@ -26,7 +26,7 @@ def prove_collection(executor: Executor, collection: Collection, url: str) -> Co
         As it was opened.
     url
         Place for its receipts, within the private workspace of the run. What an interrupted run
-        kept there is not made again.
+        stored there is not made again.
 
     Raises
     ------
@@ -48,19 +48,19 @@ def _measure(executor: Executor, collection: Collection) -> Iterator[Measured]:
     waiting: dict[int, list[Measured]] = {}
     turn = 0
     prefix = f"prove_chunk-{collection.digest[:8]}"
-    tell = executor.listener
-    tell(Event("prove_chunk", "begins", collection.plan.n_chunks, "chunks"))
+    notify = executor.listener
+    notify(Event("prove_chunk", "begins", collection.plan.n_chunks, "chunks"))
     for name, found in executor.map_tasks(
         measure_chunks, tasks, shared=(collection.sealed,), prefix=prefix
     ):
         if isinstance(found, PrivpipeError):
             raise found
         waiting[int(name)] = found
-        tell(Event("prove_chunk", "advances", len(chunks[int(name)]), "chunks"))
+        notify(Event("prove_chunk", "advances", len(chunks[int(name)]), "chunks"))
         while turn in waiting:
             yield from waiting.pop(turn)
             turn += 1
-    tell(Event("prove_chunk", "ends", unit="chunks"))
+    notify(Event("prove_chunk", "ends", unit="chunks"))
 
 
 def find_damaged_chunks(

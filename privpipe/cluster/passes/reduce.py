@@ -17,7 +17,7 @@ from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.executors.oracles import load_shards
 from privpipe.cluster.passes.pass_checkpoints import (
     Checkpoints,
-    KnownAnswers,
+    KnownResponses,
     RunningSum,
     remember_whole,
 )
@@ -41,7 +41,7 @@ class ShardedCollection:
     label
         What the dashboard shows after ``sum_`` and ``merge_``.
     checkpoints
-        Where the statistic of each task is checkpointed, so that an interrupted run goes on within
+        Where the statistic of each task is checkpointed, so that an interrupted run resumes within
         a pass; None for nowhere.
     """
 
@@ -62,18 +62,18 @@ class ShardedCollection:
         """Summarise and merge chunk by chunk; see `Shards.reduce`."""
         checkpoints = self.checkpoints and self.checkpoints.about(self.collection, summarise)
         work, n_chunks = f"sum_{self.label}", self.collection.plan.n_chunks
-        n_told = 0
+        n_counted = 0
 
         def ask() -> PartialSum:
-            nonlocal n_told  # stays 0 where the whole sum is known: then the bar is filled below
-            n_told = n_chunks
+            nonlocal n_counted  # 0 where the whole sum is stored: the bar is filled below
+            n_counted = n_chunks
             shared = (self.collection, summarise, checkpoints)
             return self.executor.reduce(summarise_chunks, shared, self._tasks(), label=self.label)
 
         self.executor.listener(Event(work, "begins", n_chunks, "chunks"))
         try:
             whole = remember_whole(checkpoints, self._measure_bytes(), ask)
-            if not n_told:  # nobody read a chunk
+            if not n_counted:  # no one read a chunk
                 self.executor.listener(Event(work, "advances", n_chunks, "chunks"))
             return cast(S, whole.statistic)
         finally:
@@ -81,15 +81,15 @@ class ShardedCollection:
 
     def oracle(self, function: Callable[..., Sums], **resident: Any) -> Oracle[Any, Sums]:
         """Sum over shards that stay where they were loaded; see `Shards.oracle`."""
-        asked: list[Oracle[Any, Sums]] = []
+        opened: list[Oracle[Any, Sums]] = []
 
         def ask(parameters: Any, /) -> Sums:
             # Loaded by the first question that no checkpoint answers: a resumed run whose rounds
             # are all known reads no record.
-            if not asked:
+            if not opened:
                 tasks = self._tasks()
                 sizes = [sum(_measure_bytes(self.collection, c) for c in task) for task in tasks]
-                asked.append(
+                opened.append(
                     self.executor.oracle(
                         load_shards,
                         (self.collection,),
@@ -100,19 +100,19 @@ class ShardedCollection:
                         sizes=sizes,
                     )
                 )
-            return asked[0](parameters)
+            return opened[0](parameters)
 
         checkpoints = self.checkpoints and self.checkpoints.about(
             "oracle", self.collection, function, resident
         )
-        known = KnownAnswers(checkpoints, self.collection.n_records, self._measure_bytes())
+        known = KnownResponses(checkpoints, self.collection.n_records, self._measure_bytes())
 
-        def ask_and_tell(parameters: Any, /) -> Sums:
+        def ask_counted(parameters: Any, /) -> Sums:
             answer = known.find(parameters, ask)
             self.executor.listener(Event("ask_shards", "advances", 1, "rounds"))
             return answer
 
-        return ask_and_tell
+        return ask_counted
 
     def _measure_bytes(self) -> int:
         """Of all features, decoded."""

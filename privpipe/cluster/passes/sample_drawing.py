@@ -1,7 +1,7 @@
 """Which records an audit attacks: drawn over every chunk with equal chances, by a secret key.
 
 A word per record, or per group, decides: a hash of its number in the collection with a key that
-stands in the private workspace alone. The records of smallest word are the sample, so no chunk is
+stays in the private workspace. The records of smallest word are the sample, so no chunk is
 left out by its place, and any chunking, any worker and any repetition draws the same records. The
 pass that reads a chunk anyway stores what it draws of it; what is missing is drawn later.
 """
@@ -34,7 +34,7 @@ FEWEST_GROUPS = 64
 """Groups that a sample has room for: a larger share of it is no group's."""
 
 GROUP_SLACK = 8
-"""Times more records than are asked for are read where groups, or repeats, may be of any size."""
+"""Times more records than are needed are read where groups, or repeats, may be of any size."""
 
 KEY = "key"
 KEY_BYTES = 32
@@ -42,7 +42,7 @@ KEY_BYTES = 32
 
 @dataclass(frozen=True)
 class Published:
-    """What a release tells beside its features.
+    """What a release reveals beside its features.
 
     Parameters
     ----------
@@ -102,10 +102,10 @@ class Drawing:
     @property
     def share(self) -> float:
         """Of the words, those that may be among the smallest of all; 1 where all may be."""
-        wanted = self.most + 6 * math.sqrt(self.most) + 16
+        n_needed = self.most + 6 * math.sqrt(self.most) + 16
         if self.published.group is not None:
-            wanted *= GROUP_SLACK
-        return min(1.0, self.widened * wanted / max(self._n_expected, 1.0))
+            n_needed *= GROUP_SLACK
+        return min(1.0, self.widened * n_needed / max(self._n_expected, 1.0))
 
     @property
     def _n_expected(self) -> float:
@@ -136,13 +136,13 @@ def _draw_key() -> bytes:
 
 def keep_chunk(drawing: Drawing, chunk: int) -> DrawnSample:
     """Worker side: what is drawn of a chunk, as it was stored, or stored from now on."""
-    kept = _open_kept(drawing)
-    known: DrawnSample | None = None if kept is None else kept.read(f"{chunk:08d}")
+    stored = _open_drawn(drawing)
+    known: DrawnSample | None = None if stored is None else stored.read(f"{chunk:08d}")
     if known is not None:
         return known
     drawn = draw_chunk(drawing, chunk)
-    if kept is not None:
-        kept.write(f"{chunk:08d}", drawn)
+    if stored is not None:
+        stored.write(f"{chunk:08d}", drawn)
     return drawn
 
 
@@ -210,7 +210,7 @@ def _merge(drawing: Drawing, parts: Iterable[DrawnSample]) -> DrawnSample:
 
 
 def _truncate(drawing: Drawing, drawn: DrawnSample) -> DrawnSample:
-    """The records of smallest word; of groups whole ones, none of them with too many records."""
+    """The records of smallest word; of groups whole ones, none with too many records."""
     if drawing.published.group is None or not len(drawn.words):
         return drawn.take(np.lexsort((drawn.rows, drawn.words))[: drawing.most])
     drawn, identity = _count_repeats(drawing, drawn)
@@ -238,8 +238,13 @@ def _count_repeats(drawing: Drawing, drawn: DrawnSample) -> tuple[DrawnSample, W
 def _identify(drawing: Drawing, drawn: DrawnSample) -> WordArray:
     """What a record holds, but for its place, hashed."""
     shard = drawn.shard
-    told = len(drawing.collection.confidential) + len(drawing.published.included)
-    parts = (shard.features, shard.attributes, shard.desired, shard.confidential[:, :told])
+    n_confidential = len(drawing.collection.confidential) + len(drawing.published.included)
+    parts = (
+        shard.features,
+        shard.attributes,
+        shard.desired,
+        shard.confidential[:, :n_confidential],
+    )
     tables = [np.asarray(part, np.float64) for part in (*parts, shard.released) if len(part)]
     return identify_records(np.hstack(tables)) if tables else drawn.words
 
@@ -274,8 +279,8 @@ def _read(collection: Collection, chunk: int, published: Published) -> Shard:
     group = () if published.group is None else (published.group,)
     names = (*collection.confidential, *published.included, *group)
     shard = replace(collection, confidential=names).shard(chunk)
-    n_told = len(names) - len(group)
-    parts = [shard.confidential[:, :n_told]]
+    n_labels = len(names) - len(group)
+    parts = [shard.confidential[:, :n_labels]]
     if published.order:
         parts.append(collection.rows(chunk)[:, None].astype(np.float64))
     if collection.released_basis is not None:  # its coordinates are what is stored
@@ -286,14 +291,14 @@ def _read(collection: Collection, chunk: int, published: Published) -> Shard:
         parts += [one.read(start, stop)[rows] for one in published.earlier]
     if collection.released_url is not None:
         parts.append(_look_around(collection, chunk, published))
-    parts.append(shard.confidential[:, n_told:])
+    parts.append(shard.confidential[:, n_labels:])
     if group:  # neighbours in time stay on one side of an adversary who is to name the group
         parts.append(collection.rows(chunk)[:, None].astype(np.float64))
     return replace(shard, confidential=np.hstack(parts))
 
 
 def _look_around(collection: Collection, chunk: int, published: Published) -> FloatArray:
-    """What stands around the records of a shard in the whole chunk of the release."""
+    """What is around the records of a shard in the whole chunk of the release."""
     start, stop = collection.plan.rows(chunk)
     whole = replace(collection, split=None, desired=(), confidential=published.included)
     shard = whole.shard(chunk)
@@ -320,6 +325,6 @@ def _read_stored_key(url: str, sha256: str) -> bytes:
 
 
 @lru_cache(maxsize=16)
-def _open_kept(drawing: Drawing) -> Checkpoints | None:
+def _open_drawn(drawing: Drawing) -> Checkpoints | None:
     """Where the samples of a drawing's chunks are, named by all that they depend on."""
     return Checkpoints(drawing.url).about(replace(drawing, url="")) if drawing.url else None

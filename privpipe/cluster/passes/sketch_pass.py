@@ -1,6 +1,6 @@
 """One pass over records that have no sketch yet: workers make words, the driver keeps them.
 
-What travels is 32 bytes a record that nobody reads without the account's key. A partition is
+What travels is 32 bytes a record that no one reads without the account's key. A partition is
 read once: its sketch stays beside the account, under the digest of its content.
 """
 
@@ -32,7 +32,7 @@ SAMPLED_ROWS = 4_096
 SAMPLED_VALUES = 1 << 20
 """Of each: what the units of records are found from that fit no known ones."""
 MOST_TOGETHER = 4_000_000
-"""Records whose words are kept in memory, 128 MB a frame, to be compared at once."""
+"""Records whose words are retained in memory, 128 MB a frame, to be compared at once."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def sketch_collection(
     collection
         The records.
     sketches
-        Where sketches are kept.
+        Where sketches are stored.
     variables
         What records without features are known by; none: all variables.
     subject
@@ -115,13 +115,13 @@ def _choose_frames(
     there = by.names or [one.name for one in collection.schema_of_records.variables]
     earlier = [one for one in sketches.frames() if one.kind == kind and one.reads(there)]
     if by.names:
-        own = _fit(executor, collection, by, key)
+        frame = _fit(executor, collection, by, key)
     else:
-        own = GridFrame(tuple(sorted(by.variables)), kind=kind)
-    if any(one == own or (by.names and one.fits(own)) for one in earlier):
+        frame = GridFrame(tuple(sorted(by.variables)), kind=kind)
+    if any(one == frame or (by.names and one.fits(frame)) for one in earlier):
         return earlier
-    sketches.add_frame(own)
-    return [*earlier, own]
+    sketches.add_frame(frame)
+    return [*earlier, frame]
 
 
 def _fit(executor: Executor, collection: Collection, by: Known, key: SketchKey) -> GridFrame:

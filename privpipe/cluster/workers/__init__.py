@@ -1,1 +1,1 @@
-"""The workers: a local cluster that nobody else can speak to, or a running one."""
+"""The workers: a local cluster that no one else can speak to, or a running one."""

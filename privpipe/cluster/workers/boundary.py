@@ -52,7 +52,7 @@ def seal(error: Exception, stage: str) -> PrivpipeError:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return StoreError(
             f"The disk is full ({stage}).",
-            remedy="Free space, then run again: the work so far is kept.",
+            remedy="Free space, then run again: the work so far is retained.",
             code="disk-full",
         )
     if (refused := explain_refusal(error)) is not None:
@@ -79,7 +79,7 @@ def seal(error: Exception, stage: str) -> PrivpipeError:
     foreign = type(error).__module__.partition(".")[0] == "distributed"
     return (ClusterError if foreign else PrivpipeError)(
         f"{stage} failed with {type(error).__name__} at {_place(error.__traceback__)}.",
-        remedy="See the logs of scheduler and workers, then run again: the work so far is kept."
+        remedy="See the logs of scheduler and workers, then run again: the work so far is retained."
         if foreign
         else "This is a fault of privpipe or of its installation; report type and place.",
         code="task-failed",

@@ -45,7 +45,7 @@ class CertificateState:
     ours
         Whether the authority beside it has signed it.
     private
-        Whether nobody but its owner can read the key beside it.
+        Whether no one but its owner can read the key beside it.
     """
 
     path: Path
@@ -82,7 +82,7 @@ def make_certificates(
     """
     if not 1 <= days <= AUTHORITY_DAYS:
         raise OptionError(
-            f"Certificates of {days} days are asked for.",
+            f"Certificates of {days} days are requested.",
             remedy=f"Give --days from 1 to {AUTHORITY_DAYS}.",
         )
     place = Path(folder)
@@ -100,9 +100,9 @@ def make_certificates(
         names = list(read_certificate(place, there[0]).hosts)
     key, authority = _take_authority(place)
     for part in PARTS:
-        own = ec.generate_private_key(ec.SECP256R1())
-        signed = _build(f"privpipe {part}", own.public_key(), days, authority, key, names)
-        _write(place, part, own, signed)
+        private = ec.generate_private_key(ec.SECP256R1())
+        signed = _build(f"privpipe {part}", private.public_key(), days, authority, key, names)
+        _write(place, part, private, signed)
     return [read_certificate(place, part) for part in PARTS]
 
 
@@ -136,8 +136,8 @@ def read_certificate(folder: str | Path, part: str) -> CertificateState:
     )
 
 
-def check_own_certificate() -> None:
-    """Refuse to connect by a certificate that nobody will take.
+def check_client_certificate() -> None:
+    """Refuse to connect by a certificate that no one will take.
 
     Looks at what Dask's configuration names, where it lies as `make_certificates` made it.
 
@@ -195,7 +195,7 @@ def _build(
     hosts: Sequence[str],
 ) -> x509.Certificate:
     """A certificate of the authority, or the authority's own where that is None."""
-    own = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     is_authority = authority is None
     now = datetime.now(UTC)
     usage = dict.fromkeys(
@@ -205,8 +205,8 @@ def _build(
     )
     builder = (
         x509.CertificateBuilder()
-        .subject_name(own)
-        .issuer_name(own if authority is None else authority.subject)
+        .subject_name(subject)
+        .issuer_name(subject if authority is None else authority.subject)
         .public_key(public)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - SKEW)
@@ -222,8 +222,8 @@ def _build(
         )
     )
     if is_authority:
-        subject = x509.SubjectKeyIdentifier.from_public_key(public)
-        return builder.add_extension(subject, False).sign(signer, hashes.SHA256())
+        identifier = x509.SubjectKeyIdentifier.from_public_key(public)
+        return builder.add_extension(identifier, False).sign(signer, hashes.SHA256())
     both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
     names = [_general_name(host) for host in dict.fromkeys((*LOCAL, *hosts))]
@@ -256,9 +256,9 @@ def _write(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     public = certificate.public_bytes(serialization.Encoding.PEM)
-    for ending, content in (("key", secret), ("pem", public)):
-        temporary = place / f".{name}.{ending}.new"
+    for suffix, content in (("key", secret), ("pem", public)):
+        temporary = place / f".{name}.{suffix}.new"
         temporary.unlink(missing_ok=True)
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(content)
-        temporary.rename(place / f"{name}.{ending}")
+        temporary.rename(place / f"{name}.{suffix}")

@@ -19,7 +19,7 @@ import dask
 import distributed
 from distributed import Client, WorkerPlugin
 
-from privpipe.cluster.workers.certificates import check_own_certificate
+from privpipe.cluster.workers.certificates import check_client_certificate
 from privpipe.cluster.workers.dashboard import OFF, check_dashboard, check_pages, place_of
 from privpipe.cluster.workers.forking import SETTINGS
 from privpipe.cluster.workers.guarded import start_cluster
@@ -43,9 +43,9 @@ def describe_difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> s
     'numpy 2.5 instead of 2.4'
     """
     return ", ".join(
-        f"{name} {theirs.get(name, 'missing')} instead of {wanted}"
-        for name, wanted in ours.items()
-        if theirs.get(name) != wanted
+        f"{name} {theirs.get(name, 'missing')} instead of {required}"
+        for name, required in ours.items()
+        if theirs.get(name) != required
     )
 
 
@@ -74,12 +74,12 @@ class ComparedVersions(WorkerPlugin):
     name = "privpipe-versions"
     idempotent = False
 
-    def __init__(self, wanted: Mapping[str, str]) -> None:
-        self.wanted = dict(wanted)
+    def __init__(self, required: Mapping[str, str]) -> None:
+        self.required = dict(required)
 
     def setup(self, worker: Any) -> None:
         """Run once on each worker, as it joins."""
-        if describe_difference(self.wanted, list_shaping_versions()):
+        if describe_difference(self.required, list_shaping_versions()):
             # With its nanny: it would come back as it is.
             worker.loop.add_callback(worker.close, timeout=5, nanny=True, reason="versions")
 
@@ -154,8 +154,8 @@ def connect(options: ClusterOptions) -> Iterator[Client]:
         check_address(options.address)
         guard_address(options.address)
         if options.address.startswith("tls://"):
-            check_own_certificate()
-        with _reach(options.address, options.wait_seconds) as client:
+            check_client_certificate()
+        with _join(options.address, options.wait_seconds) as client:
             yield client
         return
     check_dashboard(options.dashboard)
@@ -190,7 +190,7 @@ def check_address(address: str) -> None:
 
 
 @contextmanager
-def _reach(address: str, wait_seconds: float) -> Iterator[Client]:
+def _join(address: str, wait_seconds: float) -> Iterator[Client]:
     try:
         client = Client(address, timeout=wait_seconds)
     except Exception as error:  # distributed raises many kinds
@@ -263,15 +263,15 @@ def _empty(path: str) -> None:
     )
 
 
-def _free_address(wanted: str) -> str:
-    """The wanted address, or any free port of its host when it is taken."""
-    if wanted == OFF:
-        return wanted
-    host, _, port = place_of(wanted).rpartition(":")
+def _free_address(address: str) -> str:
+    """The address, or any free port of its host when it is taken."""
+    if address == OFF:
+        return address
+    host, _, port = place_of(address).rpartition(":")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, int(port)))
         except OSError:
-            return f"{wanted.rpartition(':')[0]}:0"
-    return wanted
+            return f"{address.rpartition(':')[0]}:0"
+    return address

@@ -3,7 +3,7 @@
 The dashboard has no login. On this machine it speaks plain http, or https where Dask's
 configuration names a certificate (``distributed.scheduler.dashboard.tls``). Beyond this machine it
 speaks https alone, and to clients alone that show a certificate of the authority: the same lets
-them speak to the scheduler, so nobody sees more than they could do already.
+them speak to the scheduler, so no one sees more than they could do already.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def check_dashboard(address: str) -> None:
 
 
 def guard_pages(server: Any) -> None:
-    """Ask for certificates at the pages of a scheduler; refuse plain pages that others reach.
+    """Require certificates at the pages of a scheduler; refuse plain pages that others reach.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def guard_pages(server: Any) -> None:
     Raises
     ------
     ClusterError
-        If it serves plain http beyond this machine, or https without an authority to ask. It
+        If it serves plain http beyond this machine, or https without an authority for clients. It
         serves nothing then.
     """
     pages = getattr(server, "http_server", None)
@@ -123,13 +123,13 @@ def find_open_pages(dask_scheduler: Any) -> str:
         return ""
     context = pages.ssl_options
     hosts = [socket.getsockname()[0] for socket in pages._sockets.values()]
-    beyond = [host for host in hosts if not is_loopback(host) and host != "::1"]
+    exposed = [host for host in hosts if not is_loopback(host) and host != "::1"]
     if not isinstance(context, ssl.SSLContext):
-        return f"speaks plain http at {', '.join(beyond)}, and has no login" if beyond else ""
+        return f"speaks plain http at {', '.join(exposed)}, and has no login" if exposed else ""
     if not context.get_ca_certs():
-        return "speaks https and knows no authority to ask for certificates"
-    asks = context.verify_mode == ssl.CERT_REQUIRED
-    return "" if asks or not beyond else f"asks for no certificate at {', '.join(beyond)}"
+        return "speaks https and knows no authority to verify clients"
+    verifies = context.verify_mode == ssl.CERT_REQUIRED
+    return "" if verifies or not exposed else f"requires no certificate at {', '.join(exposed)}"
 
 
 def _refuse_open(problem: str) -> ClusterError:

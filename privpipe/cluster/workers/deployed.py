@@ -65,7 +65,7 @@ def write_configuration(folder: str | Path) -> Path:
 def prepare_server(server: Any) -> None:
     """Prepare the process of a scheduler or worker that is about to serve, or end it.
 
-    Dask only logs what a preload raises, and goes on: a server that is refused must not serve.
+    Dask only logs what a preload raises, and continues: a server that is refused must not serve.
     """
     is_worker = isinstance(server, Worker)
     try:

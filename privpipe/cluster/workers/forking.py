@@ -33,7 +33,7 @@ SETTINGS = {
     # Each of these processes looks 50 times a second whether its loop is late: a third of the
     # driver's processor time.
     "distributed.admin.tick.interval": "1s",
-    # Of its newest thousand graphs a scheduler keeps what was asked, three times: it grew by 4 KiB
+    # Of its newest thousand graphs a scheduler keeps each call, three times: it grew by 4 KiB
     # per task, many times what travels. Its own developers read them.
     "distributed.admin.low-level-log-length": 100,
 }

@@ -60,14 +60,14 @@ class PagelessScheduler(Scheduler):
     """A scheduler that serves no pages."""
 
     def start_http_server(self, *args: Any, **kwargs: Any) -> None:
-        """Listen to nobody."""
+        """Listen to no one."""
 
 
 class PagelessWorker(Worker):
     """A worker that serves no pages: its owner finds the same on the scheduler's."""
 
     def start_http_server(self, *args: Any, **kwargs: Any) -> None:
-        """Listen to nobody."""
+        """Listen to no one."""
 
 
 @contextmanager

@@ -1,9 +1,9 @@
-"""Who listens at an address of this machine: asked before each connection that must reach no other.
+"""Who listens at an address of this machine: checked before each connection.
 
 Loopback is shared. While the scheduled Prefect server or a scheduler of Dask is down, another user
 can listen at its port, and whoever connects gives a password away or runs what is answered. Linux
-says whose a listening socket is (proc(5), /proc/net/tcp); other systems do not tell, and there it
-is not asked. TLS with a certificate of one's own, as in deploy/RUNBOOK.md, needs no such question.
+says whose a listening socket is (proc(5), /proc/net/tcp); other systems do not say, and there
+nothing is checked. TLS with certificates, as in deploy/RUNBOOK.md, needs no such check.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def guard_address(url: str) -> None:
     Parameters
     ----------
     url
-        With a port. One beyond this machine, or with TLS, needs no such question.
+        With a port. One beyond this machine, or with TLS, needs no such check.
 
     Raises
     ------

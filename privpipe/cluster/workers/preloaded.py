@@ -21,7 +21,7 @@ gc.disable()  # next to nothing of what imports make is garbage
 for name in MODULES:
     with suppress(Exception):  # a worker that needs it says why it cannot be had
         import_module(name)
-# Python draws anew after a fork by itself; NumPy's legacy generator would go on alike everywhere.
+# Python draws anew after a fork by itself; NumPy's legacy generator would draw alike everywhere.
 os.register_at_fork(after_in_child=np.random.seed)
 # What is here to stay is looked through no more, and its pages stay shared.
 gc.freeze()

@@ -1,4 +1,4 @@
-"""How far a run is, as a person asks for it: from the events of all its work, in fixed words.
+"""How far a run is, in words for people: from the events of all its work, in fixed words.
 
 Names of stages, units and states are a vocabulary: nothing that a user wrote, no path and no value
 of a record ever becomes a label. The dashboard's own bars show only the tasks that are in flight.

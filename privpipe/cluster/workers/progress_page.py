@@ -1,4 +1,4 @@
-"""The page /privpipe of the Dask dashboard: runs as a person asks for them.
+"""The page /privpipe of the Dask dashboard: runs in words for people.
 
 Imported before the scheduler serves; `distributed` takes pages from a table at that moment.
 """
