@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from privpipe.errors import OptionError
 from privpipe.pipeline.runs.configuration_file import read_time
@@ -14,7 +15,7 @@ from privpipe.report.work_bar import showing
 from privpipe.store.access.location import shown
 from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.collections.writing import WriteStatistics, read_statistics
-from privpipe.store.sources.reading.quantile_bins import BinningLoss
+from privpipe.store.sources.reading.source import BinningLoss
 
 
 def ingest_command(source: str, dest: str, options: IngestOptions) -> dict[str, Any]:
@@ -62,7 +63,7 @@ def describe_gaps(statistics: WriteStatistics) -> str:
 
 def describe_binning(name: str, lost: BinningLoss) -> str:
     """A sentence on what bins lost; means over records, no value of one."""
-    within = [f"{nats:.2g} nats about {other}" for other, nats in lost.hidden.items()]
+    within = [f"{nats:.2g} nats about {other}" for other, nats in lost.information.items()]
     text = (
         f"{name}: {lost.n_bins} bins, chosen by {lost.n_chosen:,} records. A value is on average "
         f"{lost.distance:.3g} from the median of its bin; {lost.share:.1%} of the variance is "
@@ -110,7 +111,10 @@ def list_counts(schema: CollectionSchema, statistics: WriteStatistics) -> dict[s
             }
             for variable in schema.variables
         ],
-        "binning": {name: asdict(lost) for name, lost in statistics.binning.items()},
+        "binning": {
+            name: TypeAdapter(BinningLoss).dump_python(lost, by_alias=True)
+            for name, lost in statistics.binning.items()
+        },
     }
 
 

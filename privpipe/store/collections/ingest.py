@@ -25,8 +25,8 @@ from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.survey import Coder, Survey, fit_survey, survey_source
 from privpipe.store.collections.writing import Chunk, write_held
 from privpipe.store.sources.opening import open_source
-from privpipe.store.sources.reading.quantile_bins import BinnedSource, parse_bins
-from privpipe.store.sources.reading.source import Block, RecordSource, SourceLayout, SourceVariable
+from privpipe.store.sources.reading.quantile_bins import parse_bins
+from privpipe.store.sources.reading.source import Block, RecordSource, SourceLayout
 
 MOST_CHUNK_BYTES = 2**30
 """Largest chunk: compressors take less than 2 GiB, and a worker holds several."""
@@ -36,7 +36,7 @@ BLOCK_ROWS = 2**17
 
 
 Listener = Callable[[int, int], None]
-"""Is told how many records were read just now, and of how many, 0 where nobody knows."""
+"""Is given how many records were read just now, and of how many, 0 where that is not known."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class IngestOptions:
 
     @property
     def whole_layout(self) -> SourceLayout:
-        """The layout with the options that stand beside it."""
+        """The layout with the options that were given beside it."""
         return replace(
             self.layout,
             categorical=(*self.layout.categorical, *as_names(self.categorical)),
@@ -83,7 +83,7 @@ def ingest(
     options: IngestOptions | None = None,
     *,
     like: CollectionSchema | None = None,
-    listen: Listener | None = None,
+    listen: Listener = lambda _, __: None,
 ) -> CollectionSchema:
     """Make a collection from a foreign source.
 
@@ -100,13 +100,13 @@ def ingest(
         Take features, variables, category tables, dtype and chunks of another collection, whose
         records these join; what does not fit is refused.
     listen
-        Is told after each block how many records it had, and how many there are in all: 0 in the
-        first pass, which counts them.
+        Called after each block with how many records it had, and how many there are in all: 0 in
+        the first pass, which counts them.
 
     Returns
     -------
     CollectionSchema
-        What the collection holds; `read_statistics` tells its counts.
+        What the collection holds; `read_statistics` has its counts.
 
     Raises
     ------
@@ -137,8 +137,7 @@ def ingest(
         source_url, options.whole_layout, min_category_count=options.min_category_count
     )
     with hold_destination(dest_url) as work:
-        watched = WatchedSource(source, listen) if listen else None
-        _ingest_into(dest_url, work, source, shown(source_url), options, like, watched)
+        _ingest_into(dest_url, work, source, shown(source_url), options, like, listen)
     return open_collection(dest_url).schema_of_records
 
 
@@ -149,28 +148,26 @@ def _ingest_into(
     where: str,
     options: IngestOptions,
     like: CollectionSchema | None,
-    watched: WatchedSource | None = None,
+    listen: Listener,
 ) -> None:
     """Both passes over a source, for who holds the destination."""
-    layout = _without_bins(options.whole_layout)
+    layout = options.whole_layout
+    categorical = frozenset((*layout.categorical, *parse_bins(layout.bins)))  # bins are categories
+    numeric = frozenset(layout.numeric)
     dtype = np.dtype(options.dtype) if options.dtype else source.features_dtype
     chunk_rows = plan_chunk_rows(
         source.n_features, dtype.itemsize, target_bytes=options.chunk_bytes
     )
     if like is not None:
         dtype, chunk_rows = np.dtype(like.dtype), like.chunk_rows
-        kinds = {v.name: v.categories is not None for v in like.variables}
-        layout = replace(
-            layout,
-            categorical=tuple(name for name, is_categorical in kinds.items() if is_categorical),
-            numeric=tuple(name for name, is_categorical in kinds.items() if not is_categorical),
-        )
+        categorical = frozenset(v.name for v in like.variables if v.categories is not None)
+        numeric = frozenset(v.name for v in like.variables) - categorical
     rows = min(chunk_rows, BLOCK_ROWS)
     survey = survey_source(
-        watched or source,
+        _watch(source, listen, 0),
         rows,
-        categorical=frozenset(layout.categorical),
-        numeric=frozenset(layout.numeric),
+        categorical=categorical,
+        numeric=numeric,
         min_category_count=options.min_category_count,
     )
     if survey.n_records == 0:
@@ -192,65 +189,30 @@ def _ingest_into(
         feature_names=source.feature_names,
         partitions=survey.partitions,
     )
-    if watched is not None:
-        watched.n_records = survey.n_records
-    chunks = _fill_chunks(watched or source, schema, survey.coders, rows)
-    binning = source.losses if isinstance(source, BinnedSource) else {}
-    write_held(dest_url, work, schema, chunks, n_pooled=survey.n_pooled, binning=binning)
+    watched = _watch(source, listen, survey.n_records)
+    chunks = _fill_chunks(watched, schema, survey.coders, rows)
+    write_held(dest_url, work, schema, chunks, n_pooled=survey.n_pooled, binning=source.losses)
 
 
-def _without_bins(layout: SourceLayout) -> SourceLayout:
-    """What is binned is categorical for a survey."""
-    return replace(layout, bins=(), categorical=(*layout.categorical, *parse_bins(layout.bins)))
+def _watch(source: RecordSource, listen: Listener, n_records: int) -> RecordSource:
+    """The same source, which reports every block that is read."""
 
-
-class WatchedSource:
-    """A source that tells of every block that is read.
-
-    Parameters
-    ----------
-    source
-        The source.
-    listen
-        See `ingest`.
-    """
-
-    def __init__(self, source: RecordSource, listen: Listener) -> None:
-        self._source, self._listen = source, listen
-        self.n_records = 0
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        return self._source.feature_names
-
-    @property
-    def n_features(self) -> int:
-        return self._source.n_features
-
-    @property
-    def features_dtype(self) -> np.dtype[Any]:
-        return self._source.features_dtype
-
-    @property
-    def variables(self) -> tuple[SourceVariable, ...]:
-        return self._source.variables
-
-    @property
-    def partitions(self) -> tuple[str, ...]:
-        return self._source.partitions
-
-    def blocks(self, rows: int, *, with_features: bool = True) -> Iterator[Block]:
-        """Read consecutive blocks; see `RecordSource`."""
-        for block in self._source.blocks(rows, with_features=with_features):
+    def read(rows: int, with_features: bool) -> Iterator[Block]:
+        for block in source.blocks(rows, with_features=with_features):
             yield block
-            self._listen(block.n_records, self.n_records)
+            listen(block.n_records, n_records)
+
+    return replace(source, read=read)
 
 
 def _say_guesses(survey: Survey) -> None:
     """Name the variables of whole numbers, which may be classes or numbers."""
     kinds = {coder.variable.name: coder.variable.categories is not None for coder in survey.coders}
-    for what, option, wanted in (("classes", "numeric", True), ("numbers", "categorical", False)):
-        names = [name for name in survey.guessed if kinds[name] is wanted]
+    for what, option, as_classes in (
+        ("classes", "numeric", True),
+        ("numbers", "categorical", False),
+    ):
+        names = [name for name in survey.guessed if kinds[name] is as_classes]
         if names:
             warnings.warn(
                 f"{', '.join(names)}: whole numbers, which are stored as {what}. If they are not, "
@@ -335,7 +297,7 @@ def _check_options(options: IngestOptions) -> None:
         )
     if not 1 <= options.chunk_bytes <= MOST_CHUNK_BYTES:
         raise OptionError(
-            f"Chunks of {options.chunk_bytes:.6g} bytes are asked for.",
+            f"Chunks of {options.chunk_bytes:.6g} bytes are requested.",
             remedy=f"Use 1 byte to {MOST_CHUNK_BYTES // 2**20:,} MiB of features per chunk.",
         )
     if options.min_category_count < 1:

@@ -23,7 +23,7 @@ from privpipe.store.arrays.headers import newest_version, read_header
 from privpipe.store.arrays.layout import FEATURES, array_documents, digest_documents, root_document
 from privpipe.store.arrays.proof import ReceiptBook, digest_collection
 from privpipe.store.arrays.sealed_arrays import collection_arrays
-from privpipe.store.sources.reading.quantile_bins import BinningLoss
+from privpipe.store.sources.reading.source import BinningLoss
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,9 @@ def write_held(
         "format": "collection",
         "format_version": newest_version("collection"),
         "schema": asdict(schema),
-        "statistics": asdict(tally.statistics(n_pooled or {}, binning or {})),
+        "statistics": TypeAdapter(WriteStatistics).dump_python(
+            tally.statistics(n_pooled or {}, binning or {}), by_alias=True
+        ),
         "digest": digest,
         "documents_sha256": digest_documents(documents),
         "receipts": proof.describe(),

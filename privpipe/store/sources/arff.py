@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from privpipe.errors import FormatError
-from privpipe.store.access.location import shown
 from privpipe.store.sources.arff_rows import (
     ArffAttribute,
     ArffHeader,
@@ -29,18 +29,10 @@ from privpipe.store.sources.reading.delimited import (
     not_utf8,
     read_lines,
 )
-from privpipe.store.sources.reading.files import (
-    TableFile,
-    TableFiles,
-    open_input,
-    read_label_file,
-    read_labels,
-    with_key_columns,
-    with_keys,
-)
-from privpipe.store.sources.reading.roles import TRUTH_VALUES, Form, TableColumn, check_drift
-from privpipe.store.sources.reading.source import SourceLayout
-from privpipe.store.sources.reading.table_source import TableSource
+from privpipe.store.sources.reading.files import TableFile, TableFiles, open_input, read_labels
+from privpipe.store.sources.reading.roles import TRUTH_VALUES, Form, TableColumn
+from privpipe.store.sources.reading.source import RecordSource, SourceLayout
+from privpipe.store.sources.reading.table_source import FileTable, open_table
 
 MISSING = ("?", " ?", "? ", " ? ")
 
@@ -48,142 +40,85 @@ PEEK_LINES = 200
 """Lines of data looked at to find out whether they are sparse, and how they are quoted."""
 
 
-def open_arff(files: TableFiles, layout: SourceLayout) -> TableSource:
-    """ARFF files as a source, with the labels of the list given or of the one beside the file."""
-    given = layout.label_file
-    labels = _labels_beside(files) if given is None else read_label_file(given)
-    return TableSource(ArffTable(files), layout, labels)
+def open_arff(files: TableFiles, layout: SourceLayout) -> RecordSource:
+    """ARFF files as a source."""
+    return open_table(ArffTable(files, layout))
 
 
-class ArffTable:
-    """ARFF files with the same attributes.
+class ArffTable(FileTable):
+    """ARFF files with the same attributes."""
 
-    Parameters
-    ----------
-    files
-        The files.
-    """
+    def describe(self, file: TableFile) -> tuple[TableColumn, ...]:
+        """Attributes of the header."""
+        return tuple(map(_as_column, self._read_header(file).attributes))
 
-    def __init__(self, files: TableFiles) -> None:
-        self._files = files
+    def read_labels(self) -> tuple[str, ...]:
+        """Of the list given, or of Mulan's beside a file and named like it, where there is one."""
+        path = self.files.files[0].path.removesuffix(".gz").removesuffix(".arff") + ".xml"
+        alone = self.layout.label_file is None and len(self.files.files) == 1
+        if alone and self.files.system.exists(path):
+            return read_labels(self.files.system, path)
+        return super().read_labels()
 
-    @property
-    def where(self) -> str:
-        return shown(self._files.url)
-
-    @property
-    def partitions(self) -> tuple[str, ...]:
-        return self._files.partitions
-
-    @cached_property
-    def columns(self) -> tuple[TableColumn, ...]:
-        """Attributes of the first file, and the Hive keys."""
-        header = self._read_header(self._files.files[0])
-        return with_key_columns(_describe(header.attributes), self._files)
-
-    def count_records(self) -> Sequence[int] | None:
-        """None: a text must be read to count its records."""
-        return None
-
-    def locate_text(self, name: str) -> str:
-        """Nothing: types are declared."""
-        return ""
-
-    def batches(self, forms: Mapping[str, Form], rows: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Read columns; see `Table`."""
-        first = tuple(column for column in self.columns if not column.optional)
-        wanted: dict[str, Form] = {c.name: forms[c.name] for c in first if c.name in forms}
-        wanted = wanted or {first[0].name: "text"}
-        for file in self._files.files:
-            header, where = self._read_header(file), self._files.describe(file)
-            check_drift(first, _describe(header.attributes), where)
-            for batch in self._read(file, header, wanted, rows):
-                for start in range(0, batch.num_rows, rows):
-                    yield file.partition, with_keys(batch.slice(start, rows), file, forms)
-
-    def _read(
-        self, file: TableFile, header: ArffHeader, forms: Mapping[str, Form], rows: int
+    def read(
+        self, file: TableFile, columns: Sequence[TableColumn], forms: Mapping[str, Form], rows: int
     ) -> Iterator[pa.RecordBatch]:
-        where, opener = self._files.describe(file), self._opener(file)
+        """Read columns; see `FileTable.read`."""
+        header, where, opener = self._read_header(file), self.files.describe(file), self._open(file)
+        forms = forms or {columns[0].name: "text"}
 
         def data() -> pa.NativeFile:
             return pa.PythonFile(DataLines(opener(), header.n_bytes), mode="r")
 
-        first = self._peek(file, header)
-        if not first:
-            return
+        lines = islice(read_lines(opener, header.n_bytes, where), PEEK_LINES)
+        first = b"".join(line for line in lines if line.strip())
         if first.lstrip().startswith(b"{"):
-            lines = read_lines(opener, header.n_bytes, where)
+            written = read_lines(opener, header.n_bytes, where)
             try:
-                yield from read_sparse(lines, header, forms, rows, where)
+                yield from read_sparse(written, header, forms, rows, where)
                 return
             except UnicodeDecodeError:  # its text quotes a cell
                 pass
             raise not_utf8(f"{where}{find_undecodable(data, header.n_lines + 1)}")
+        if not first:
+            return
         text = DelimitedText(data, _find_dialect(first), where, first_row=header.n_lines)
-        names = [attribute.name for attribute in header.attributes]
-        types = {n: pa.string() if form == "text" else pa.float64() for n, form in forms.items()}
         known = {attribute.name: attribute for attribute in header.attributes}
-        for batch in text.read(names, types, skip=0):
-            columns = [
+        types = {n: pa.string() if form == "text" else pa.float64() for n, form in forms.items()}
+        for batch in text.read(list(known), types, skip=0):
+            found = [
                 _tidy(batch.column(name), known[name], where)
                 if form == "text"
                 else batch.column(name)
                 for name, form in forms.items()
             ]
-            yield pa.RecordBatch.from_arrays(columns, names=list(forms))
+            yield pa.RecordBatch.from_arrays(found, names=list(forms))
 
     def _read_header(self, file: TableFile) -> ArffHeader:
-        where = self._files.describe(file)
-        header = read_arff_header(read_lines(self._opener(file), 0, where), where)
+        where = self.files.describe(file)
+        header = read_arff_header(read_lines(self._open(file), 0, where), where)
         if not header.attributes:
             raise FormatError(f"{where} declares no attributes.", remedy="Check the file.")
         return header
 
-    def _opener(self, file: TableFile) -> Callable[[], pa.NativeFile]:
-        return partial(open_input, self._files.system, file.path)
-
-    def _peek(self, file: TableFile, header: ArffHeader) -> bytes:
-        """The first lines of data, comments left out."""
-        lines = read_lines(self._opener(file), header.n_bytes, self._files.describe(file))
-        found = [line for line, _ in zip(lines, range(PEEK_LINES), strict=False)]
-        return b"".join(line for line in found if line.strip())
-
-
-def _labels_beside(files: TableFiles) -> tuple[str, ...]:
-    """Of Mulan's list beside a file and named like it; none where there is no such list."""
-    path = files.files[0].path.removesuffix(".gz").removesuffix(".arff") + ".xml"
-    if len(files.files) > 1 or not files.system.exists(path):
-        return ()
-    return read_labels(files.system, path)
-
-
-def _describe(attributes: Sequence[ArffAttribute]) -> tuple[TableColumn, ...]:
-    return tuple(_as_column(attribute) for attribute in attributes)
+    def _open(self, file: TableFile) -> Callable[[], pa.NativeFile]:
+        return partial(open_input, self.files.system, file.path)
 
 
 def _as_column(attribute: ArffAttribute) -> TableColumn:
-    if attribute.kind == "numeric":
-        return TableColumn(attribute.name, "number", "numeric")
-    if attribute.kind == "nominal":
-        # {0,1} are numbers that a feature may hold; as a variable they are few whole numbers.
-        return TableColumn(
-            attribute.name,
-            "integer" if all(map(_is_whole, attribute.values)) else "text",
-            TRUTH_VALUES if _are_truth_values(attribute.values) else "nominal",
-            narrow=all(_is_whole(value) and abs(int(value)) < 2**24 for value in attribute.values),
-        )
+    name, kind, values = attribute.name, attribute.kind, attribute.values
+    if kind == "numeric":
+        return TableColumn(name, "number", kind)
+    if kind != "nominal":
+        return TableColumn(name, "text" if kind == "string" else "other", kind)
+    # {0,1} are numbers that a feature may hold; as a variable they are few whole numbers.
+    are_whole = all(value.lstrip("+-").isdecimal() for value in values)
     return TableColumn(
-        attribute.name, "text" if attribute.kind == "string" else "other", attribute.kind
+        name,
+        "integer" if are_whole else "text",
+        TRUTH_VALUES if {value.lower() for value in values} == {"true", "false"} else kind,
+        narrow=are_whole and all(abs(int(value)) < 2**24 for value in values),  # float32 is exact
     )
-
-
-def _are_truth_values(values: Sequence[str]) -> bool:
-    return {value.lower() for value in values} == {"true", "false"}
-
-
-def _is_whole(text: str) -> bool:
-    return text.lstrip("+-").isdecimal()
 
 
 def _find_dialect(first: bytes) -> Dialect:

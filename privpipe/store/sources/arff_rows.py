@@ -1,30 +1,31 @@
-"""The header of an ARFF file: attributes and where the data begin.
+"""ARFF as text: the header, and sparse rows ``{column value, ...}``.
 
 Format: Weka's description of ARFF (dense and sparse). scipy's reader loads whole files and
 refuses text attributes and sparse data, so that only the header is read here and the data are
-streamed; the tests hold this header against scipy's.
+streamed; the tests compare this header with scipy's.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from privpipe.errors import FormatError, InputError
-from privpipe.protocols import IntArray
 from privpipe.store.sources.reading.delimited import not_utf8
 from privpipe.store.sources.reading.roles import Form
 
 _WORD = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s,{}'"]+"""
 _ATTRIBUTE = re.compile(rf"@attribute\s+({_WORD})\s*(\{{.*\}}|\S.*)$", re.IGNORECASE)
 _VALUE = re.compile(rf"\s*({_WORD}|[^,]*?)\s*(?:,|$)")
+
+_KINDS = {"numeric": "numeric", "real": "numeric", "integer": "numeric"}
+_KINDS |= {"string": "string", "date": "date"}
 
 MOST_HEADER_LINES = 2_000_000
 
@@ -115,15 +116,13 @@ def _read_attribute(line: str, where: str) -> ArffAttribute:
             )
         inner = type_[1 : type_.rindex("}")]
         return ArffAttribute(name, "nominal", _read_values(inner))
-    word = type_.split()[0].lower()
-    kinds = {"numeric": "numeric", "real": "numeric", "integer": "numeric"}
-    kinds |= {"string": "string", "date": "date"}
-    if word not in kinds:
+    kind = _KINDS.get(type_.split()[0].lower())
+    if kind is None:
         raise FormatError(
             f"{where} declares an attribute of a type that is not known.",
             remedy="Use numeric, real, integer, string, date or a list of values in braces.",
         )
-    return ArffAttribute(name, kinds[word])
+    return ArffAttribute(name, kind)
 
 
 def _read_values(inner: str) -> tuple[str, ...]:
@@ -161,15 +160,6 @@ _TOKEN = re.compile(rb"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s,]+""")
 _ROW = re.compile(rb"""^\s*\{((?:[^}'"]|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")*)\}""")
 
 
-@dataclass(frozen=True, eq=False)
-class _Cells:
-    """The cells that some rows write down, in the order of the rows."""
-
-    row: IntArray
-    column: IntArray
-    value: npt.NDArray[np.bytes_]
-
-
 def read_sparse(
     lines: Iterable[bytes], header: ArffHeader, forms: Mapping[str, Form], rows: int, where: str
 ) -> Iterator[pa.RecordBatch]:
@@ -193,98 +183,74 @@ def read_sparse(
     InputError
         If a row is not of the format, or a value is not declared; rows are named by number.
     """
-    written = (
-        (number, line) for number, line in enumerate(lines, header.n_lines + 1) if line.strip()
-    )
-    known = {attribute.name: place for place, attribute in enumerate(header.attributes)}
+    written = (item for item in enumerate(lines, header.n_lines + 1) if item[1].strip())
     while block := list(islice(written, rows)):
-        cells = _split_rows(block, len(header.attributes), where)
-        order = np.argsort(cells.column, kind="stable")
-        edges = np.searchsorted(cells.column[order], np.arange(len(header.attributes) + 1))
-        columns: list[pa.Array] = []
-        for name, form in forms.items():
-            place = known[name]
-            mine = order[edges[place] : edges[place + 1]]
-            fill = _fill_text if form == "text" else _fill_numbers
-            columns.append(
-                fill(
-                    header.attributes[place], cells.row[mine], cells.value[mine], len(block), where
-                )
-            )
+        cells = _split_rows(block, header, where)
+        columns = [
+            (_fill_text if form == "text" else _fill_numbers)(cells[name], len(block), where)
+            for name, form in forms.items()
+        ]
         yield pa.RecordBatch.from_arrays(columns, names=list(forms))
 
 
-def _split_rows(block: Sequence[tuple[int, bytes]], n_columns: int, where: str) -> _Cells:
-    tokens: list[bytes] = []
-    counts = np.empty(len(block), np.int64)
+@dataclass(frozen=True)
+class _Cells:
+    """What some rows write down of an attribute: numbers of rows, and the values there."""
+
+    attribute: ArffAttribute
+    rows: list[int] = field(default_factory=list)
+    values: list[bytes] = field(default_factory=list)
+
+
+def _split_rows(
+    block: Sequence[tuple[int, bytes]], header: ArffHeader, where: str
+) -> Mapping[str, _Cells]:
+    """Cells of each attribute, by its name; rows are counted within the block."""
+    cells = [_Cells(attribute) for attribute in header.attributes]
     for i, (number, line) in enumerate(block):
         match = _ROW.match(line)
-        body = match.group(1) if match else b"?"
-        plain = b"'" not in body and b'"' not in body
-        found = body.replace(b",", b" ").split() if plain else _TOKEN.findall(body)
-        if match is None or len(found) % 2:
+        tokens = _TOKEN.findall(match[1]) if match else [b"?"]
+        problem = "" if len(tokens) % 2 == 0 else "is not of the sparse format"
+        for place, value in zip(tokens[::2], tokens[1::2], strict=False):
+            if not place.isdigit() or int(place) >= len(cells):
+                problem = f"names a column that is not one of 0 to {len(cells) - 1}"
+                break
+            cells[int(place)].rows.append(i)
+            cells[int(place)].values.append(value)
+        if problem:
             raise InputError(
-                f"{where}: row {number} is not of the sparse format.",
+                f"{where}: row {number} {problem}.",
                 remedy="Write {column value, column value, ...} with columns from 0.",
                 code="ragged",
             )
-        counts[i] = len(found) // 2
-        tokens += found
-    column = _as_places(tokens[0::2])
-    if len(column) and (column.min() < 0 or column.max() >= n_columns):
-        raise InputError(
-            f"{where}: rows {block[0][0]} to {block[-1][0]} name a column that is not one of 0 to "
-            f"{n_columns - 1}.",
-            remedy="Columns of sparse rows are numbered from 0.",
-            code="ragged",
-        )
-    return _Cells(np.repeat(np.arange(len(block)), counts), column, np.array(tokens[1::2], "S"))
+    return {one.attribute.name: one for one in cells}
 
 
-def _as_places(tokens: Sequence[bytes]) -> IntArray:
-    """Numbers of columns; -1 where a token is none."""
-    if all(token.isdigit() for token in set(tokens)):
-        return np.array(tokens, "S").astype(np.int64)
-    return np.array([int(token) if token.isdigit() else -1 for token in tokens], np.int64)
+def _fill_numbers(cells: _Cells, n_rows: int, where: str) -> pa.Array:
+    attribute = cells.attribute
+    column = np.full(n_rows, float(attribute.values[0]) if attribute.values else 0.0)
+    values = np.array([b"nan" if value == b"?" else value.strip(b"'\"") for value in cells.values])
+    with suppress(ValueError):  # its text quotes a cell
+        column[cells.rows] = values.astype(np.float64)
+        return pa.array(column, from_pandas=True)
+    raise InputError(
+        f"{where} holds something in the column {attribute.name!r} that is not a number.",
+        remedy="Make the column --categorical, or leave it out with --drop.",
+        code="text-feature",
+    )
 
 
-def _fill_numbers(
-    attribute: ArffAttribute, row: IntArray, value: npt.NDArray[np.bytes_], n_rows: int, where: str
-) -> pa.Array:
-    absent = float(attribute.values[0]) if attribute.values else 0.0
-    column = np.full(n_rows, absent)
-    known = value != b"?"
-    column[row[~known]] = np.nan
-    bad = False
-    try:
-        column[row[known]] = np.char.strip(value[known], b"'\"").astype(np.float64)
-    except ValueError:  # its text quotes a cell
-        bad = True
-    if bad:
-        raise InputError(
-            f"{where} holds something in the column {attribute.name!r} that is not a number.",
-            remedy="Make the column --categorical, or leave it out with --drop.",
-            code="text-feature",
-        )
-    return pa.array(column, from_pandas=True)
-
-
-def _fill_text(
-    attribute: ArffAttribute, row: IntArray, value: npt.NDArray[np.bytes_], n_rows: int, where: str
-) -> pa.Array:
-    column: npt.NDArray[Any] = np.full(n_rows, _absent(attribute), dtype=object)
-    written = [None if token == b"?" else unquote(token.decode()) for token in value.tolist()]
+def _fill_text(cells: _Cells, n_rows: int, where: str) -> pa.Array:
+    attribute = cells.attribute
+    # What a row leaves out: the first value, zero, or nothing that can be known.
+    absent = "0" if attribute.kind == "numeric" else None
+    column = [attribute.values[0] if attribute.values else absent] * n_rows
+    written = [None if value == b"?" else unquote(value.decode()) for value in cells.values]
     if attribute.kind == "nominal":
         declared = {None, *attribute.values}
         count = sum(text not in declared for text in written)
         if count:
             raise undeclared(count, attribute.name, where)
-    column[row] = written
+    for row, text in zip(cells.rows, written, strict=True):
+        column[row] = text
     return pa.array(column, pa.string())
-
-
-def _absent(attribute: ArffAttribute) -> str | None:
-    """What a sparse row leaves out: the first value, zero, or nothing that can be known."""
-    if attribute.values:
-        return attribute.values[0]
-    return "0" if attribute.kind == "numeric" else None

@@ -1,7 +1,8 @@
 """The table of source formats: a row each, light enough for `--help`; modules load when opened.
 
 A new format is one module with a function that opens it, and one row here. Reading it begins at
-`open_source`; what a source must answer is `RecordSource`.
+`open_source`; what it gives is a `RecordSource`, of arrays by `open_arrays`, of files with columns
+by a `FileTable` and `open_table`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class SourceFormat:
     of_files
         Whether a source may also be a folder of such files, each a partition, or Hive folders.
     mark
-        ``"module:function"`` that tells from a URL without any known ending whether it is one.
+        ``"module:function"`` that says of a URL without any known ending whether it is one.
     """
 
     name: str
@@ -74,8 +75,8 @@ def find_format(url: str) -> SourceFormat | None:
 
 
 def endings_of_files() -> Mapping[str, str]:
-    """Name of the format by ending, of those whose files may stand in a folder."""
-    return {ending: row.name for row in FORMATS if row.of_files for ending in row.endings}
+    """Name of the format by ending, of those whose files may be in a folder."""
+    return {end: row.name for row in FORMATS if row.of_files for end in row.endings}
 
 
 def describe_formats() -> str:
@@ -85,7 +86,7 @@ def describe_formats() -> str:
     '.csv, .csv.gz, .parquet, .pq, .arff, .arff.gz, .npz or .zarr, or a folder of
     csv, parquet or arff files'
     """
-    endings = [ending for row in FORMATS for ending in row.endings]
+    endings = [end for row in FORMATS for end in row.endings]
     files = [row.name for row in FORMATS if row.of_files]
     return f"{_either(endings)}, or a folder of {_either(files)} files"
 

@@ -8,8 +8,8 @@ from privpipe.errors import InputError
 from privpipe.store.access.location import local_path, shown
 from privpipe.store.sources.formats import FORMATS, describe_formats, endings_of_files, find_format
 from privpipe.store.sources.reading.files import list_files
-from privpipe.store.sources.reading.one_hot import OneHotSource
-from privpipe.store.sources.reading.quantile_bins import BinnedSource, parse_bins
+from privpipe.store.sources.reading.one_hot import spread_texts
+from privpipe.store.sources.reading.quantile_bins import bin_numbers, parse_bins
 from privpipe.store.sources.reading.source import RecordSource, SourceLayout
 
 
@@ -39,11 +39,11 @@ def open_source(url: str, layout: SourceLayout, *, min_category_count: int = 1) 
         bins = parse_bins(layout.bins)
         as_numbers = replace(layout, numeric=(*layout.numeric, *bins), bins=())
         source = open_source(url, as_numbers, min_category_count=min_category_count)
-        return BinnedSource(source, bins)
+        return bin_numbers(source, bins)
     if layout.one_hot:
         as_text = (*layout.categorical, *layout.one_hot)
         source = _open(url, replace(layout, categorical=as_text, one_hot=()))
-        return OneHotSource(source, layout.one_hot, min_category_count)
+        return spread_texts(source, layout.one_hot, min_category_count)
     return _open(url, layout)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,8 @@ from privpipe.errors import InputError, PrivpipeError, StoreError
 from privpipe.store.access.bounds import check_bounded
 from privpipe.store.access.location import shown
 from privpipe.store.access.objects import list_keys, open_store, read_bytes
-from privpipe.store.sources.reading.named_arrays import ArraySource
-from privpipe.store.sources.reading.source import SourceLayout
+from privpipe.store.sources.reading.named_arrays import NamedArray, open_arrays
+from privpipe.store.sources.reading.source import RecordSource, SourceLayout
 
 
 def is_zarr_group(url: str) -> bool:
@@ -29,72 +29,34 @@ def is_zarr_group(url: str) -> bool:
         return False
 
 
-def open_zarr(url: str, layout: SourceLayout) -> ArraySource:
-    """A Zarr group as a source."""
-    return ArraySource(zarr_columns(url), layout, url)
-
-
-@dataclass(frozen=True, eq=False)
-class ZarrColumn:
-    """An array of a Zarr group."""
-
-    array: zarr.Array[Any]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.array.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return np.dtype(self.array.dtype)
-
-    @property
-    def dims(self) -> tuple[str, ...]:
-        """As xarray writes them: in the metadata, in format 2 among the attributes."""
-        found: Any = getattr(self.array.metadata, "dimension_names", None)
-        found = found or self.array.attrs.get("_ARRAY_DIMENSIONS") or ()
-        return tuple(str(name) for name in found)
-
-    def blocks(self, rows: int) -> Iterator[npt.NDArray[Any]]:
-        """Read consecutive blocks; a damaged chunk raises StoreError."""
-        for start in range(0, self.shape[0], rows):
-            yield self._read(start, start + rows)
-
-    def _read(self, start: int, stop: int) -> npt.NDArray[Any]:
-        try:
-            return np.asarray(self.array[start:stop])
-        except PrivpipeError:
-            raise
-        except Exception as error:  # many kinds, depending on codec and store
-            problem = type(error).__name__
-        raise StoreError(
-            f"Records {start} to {stop} of the array {self.array.name!r} cannot be read "
-            f"({problem}).",
-            remedy="A chunk is damaged or unreachable: restore it.",
-            code="read",
-        )
-
-
-def zarr_columns(url: str) -> dict[str, ZarrColumn]:
-    """The arrays of a Zarr group, by name.
+def open_zarr(url: str, layout: SourceLayout) -> RecordSource:
+    """A Zarr group as a source.
 
     Raises
     ------
     StoreError
         If it cannot be read.
     """
+    return open_arrays(_list_arrays(url), layout, url)
+
+
+def _list_arrays(url: str) -> dict[str, NamedArray]:
+    store = open_store(url, read_only=True)
     try:
-        group = zarr.open_group(open_store(url, read_only=True), mode="r")
-        kind = _kind_of_ours(group)
-        if not kind:
-            return {name: _bounded(name, array, url) for name, array in group.arrays()}
+        group = zarr.open_group(store, mode="r")
+        about: Any = group.attrs.get("privpipe")
+        if not isinstance(about, dict):
+            return {
+                name: _describe(check_bounded(array, len(list_keys(store, f"{name}/")), shown(url)))
+                for name, array in group.arrays()
+            }
     except PrivpipeError:
         raise
     except Exception as error:  # many kinds, depending on the store
         problem = type(error).__name__
     else:
         raise InputError(
-            f"{shown(url)} is a privpipe {kind} already.",
+            f"{shown(url)} is a privpipe {about.get('format', 'store')} already.",
             remedy="Use it as it is, or `privpipe export` the release and ingest its Parquet.",
             code="not-foreign",
         )
@@ -104,12 +66,29 @@ def zarr_columns(url: str) -> dict[str, ZarrColumn]:
     )
 
 
-def _bounded(name: str, array: zarr.Array[Any], url: str) -> ZarrColumn:
-    n_stored = len(list_keys(open_store(url, read_only=True), f"{name}/"))
-    return ZarrColumn(check_bounded(array, n_stored, shown(url)))
+def _describe(array: zarr.Array[Any]) -> NamedArray:
+    # As xarray writes dimensions: in the metadata, in Zarr 2 among the attributes.
+    dims: Any = getattr(array.metadata, "dimension_names", None)
+    dims = dims or array.attrs.get("_ARRAY_DIMENSIONS") or ()
+    dtype = np.dtype(array.dtype)
+    return NamedArray(array.shape, dtype, partial(_read_blocks, array), tuple(map(str, dims)))
 
 
-def _kind_of_ours(group: zarr.Group) -> str:
-    """What a group of privpipe is; empty for a foreign one."""
-    about: Any = group.attrs.get("privpipe")
-    return str(about.get("format", "store")) if isinstance(about, dict) else ""
+def _read_blocks(array: zarr.Array[Any], rows: int) -> Iterator[npt.NDArray[Any]]:
+    """Consecutive blocks; a damaged chunk raises StoreError."""
+    for start in range(0, array.shape[0], rows):
+        yield _read_rows(array, start, start + rows)
+
+
+def _read_rows(array: zarr.Array[Any], start: int, stop: int) -> npt.NDArray[Any]:
+    try:
+        return np.asarray(array[start:stop])
+    except PrivpipeError:
+        raise
+    except Exception as error:  # many kinds, depending on codec and store
+        problem = type(error).__name__
+    raise StoreError(
+        f"Records {start} to {stop} of the array {array.name!r} cannot be read ({problem}).",
+        remedy="A chunk is damaged or unreachable: restore it.",
+        code="read",
+    )

@@ -17,8 +17,6 @@ from privpipe.store.sources.reading.roles import MOST_COLUMNS, too_wide
 
 BUFFER_BYTES = 2**20
 
-LINE_FEED = b"\n"
-
 MOST_LINE_BYTES = 2**24
 """Longest line that is held in memory: a few kilobytes of gzip can unfold to one of gigabytes."""
 
@@ -64,7 +62,7 @@ class DataLines(io.RawIOBase):
         if b"%" not in piece:
             return piece
         lines = piece.splitlines(keepends=True)
-        return b"".join(b"\n" if is_comment(line) else line for line in lines)
+        return b"".join(b"\n" if line.lstrip().startswith(b"%") else line for line in lines)
 
 
 def read_lines(open_stream: Callable[[], pa.NativeFile], skip: int, where: str) -> Iterator[bytes]:
@@ -84,7 +82,6 @@ def read_lines(open_stream: Callable[[], pa.NativeFile], skip: int, where: str) 
     FormatError
         If it cannot be read, or a line is longer than `MOST_LINE_BYTES`.
     """
-    problem = ""
     try:
         with open_stream() as stream:
             source = DataLines(stream, skip) if skip else stream
@@ -132,18 +129,14 @@ def find_undecodable(open_stream: Callable[[], pa.NativeFile], first: int = 1) -
         with open_stream() as stream:
             while piece := stream.read(BUFFER_BYTES):
                 decoder.decode(piece)
-                number += piece.count(LINE_FEED)
+                number += piece.count(b"\n")
             decoder.decode(b"", final=True)
     except UnicodeDecodeError as error:
-        return f": line {number + error.object.count(LINE_FEED, 0, error.start)}"
+        number += error.object.count(b"\n", 0, error.start)
+        return f": line {number}"
     except (OSError, EOFError, pa.ArrowException):
         pass
     return ""
-
-
-def is_comment(line: bytes) -> bool:
-    """Whether a line is a comment of ARFF."""
-    return line.lstrip().startswith(b"%")
 
 
 BLOCK_BYTES = 2**20
@@ -165,7 +158,7 @@ class Dialect:
     quote
         Around a cell that holds a delimiter.
     missing
-        Cells that stand for a missing value.
+        Cells that mean a missing value.
     escape
         Before a quote inside a cell, where quotes are not doubled.
     """
@@ -233,7 +226,7 @@ class DelimitedText:
         names
             Names of all columns.
         types
-            Arrow types of those to read, in the order wanted.
+            Arrow types of those to read, in the order of the batches.
         skip
             First rows to leave out.
 
@@ -288,14 +281,14 @@ class DelimitedText:
         )
 
     def _block_bytes(self) -> int:
-        """Rows of many columns need larger blocks; the first row tells."""
+        """Rows of many columns need larger blocks, by the length of the first row."""
         with self.open_stream() as stream, io.BufferedReader(stream) as lines:
             first = lines.readline(MOST_LINE_BYTES + 1)
             quote = self.dialect.quote.encode()
             # A line break within quotes.
-            while first.count(quote) % 2 and len(first) <= MOST_LINE_BYTES:
-                if not (more := lines.readline(MOST_LINE_BYTES + 1)):
-                    break
+            more = first
+            while more and first.count(quote) % 2 and len(first) <= MOST_LINE_BYTES:
+                more = lines.readline(MOST_LINE_BYTES + 1)
                 first += more
         if len(first) > MOST_LINE_BYTES:
             raise explain_long_line(self.where)
@@ -317,12 +310,12 @@ class DelimitedText:
         if "UTF8" in message:
             return self._not_utf8()
         if found := _CONVERSION.search(message):
-            name = (self.labels or [repr(name) for name in names])[int(found.group(1))]
+            name = (self.labels or [repr(name) for name in names])[int(found[1])]
             return InputError(
-                f"{self._place(found.group(2))} holds something in the column {name} that is "
-                f"not a {'truth value' if found.group(3) == 'boolean' else 'number'}.",
+                f"{self._place(found[2])} holds something in the column {name} that is "
+                f"not a {'truth value' if found[3] == 'boolean' else 'number'}.",
                 remedy="Make the column --categorical, leave it out with --drop, or name what "
-                "stands for a missing value with --missing.",
+                "means a missing value with --missing.",
                 code="text-feature",
             )
         if "Empty CSV" in message:
@@ -343,8 +336,6 @@ class DelimitedText:
     def _not_utf8(self) -> FormatError:
         return not_utf8(f"{self.where}{find_undecodable(self.open_stream, self.first_row + 1)}")
 
-    def _place(self, row: int | str | None) -> str:
-        return f"{self.where}: a row" if row is None else f"{self.where}: row {self._count(row)}"
-
-    def _count(self, row: int | str) -> int:
-        return int(row) + self.first_row
+    def _place(self, row: str | None) -> str:
+        number = "a row" if row is None else f"row {int(row) + self.first_row}"
+        return f"{self.where}: {number}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -108,16 +109,17 @@ def list_files(url: str, kinds: Mapping[str, str]) -> TableFiles | None:
             raise StoreError(
                 f"There is nothing at {shown(url)}.", remedy="Check the path.", code="not-found"
             )
+        is_local = "file" in _protocols(system)
         for path in found:
-            _check_readable(path, is_local="file" in _protocols(system))
-        relative = {path: path[len(root) :].strip("/") for path in found}
-        return _arrange(system, url, relative, kinds)
+            _check_readable(path, is_local=is_local)
+        return _arrange(system, url, {path: path[len(root) :].strip("/") for path in found}, kinds)
     raise problem
 
 
 def _check_readable(path: str, *, is_local: bool) -> None:
     """Refuse a name that is no text, and what would be waited at for ever: a pipe, a device."""
-    problem = "" if _is_text(path) else "has a name that is not UTF-8"
+    is_text = not any("\ud800" <= character <= "\udfff" for character in path)
+    problem = "" if is_text else "has a name that is not UTF-8"
     if is_local and not os.path.isfile(path):
         problem = "is no regular file"
     if problem:
@@ -128,15 +130,15 @@ def _check_readable(path: str, *, is_local: bool) -> None:
         )
 
 
-def _is_text(name: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in name)
-
-
 def _arrange(
     system: Any, url: str, relative: Mapping[str, str], kinds: Mapping[str, str]
 ) -> TableFiles | None:
     """Files by their path and their path below the source, in the order of its records."""
-    kind_of = {path: _kind(path, kinds) for path in relative if not _is_hidden(relative[path])}
+    kind_of = {
+        path: next((kind for end, kind in kinds.items() if path.lower().endswith(end)), "")
+        for path, name in relative.items()
+        if not _is_marker(name)
+    }
     tables = [path for path, kind in kind_of.items() if kind]
     if not tables:
         return None
@@ -161,11 +163,6 @@ def _arrange(
         files += [TableFile(path, len(names), keys[path]) for path in group]
         names.append(name)
     return TableFiles(system, url, found[0], tuple(files), tuple(names))
-
-
-def _kind(path: str, kinds: Mapping[str, str]) -> str:
-    """Format by the end of a file's name; empty when it is none of these."""
-    return next((kind for end, kind in kinds.items() if path.lower().endswith(end)), "")
 
 
 def open_input(system: Any, path: str) -> pa.NativeFile:
@@ -194,7 +191,7 @@ def _partition(relative: str, path: str, hive: bool) -> str:
     return relative or path.rpartition("/")[2]
 
 
-def _is_hidden(relative: str) -> bool:
+def _is_marker(relative: str) -> bool:
     """Spark and others leave markers such as _SUCCESS and .crc files beside the data."""
     return any(part.startswith((".", "_")) and "=" not in part for part in relative.split("/"))
 
@@ -219,7 +216,9 @@ def read_label_file(url: str | None) -> tuple[str, ...]:
 
 
 def read_labels(system: Any, path: str) -> tuple[str, ...]:
-    """Names in a list of labels on a file system.
+    """Columns that Mulan's list of labels names: an XML file on a file system.
+
+    The nested ones of a hierarchy are included.
 
     Raises
     ------
@@ -240,23 +239,14 @@ def read_labels(system: Any, path: str) -> tuple[str, ...]:
 
 
 def read_label_list(content: bytes, where: str) -> tuple[str, ...]:
-    """Names in a Mulan list of labels, the nested ones of a hierarchy included.
-
-    Raises
-    ------
-    FormatError
-        If it is not such a list.
-    """
+    """Names in the bytes of a Mulan list of labels; FormatError if it is no such list."""
     names: tuple[str, ...] = ()
-    try:
-        root = ElementTree.fromstring(content)
+    with suppress(ElementTree.ParseError):
         names = tuple(
             item.attrib["name"]
-            for item in root.iter()
+            for item in ElementTree.fromstring(content).iter()
             if item.tag.rpartition("}")[2] == "label" and "name" in item.attrib
         )
-    except ElementTree.ParseError:
-        names = ()
     if not names:
         raise FormatError(
             f"{where} is not a list of labels.",
@@ -279,16 +269,12 @@ def with_key_columns(stored: tuple[TableColumn, ...], files: TableFiles) -> tupl
 
 
 def with_keys(batch: pa.RecordBatch, file: TableFile, forms: Mapping[str, Form]) -> pa.RecordBatch:
-    """Add the keys asked for to a batch of a file, and put columns into the order of `forms`."""
+    """Add the Hive keys that are needed to a batch, and put columns into the order of `forms`."""
     values = dict(file.keys)
     for name, form in forms.items():
-        if name not in values or name in batch.schema.names:
-            continue
-        value = values[name]
-        is_number = form == "number" and value is not None
-        constant = pa.scalar(
-            float(value) if is_number and value else value,
-            pa.float64() if form == "number" else pa.string(),
-        )
-        batch = batch.append_column(name, pa.repeat(constant, batch.num_rows))
+        if name in values and name not in batch.schema.names:
+            value = values[name]
+            number = float(value) if form == "number" and value else value
+            constant = pa.scalar(number, pa.float64() if form == "number" else pa.string())
+            batch = batch.append_column(name, pa.repeat(constant, batch.num_rows))
     return batch.select(list(forms))

@@ -26,7 +26,7 @@ TRUTH_VALUES = "nominal of true and false"
 """Type name of a column of text that declares truth values alone."""
 
 LEAST_COUNTED, LEAST_DIFFERENT = 100, 1_000
-"""First records that tell a row number, and a key in any order, from a measurement."""
+"""First records by which a row number, and a key in any order, is surely no measurement."""
 
 RESERVED = ("features", "zarr.json")
 """Names within a collection that are no variable's."""
@@ -123,7 +123,7 @@ def assign_roles(
     where
         The table, for messages.
     locate
-        Says where a column's first text stands, or nothing.
+        Says where a column's first text is, or nothing.
 
     Raises
     ------
@@ -137,25 +137,24 @@ def assign_roles(
     _check_known((*named, *layout.features, *layout.dates, *layout.drop), known, where)
     _check_apart(layout, named)
     _check_dates([known[name] for name in layout.dates], where)
-    chosen = {*layout.features, *layout.dates}
-    variables = set(named)
-    asked = chosen | variables | set(layout.drop)
-    for name, column in known.items():
-        if name in asked or column.optional:
-            continue
-        if not layout.features:
-            chosen.add(name)
-        elif layout.labels is None and not labels:
-            variables.add(name)
-    features = [known[name] for name in known if name in chosen]
+    chosen, variables = {*layout.features, *layout.dates}, set(named)
+    left_over = [
+        name
+        for name, column in known.items()
+        if name not in chosen | variables | set(layout.drop) and not column.optional
+    ]
+    if not layout.features:
+        chosen |= set(left_over)
+    elif layout.labels is None and not labels:
+        variables |= set(left_over)
+    features = [column for name, column in known.items() if name in chosen]
     _check_features([c for c in features if c.name not in layout.dates], where, locate)
-    variables -= set(layout.drop)
-    kept = [known[name] for name in known if name in variables]
-    _check_variables(kept, layout, where)
+    rest = [c for name, c in known.items() if name in variables - set(layout.drop)]
+    _check_variables(rest, layout, where)
     return Roles(
         features=tuple(column.name for column in features),
-        variables=tuple(_as_variable(column, layout) for column in kept),
-        forms={column.name: _form(column, layout) for column in kept},
+        variables=tuple(_as_variable(column, layout) for column in rest),
+        forms={column.name: _form(column, layout) for column in rest},
         features_dtype=np.dtype(
             np.float32 if all(column.narrow for column in features) else np.float64
         ),
@@ -163,7 +162,7 @@ def assign_roles(
 
 
 def check_names(names: Sequence[str], where: str, labels: Mapping[str, str] | None = None) -> None:
-    """Refuse names that stand twice.
+    """Refuse names that occur twice.
 
     Parameters
     ----------
@@ -350,11 +349,11 @@ def _check_features(
     texts = [column for column in features if column.kind == "text"]
     dates = [column for column in features if column.kind == "other" and column.is_date]
     others = [f"{c.label} ({c.type_name})" for c in features if c.kind == "other"]
-    ways = ""
+    hints = ""
     if dates:
         named = ",".join(column.label for column in dates)
         days = named if all(c.place is None for c in dates) else "COLUMN"
-        ways = f" Name dates with --dates {_quoted(days)}, which makes days of them."
+        hints = f" Name dates with --dates {_quoted(days)}, which makes days of them."
     if texts:
         first = locate(texts[0].name)
         besides = f" Neither numbers nor text: {_listed(others)}." if others else ""
@@ -362,14 +361,14 @@ def _check_features(
             f"{where} holds text in {_listed([c.label for c in texts])}{first}, and a feature is a "
             f"number.{besides}",
             remedy="Make text features of 0 and 1 with --one-hot, a variable with --labels or "
-            "--categorical, leave it out with --drop if it is an identifier, or name what stands "
-            f"for a missing value with --missing.{ways}",
+            "--categorical, leave it out with --drop if it is an identifier, or name what "
+            f"means a missing value with --missing.{hints}",
             code="text-feature",
         )
     if others:
         raise InputError(
             f"{where} holds columns that are neither numbers nor text: {_listed(others)}.",
-            remedy=f"{ways.strip()} Leave others out with --drop, or store numbers.".strip(),
+            remedy=f"{hints.strip()} Leave others out with --drop, or store numbers.".strip(),
             code="column-type",
         )
 
@@ -383,8 +382,8 @@ def _quoted(names: str) -> str:
     return names if re.fullmatch(r"[\w,.:-]+", names) else f'"{names}"'
 
 
-def _check_variables(kept: Sequence[TableColumn], layout: SourceLayout, where: str) -> None:
-    for column in kept:
+def _check_variables(columns: Sequence[TableColumn], layout: SourceLayout, where: str) -> None:
+    for column in columns:
         check_variable_name(column.name)
         if column.kind == "text" and column.name in layout.numeric:
             raise InputError(

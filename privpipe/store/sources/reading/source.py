@@ -1,13 +1,14 @@
-"""What every source of records answers, and the options that say which column is what."""
+"""A source of records as a value, and the options that say which column is what."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
 from privpipe.errors import OptionError
 from privpipe.protocols import IntArray
@@ -17,7 +18,7 @@ Kind = Literal["number", "integer", "boolean", "text"]
 """What a source holds of a variable, before it is decided how to store it."""
 
 MISSING_TEXT = ("", " ", "NA", "N/A", "NaN", "nan", "null", "NULL")
-"""Cells of a text file that stand for a missing value, unless others are named."""
+"""Cells of a text file that mean a missing value, unless others are named."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +48,7 @@ class Block:
     n_records
         Records in the block.
     features : (n_records, n_features)
-        Numbers, NaN where missing; no columns when they were not asked for.
+        Numbers, NaN where missing; no columns where they are not needed.
     variables
         Values of each variable: numbers (NaN where missing), or coded text.
     """
@@ -66,29 +67,64 @@ class SourceVariable:
     kind: Kind
 
 
-class RecordSource(Protocol):
-    """A source that can be read more than once, in the same order each time."""
+@dataclass(frozen=True)
+class BinningLoss:
+    """What is lost of a variable when only its bin is known.
 
-    @property
-    def feature_names(self) -> tuple[str, ...]: ...
+    Parameters
+    ----------
+    n_bins
+    n_chosen
+        Records that chose the edges and that these numbers are means over.
+    distance
+        Mean distance of a value from the median of its bin, in the variable's unit.
+    share
+        Mean squared distance from the mean of its bin, over the variance; 0 to 1.
+    information
+        By other variable of few values: information about it, in nats, that the value has and its
+        bin has not. Value means up to 256 finer bins; less the bias of counts, not below 0.
+    """
 
-    @property
-    def n_features(self) -> int: ...
+    n_bins: int
+    n_chosen: int
+    distance: float
+    share: float
+    # Headers of collections have had it under this name from the first on.
+    information: Annotated[Mapping[str, float], Field(alias="hidden")] = field(default_factory=dict)
 
-    @property
-    def features_dtype(self) -> np.dtype[Any]: ...
 
-    @property
-    def variables(self) -> tuple[SourceVariable, ...]: ...
+@dataclass(frozen=True, eq=False)
+class RecordSource:
+    """A source that can be read more than once, in the same order each time.
 
-    @property
-    def partitions(self) -> tuple[str, ...]:
-        """Names of the source partitions, in the order of their records."""
-        ...
+    Parameters
+    ----------
+    feature_names
+        One per feature, or empty.
+    n_features, features_dtype
+        Columns of the feature matrix, and the dtype that holds all of them exactly.
+    variables
+        What it holds beside the features.
+    partitions
+        Names of the source partitions, in the order of their records.
+    read
+        Called with a number of records and whether features are needed; yields consecutive blocks
+        of at most so many records, none across partitions.
+    losses
+        What bins lost, by variable that was a number.
+    """
+
+    feature_names: tuple[str, ...]
+    n_features: int
+    features_dtype: np.dtype[Any]
+    variables: tuple[SourceVariable, ...]
+    partitions: tuple[str, ...]
+    read: Callable[[int, bool], Iterator[Block]] = field(repr=False)
+    losses: Mapping[str, BinningLoss] = field(default_factory=dict)
 
     def blocks(self, rows: int, *, with_features: bool = True) -> Iterator[Block]:
         """Read consecutive blocks of at most `rows` records; none crosses a partition."""
-        ...
+        return self.read(rows, with_features)
 
 
 @dataclass(frozen=True)
@@ -124,7 +160,7 @@ class SourceLayout:
     drop
         Columns and arrays to leave out, such as identifiers.
     missing
-        Cells of a text file that stand for a missing value.
+        Cells of a text file that mean a missing value.
     delimiter
         What separates the cells of a CSV file.
     """
@@ -150,6 +186,7 @@ class SourceLayout:
             if value is not None:
                 object.__setattr__(self, name, as_names(value))
         mark = self.delimiter
+        # What pyarrow's parser takes: a single byte that is neither its quote nor ends a row.
         if not isinstance(mark, str) or len(mark) != 1 or not mark.isascii() or mark in '"\r\n\0':
             raise OptionError(
                 f"The delimiter is {mark!r}.",

@@ -1,9 +1,14 @@
-"""Tables as sources: record batches of columns become blocks of a feature matrix and variables."""
+"""Tables in files as sources: what all formats of tables share, and what each of them must say.
+
+Record batches of columns become blocks of a feature matrix and variables.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from privpipe.errors import InputError, OptionError
+from privpipe.store.access.location import shown
+from privpipe.store.sources.reading.files import (
+    TableFile,
+    TableFiles,
+    read_label_file,
+    with_key_columns,
+    with_keys,
+)
 from privpipe.store.sources.reading.roles import (
     MOST_COLUMNS,
     ColumnKind,
@@ -18,11 +31,147 @@ from privpipe.store.sources.reading.roles import (
     Roles,
     TableColumn,
     assign_roles,
+    check_drift,
     check_keys,
     check_names,
     too_wide,
 )
-from privpipe.store.sources.reading.source import Block, Coded, SourceLayout, SourceVariable
+from privpipe.store.sources.reading.source import Block, Coded, RecordSource, SourceLayout
+
+MICROSECONDS = 86_400e6
+"""Of a day."""
+
+
+class FileTable:
+    """A table in files of one format; a format says `describe` and `read`.
+
+    Parameters
+    ----------
+    files
+        The files.
+    layout
+        What their columns are.
+    """
+
+    declares_types = True
+    """Whether files say the types of their columns; else those of the first file hold for all."""
+
+    def __init__(self, files: TableFiles, layout: SourceLayout) -> None:
+        self.files, self.layout = files, layout
+
+    def describe(self, file: TableFile) -> tuple[TableColumn, ...]:
+        """Columns of a file."""
+        raise NotImplementedError
+
+    def read(
+        self, file: TableFile, columns: Sequence[TableColumn], forms: Mapping[str, Form], rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Read some columns of a file.
+
+        Parameters
+        ----------
+        file
+            The file.
+        columns
+            Its columns, as `describe` found them.
+        forms
+            Columns to read, and how; where there are none, batches need only have their length.
+        rows
+            Records per batch, about.
+
+        Yields
+        ------
+        batch
+            With a column for each of `forms`: a number as any numeric type, text as text or a
+            dictionary.
+        """
+        raise NotImplementedError
+
+    def read_labels(self) -> tuple[str, ...]:
+        """Columns that a list of labels names."""
+        return read_label_file(self.layout.label_file)
+
+    def locate_text(self, name: str) -> str:
+        """Where the first text of a column is, to follow its name; nothing if not known."""
+        return ""
+
+    @property
+    def where(self) -> str:
+        """The table, for messages."""
+        return shown(self.files.url)
+
+    @cached_property
+    def columns(self) -> tuple[TableColumn, ...]:
+        """Columns of the first file, and the Hive keys."""
+        return with_key_columns(self.describe(self.files.files[0]), self.files)
+
+    def batches(self, forms: Mapping[str, Form], rows: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Number of the partition, and a batch of at most `rows` records with `forms` in order.
+
+        Files whose columns differ from the first's are refused.
+        """
+        stored = [column for column in self.columns if not column.optional]
+        read = {name: forms[name] for name in forms if name in {c.name for c in stored}}
+        for file in self.files.files:
+            columns = self.describe(file)
+            first, here = list(stored), list(columns)
+            if not self.declares_types:
+                first, here = (
+                    [replace(c, kind="text", type_name="") for c in one] for one in (first, here)
+                )
+            check_drift(first, here, self.files.describe(file))
+            for batch in self.read(file, columns, read, rows):
+                for start in range(0, batch.num_rows, rows):
+                    yield file.partition, with_keys(batch.slice(start, rows), file, forms)
+
+
+def open_table(table: FileTable) -> RecordSource:
+    """A table as a source of records.
+
+    Raises
+    ------
+    OptionError, InputError
+        If columns and options do not fit; see `assign_roles`.
+    FormatError
+        If there are more than `MOST_COLUMNS`.
+    """
+    if table.layout.label_names is not None:
+        raise OptionError(
+            f"--label-names names the columns of a label matrix, and {table.where} is a table.",
+            remedy="Name the table's own columns with --labels.",
+        )
+    columns = table.columns
+    if len(columns) > MOST_COLUMNS:
+        raise too_wide(table.where)
+    check_names([c.name for c in columns], table.where, {c.name: c.label for c in columns})
+    labels = table.read_labels()
+    roles = assign_roles(columns, table.layout, labels, table.where, table.locate_text)
+    return RecordSource(
+        roles.features,
+        len(roles.features),
+        roles.features_dtype,
+        roles.variables,
+        table.files.partitions,
+        partial(_read_blocks, table, roles),
+    )
+
+
+def _read_blocks(table: FileTable, roles: Roles, rows: int, with_features: bool) -> Iterator[Block]:
+    names = roles.features if with_features else ()
+    forms: dict[str, Form] = {**dict.fromkeys(names, "number"), **roles.forms}
+    booleans = {column.name for column in table.columns if column.is_boolean}
+    unnamed = [c for c in table.columns if c.name in {*names} - {*table.layout.features}]
+    for number, (partition, batch) in enumerate(table.batches(forms, rows)):
+        matrix = as_matrix(batch.select(list(names)), roles.features_dtype)
+        if number == 0:
+            check_keys(unnamed, dict(zip(names, matrix.T, strict=True)), table.where)
+        variables = {
+            name: as_coded(batch.column(name), is_boolean=name in booleans)
+            if form == "text"
+            else as_numbers(batch.column(name))
+            for name, form in roles.forms.items()
+        }
+        yield Block(partition, batch.num_rows, matrix, variables)
 
 
 def kind_of(type_: Any) -> ColumnKind:
@@ -32,16 +181,14 @@ def kind_of(type_: Any) -> ColumnKind:
     ('integer', 'text', 'other')
     """
     t = pa.types
-    if t.is_dictionary(type_):
-        return "text"
     if t.is_boolean(type_):
         return "boolean"
     if t.is_integer(type_):
         return "integer"
     if t.is_floating(type_) or t.is_decimal(type_) or t.is_null(type_):
         return "number"
-    is_text = t.is_string(type_) or t.is_large_string(type_) or t.is_string_view(type_)
-    return "text" if is_text else "other"
+    texts = (t.is_dictionary, t.is_string, t.is_large_string, t.is_string_view)
+    return "text" if any(is_text(type_) for is_text in texts) else "other"
 
 
 def is_narrow(type_: Any) -> bool:
@@ -52,158 +199,15 @@ def is_narrow(type_: Any) -> bool:
     return bool(t.is_boolean(type_) or (t.is_integer(type_) and type_.bit_width <= 16))
 
 
-MICROSECONDS = 86_400e6
-"""Of a day."""
-
-
-class Table(Protocol):
-    """A table in some format: its columns, and batches of some of them."""
-
-    @property
-    def where(self) -> str:
-        """The table, for messages."""
-        ...
-
-    @property
-    def columns(self) -> tuple[TableColumn, ...]: ...
-
-    @property
-    def partitions(self) -> tuple[str, ...]: ...
-
-    def batches(self, forms: Mapping[str, Form], rows: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Read columns in the forms asked for, at most `rows` records at a time.
-
-        Yields
-        ------
-        partition, batch
-            Number of the partition, and a batch with a column for each of `forms`, in its order:
-            a number as any numeric type, text as text or a dictionary.
-        """
-        ...
-
-    def count_records(self) -> Sequence[int] | None:
-        """Records of each partition where metadata tells them, else None."""
-        ...
-
-    def locate_text(self, name: str) -> str:
-        """Where the first text of a column stands, to follow its name; nothing if not known."""
-        ...
-
-
-class TableSource:
-    """Records of a table.
-
-    Parameters
-    ----------
-    table
-        The table.
-    layout
-        What its columns are.
-    labels
-        Columns that a list of labels beside the table names.
-
-    Raises
-    ------
-    OptionError, InputError
-        If columns and options do not fit; see `assign_roles`.
-    FormatError
-        If there are more than `MOST_COLUMNS`.
-    """
-
-    def __init__(self, table: Table, layout: SourceLayout, labels: Sequence[str] = ()) -> None:
-        if layout.label_names is not None:
-            raise OptionError(
-                f"--label-names names the columns of a label matrix, and {table.where} is a table.",
-                remedy="Name the table's own columns with --labels.",
-            )
-        columns = table.columns
-        if len(columns) > MOST_COLUMNS:
-            raise too_wide(table.where)
-        check_names([c.name for c in columns], table.where, {c.name: c.label for c in columns})
-        self._table = table
-        self._booleans = {column.name for column in columns if column.is_boolean}
-        self._unnamed = [c for c in columns if c.name not in layout.features]
-        self._roles: Roles = assign_roles(columns, layout, labels, table.where, table.locate_text)
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        return self._roles.features
-
-    @property
-    def n_features(self) -> int:
-        return len(self._roles.features)
-
-    @property
-    def features_dtype(self) -> np.dtype[Any]:
-        return self._roles.features_dtype
-
-    @property
-    def variables(self) -> tuple[SourceVariable, ...]:
-        return self._roles.variables
-
-    @property
-    def partitions(self) -> tuple[str, ...]:
-        return self._table.partitions
-
-    def blocks(self, rows: int, *, with_features: bool = True) -> Iterator[Block]:
-        """Read consecutive blocks; see `RecordSource`."""
-        names = self.feature_names if with_features else ()
-        forms: dict[str, Form] = {**dict.fromkeys(names, "number"), **self._roles.forms}
-        if not forms:
-            yield from self._empty_blocks(rows)
-            return
-        first = True
-        for partition, batch in self._table.batches(forms, rows):
-            matrix = as_matrix(batch.select(list(names)), self.features_dtype)
-            if first:
-                held = dict(zip(names, matrix.T, strict=True))
-                unnamed = [c for c in self._unnamed if c.name in held]
-                check_keys(unnamed, held, self._table.where)
-            first = False
-            yield Block(
-                partition,
-                batch.num_rows,
-                matrix,
-                {
-                    name: self._as_coded(name, batch.column(name))
-                    if form == "text"
-                    else as_numbers(batch.column(name))
-                    for name, form in self._roles.forms.items()
-                },
-            )
-
-    def _as_coded(self, name: str, column: pa.Array) -> Coded:
-        """Text as codes; truth values are written in one way whatever the source."""
-        coded = as_coded(column)
-        if name not in self._booleans:
-            return coded
-        lower = (value.lower() for value in coded.names)
-        pairs = zip(lower, coded.names, strict=True)
-        return Coded(coded.codes, tuple(a if a in ("true", "false") else b for a, b in pairs))
-
-    def _empty_blocks(self, rows: int) -> Iterator[Block]:
-        """Blocks that only count: from metadata, or by the first column as text."""
-        counts = self._table.count_records()
-        if counts is None:
-            first: dict[str, Form] = {self._table.columns[0].name: "text"}
-            for partition, batch in self._table.batches(first, rows):
-                yield _counted(partition, batch.num_rows)
-            return
-        for partition, n_records in enumerate(counts):
-            for start in range(0, n_records, rows):
-                yield _counted(partition, min(rows, n_records - start))
-
-
 def as_matrix(batch: pa.RecordBatch, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Numeric columns as a matrix, (n_records, n_columns), NaN where missing."""
-    if batch.num_columns == 0:
-        return np.empty((batch.num_rows, 0), dtype)
-    same = all(pa.types.is_floating(field.type) for field in batch.schema)
-    if same and len({field.type for field in batch.schema}) == 1:
-        if batch.schema.types[0] == pa.from_numpy_dtype(dtype):
-            matrix: npt.NDArray[Any] = batch.to_tensor(null_to_nan=True, row_major=True).to_numpy()
-            return matrix
-    matrix = np.empty((batch.num_rows, batch.num_columns), _wide_enough(batch, dtype))
+    types = batch.schema.types
+    if types and all(type_ == pa.from_numpy_dtype(dtype) for type_ in types):
+        matrix: npt.NDArray[Any] = batch.to_tensor(null_to_nan=True, row_major=True).to_numpy()
+        return matrix
+    # float64 wherever narrower numbers would lose something.
+    narrow = dtype == np.float32 and all(map(is_narrow, types))
+    matrix = np.empty((batch.num_rows, batch.num_columns), np.float32 if narrow else np.float64)
     for j, column in enumerate(batch.columns):
         matrix[:, j] = as_numbers(column)
     return matrix
@@ -221,21 +225,27 @@ def as_numbers(column: pa.Array) -> npt.NDArray[Any]:
     return found
 
 
-def as_coded(column: pa.Array) -> Coded:
-    """A column of text, or of anything that can be written as text, as codes."""
+def as_coded(column: pa.Array, *, is_boolean: bool = False) -> Coded:
+    """A column of text, or of anything that can be written as text, as codes.
+
+    Truth values are written in one way whatever the source: "true" and "false".
+    """
     if not pa.types.is_dictionary(column.type):
         column = pc.dictionary_encode(column)
     codes = column.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
     values = column.dictionary
     names = values if pa.types.is_string(values.type) else _write_as_text(values)
+    # A dictionary may hold a null of its own, to which codes then point.
     gone = np.flatnonzero(names.is_null().to_numpy(zero_copy_only=False))
     if len(gone):
         codes[np.isin(codes, gone)] = -1
-    return Coded(codes, tuple(str(name) for name in names.to_pylist()))
+    found = tuple(str(name) for name in names.to_pylist())
+    if is_boolean:
+        found = tuple(n.lower() if n.lower() in ("true", "false") else n for n in found)
+    return Coded(codes, found)
 
 
 def _write_as_text(values: pa.Array) -> pa.Array:
-    problem = ""
     try:
         return values.cast(pa.string())
     except pa.ArrowException:
@@ -245,16 +255,3 @@ def _write_as_text(values: pa.Array) -> pa.Array:
         remedy="Leave it out with --drop.",
         code="column-type",
     )
-
-
-def _wide_enough(batch: pa.RecordBatch, dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """float64 wherever narrower numbers would lose something."""
-    narrow = dtype == np.float32 and all(
-        pa.types.is_float32(t) or pa.types.is_float16(t) or t.bit_width <= 16
-        for t in batch.schema.types
-    )
-    return np.dtype(np.float32 if narrow else np.float64)
-
-
-def _counted(partition: int, n_records: int) -> Block:
-    return Block(partition, n_records, np.empty((n_records, 0)), {})

@@ -70,10 +70,10 @@ def test_bins__tell_what_they_lose(tmp_path: Path) -> None:
     assert 0 < fine.distance < coarse.distance
     assert 0 < fine.share < coarse.share < 1
     # "old" is a function of age that two bins hardly show, and sex has nothing to do with it.
-    assert coarse.hidden["old"] > 0.1 > fine.hidden["old"]
-    assert coarse.hidden["sex"] < 0.02
+    assert coarse.information["old"] > 0.1 > fine.information["old"]
+    assert coarse.information["sex"] < 0.02
     cut = read_statistics(str(ingest(source, ("age=60:70",), "at60.zarr"))).binning["age"]
-    assert cut.hidden["old"] < 1e-3 + fine.hidden["old"]
+    assert cut.information["old"] < 1e-3 + fine.information["old"]
 
 
 def test_measure_loss__is_that_of_the_definition() -> None:
