@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.threats.inference import measure_attacks
-from privpipe.numerics.mapping.problem.mutual_information import measure_information
+from privpipe.numerics.mapping.problem.programme import measure_information
 from privpipe.numerics.random.streams import KeyedStream
 from privpipe.protocols import Column, FloatArray, IntArray
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping

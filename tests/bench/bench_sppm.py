@@ -19,10 +19,10 @@ import numpy as np
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.cluster.passes.pricing_rounds import ClusterPricing
 from privpipe.cluster.workers.connection import ClusterOptions, connect
-from privpipe.numerics.mapping.pricing.line_pricing import bin_posteriors, price_line
-from privpipe.numerics.mapping.pricing.pair_pricing import PricingQuestion, price_in_memory
+from privpipe.numerics.mapping.mapping_search import search_mapping
+from privpipe.numerics.mapping.problem.ordered_pricing import bin_posteriors, price_line
+from privpipe.numerics.mapping.problem.pair_pricing import PricingQuestion, price_in_memory
 from privpipe.numerics.mapping.problem.programme import Duals
-from privpipe.numerics.mapping.search.mapping_search import search_mapping
 from privpipe.sanitizers.mapping.alphabet import prepare_alphabet
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from tests.cluster.test_replies import make_categorical

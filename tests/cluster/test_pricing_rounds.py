@@ -9,7 +9,7 @@ import pytest
 from distributed import Client
 
 from privpipe.cluster.passes.pricing_rounds import ClusterPricing, plan_columns
-from privpipe.numerics.mapping.pricing.pair_pricing import Prices, PricingQuestion, price_in_memory
+from privpipe.numerics.mapping.problem.pair_pricing import Prices, PricingQuestion, price_in_memory
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from tests.numerics.test_mapping_pricing import make_problem, random_duals
 from tests.sanitizers.mapping.solving.test_solve import profiles, random_joint

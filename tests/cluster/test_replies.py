@@ -18,7 +18,9 @@ from privpipe.cluster.passes.pricing_rounds import (
     plan_columns,
     unpack_prices,
 )
-from privpipe.numerics.mapping.pricing.pair_pricing import (
+from privpipe.numerics.mapping.mapping_search import search_mapping
+from privpipe.numerics.mapping.problem.distortion import CodeDistance
+from privpipe.numerics.mapping.problem.pair_pricing import (
     Prices,
     PricingQuestion,
     column_groups,
@@ -26,10 +28,8 @@ from privpipe.numerics.mapping.pricing.pair_pricing import (
     price_in_memory,
     sum_prices,
 )
-from privpipe.numerics.mapping.problem.distortion import CodeDistance
 from privpipe.numerics.mapping.problem.programme import MappingProblem
-from privpipe.numerics.mapping.search.mapping_search import search_mapping
-from privpipe.numerics.mapping.search.pairs.frank_wolfe import search_frank_wolfe
+from privpipe.numerics.mapping.search.frank_wolfe import search_frank_wolfe
 from tests.numerics.test_mapping_pricing import dense_costs, make_problem, random_duals
 
 

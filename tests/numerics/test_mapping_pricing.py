@@ -10,8 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privpipe.numerics.mapping.pricing.line_pricing import bin_posteriors, price_line
-from privpipe.numerics.mapping.pricing.pair_pricing import (
+from privpipe.numerics.mapping.problem.distortion import (
+    CodeDistance,
+    FunctionDistance,
+    MatrixDistance,
+)
+from privpipe.numerics.mapping.problem.ordered_pricing import bin_posteriors, price_line
+from privpipe.numerics.mapping.problem.pair_pricing import (
     PricingQuestion,
     column_groups,
     measure_bound,
@@ -19,21 +24,19 @@ from privpipe.numerics.mapping.pricing.pair_pricing import (
     price_block,
     price_in_memory,
 )
-from privpipe.numerics.mapping.problem.distortion import (
-    CodeDistance,
+from privpipe.numerics.mapping.problem.programme import (
     Distance,
-    FunctionDistance,
-    MatrixDistance,
-)
-from privpipe.numerics.mapping.problem.extremes import measure_mean_distances
-from privpipe.numerics.mapping.problem.mutual_information import (
+    Duals,
+    MappingProblem,
+    Pairs,
     log_ratios,
+    make_feasible,
     measure_information,
     normalise_potentials,
 )
-from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs, make_feasible
-from privpipe.numerics.mapping.search.pairs.column_generation import repair_potentials
-from privpipe.numerics.mapping.search.pairs.frank_wolfe import solve_coupled_choice
+from privpipe.numerics.mapping.problem.scale import measure_mean_distances
+from privpipe.numerics.mapping.search.column_generation import repair_potentials
+from privpipe.numerics.mapping.search.frank_wolfe import solve_coupled_choice
 from privpipe.protocols import FloatArray
 
 

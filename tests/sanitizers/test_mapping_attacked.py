@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from privpipe import SparseMapping, certify_mapping, solve_privacy_mapping
 from privpipe.errors import ConvergenceError, InputError, OptionError
-from privpipe.numerics.mapping.problem.incumbent import SearchProgress
+from privpipe.numerics.mapping.problem.search_progress import SearchProgress
 from privpipe.protocols import FloatArray, IntArray
 from tests.oracles_sppm import all_distances, solve_exactly
 from tests.referee_sppm import judge

@@ -7,7 +7,7 @@ import pytest
 
 from privpipe import fit_exponential_mechanism, solve_least_distortion, solve_tradeoff
 from privpipe.errors import InputError, OptionError
-from privpipe.numerics.mapping.problem.mutual_information import measure_information
+from privpipe.numerics.mapping.problem.programme import measure_information
 from privpipe.sanitizers.mapping.exponential import keep_symbols
 from tests.sanitizers.mapping.solving.test_solve import check, profiles, random_joint
 

@@ -19,7 +19,7 @@ import numpy as np
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import FAN_IN, Executor
 from privpipe.errors import PrivpipeError
-from privpipe.numerics.mapping.pricing.pair_pricing import (
+from privpipe.numerics.mapping.problem.pair_pricing import (
     Prices,
     PricingQuestion,
     column_groups,
@@ -39,7 +39,7 @@ from dataclasses import dataclass
 
 import numpy.typing as npt
 
-from privpipe.numerics.mapping.pricing.pair_pricing import sum_prices
+from privpipe.numerics.mapping.problem.pair_pricing import sum_prices
 from privpipe.protocols import FloatArray
 
 Bytes = npt.NDArray[np.uint8]

@@ -12,12 +12,11 @@ import numpy.typing as npt
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.mapping.problem.distortion import (
     CodeDistance,
-    Distance,
     FunctionDistance,
     MatrixDistance,
 )
-from privpipe.numerics.mapping.problem.programme import MappingProblem
-from privpipe.numerics.mapping.units import choose_unit, divide_budget, divide_distance
+from privpipe.numerics.mapping.problem.programme import Distance, MappingProblem
+from privpipe.numerics.mapping.problem.scale import choose_unit, divide_budget, divide_distance
 from privpipe.protocols import FloatArray, IntArray
 
 CodeArray = npt.NDArray[Any]

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.errors import InputError, OptionError
-from privpipe.numerics.mapping.problem.extremes import measure_mean_distances
-from privpipe.numerics.mapping.problem.incumbent import SearchProgress
 from privpipe.numerics.mapping.problem.programme import MappingProblem, Plan, measure_plan
+from privpipe.numerics.mapping.problem.scale import measure_mean_distances
+from privpipe.numerics.mapping.problem.search_progress import SearchProgress
 from privpipe.protocols import FloatArray, Guarantee
 from privpipe.sanitizers.mapping.alphabet import Distortion, prepare_alphabet
 from privpipe.sanitizers.mapping.solving.solve import store_plan

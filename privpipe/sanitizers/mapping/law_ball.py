@@ -2,7 +2,7 @@
 
 Which records make the centre, and how many cells there are, is decided by the schema and by how
 many records there are, never by what they hold: the radius is proven for a number of cells fixed
-beforehand (see `numerics.mapping.confidence.likelihood_ball`).
+beforehand (see `numerics.mapping.likelihood_ball`).
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ import numpy as np
 
 from privpipe.capabilities import Preview
 from privpipe.errors import InputError, OptionError
-from privpipe.numerics.mapping.pricing.pair_pricing import PriceOracle
-from privpipe.numerics.mapping.problem.mutual_information import measure_information
+from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle
+from privpipe.numerics.mapping.problem.programme import measure_information
 from privpipe.protocols import FloatArray, Guarantee, IntArray, Method, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards, check_unweighted, say_incomplete
 from privpipe.sanitizers.mapping.assurance import (

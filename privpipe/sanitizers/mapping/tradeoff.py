@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.errors import ConvergenceError, OptionError
-from privpipe.numerics.mapping.problem.extremes import measure_mean_distances
+from privpipe.numerics.mapping.problem.scale import measure_mean_distances
 from privpipe.sanitizers.mapping.alphabet import Distortion, prepare_alphabet
 from privpipe.sanitizers.mapping.solving.solve import solve_privacy_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privpipe.numerics.mapping.problem.incumbent import SearchProgress
 from privpipe.numerics.mapping.problem.programme import MappingProblem
-from privpipe.numerics.mapping.search.ordered import coarse_to_fine_search
-from privpipe.numerics.mapping.search.ordered.mass_exchange import measure_noise
+from privpipe.numerics.mapping.problem.search_progress import SearchProgress
+from privpipe.numerics.mapping.search import coarse_to_fine_search
+from privpipe.numerics.mapping.search.mass_exchange import measure_noise
 from privpipe.sanitizers.mapping.alphabet import prepare_alphabet
 from tests.bench.bench_mapping_scale import noisy_line, smooth_line
 

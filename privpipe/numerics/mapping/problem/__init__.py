@@ -1,1 +1,1 @@
-"""The convex programme of a mapping: distances, information, feasible plans and their bounds."""
+"""The programme and its distances, the prices of all pairs, the smoothed dual on some of them."""

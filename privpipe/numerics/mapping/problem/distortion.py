@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,28 +19,6 @@ from privpipe.protocols import FloatArray, IntArray, WordArray
 DistanceKind = Literal["hamming", "squared", "absolute"]
 CodeArray = npt.NDArray[Any]
 BlockFunction = Callable[[CodeArray, CodeArray], FloatArray]
-
-
-class Distance(Protocol):
-    """Distances from the columns (original symbols) to the symbols (what may be released)."""
-
-    @property
-    def n_symbols(self) -> int: ...
-
-    @property
-    def n_columns(self) -> int: ...
-
-    def pairs(self, symbols: IntArray, columns: IntArray) -> FloatArray:
-        """Distances of the pairs (symbols[k], columns[k]), shape (n_pairs,)."""
-        ...
-
-    def block(self, start: int, stop: int) -> FloatArray:
-        """Distances of the columns start to stop to all symbols, (stop - start, n_symbols)."""
-        ...
-
-    def columns_of(self, columns: IntArray) -> Distance:
-        """The same distance for some of the columns."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,5 +1,1 @@
-"""Searches for a near-optimal mapping; `mapping_search` chooses the route.
-
-`pairs` works on any alphabet and holds the paper's own algorithm, `ordered` solves coarse cells of
-an ordered alphabet first.
-"""
+"""Searches for a near-optimal mapping: on pairs of any alphabet, and by cells of an ordered one."""

@@ -24,10 +24,15 @@ import scipy.sparse as sp
 from scipy.optimize import linprog
 
 from privpipe.errors import ConvergenceError
-from privpipe.numerics.mapping.pricing.pair_pricing import PriceOracle, PricingQuestion, sum_prices
-from privpipe.numerics.mapping.problem.extremes import measure_mean_distances
-from privpipe.numerics.mapping.problem.mutual_information import LOWEST, normalise_potentials
-from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs
+from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle, PricingQuestion, sum_prices
+from privpipe.numerics.mapping.problem.programme import (
+    LOWEST,
+    Duals,
+    MappingProblem,
+    Pairs,
+    normalise_potentials,
+)
+from privpipe.numerics.mapping.problem.scale import measure_mean_distances
 from privpipe.protocols import FloatArray
 
 _ALL_PAIRS = 40_000

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from privpipe.errors import ConvergenceError, OptionError
-from privpipe.numerics.mapping.pricing.pair_pricing import PriceOracle, price_in_memory
-from privpipe.numerics.mapping.problem.incumbent import SearchProgress
+from privpipe.numerics.mapping.problem.pair_pricing import PriceOracle, price_in_memory
 from privpipe.numerics.mapping.problem.programme import MappingProblem, Plan, measure_plan
+from privpipe.numerics.mapping.problem.search_progress import SearchProgress
 from privpipe.numerics.mapping.search.cutting_planes import (
     ConstrainedPlan,
     Limits,

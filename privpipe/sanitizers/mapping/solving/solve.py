@@ -14,18 +14,17 @@ from scipy import sparse
 
 from privpipe.errors import ConvergenceError, InputError, OptionError
 from privpipe.numerics.mapping.certificate import MappingCertificate, certify_mapping
-from privpipe.numerics.mapping.pricing.pair_pricing import (
+from privpipe.numerics.mapping.mapping_search import search_mapping
+from privpipe.numerics.mapping.problem.pair_pricing import (
     PriceOracle,
     PricingQuestion,
     measure_bound,
     price_in_memory,
 )
-from privpipe.numerics.mapping.problem.extremes import identity_duals, measure_mean_distances
-from privpipe.numerics.mapping.problem.incumbent import SearchProgress
-from privpipe.numerics.mapping.problem.mutual_information import LOWEST
-from privpipe.numerics.mapping.problem.programme import keep_free_pairs, measure_plan
-from privpipe.numerics.mapping.search.mapping_search import search_mapping
-from privpipe.numerics.mapping.search.pairs.frank_wolfe import search_frank_wolfe
+from privpipe.numerics.mapping.problem.programme import LOWEST, keep_free_pairs, measure_plan
+from privpipe.numerics.mapping.problem.scale import identity_duals, measure_mean_distances
+from privpipe.numerics.mapping.problem.search_progress import SearchProgress
+from privpipe.numerics.mapping.search.frank_wolfe import search_frank_wolfe
 from privpipe.protocols import Guarantee, IntArray
 from privpipe.sanitizers.mapping.alphabet import Alphabet, Distortion, prepare_alphabet
 from privpipe.sanitizers.mapping.solving.start import read_start

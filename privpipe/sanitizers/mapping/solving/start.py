@@ -9,8 +9,13 @@ from __future__ import annotations
 import numpy as np
 
 from privpipe.errors import OptionError
-from privpipe.numerics.mapping.problem.mutual_information import normalise_potentials
-from privpipe.numerics.mapping.problem.programme import Duals, Pairs, Plan, make_feasible
+from privpipe.numerics.mapping.problem.programme import (
+    Duals,
+    Pairs,
+    Plan,
+    make_feasible,
+    normalise_potentials,
+)
 from privpipe.protocols import BoolArray, FloatArray, IntArray
 from privpipe.sanitizers.mapping.alphabet import Alphabet
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping

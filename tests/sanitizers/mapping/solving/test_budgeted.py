@@ -10,7 +10,7 @@ import pytest
 
 from privpipe import PrivacyMappingOptions, Records, fit_privacy_mapping, solve_privacy_mapping
 from privpipe.errors import ConvergenceError, OptionError
-from privpipe.numerics.mapping.problem.mutual_information import measure_information
+from privpipe.numerics.mapping.problem.programme import measure_information
 from privpipe.protocols import Column, ShardSchema
 from privpipe.sanitizers.mapping import privacy_mapping
 from privpipe.sanitizers.mapping.assurance import assure_mapping

@@ -14,7 +14,7 @@ from privpipe import solve_privacy_mapping
 from privpipe.errors import OptionError
 from privpipe.numerics.mapping.held_out_information import measure_gains
 from privpipe.numerics.mapping.likelihood_ball import bound_over_ball, find_worst_law
-from privpipe.numerics.mapping.problem.mutual_information import measure_information
+from privpipe.numerics.mapping.problem.programme import measure_information
 from privpipe.sanitizers.mapping.solving.robust import solve_robust_mapping
 from privpipe.sanitizers.mapping.sparse_mapping import SparseMapping
 from tests.laws_of_records import make_grid, make_laws

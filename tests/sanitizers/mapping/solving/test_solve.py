@@ -9,7 +9,7 @@ import pytest
 
 from privpipe import SparseMapping, certify_mapping, solve_privacy_mapping
 from privpipe.errors import InputError, OptionError
-from privpipe.numerics.mapping.problem.mutual_information import measure_information
+from privpipe.numerics.mapping.problem.programme import measure_information
 from privpipe.protocols import FloatArray, IntArray
 from privpipe.store.models import digest_map
 from tests.oracles_sppm import all_distances, frank_wolfe_as_printed, solve_exactly

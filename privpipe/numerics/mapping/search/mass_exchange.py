@@ -16,19 +16,19 @@ from typing import Any
 
 import numpy as np
 
-from privpipe.numerics.mapping.pricing.line_pricing import bin_posteriors, price_line
-from privpipe.numerics.mapping.pricing.pair_pricing import PricingQuestion, measure_bound
-from privpipe.numerics.mapping.problem.incumbent import SearchProgress
-from privpipe.numerics.mapping.problem.mutual_information import released_masses
+from privpipe.numerics.mapping.problem.ordered_pricing import bin_posteriors, price_line
+from privpipe.numerics.mapping.problem.pair_pricing import PricingQuestion, measure_bound
 from privpipe.numerics.mapping.problem.programme import (
     Duals,
     MappingProblem,
     Pairs,
     Plan,
     make_feasible,
+    released_masses,
 )
-from privpipe.numerics.mapping.search.ordered.coarsening import CoarseLine
-from privpipe.numerics.mapping.search.ordered.mass_exchange_kernels import (
+from privpipe.numerics.mapping.problem.search_progress import SearchProgress
+from privpipe.numerics.mapping.search.coarsening import CoarseLine
+from privpipe.numerics.mapping.search.mass_exchange_kernels import (
     ABSENT,
     STIFFNESS,
     fill_slots,

@@ -11,7 +11,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from privpipe.numerics.mapping.dual.smoothed_dual import (
+from privpipe.numerics.mapping.problem.programme import (
+    Duals,
+    MappingProblem,
+    Pairs,
+    make_feasible,
+    released_masses,
+)
+from privpipe.numerics.mapping.problem.search_progress import SearchProgress
+from privpipe.numerics.mapping.problem.smoothed_dual import (
     SmoothedDual,
     column_minima,
     logits_of,
@@ -20,10 +28,7 @@ from privpipe.numerics.mapping.dual.smoothed_dual import (
     softmin_masses,
     spend_budget,
 )
-from privpipe.numerics.mapping.problem.incumbent import SearchProgress
-from privpipe.numerics.mapping.problem.mutual_information import released_masses
-from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs, make_feasible
-from privpipe.numerics.mapping.search.pairs.column_generation import AnnealState, Explorer, Found
+from privpipe.numerics.mapping.search.column_generation import AnnealState, Explorer, Found
 from privpipe.protocols import FloatArray, IntArray
 
 # What follows was chosen on the laws of `tests.bench mapping`. None of it is in a bound, which

@@ -14,16 +14,25 @@ from typing import Protocol
 
 import numpy as np
 
-from privpipe.numerics.mapping.pricing.line_pricing import PosteriorBins, bin_posteriors, price_line
-from privpipe.numerics.mapping.pricing.pair_pricing import (
+from privpipe.numerics.mapping.problem.ordered_pricing import (
+    PosteriorBins,
+    bin_posteriors,
+    price_line,
+)
+from privpipe.numerics.mapping.problem.pair_pricing import (
     PriceOracle,
     Prices,
     PricingQuestion,
     measure_bound,
     sum_prices,
 )
-from privpipe.numerics.mapping.problem.mutual_information import LOWEST, normalise_potentials
-from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs
+from privpipe.numerics.mapping.problem.programme import (
+    LOWEST,
+    Duals,
+    MappingProblem,
+    Pairs,
+    normalise_potentials,
+)
 from privpipe.protocols import FloatArray, IntArray
 
 _MOST_NAMED = 24

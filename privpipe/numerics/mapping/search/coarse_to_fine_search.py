@@ -11,15 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from privpipe.numerics.mapping.dual.smoothed_dual import (
-    column_minima,
-    logits_of,
-    maximise_smoothed_dual,
-    potentials_of,
-    spend_budget,
-)
-from privpipe.numerics.mapping.pricing.line_pricing import bin_posteriors
-from privpipe.numerics.mapping.problem.incumbent import SearchProgress
+from privpipe.numerics.mapping.problem.ordered_pricing import bin_posteriors
 from privpipe.numerics.mapping.problem.programme import (
     Duals,
     MappingProblem,
@@ -27,15 +19,19 @@ from privpipe.numerics.mapping.problem.programme import (
     Plan,
     make_feasible,
 )
-from privpipe.numerics.mapping.search.ordered.coarsening import CoarseLine, coarsen_line
-from privpipe.numerics.mapping.search.ordered.mass_exchange import exchange_masses, measure_noise
-from privpipe.numerics.mapping.search.pairs.column_generation import (
-    AnnealState,
-    Explorer,
-    LineExplorer,
+from privpipe.numerics.mapping.problem.search_progress import SearchProgress
+from privpipe.numerics.mapping.problem.smoothed_dual import (
+    column_minima,
+    logits_of,
+    maximise_smoothed_dual,
+    potentials_of,
+    spend_budget,
 )
-from privpipe.numerics.mapping.search.pairs.interior_point_search import polish
-from privpipe.numerics.mapping.search.pairs.smoothed_dual_search import anneal, start_logits
+from privpipe.numerics.mapping.search.coarsening import CoarseLine, coarsen_line
+from privpipe.numerics.mapping.search.column_generation import AnnealState, Explorer, LineExplorer
+from privpipe.numerics.mapping.search.interior_point_search import polish
+from privpipe.numerics.mapping.search.mass_exchange import exchange_masses, measure_noise
+from privpipe.numerics.mapping.search.smoothed_dual_search import anneal, start_logits
 
 _COARSEST = 256
 _REFINEMENT = 4

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from privpipe.numerics.mapping.dual.interior_point import InteriorPoint, solve_interior_point
-from privpipe.numerics.mapping.dual.smoothed_dual import logits_of, potentials_of
-from privpipe.numerics.mapping.problem.incumbent import SearchProgress
+from privpipe.numerics.mapping.problem.interior_point import InteriorPoint, solve_interior_point
 from privpipe.numerics.mapping.problem.programme import Duals, Pairs, make_feasible
-from privpipe.numerics.mapping.search.pairs.column_generation import AnnealState, Explorer
+from privpipe.numerics.mapping.problem.search_progress import SearchProgress
+from privpipe.numerics.mapping.problem.smoothed_dual import logits_of, potentials_of
+from privpipe.numerics.mapping.search.column_generation import AnnealState, Explorer
 from privpipe.protocols import FloatArray
 
 _NEAR = 0.02  # nats of slack of a pair worth adding

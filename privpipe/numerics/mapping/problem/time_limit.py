@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from privpipe.numerics.mapping.pricing.pair_pricing import (
+from privpipe.numerics.mapping.problem.pair_pricing import (
     PriceOracle,
     Prices,
     PricingQuestion,
@@ -21,8 +21,8 @@ from privpipe.numerics.mapping.pricing.pair_pricing import (
     merge_prices,
     price_block,
 )
-from privpipe.numerics.mapping.problem.incumbent import SearchProgress
 from privpipe.numerics.mapping.problem.programme import MappingProblem
+from privpipe.numerics.mapping.problem.search_progress import SearchProgress
 
 _PAIRS_PER_PIECE = 2**25
 """Less than a tenth of a second."""

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from privpipe.numerics.mapping.dual.smoothed_dual_kernels import (
+from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs
+from privpipe.numerics.mapping.problem.smoothed_dual_kernels import (
     multiply_curvature,
     smooth_minimum,
     sum_slopes,
 )
-from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Pairs
 from privpipe.protocols import FloatArray, IntArray
 
 _STRIDES = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01)

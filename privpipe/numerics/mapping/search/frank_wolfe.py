@@ -13,18 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from privpipe.numerics.mapping.pricing.pair_pricing import (
+from privpipe.numerics.mapping.problem.pair_pricing import (
     PriceOracle,
     PricingQuestion,
     measure_bound,
     price_in_memory,
-)
-from privpipe.numerics.mapping.pricing.patience import OutOfTime, TimedPricing
-from privpipe.numerics.mapping.problem.incumbent import SearchProgress
-from privpipe.numerics.mapping.problem.mutual_information import (
-    log_ratios,
-    normalise_potentials,
-    released_masses,
 )
 from privpipe.numerics.mapping.problem.programme import (
     Duals,
@@ -32,9 +25,14 @@ from privpipe.numerics.mapping.problem.programme import (
     Pairs,
     Plan,
     draw_into_budget,
+    log_ratios,
     measure_plan,
+    normalise_potentials,
+    released_masses,
 )
-from privpipe.numerics.mapping.search.pairs.column_generation import repair_potentials
+from privpipe.numerics.mapping.problem.search_progress import SearchProgress
+from privpipe.numerics.mapping.problem.time_limit import OutOfTime, TimedPricing
+from privpipe.numerics.mapping.search.column_generation import repair_potentials
 from privpipe.protocols import FloatArray, IntArray
 
 _RATIO_FLOOR = float(np.log(1e-12))

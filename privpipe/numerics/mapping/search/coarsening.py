@@ -16,15 +16,16 @@ import numpy as np
 import scipy
 
 from privpipe.numerics.compiler import njit
-from privpipe.numerics.mapping.pricing.line_pricing import PosteriorBins
 from privpipe.numerics.mapping.problem.distortion import CodeDistance
-from privpipe.numerics.mapping.problem.mutual_information import LOWEST, normalise_potentials
+from privpipe.numerics.mapping.problem.ordered_pricing import PosteriorBins
 from privpipe.numerics.mapping.problem.programme import (
+    LOWEST,
     Duals,
     MappingProblem,
     Pairs,
     Plan,
     make_feasible,
+    normalise_potentials,
 )
 from privpipe.protocols import FloatArray, IntArray
 

@@ -7,19 +7,19 @@ from contextlib import suppress
 
 import numpy as np
 
-from privpipe.numerics.mapping.pricing.line_pricing import bin_posteriors, is_line
-from privpipe.numerics.mapping.pricing.pair_pricing import (
+from privpipe.numerics.mapping.problem.ordered_pricing import bin_posteriors, is_line
+from privpipe.numerics.mapping.problem.pair_pricing import (
     PriceOracle,
     PricingQuestion,
     measure_bound,
 )
-from privpipe.numerics.mapping.pricing.patience import OutOfTime, TimedPricing
-from privpipe.numerics.mapping.problem.incumbent import SearchProgress
 from privpipe.numerics.mapping.problem.programme import Duals, MappingProblem, Plan, thin_plan
-from privpipe.numerics.mapping.search.ordered.coarse_to_fine_search import search_line
-from privpipe.numerics.mapping.search.pairs.column_generation import OracleExplorer, most_named
-from privpipe.numerics.mapping.search.pairs.interior_point_search import MOST_DENSE, polish
-from privpipe.numerics.mapping.search.pairs.smoothed_dual_search import anneal, start_state
+from privpipe.numerics.mapping.problem.search_progress import SearchProgress
+from privpipe.numerics.mapping.problem.time_limit import OutOfTime, TimedPricing
+from privpipe.numerics.mapping.search.coarse_to_fine_search import search_line
+from privpipe.numerics.mapping.search.column_generation import OracleExplorer, most_named
+from privpipe.numerics.mapping.search.interior_point_search import MOST_DENSE, polish
+from privpipe.numerics.mapping.search.smoothed_dual_search import anneal, start_state
 
 _START_TEMPERATURE = 0.05
 _POLISH_FROM = 2e-3
@@ -49,7 +49,7 @@ def search_mapping(
     start
         A feasible plan and a dual point to begin from.
     max_seconds
-        Time after which nothing new begins, rounds over all pairs included; see `patience`.
+        Time after which nothing new begins, rounds over all pairs included; see `time_limit`.
     on_round
         Called after each round.
 

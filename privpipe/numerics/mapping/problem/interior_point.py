@@ -18,15 +18,15 @@ import scipy.linalg
 import scipy.sparse as sp
 import scipy.sparse.linalg as spl
 
-from privpipe.numerics.mapping.dual.interior_point_kernels import (
+from privpipe.numerics.mapping.problem.interior_point_kernels import (
     centre_columns,
     fill_directions,
     fill_normal_terms,
     fill_right_sides,
     fill_slacks,
 )
-from privpipe.numerics.mapping.dual.smoothed_dual import potentials_of
 from privpipe.numerics.mapping.problem.programme import MappingProblem, Pairs
+from privpipe.numerics.mapping.problem.smoothed_dual import potentials_of
 from privpipe.protocols import FloatArray, IntArray
 
 

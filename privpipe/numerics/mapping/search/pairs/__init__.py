@@ -1,1 +1,0 @@
-"""Searches on any alphabet: pairs are added where they price well, until the gap is certified."""
