@@ -241,7 +241,6 @@ def forget_process() -> None:
     """What a process remembers goes with it."""
     blocks.open_array.cache_clear()
     loaded_map.load_map.cache_clear()
-    keys._received.clear()
 
 
 def run_alone(options: RunOptions, scope: Scope = EVERYTHING, until: str = "publish") -> str:

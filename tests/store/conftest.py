@@ -19,7 +19,6 @@ import fsspec.asyn
 import pytest
 from zarr.core.sync import sync as zarr_sync
 
-from privpipe.store.keyring import keys as store_keys
 from tests.store.fault_proxy import FaultProxy, run_proxy
 
 
@@ -27,8 +26,7 @@ from tests.store.fault_proxy import FaultProxy, run_proxy
 def keys_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder for release keys, not made yet."""
     monkeypatch.setenv("PRIVPIPE_KEYS", str(tmp_path / "deep" / "keys"))
-    yield tmp_path / "deep" / "keys"
-    store_keys._received.clear()
+    return tmp_path / "deep" / "keys"
 
 
 @pytest.fixture(scope="module")

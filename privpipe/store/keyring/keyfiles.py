@@ -62,11 +62,6 @@ class KeyBinding:
                     remedy="Use the hexdigest of sha256.",
                 )
 
-    def differences(self, other: KeyBinding) -> tuple[str, ...]:
-        """Names of the parts that differ, in order."""
-        names = (part.name for part in fields(self))
-        return tuple(name for name in names if getattr(self, name) != getattr(other, name))
-
 
 @dataclass(frozen=True)
 class KeyEntry:
@@ -178,13 +173,11 @@ class KeyFolder:
     def create(cls, key_id: str, folder: str | Path | None) -> KeyFolder:
         """Make the folder and its parents if need be, mode 0700 under any umask."""
         path = key_folder(folder)
-        try:
+        with _refusing(path):
             for missing in [each for each in (*reversed(path.parents), path) if not each.exists()]:
                 with suppress(FileExistsError):
                     missing.mkdir(0o700)
                     missing.chmod(0o700)  # whatever the umask took away
-        except OSError as error:
-            raise _refused(path, error) from None
         return cls(path, key_id)
 
     @classmethod
@@ -195,14 +188,12 @@ class KeyFolder:
     @classmethod
     def every(cls, folder: str | Path | None) -> Iterator[KeyFolder]:
         """The keys with an entry or a secret in the folder, by id."""
-        path = key_folder(folder)
-        if not os.path.isdir(path):
+        if (found := cls.existing("", folder)) is None:
             return
-        with cls(path, "").opened() as handle:
-            names = {Path(name) for name in os.listdir(handle)}
-        named = (name for name in names if not name.name.startswith("."))
-        for key_id in sorted({name.stem for name in named if name.suffix in (".json", ".key")}):
-            yield cls(path, key_id)
+        with found.opened() as handle:
+            names = [Path(name) for name in os.listdir(handle) if not name.startswith(".")]
+        for key_id in sorted({name.stem for name in names if name.suffix in (".json", ".key")}):
+            yield cls(found.path, key_id)
 
     def file(self, ending: Ending) -> Path:
         """Path of a file, for messages."""
@@ -211,10 +202,8 @@ class KeyFolder:
     @contextmanager
     def opened(self) -> Iterator[int]:
         """Descriptor of the folder, once it is this user's alone."""
-        try:
+        with _refusing(self.path):
             handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | _OPEN)
-        except OSError as error:
-            raise _refused(self.path, error) from None
         try:
             _check_private(self.path, os.fstat(handle), "700")
             yield handle
@@ -224,48 +213,33 @@ class KeyFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Exclude other writers of the folder; the lock dies with its process."""
-        with self.opened() as handle:
-            try:
-                lock = os.open(".lock", os.O_RDWR | os.O_CREAT | _OPEN, 0o600, dir_fd=handle)
-            except OSError as error:
-                raise _refused(self.path / ".lock", error) from None
+        place = self.path / ".lock"
+        with self.opened() as handle, _refusing(place):
+            lock = os.open(place.name, os.O_RDWR | os.O_CREAT | _OPEN, 0o600, dir_fd=handle)
         try:
-            try:
+            with _refusing(place):
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            except OSError as error:
-                raise _refused(self.path / ".lock", error) from None
             yield
         finally:
             os.close(lock)
 
     def has(self, ending: Ending) -> bool:
         """Whether the file is there, whatever it is."""
-        with self.opened() as handle:
-            try:
-                os.stat(self._name(ending), dir_fd=handle, follow_symlinks=False)
-            except FileNotFoundError:
-                return False
-            except OSError as error:
-                raise _refused(self.file(ending), error) from None
-        return True
+        with self._using(ending) as handle, suppress(FileNotFoundError):
+            os.stat(self._name(ending), dir_fd=handle, follow_symlinks=False)
+            return True
+        return False
 
     def read(self, ending: Ending) -> bytes:
         """Content of the file, once it is a plain file of this user's alone."""
-        with self.opened() as handle:
-            try:
-                file = os.open(
-                    self._name(ending), os.O_RDONLY | os.O_NONBLOCK | _OPEN, dir_fd=handle
-                )
-            except OSError as error:
-                raise _refused(self.file(ending), error) from None
-        try:
-            _check_private(self.file(ending), os.fstat(file), "600")
-            with os.fdopen(file, "rb", closefd=False) as stream:
+        with self._using(ending) as handle:
+            # Without waiting: a named pipe would never open.
+            def take(name: str, flags: int) -> int:
+                return os.open(name, flags | os.O_NONBLOCK | _OPEN, dir_fd=handle)
+
+            with open(self._name(ending), "rb", opener=take) as stream:
+                _check_private(self.file(ending), os.fstat(stream.fileno()), "600")
                 return stream.read()
-        except OSError as error:  # a folder
-            raise _refused(self.file(ending), error) from None
-        finally:
-            os.close(file)
 
     def write_new(self, ending: Ending, content: bytes) -> None:
         """Make a file that does not exist, whole, on disk, never over another.
@@ -274,46 +248,39 @@ class KeyFolder:
         that does not lock. For its sake leftovers are swept by `destroy` alone: there they could
         be another process's.
         """
-        with self.opened() as handle:
+        with self._using(ending) as handle:
+            temporary = _write(handle, f".{self.key_id}.{secrets.token_hex(8)}.new", content)
             try:
-                temporary = _write(handle, f".{self.key_id}.{secrets.token_hex(8)}.new", content)
-                try:
-                    name = self._name(ending)
-                    os.link(temporary, name, src_dir_fd=handle, dst_dir_fd=handle)
-                finally:
-                    os.unlink(temporary, dir_fd=handle)
-                os.fsync(handle)
-            except OSError as error:
-                raise _refused(self.file(ending), error) from None
+                os.link(temporary, self._name(ending), src_dir_fd=handle, dst_dir_fd=handle)
+            finally:
+                os.unlink(temporary, dir_fd=handle)
+            os.fsync(handle)
 
     def replace(self, ending: Ending, content: bytes) -> None:
         """Write a file whole, in place of the one that may be there."""
-        with self.opened() as handle:
-            try:
-                temporary = _write(handle, f".{self.key_id}.{secrets.token_hex(8)}.new", content)
-                os.rename(temporary, self._name(ending), src_dir_fd=handle, dst_dir_fd=handle)
-                os.fsync(handle)
-            except OSError as error:
-                raise _refused(self.file(ending), error) from None
+        with self._using(ending) as handle:
+            temporary = _write(handle, f".{self.key_id}.{secrets.token_hex(8)}.new", content)
+            os.rename(temporary, self._name(ending), src_dir_fd=handle, dst_dir_fd=handle)
+            os.fsync(handle)
 
     def destroy(self, ending: Ending) -> None:
         """Overwrite a file with zeros, best effort, and remove it with all leftovers."""
-        with self.opened() as handle:
-            try:
-                _destroy(handle, self._name(ending))
-                self._sweep(handle)
-                os.fsync(handle)
-            except OSError as error:
-                raise _refused(self.file(ending), error) from None
+        with self._using(ending) as handle:
+            _destroy(handle, self._name(ending))
+            # What processes killed while they wrote left of this key: it may hold the secret.
+            leftover = re.compile(rf"\.{re.escape(self.key_id)}\.[0-9a-f]{{16}}\.new")
+            for name in filter(leftover.fullmatch, os.listdir(handle)):
+                _destroy(handle, name)
+            os.fsync(handle)
+
+    @contextmanager
+    def _using(self, ending: Ending) -> Iterator[int]:
+        """Descriptor of the folder, for work on a file."""
+        with self.opened() as handle, _refusing(self.file(ending)):
+            yield handle
 
     def _name(self, ending: Ending) -> str:
         return f"{self.key_id}.{ending}"
-
-    def _sweep(self, handle: int) -> None:
-        """Remove what processes killed in `_write` or `write_new` left of this key."""
-        leftover = re.compile(rf"\.{re.escape(self.key_id)}\.[0-9a-f]{{16}}\.new")
-        for name in filter(leftover.fullmatch, os.listdir(handle)):
-            _destroy(handle, name)
 
 
 def _write(handle: int, name: str, content: bytes) -> str:
@@ -354,9 +321,15 @@ def _check_private(path: Path, found: os.stat_result, mode: str) -> None:
         )
 
 
-def _refused(path: Path, error: OSError) -> StoreError:
-    return StoreError(
-        f"The key folder cannot be used: {path}: {error.strerror}.",
-        remedy="Set PRIVPIPE_KEYS to a folder of your own on a file system with links and modes.",
-        code="key_folder",
-    )
+@contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    """What the file system refuses, as StoreError."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"The key folder cannot be used: {path}: {error.strerror}.",
+            remedy="Set PRIVPIPE_KEYS to a folder of your own on a file system with links and "
+            "modes.",
+            code="key_folder",
+        ) from None

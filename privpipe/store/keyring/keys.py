@@ -52,7 +52,7 @@ class ReleaseKey:
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise OptionError(
             f"Release key {self.entry.key_id!r} is not pickled or copied.",
-            remedy="Send key.ticket() in tasks, or key.carry() to receive_key on a worker.",
+            remedy="Send key.ticket() in tasks: workers read the key folder.",
             code="key_pickle",
         )
 
@@ -61,26 +61,25 @@ class ReleaseKey:
         """Tells these draws from all others, and nothing of the secret: two releases of one
         partition with the same fingerprint hold the same draws of the same values.
         """
-        info = b"privpipe/account/1" + _info(self.entry.binding)
-        return HKDF(hashes.SHA256(), 20, salt=None, info=info).derive(self._secret).hex()
+        return self._derive(20, b"privpipe/account/1").hex()
 
     def stream(self, partition: str, first_record: int, n_records: int) -> KeyedStream:
         """Random words for a run of records of a partition; see `KeyedStream`."""
-        derived = HKDF(hashes.SHA256(), KEY_BYTES, salt=None, info=_info(self.entry.binding))
         return KeyedStream(
-            derived.derive(self._secret),
+            self._derive(KEY_BYTES, b""),
             partition=partition,
             first_record=first_record,
             n_records=n_records,
         )
 
+    def _derive(self, length: int, purpose: bytes) -> bytes:
+        # The binding is in what is derived, not only compared when the key is opened.
+        info = purpose + _info(self.entry.binding)
+        return HKDF(hashes.SHA256(), length, salt=None, info=info).derive(self._secret)
+
     def ticket(self) -> KeyTicket:
         """Name of this key for a task's arguments: no secret in it."""
         return KeyTicket(self.entry.key_id, self.entry.binding, self._folder)
-
-    def carry(self) -> CarriedKey:
-        """This key in a form that can be pickled, for `receive_key` on a worker."""
-        return CarriedKey(self.entry, self._secret, self._folder)
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ class KeyTicket:
     key_id, binding
         Which key, and what it must serve.
     folder
-        Key folder to read it from, where the process has not received it.
+        Key folder to read it from.
     """
 
     key_id: str
@@ -100,49 +99,14 @@ class KeyTicket:
     folder: str
 
     def open(self) -> ReleaseKey:
-        """Key from this process's memory (`receive_key`) or else from the folder.
+        """The key, from the folder.
 
         Raises
         ------
         StoreError, OptionError
             As `read_key`.
         """
-        held = _received.get(self.key_id)
-        if held is not None and held.entry.binding == self.binding:
-            return held
         return read_key(self.key_id, self.binding, folder=self.folder)
-
-
-class CarriedKey:
-    """A key that can be pickled, and only to be handed to `receive_key`.
-
-    It is redacted wherever it is printed, but its pickle holds the secret. So it goes to workers
-    over an encrypted or loopback connection by a call out of band (a worker plugin), never as an
-    argument or result of a task, which schedulers keep, print and spill to disk.
-    """
-
-    __slots__ = ("_folder", "_secret", "entry")
-
-    def __init__(self, entry: KeyEntry, secret: bytes, folder: str) -> None:
-        self.entry, self._secret, self._folder = entry, secret, folder
-
-    def __repr__(self) -> str:
-        return f"CarriedKey({self.entry.key_id!r}, secret not shown)"
-
-    def __reduce__(self) -> tuple[type[CarriedKey], tuple[KeyEntry, bytes, str]]:
-        return CarriedKey, (self.entry, self._secret, self._folder)
-
-    def open(self) -> ReleaseKey:
-        """The key itself."""
-        return ReleaseKey(self.entry, self._secret, self._folder)
-
-
-_received: dict[str, ReleaseKey] = {}
-
-
-def receive_key(carried: CarriedKey) -> None:
-    """Keep a key in this process's memory for `KeyTicket.open`, until it ends or forgets it."""
-    _received[carried.entry.key_id] = carried.open()
 
 
 def make_key(
@@ -150,7 +114,7 @@ def make_key(
 ) -> ReleaseKey:
     """Make the key of a release, or return the one made before for the same binding.
 
-    Of several processes that ask at once one makes it and all get the same.
+    Of several processes that request it at once one makes it and all get the same.
 
     Parameters
     ----------
@@ -198,7 +162,7 @@ def read_key(key_id: str, binding: KeyBinding, *, folder: str | Path | None = No
     if place is None:
         raise _unknown(key_id)
     entry, found = _read_entry(place), place.has("key")
-    if entry is not None and not (found and entry.forgotten is None):
+    if entry is not None and (entry.forgotten is not None or not found):
         raise _gone(entry, place)
     if not found:
         raise _unknown(key_id)
@@ -221,17 +185,17 @@ def forget_key(key_id: str, *, folder: str | Path | None = None) -> KeyEntry:
     FormatError
         If the ledger entry is damaged; the key is destroyed before this is raised.
     """
-    _received.pop(key_id, None)
     place = KeyFolder.existing(_check_id(key_id), folder)
     if place is None:
         raise _unknown(key_id)
     with place.locked():
-        found, noted = place.has("key"), place.has("json")
-        if not found and not noted:
+        ending = next((one for one in ENDINGS if place.has(one)), None)
+        if ending is None:
             raise _unknown(key_id)
-        content = place.read("json") if noted else place.read("key")
+        content = place.read(ending)
+        # Destroyed before its entry is decoded: a damaged entry must not save the key.
         place.destroy("key")
-        entry, _ = decode_key(content, place.file("json" if noted else "key"))
+        entry, _ = decode_key(content, place.file(ending))
         if entry.forgotten is None:
             entry = replace(entry, forgotten=_now())
             place.replace("json", encode_key(entry))
@@ -289,7 +253,8 @@ def _reopen(place: KeyFolder, entry: KeyEntry | None, binding: KeyBinding, run: 
 
 def _open(place: KeyFolder, binding: KeyBinding) -> ReleaseKey:
     entry, secret = decode_key(place.read("key"), place.file("key"))
-    different = entry.binding.differences(binding)
+    names = [part.name for part in fields(binding)]
+    different = [one for one in names if getattr(entry.binding, one) != getattr(binding, one)]
     if different:
         raise OptionError(
             f"Release key {entry.key_id!r} was made for another {' and another '.join(different)}.",

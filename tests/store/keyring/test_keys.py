@@ -16,7 +16,7 @@ import pytest
 from privpipe.errors import FormatError, OptionError, PrivpipeError, StoreError
 from privpipe.store.keyring import keys as store_keys
 from privpipe.store.keyring.keyfiles import KeyBinding, KeyEntry, check_keys_apart, key_folder
-from privpipe.store.keyring.keys import forget_key, list_keys, make_key, read_key, receive_key
+from privpipe.store.keyring.keys import forget_key, list_keys, make_key, read_key
 from tests.store.release_keys import BINDING, secret_of, words
 
 
@@ -212,9 +212,9 @@ def shown(secret: str) -> list[str]:
 
 def test_key__never_in_repr_log_or_ticket(keys_home, caplog, capsys):
     key = make_key("monday", BINDING)
-    carried, ticket, stream = key.carry(), key.ticket(), key.stream("d" * 64, 0, 1)
+    ticket, stream = key.ticket(), key.stream("d" * 64, 0, 1)
     caplog.set_level(logging.DEBUG)
-    for thing in (key, carried, ticket, stream, key.entry):
+    for thing in (key, ticket, stream, key.entry):
         logging.getLogger("worker").warning("task failed with args %r %s", (thing,), thing)
         print(thing, [thing], {"key": thing})
     text = caplog.text + capsys.readouterr().out + pickle.dumps(ticket).decode("latin1")
@@ -223,22 +223,16 @@ def test_key__never_in_repr_log_or_ticket(keys_home, caplog, capsys):
         assert part not in text
 
 
-def test_key__is_not_pickled_or_copied_but_by_carry(keys_home):
+def test_key__is_not_pickled_or_copied(keys_home):
     key = make_key("monday", BINDING)
     for way in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(OptionError, match="'monday' is not pickled"):
             way(key)
-    travelled = pickle.loads(pickle.dumps(key.carry()))
-    assert words(travelled.open()) == words(key)
-    assert "monday" in repr(travelled)
 
 
-def test_ticket__opens_from_the_folder_or_from_memory(keys_home):
+def test_ticket__opens_from_the_folder(keys_home):
     key = make_key("monday", BINDING)
     ticket = pickle.loads(pickle.dumps(key.ticket()))
-    assert words(ticket.open()) == words(key)
-    receive_key(pickle.loads(pickle.dumps(key.carry())))
-    (keys_home / "monday.key").rename(keys_home / "away")
     assert words(ticket.open()) == words(key)
     other = store_keys.KeyTicket("monday", KeyBinding("e" * 64, "b" * 64, "c" * 64), str(keys_home))
     with pytest.raises(PrivpipeError):
