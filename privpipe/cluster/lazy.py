@@ -78,6 +78,7 @@ def apply_dataset(
         )
     raw = dataset[features]
     ordered = by_name(fitted, raw)
+    # (by name, not by place: columns in another order are the same records)
     if ordered is not raw:  # what else lies along the features is put into their order as well
         along = raw.dims[1]
         dataset = dataset.sel({along: ordered[along].to_numpy()})
@@ -89,6 +90,7 @@ def apply_dataset(
         released = _apply(fitted, raw.to_numpy(), 0, streams)
     along = raw.dims[1]
     rest = dataset.drop_vars(features)
+    # Coordinates of raw features would name filtered ones.
     if fitted.n_features_out != raw.shape[1]:
         rest = rest.drop_dims([along])
     return rest.assign({features: xr.Variable(raw.dims, released, raw.attrs)})
@@ -122,7 +124,9 @@ def apply_lazily(fitted: RecordMap, x: da.Array, *, streams: StreamOf | None = N
             "The number of records in each chunk is not known.",
             remedy="Call compute_chunk_sizes() on the array first.",
         )
+    # A map needs whole records; along the records nothing is moved.
     joined = x.rechunk({1: -1})
+    # First record of each block: what is drawn for a record depends on its number.
     starts = np.concatenate([[0], np.cumsum(joined.chunks[0])]).tolist()
     dtype = x.dtype if x.dtype.kind == "f" else np.dtype(np.float64)
     released: da.Array = joined.map_blocks(

@@ -103,12 +103,16 @@ class DaskExecutor:
     def hold(self, function: Callable[..., Any], *arguments: Any, key: str) -> Future[Any]:
         """Future of a value made on a worker; made again when that worker is lost."""
         name = f"{key}-{self._token()}"
+        # Not pure: two values with one key would be taken for one, and a retry must run
+        # again.
         return self.client.submit(run_sealed, function, *arguments, key=name, pure=False, retries=2)
 
     def reduce(
         self, leaf: Callable[..., S], shared: Sequence[Any], tasks: Sequence[Any], *, label: str
     ) -> S:
         """See `Executor.reduce`; merges are submitted as soon as their parts are."""
+        # The number of the question is part of each key: results of an earlier one are
+        # never met.
         token, numbers = self._token(), itertools.count()
         sent = [self._ready(value) for value in shared]
 
@@ -175,16 +179,21 @@ class DaskExecutor:
                 future = self.client.submit(run_sealed, function, *sent, *task[1], **options)
                 under_way[future] = task[0]
 
+        # At least one: with no worker yet the tasks wait on the scheduler, and `_await`
+        # reports it.
         for _ in range(max(1, self.measure().n_threads) * IN_FLIGHT_PER_THREAD):
             submit_next()
         try:
             while under_way:
                 for future in self._await(set(under_way), prefix, 1):
                     name, outcome = under_way.pop(future), _outcome(future)
+                    # Released before the next is submitted: the scheduler
+                    # holds a bounded number of results.
                     future.release()
                     yield name, outcome
                     submit_next()
         finally:
+            # Also when the caller stops early, or a receipt could not be stored.
             self.client.cancel(list(under_way))
 
     def _token(self) -> str:
@@ -200,11 +209,15 @@ class DaskExecutor:
         Events come on a thread of the client's own, and some may never come: they are shown, and
         nothing rests on them.
         """
+        # Appending to a deque is atomic: events arrive on the client's thread, and are
+        # read on ours.
         heard: deque[tuple[str, int, int]] = deque()
         counted: set[int] = set()
 
         def report_chunks() -> bool:
             found = [heard.popleft() for _ in range(len(heard))]
+            # Of this question alone: a topic belongs to the run, and passes may
+            # overlap.
             new = {number: n for owner, number, n in found if owner == token}
             done = sum(n for number, n in new.items() if number not in counted)
             counted.update(new)
@@ -252,6 +265,7 @@ class DaskExecutor:
         moved, reported, n_before = time.monotonic(), 0.0, 0
         until = "FIRST_COMPLETED" if n_needed == 1 else "ALL_COMPLETED"
         while True:
+            # A cancelled future is done, and `_outcome` says why.
             with suppress(DaskTimeoutError, CancelledError):
                 wait(futures, timeout=TELL_EVERY, return_when=until)
             done = [future for future in futures if future.done()]
@@ -260,6 +274,8 @@ class DaskExecutor:
             now = time.monotonic()
             if self._report_chunks() or len(done) > n_before:
                 moved, n_before = now, len(done)
+            # Once a minute while nothing moves, not once ever: a run may hang for
+            # hours.
             if now - max(moved, reported) >= REPORT_AFTER:
                 reported = now
                 self._report(now - moved, work)
@@ -268,6 +284,7 @@ class DaskExecutor:
         """Say that nothing has been heard for so many seconds."""
         n_workers = self.measure().n_workers
         self.listener(Event(work, "stalls", silent, "seconds", (("workers", n_workers),)))
+        # Ten minutes: a nanny, or a queue, may be starting another worker.
         if n_workers == 0 and silent > GIVE_UP_AFTER:
             raise ClusterError(
                 f"No worker has been connected for {silent:.0f} s.",
@@ -299,6 +316,7 @@ def _outcome(future: Future[Any]) -> Any:
     except PrivpipeError as error:
         return error.with_traceback(None)
     except Exception as error:  # a killed worker, a cancelled task, a broken installation
+        # A lost scheduler shows as lost futures of a client that no longer runs.
         if future.client.status not in ("running", "newly-created"):
             return ClusterError(
                 "The scheduler was lost: it ended, or cannot be reached any more.",
@@ -330,6 +348,7 @@ def report_performance(client: Client, path: str | None) -> Iterator[None]:
     yield
     page = client.run_on_scheduler(_draw, begun=begun, count=count)
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    # The mode is given at creation: between open and chmod others could read.
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(re.sub(r"<link[^>]*>", "", page))  # an icon, fetched from the network
 
@@ -342,6 +361,8 @@ def _begin(dask_scheduler: Any) -> int:
 
 async def _draw(dask_scheduler: Any, begun: float, count: int) -> str:
     """Scheduler side: the page, its profiles without source."""
+    # Profiles quote lines of source, and paths of the user's home: cut on the scheduler,
+    # where the page is drawn, for the time of drawing it.
     real = dask_scheduler.get_profile
 
     async def get_profile(**options: Any) -> Any:

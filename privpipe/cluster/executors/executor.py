@@ -50,15 +50,18 @@ class WorkerMemory:
 
 def find_room(limit: int) -> int:
     """Bytes of shards that a worker of so many bytes of memory retains."""
+    # Left to Dask, 462 MB in 800 MiB were spilt until the nanny ended the worker.
     return int(SHARD_SHARE * max(0, limit - RESERVED))
 
 
 S = TypeVar("S", bound=Statistics)
 T = TypeVar("T")
 
+# A quarter: the statistics of a fit, and the user's own process, need the rest.
 RESIDENT_SHARE = 0.25
 """Of this machine's memory: what an oracle without workers keeps of its shards."""
 
+# Eight: a merge holds nine statistics; with two the tree has three times the tasks.
 FAN_IN = 8
 """Statistics merged by one task."""
 
@@ -238,6 +241,8 @@ class LocalExecutor:
             nonlocal room
             shards = load(*shared, tasks[number])
             size = sum(shard.n_bytes for shard in shards)
+            # The first ones stay: which do decides about time only, sums are added in
+            # one order.
             if size <= room:
                 room -= size
                 resident_shards[number] = shards
@@ -261,5 +266,7 @@ class LocalExecutor:
             try:
                 outcome = function(*shared, *arguments)
             except Exception as error:
+                # Sealed as on a worker: callers see one kind of failure, whoever
+                # works.
                 outcome = seal(error, getattr(function, "__name__", "task"))
             yield name, outcome

@@ -97,6 +97,8 @@ class ResidentOracle:
         sent_once = send(client, dict(resident))
         workers = client.scheduler_info(n_workers=-1)["workers"]
         limits = {address: int(one["memory_limit"] or 0) for address, one in workers.items()}
+        # Placed by us: as the scheduler liked, 11 of 19 blocks lay on one of two workers,
+        # and every round waited for it.
         places = spread_evenly(sorted(limits), len(tasks))
         stays = choose_resident(places, sizes or [0] * len(tasks), limits)
         blocks = tuple(
@@ -107,6 +109,8 @@ class ResidentOracle:
                 task,
                 key=f"load_shards-{token}-{number:06d}",
                 workers=places[number],
+                # A preference, not a rule: a worker that died must not leave its
+                # blocks without a place.
                 allow_other_workers=places[number] is not None,
                 pure=False,
                 retries=2,
@@ -149,6 +153,8 @@ class ResidentOracle:
                 self.resident,
                 parameters,
                 key=f"{_name(self.function)}-{self.token}-{round_number:05d}-{place:03d}",
+                # One task a worker and round: actors answer in 2 ms instead of
+                # 11, but die with their worker.
                 workers=[worker] if worker else None,
                 allow_other_workers=bool(worker),
                 pure=False,
@@ -157,6 +163,8 @@ class ResidentOracle:
             for place, (worker, numbers) in enumerate(self._placement().items())
         ]
         replies: list[list[tuple[int, Sums]]] = self.gather(tasks, "ask_shards")
+        # In the order of the blocks, not of the workers: floating point sums depend on
+        # the order.
         by_block = sorted((item for answer in replies for item in answer), key=lambda item: item[0])
         return add_sums([sums for _, sums in by_block])
 
@@ -167,6 +175,7 @@ class ResidentOracle:
         on with the query, so that no worker works for more than its share. Where no one holds
         a block its worker has died, and the scheduler chooses ("").
         """
+        # Asked anew each round: workers come and go between two of them.
         holders = self.client.who_has(self.loaded) if self.loaded else {}
         alive = {worker for held in holders.values() for worker in held}
         placed: dict[str, list[int]] = defaultdict(list)
@@ -252,6 +261,7 @@ def align(value: T) -> T:
     records would not give the same bits.
     """
     if isinstance(value, np.ndarray):
+        # "K": the layout decides the order of a sum too, and must stay.
         return value if value.flags.aligned else cast(T, value.copy(order="K"))
     if isinstance(value, Shard):
         arrays = {item.name: getattr(value, item.name) for item in fields(value)}

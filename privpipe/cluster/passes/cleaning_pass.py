@@ -120,7 +120,11 @@ def clean_collection(
     )
     for _, receipts in executor.map_tasks(clean_chunks, tasks, shared=(job,), prefix="clean_chunk"):
         if isinstance(receipts, PrivpipeError):
+            # The first failure ends the pass: its other tasks are cancelled, what has
+            # a receipt stays.
             raise receipts
+        # Recorded before the next task is submitted: a killed driver loses what is in
+        # flight alone.
         record(receipts)
         n_records = sum(receipt.rows for receipt in receipts)
         numbers = (("chunks", float(len(receipts))), *count_receipts(receipts))
@@ -141,6 +145,8 @@ def clean_chunks(job: CleaningJob, chunks: list[int]) -> list[Receipt]:
     """Worker side: read, map and write whole chunks, one after the other."""
     fitted = load_map(job.model_url, job.model_digest)
     if (schema := schema_of(fitted)) is not None:
+        # A category's number is the order of first meeting: another table would map other
+        # values.
         check_numbered_alike(schema, job.collection.schema)
     notes = PlaceNotes(job.places, chunks)
     receipts = [_clean_chunk(job, fitted, chunk, notes) for chunk in chunks]
@@ -151,6 +157,7 @@ def clean_chunks(job: CleaningJob, chunks: list[int]) -> list[Receipt]:
 def _clean_chunk(job: CleaningJob, fitted: RecordMap, chunk: int, notes: PlaceNotes) -> Receipt:
     if not job.samples:
         return _write_chunk(job, fitted, chunk, notes)
+    # (the sample's chunk is the one that was just read)
     with reading_once():  # what is drawn of the chunk is in memory
         receipt = _write_chunk(job, fitted, chunk, notes)
         for drawing in job.samples:
@@ -205,6 +212,7 @@ def _map_features(job: CleaningJob, fitted: RecordMap, chunk: int) -> _Mapped:
         # Withheld records must not count as cleaned; a map that measures draws nothing.
         ready = keep_rows(x, retained)
         released, utility = fitted.apply_measured(ready, overwrite_x=ready.flags.writeable)
+        # NaN in the rows left out: what is withheld has no value that could be read.
         released = _spread(released, retained)
     else:
         # Withheld records keep their place, so that what is drawn for a record never shifts.
@@ -212,6 +220,7 @@ def _map_features(job: CleaningJob, fitted: RecordMap, chunk: int) -> _Mapped:
         if isinstance(fitted, Bounds):
             released, bounded = fitted.apply_bounded(ready, _stream(job, start, stop))
         else:
+            # The stream is keyed by record, so that a retry repeats the same noise.
             released = fitted.apply(ready, _stream(job, start, stop))
         if not retained.all():
             released[~retained] = np.nan
@@ -277,6 +286,7 @@ def _find_allowed(job: CleaningJob, chunk: int, n_records: int) -> BoolArray:
     if job.withheld is None:
         return np.ones(n_records, bool)
     content = read_bytes(open_store(job.withheld, read_only=True), f"{chunk:08d}")
+    # A missing or short list would release what a budget withholds: nothing is cleaned then.
     if content is None or len(content) != -(-n_records // 8):
         raise FormatError(
             f"Which records of chunk {chunk} are withheld is not known.",
@@ -290,6 +300,7 @@ def _spread(values: npt.NDArray[Any], retained: BoolArray) -> npt.NDArray[Any]:
     """Put rows back to their places; rows left out hold NaN, or the missing code."""
     if retained.all():
         return values
+    # Integers have no NaN; the missing code is no category of any table.
     fill = np.nan if np.issubdtype(values.dtype, np.floating) else MISSING
     spread = np.full((len(retained), *values.shape[1:]), fill, values.dtype)
     spread[retained] = values

@@ -17,6 +17,7 @@ from dask.tokenize import TokenizationError, tokenize
 from privpipe.protocols import Statistics, Sums
 from privpipe.store.access.checkpoints import PartialSum, read_checkpoint, write_checkpoint
 
+# A sixteenth: what is written is at most that share of what is read.
 CHECKPOINTED_SHARE = 1 / 16
 """Of the bytes that a statistic sums up; a larger one is not stored."""
 
@@ -58,8 +59,15 @@ class Checkpoints:
         """
         try:
             question = tokenize(
-                version("privpipe"), self.question, *parts, ensure_deterministic=True
+                # The version too: sums of another one may have other shapes, or
+                # other bits.
+                version("privpipe"),
+                self.question,
+                *parts,
+                ensure_deterministic=True,
             )
+        # A closure or an open file has no name that is the same tomorrow: nothing is
+        # stored.
         except TokenizationError:
             return None
         return replace(self, question=str(question))
@@ -154,6 +162,8 @@ class RunningSum(Generic[S]):
         self._bytes_allowed += CHECKPOINTED_SHARE * n_bytes
         if self._checkpoints is None or self._n_records < FEWEST_CHECKPOINTED:
             return
+        # Written again only once as much was read as the last one took: a statistic that
+        # grows with each chunk would otherwise cost the square of their number.
         if self._size <= self._bytes_allowed:
             most = self._bytes_allowed
             self._size = self._checkpoints.write(self._name, self.total, most_bytes=most)

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import itertools
 import sys
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import FAN_IN, Executor
@@ -26,21 +28,13 @@ from privpipe.numerics.mapping.problem.pair_pricing import (
     merge_prices,
     price_block,
     price_in_memory,
+    sum_prices,
 )
 from privpipe.numerics.mapping.problem.programme import MappingProblem
-from privpipe.protocols import IntArray
+from privpipe.protocols import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from distributed import Client
-
-
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-import numpy.typing as npt
-
-from privpipe.numerics.mapping.problem.pair_pricing import sum_prices
-from privpipe.protocols import FloatArray
 
 Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.unsignedinteger[Any]]
@@ -136,6 +130,8 @@ class PriceReply:
         reply = self.reply
         below = np.unpackbits(self.below, count=len(reply.partners)).astype(bool)
         slack = np.zeros(len(below))
+        # Others are 0: only an undercut column enters the programme, by how much it is
+        # undercut.
         slack[below] = reply.slack
         return replace(unpack_prices(replace(reply, slack=slack)), total=self.total)
 
@@ -162,6 +158,7 @@ def answer_round(
     """
     found = merge_prices([unpack_prices(reply) for reply in replies], [0] * len(replies))
     whole, total = pack_prices(found), sum_prices(mass, found)
+    # Slack stays float64: in float32 ties would depend on the cut into blocks.
     below = whole.slack < 0.0
     reply = replace(whole, slack=whole.slack[below])
     if not question.values:
@@ -192,6 +189,7 @@ def _lengthen(numbers: Numbers) -> Numbers:
 PricingPlace = Literal["auto", "cluster", "inline"]
 
 _PAIRS_PER_BLOCK = 2**28
+# The square of FAN_IN: two levels of merging.
 _MOST_BLOCKS = 64
 _WORTH_SENDING = 2**29
 """Pairs of a round below which a cluster's overhead is more than the search itself."""
@@ -213,6 +211,7 @@ def plan_columns(n_symbols: int, n_columns: int) -> tuple[int, ...]:
         From 0 to `n_columns`; at least four blocks, so that two workers share evenly.
     """
     blocks = -(-n_symbols * n_columns // _PAIRS_PER_BLOCK)
+    # From the size alone, not from the workers: prices would differ in the last bit.
     blocks = min(max(blocks, 4), _MOST_BLOCKS, n_columns)
     return tuple(int(edge) for edge in np.linspace(0, n_columns, blocks + 1).astype(np.int64))
 
@@ -277,6 +276,7 @@ class ClusterPricing:
         pairs = problem.n_symbols * problem.n_columns
         if self.place == "inline" or (self.place == "auto" and pairs < _WORTH_SENDING):
             return price_in_memory(problem, question)
+        # The same object, not an equal one: comparing would cost as much as sending.
         if problem is not self._problem:
             self._load(problem)
         prices = self._ask(question)
@@ -339,6 +339,7 @@ def _part(problem: MappingProblem, start: int, stop: int) -> MappingProblem:
     columns = np.arange(start, stop)
     distance: Any = problem.distance.columns_of(columns)
     if hasattr(distance, "symbols"):
+        # All blocks share them: they are sent once a problem, apart.
         distance = replace(distance, symbols=distance.symbols[:0])
     return MappingProblem(
         problem.mass[columns],
@@ -356,6 +357,7 @@ def keep_columns(
     distance: Any = part.distance
     if symbols is not None:
         distance = replace(distance, symbols=symbols)
+    # Copied: what comes off the wire may lie at any address, and sums another way.
     return replace(part, posterior=np.array(part.posterior), distance=distance), np.array(groups)
 
 

@@ -12,6 +12,7 @@ from privpipe.store.collections.collection import Collection
 from privpipe.store.collections.proving import Measured, find_proof, measure_chunks, prove_by_digest
 from privpipe.store.releases.release_writing import ReleasePlan, find_damaged
 
+# Several a task: verifying one chunk takes milliseconds, as a task of its own does.
 RECEIPTS_PER_TASK = 32
 
 
@@ -45,6 +46,7 @@ def _measure(executor: Executor, collection: Collection) -> Iterator[Measured]:
     """What is stored, in the order of the chunks; tasks that finish early wait for their turn."""
     chunks = [list(some) for some in collection.plan.tasks()]
     tasks = ((f"{number:06d}", (some,)) for number, some in enumerate(chunks))
+    # Small: only lengths and digests wait for their turn, no record.
     waiting: dict[int, list[Measured]] = {}
     turn = 0
     prefix = f"prove_chunk-{collection.digest[:8]}"

@@ -81,6 +81,7 @@ class ShardedCollection:
 
     def oracle(self, function: Callable[..., Sums], **resident: Any) -> Oracle[Any, Sums]:
         """Sum over shards that stay where they were loaded; see `Shards.oracle`."""
+        # A list, for the closure below: opened at most once.
         opened: list[Oracle[Any, Sums]] = []
 
         def ask(parameters: Any, /) -> Sums:
@@ -134,7 +135,9 @@ def summarise_chunks(
 
     What an earlier run checkpointed of these chunks is not read again.
     """
+    # Named by the chunks: another split of the work finds nothing that is not its own.
     total: RunningSum[S] = RunningSum(checkpoints, f"{chunks[0]:06d}-{len(chunks):02d}")
+    # In order: a sum of the same chunks in another order has other bits.
     for chunk in chunks[total.n_chunks :]:
         shard = collection.shard(chunk)
         total.add(summarise(shard), shard.n_records, _measure_bytes(collection, chunk))

@@ -30,6 +30,7 @@ from privpipe.store.arrays.blocks import reading_once
 from privpipe.store.collections.collection import Collection
 from privpipe.store.releases.earlier_release import EarlierRelease
 
+# Below it the intervals over groups say nothing: the audit would read one person.
 FEWEST_GROUPS = 64
 """Groups that a sample has room for: a larger share of it is no group's."""
 
@@ -102,6 +103,8 @@ class Drawing:
     @property
     def share(self) -> float:
         """Of the words, those that may be among the smallest of all; 1 where all may be."""
+        # Six deviations of a binomial count: too few are hardly ever drawn, and then
+        # `widen` draws again.
         n_needed = self.most + 6 * math.sqrt(self.most) + 16
         if self.published.group is not None:
             n_needed *= GROUP_SLACK
@@ -123,6 +126,7 @@ class Drawing:
 
 def make_sample_key(url: str) -> str:
     """Digest of the secret key of a workspace's samples, which is made where there is none."""
+    # Secret until the run ends: who knew it could choose records that no audit meets.
     key = read_bytes(open_store(url), KEY)
     if key is None or len(key) != KEY_BYTES:
         key = _draw_key()
@@ -167,6 +171,7 @@ def draw_chunk(drawing: Drawing, chunk: int) -> DrawnSample:
             .shard(chunk)
             .confidential
         )
+        # Labels first: features are the larger part, and most records are not drawn.
         labelled = ~np.isnan(labels).all(axis=1) if labels.shape[1] else np.ones(len(rows), bool)
         words = _draw_words(drawing, rows, chunk)
         chosen = np.flatnonzero(labelled & (words <= _threshold(drawing.share)))
@@ -193,6 +198,8 @@ def gather_sample(drawing: Drawing) -> DrawnSample:
             if not len(drawn.words):
                 return drawn
             labels = drawn.shard.confidential[:, : len(drawing.collection.confidential)]
+            # By content: an adversary that reads the order of the sample learns
+            # nothing of places.
             content = identify_records(np.hstack([drawn.shard.features, labels]))
             return drawn.take(np.lexsort((drawn.rows, content)))
         drawing = wider
@@ -203,6 +210,7 @@ def _merge(drawing: Drawing, parts: Iterable[DrawnSample]) -> DrawnSample:
     for part in parts:
         waiting.append(part)
         n_waiting += len(part.words)
+        # Cut back at twice the sample: memory does not grow with the collection.
         if n_waiting > 2 * drawing.most:
             waiting = [_truncate(drawing, DrawnSample.join(waiting))]
             n_waiting = len(waiting[0].words)
@@ -216,8 +224,10 @@ def _truncate(drawing: Drawing, drawn: DrawnSample) -> DrawnSample:
     drawn, identity = _count_repeats(drawing, drawn)
     order = np.lexsort((identity, drawn.words))
     words = drawn.words[order]
+    # (the complement differs from the first word: the first group begins at 0)
     starts = np.flatnonzero(np.diff(words, prepend=~words[:1]))
     rank = np.arange(len(order)) - np.repeat(starts, np.diff(starts, append=len(order)))
+    # No group takes more: one subject with most of the records would be the whole sample.
     room = max(1, drawing.most // FEWEST_GROUPS)
     return drawn.take(order[rank < room][: drawing.most])
 
@@ -227,6 +237,7 @@ def _count_repeats(drawing: Drawing, drawn: DrawnSample) -> tuple[DrawnSample, W
 
     Of them one stays, chosen by its own number: its place is as good as any of the others'.
     """
+    # Within a group: the same record of two people counts for both.
     identity = key_words(_identify(drawing, drawn) ^ drawn.words, _read_key(drawing))
     order = np.lexsort((key_words(drawn.rows.astype(np.uint64), _read_key(drawing)), identity))
     kinds, first, place = np.unique(identity[order], return_index=True, return_inverse=True)
@@ -271,6 +282,7 @@ def _draw_words(drawing: Drawing, rows: IntArray, chunk: int) -> WordArray:
 
 
 def _threshold(share: float) -> np.uint64:
+    # 2.0**64 itself does not fit, and share 1 must take every word.
     return np.uint64(min(int(share * 2.0**64), 2**64 - 1))
 
 
@@ -309,6 +321,7 @@ def _look_around(collection: Collection, chunk: int, published: Published) -> Fl
 
 def _read_key(drawing: Drawing) -> bytes:
     if not drawing.url:
+        # Nothing is released here: a known key only makes the sample repeatable.
         return drawing.collection.digest.encode()
     return _read_stored_key(drawing.url, drawing.key_sha256)
 

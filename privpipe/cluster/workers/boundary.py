@@ -48,7 +48,9 @@ def seal(error: Exception, stage: str) -> PrivpipeError:
     type and the place in the code remain.
     """
     if isinstance(error, PrivpipeError):
+        # A new one: the traceback of the old one holds frames, and these hold records.
         return type(error)(error.message, remedy=error.remedy, code=error.code)
+    # Before the refusals of stores: a full disk has its own remedy wherever it is met.
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return StoreError(
             f"The disk is full ({stage}).",
@@ -91,6 +93,7 @@ def _place(traceback: TracebackType | None) -> str:
     place = "an unknown place"
     while traceback is not None:
         code: Any = traceback.tb_frame.f_code
+        # The file's name alone: its folder may be a user's.
         place = f"{PurePath(code.co_filename).name}:{traceback.tb_lineno}"
         traceback = traceback.tb_next
     return place

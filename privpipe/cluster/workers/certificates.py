@@ -87,6 +87,7 @@ def make_certificates(
         )
     place = Path(folder)
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # mkdir leaves the mode of a folder that was there.
     place.chmod(0o700)
     there = [part for part in PARTS if (place / f"{part}.pem").exists()]
     if there and not renew:
@@ -147,6 +148,7 @@ def check_client_certificate() -> None:
         If it has expired, or another authority signed it.
     """
     given = Path(str(dask.config.get("distributed.comm.tls.client.cert", None) or ""))
+    # Certificates of a company have their own rules, and are not judged here.
     if given.name != "client.pem" or not (given.parent / f"{AUTHORITY}.pem").exists():
         return
     state = read_certificate(given.parent, "client")
@@ -216,7 +218,12 @@ def _build(
         )
         .add_extension(
             x509.KeyUsage(
-                digital_signature=True, key_cert_sign=is_authority, crl_sign=is_authority, **usage
+                # Only the authority may sign: a worker's certificate must not
+                # make others.
+                digital_signature=True,
+                key_cert_sign=is_authority,
+                crl_sign=is_authority,
+                **usage,
             ),
             True,
         )
@@ -224,6 +231,7 @@ def _build(
     if is_authority:
         identifier = x509.SubjectKeyIdentifier.from_public_key(public)
         return builder.add_extension(identifier, False).sign(signer, hashes.SHA256())
+    # Dask's workers and nannies serve and connect with one certificate.
     both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
     names = [_general_name(host) for host in dict.fromkeys((*LOCAL, *hosts))]

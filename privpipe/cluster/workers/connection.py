@@ -27,6 +27,7 @@ from privpipe.cluster.workers.listener_owner import guard_address, is_loopback
 from privpipe.cluster.workers.metrics import ShowProgress
 from privpipe.errors import ClusterError, OptionError
 
+# Those that change bits or formats; others may differ between driver and workers.
 SHAPING = ("privpipe", "numpy", "scipy", "zarr", "dask", "distributed", "scikit-learn", "numba")
 
 
@@ -81,6 +82,8 @@ class ComparedVersions(WorkerPlugin):
         """Run once on each worker, as it joins."""
         if describe_difference(self.required, list_shaping_versions()):
             # With its nanny: it would come back as it is.
+            # From the worker's loop: a plugin that raises is logged, and the worker
+            # stays.
             worker.loop.add_callback(worker.close, timeout=5, nanny=True, reason="versions")
 
 
@@ -152,6 +155,8 @@ def connect(options: ClusterOptions) -> Iterator[Client]:
     """
     if options.address is not None:
         check_address(options.address)
+        # Before the first byte: a stranger at the port would get a pickled task, and send
+        # one back.
         guard_address(options.address)
         if options.address.startswith("tls://"):
             check_client_certificate()
@@ -159,6 +164,7 @@ def connect(options: ClusterOptions) -> Iterator[Client]:
             yield client
         return
     check_dashboard(options.dashboard)
+    # Before workers start: the error of multiprocessing names neither folder nor limit.
     _check_temporary_folder()
     with (
         _scratch_folder(options.scratch) as scratch,
@@ -197,6 +203,8 @@ def _join(address: str, wait_seconds: float) -> Iterator[Client]:
         problem = type(error).__name__
     else:
         with client:
+            # Before anything is sent: tasks of an open scheduler are read by
+            # everybody.
             check_pages(client)
             _prepare(client, wait_seconds)
             check_versions(client)
@@ -217,6 +225,7 @@ def _prepare(client: Client, wait_seconds: float) -> None:
         problem = f"No worker joined within {wait_seconds:.0f} s."
     if problem:
         raise ClusterError(problem, remedy="Start workers, or raise the limit.", code="no-workers")
+    # After the first worker is there; those that join later get it as they join.
     client.register_plugin(PrepareWorker())
     client.register_plugin(ShowProgress())
 
@@ -249,6 +258,7 @@ def _scratch_folder(path: str | None) -> Iterator[str]:
 
 def _empty(path: str) -> None:
     """Make a private folder empty; workers of a killed run may need a moment to be gone."""
+    # Five seconds in all: workers of a killed run end when they miss their nanny.
     for _ in range(50):
         shutil.rmtree(path, ignore_errors=True)
         try:
@@ -269,6 +279,7 @@ def _free_address(address: str) -> str:
         return address
     host, _, port = place_of(address).rpartition(":")
     with socket.socket() as probe:
+        # A port that a run has just left (TIME_WAIT) is free for the next.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, int(port)))

@@ -51,6 +51,7 @@ def check_dashboard(address: str) -> None:
     if address == OFF:
         return
     host, _, port = place_of(address).rpartition(":")
+    # isdigit alone takes digits of other scripts, and so does int.
     if not (port.isascii() and port.isdigit() and int(port) <= _LARGEST_PORT):
         problem = f"its port is not a number from 0 to {_LARGEST_PORT}"
     elif address.startswith(SECURE):
@@ -100,6 +101,7 @@ def guard_pages(server: Any) -> None:
 def close_pages(server: Any) -> None:
     """Stop serving pages: those of a worker are found on the scheduler's, but for its logs."""
     if getattr(server, "http_server", None) is not None:
+        # After the fact: a server listens already when a preload may look at it.
         server.http_server.stop()
         server.services.pop("dashboard", None)
 
@@ -126,6 +128,7 @@ def find_open_pages(dask_scheduler: Any) -> str:
     exposed = [host for host in hosts if not is_loopback(host) and host != "::1"]
     if not isinstance(context, ssl.SSLContext):
         return f"speaks plain http at {', '.join(exposed)}, and has no login" if exposed else ""
+    # Without an authority a certificate is accepted from anyone.
     if not context.get_ca_certs():
         return "speaks https and knows no authority to verify clients"
     verifies = context.verify_mode == ssl.CERT_REQUIRED

@@ -77,6 +77,7 @@ def prepare_server(server: Any) -> None:
     except PrivpipeError as error:
         sys.stderr.write(f"error[{error.code}]: {error}\n")
         sys.stderr.flush()
+        # sys.exit would be an exception that Dask logs before it serves all the same.
         os._exit(error.exit_code)
 
 
@@ -90,6 +91,7 @@ def prepare_process(*, is_worker: bool) -> None:
         Python starts: the nanny hands them over from ``pre-spawn-environ``.
     """
     os.umask(0o077)
+    # A core dump would be a file of records, where no one looks for them.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     missing = [name for name, value in WORKER_ENVIRONMENT.items() if os.environ.get(name) != value]
     if is_worker and missing:

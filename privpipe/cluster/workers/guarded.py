@@ -35,6 +35,8 @@ class _BelowPath(Matcher):
 
     def match(self, request: Any) -> dict[str, Any] | None:
         path = str(request.path).encode(errors="replace")
+        # In constant time: a comparison that stops early would reveal the path byte by
+        # byte.
         return {} if hmac.compare_digest(path[: len(self._begin)], self._begin) else None
 
 
@@ -90,7 +92,9 @@ def start_cluster(
     """
     check_dashboard(dashboard)
     add_page()
+    # 192 bits, new for each cluster; Dask's own prefix hides nothing: / redirects to it.
     prefix = f"/{secrets.token_urlsafe(24)}"
+    # In memory; its file exists, in a 0700 folder, while OpenSSL loads it.
     security = Security.temporary()
     common = {"host": _HOST, "protocol": "tls://", "security": security}
     nanny = {
@@ -119,6 +123,7 @@ def start_cluster(
             silence_logs="CRITICAL",
         ) as cluster,
     ):
+        # After the start, on what was started: a later Dask may do it another way.
         _check_closed(cluster.scheduler)
         yield cluster
 

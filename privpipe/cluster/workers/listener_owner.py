@@ -54,6 +54,7 @@ def guard_address(url: str) -> None:
         return
     port = parts.port or 80
     check_listener(port)
+    # The hook sees every connection of this process: only these ports are looked at.
     _guarded.add(port)
     if not _hooked:  # a hook stays for the life of the process
         sys.addaudithook(_look)

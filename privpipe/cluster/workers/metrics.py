@@ -24,6 +24,7 @@ from privpipe.cluster.workers.progress import GATES, STAGES, Progress
 
 TOPIC = "privpipe-progress"
 
+# A scheduler lives for months: what it holds must not grow with the runs.
 MOST_RUNS = 20
 """Newest runs that are shown."""
 
@@ -63,6 +64,8 @@ class ShowProgress(SchedulerPlugin):
             return
         if finish == "erred":
             self.failed += 1
+        # Back from a worker without a result: the worker was lost, and the task is tried
+        # again.
         elif start == "processing" and finish in ("released", "waiting") and not kwargs:
             self.retried += 1
 
@@ -140,6 +143,7 @@ def push_progress(progress: Progress, gateway: str) -> None:
 
 
 def _registry(progress: Progress) -> Any:
+    # Its own: the process's may hold gauges of whoever imported us.
     registry = CollectorRegistry()
     registry.register(RunCollector(progress))
     return registry

@@ -95,5 +95,7 @@ class Progress:
             stage=found.stage if found.stage in STAGES else "other",
             unit=found.unit if found.unit in UNITS else "records",
             gate=found.gate if found.gate in GATES else "none",
+            # It comes from a client of the scheduler, and becomes a page: nothing but
+            # letters and digits.
             run=found.run[:8] if found.run.isalnum() else "",
         )

@@ -15,6 +15,7 @@ from distributed.http.utils import RequestHandler
 from privpipe.cluster.workers.metrics import find_runs
 from privpipe.cluster.workers.progress import Progress
 
+# As often as the driver reports: more would show nothing new.
 EVERY = 500
 """Milliseconds between two updates."""
 
@@ -54,6 +55,7 @@ def tabulate_runs(runs: Sequence[Progress]) -> str:
 
 def make_document(scheduler: Any, extra: Any, doc: Any) -> None:
     """Called by Bokeh for each visitor."""
+    # Here, not above: Bokeh is slow to load, and only the scheduler needs it.
     from bokeh.models import ColumnDataSource, FactorRange, Range1d
     from bokeh.models.widgets.markups import Div
     from bokeh.plotting import figure
