@@ -51,13 +51,15 @@ def test_reading_once__reads_a_chunk_once_and_lets_nobody_write_to_it(
     write_standard(str(tmp_path / "records"), 200, chunk_rows=64)
     collection = replace(open_collection(str(tmp_path / "records")), desired=("height",))
     opened = []
-    plain = sealed_arrays.open_sealed
+    plain = sealed_arrays.read_columns
 
-    def counting(sealed: sealed_arrays.SealedArrays, name: str) -> object:
-        opened.append(name)
-        return plain(sealed, name)
+    def counting(
+        sealed: sealed_arrays.SealedArrays, names: tuple[str, ...], start: int, stop: int
+    ) -> object:
+        opened.extend(names)
+        return plain(sealed, names, start, stop)
 
-    monkeypatch.setattr(sealed_arrays, "open_sealed", counting)
+    monkeypatch.setattr(sealed_arrays, "read_columns", counting)
     with blocks.reading_once():
         first, second = collection.shard(1), collection.shard(1)
     assert sorted(opened) == ["features", "height"]

@@ -95,8 +95,7 @@ def forget() -> None:
         from privpipe.store.arrays import proof, sealed_arrays
     except ImportError:
         return
-    sealed_arrays.open_sealed.cache_clear()
-    sealed_arrays._documents.cache_clear()
+    sealed_arrays._open.cache_clear()
     proof._held.clear()
 
 

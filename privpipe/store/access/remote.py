@@ -7,13 +7,15 @@ share is the HTTP status, and with S3 a word for the error.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 
 import fsspec
 
-from privpipe.errors import StoreError
+from privpipe.errors import PrivpipeError, StoreError
+
+T = TypeVar("T")
 
 CLIENTS = frozenset(
     {"adlfs", "aiobotocore", "aiohttp", "azure", "botocore", "fsspec", "gcsfs", "s3fs", "urllib3"}
@@ -54,6 +56,37 @@ def explain_refusal(error: BaseException) -> StoreError | None:
         remedy="Run again in a while: the work so far is kept.",
         code="unreachable",
     )
+
+
+def guard_read(
+    read: Callable[[], T], kind: type[PrivpipeError], message: str, *, remedy: str, code: str = ""
+) -> T:
+    """What `read` gives, or an error of ours that holds nothing of what was read.
+
+    Parameters
+    ----------
+    read
+        Called once. What it raises may quote bytes of records, in its text or its causes.
+    kind, message, remedy, code
+        Of the error; the message is followed by the class of what was raised.
+
+    Raises
+    ------
+    StoreError
+        Where the client of a store refused; see `explain_refusal`.
+    PrivpipeError
+        What `read` raised, without its causes, or one of the given kind.
+    """
+    problem: PrivpipeError
+    try:
+        return read()
+    except PrivpipeError as error:
+        problem = type(error)(error.message, remedy=error.remedy, code=error.code)
+    except Exception as error:  # many kinds, depending on codec and store
+        problem = explain_refusal(error) or kind(
+            f"{message} ({type(error).__name__}).", remedy=remedy, code=code
+        )
+    raise problem  # outside of the handler: an error that was handled would be its context
 
 
 def http_status(error: BaseException | None) -> int | None:

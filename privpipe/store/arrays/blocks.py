@@ -27,7 +27,7 @@ from privpipe.errors import IncompleteReleaseError, StoreError
 from privpipe.sanitizers.utility_summary import UtilitySummary
 from privpipe.store.access.location import join, shown
 from privpipe.store.access.objects import measure_bytes, open_store
-from privpipe.store.access.remote import explain_refusal
+from privpipe.store.access.remote import explain_refusal, guard_read
 from privpipe.store.arrays.layout import ArrayPlan, chunk_key
 
 
@@ -94,14 +94,10 @@ def open_array(url: str, name: str, version: str) -> zarr.Array[Any]:
     `version` is the digest of the collection or the identifier of the run: a worker that
     lives long must not take a new array at an old place for the old one.
     """
-    try:
-        return zarr.open_array(store=open_store(url), path=name, mode="r+")
-    except Exception as error:  # many kinds, depending on the store
-        refused, problem = explain_refusal(error), type(error).__name__
-    if refused is not None:
-        raise refused
-    raise StoreError(
-        f"The array {name!r} of {shown(url)} cannot be opened ({problem}).",
+    return guard_read(
+        lambda: zarr.open_array(store=open_store(url), path=name, mode="r+"),
+        StoreError,
+        f"The array {name!r} of {shown(url)} cannot be opened",
         remedy="Check the path and your rights to it.",
         code="open",
     )
@@ -123,8 +119,16 @@ def reading_once() -> Iterator[None]:
 
 def read_block(url: str, name: str, start: int, stop: int, version: str) -> npt.NDArray[Any]:
     """Read rows of an array; a damaged chunk raises StoreError without its bytes."""
-    place = url, name, start, stop, version
-    return read_where_new(place, lambda: _read_rows(*place))
+    return read_where_new(
+        (url, name, start, stop, version),
+        lambda: guard_read(
+            lambda: np.asarray(open_array(url, name, version)[start:stop]),
+            StoreError,
+            f"Records {start} to {stop} of {name!r} in {shown(url)} cannot be read",
+            remedy="A chunk is damaged or unreachable: restore it, or ingest the collection again.",
+            code="read",
+        ),
+    )
 
 
 def read_where_new(
@@ -138,21 +142,6 @@ def read_where_new(
         known[place] = read()
         known[place].flags.writeable = False
     return known[place]
-
-
-def _read_rows(url: str, name: str, start: int, stop: int, version: str) -> npt.NDArray[Any]:
-    array = open_array(url, name, version)
-    try:
-        return np.asarray(array[start:stop])
-    except Exception as error:  # many kinds, depending on codec and store
-        refused, problem = explain_refusal(error), type(error).__name__
-    if refused is not None:
-        raise refused
-    raise StoreError(
-        f"Records {start} to {stop} of {name!r} in {shown(url)} cannot be read ({problem}).",
-        remedy="A chunk is damaged or unreachable: restore it, or ingest the collection again.",
-        code="read",
-    )
 
 
 def write_block(

@@ -13,12 +13,12 @@ import numpy as np
 import zarr
 from zarr.storage import MemoryStore
 
-from privpipe.errors import FormatError, PrivpipeError
+from privpipe.errors import FormatError
 from privpipe.numerics.null_space.cleaning import reconstruct_records
 from privpipe.protocols import FloatArray
 from privpipe.store.access.location import shown
 from privpipe.store.access.objects import list_keys, open_store, read_bytes
-from privpipe.store.access.remote import explain_refusal
+from privpipe.store.access.remote import guard_read
 from privpipe.store.access.whole_arrays import read_whole
 
 if TYPE_CHECKING:
@@ -82,17 +82,15 @@ def read_basis(url: str) -> Basis:
     FormatError
         If there is none, or it cannot be read.
     """
-    try:
+
+    def read() -> Basis:
         group = zarr.open_group(open_store(url, read_only=True), path=BASIS, mode="r")
         lift, centre = (read_whole(group.store, f"{BASIS}/{name}") for name in ("lift", "centre"))
         return Basis(lift, centre, str(group.attrs["dtype"]))
-    except PrivpipeError:
-        raise
-    except Exception as error:  # many kinds, depending on the store
-        refused, problem = explain_refusal(error), type(error).__name__
-    if refused is not None:
-        raise refused
-    raise FormatError(
-        f"The basis of the factored release {shown(url)} cannot be read ({problem}).",
+
+    return guard_read(
+        read,
+        FormatError,
+        f"The basis of the factored release {shown(url)} cannot be read",
         remedy="The release was damaged after it was published: get it again.",
     )

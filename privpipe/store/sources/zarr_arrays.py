@@ -10,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import zarr
 
-from privpipe.errors import InputError, PrivpipeError, StoreError
+from privpipe.errors import InputError, StoreError
 from privpipe.store.access.bounds import check_bounded
 from privpipe.store.access.location import shown
 from privpipe.store.access.objects import list_keys, open_store, read_bytes
+from privpipe.store.access.remote import guard_read
 from privpipe.store.sources.reading.named_arrays import NamedArray, open_arrays
 from privpipe.store.sources.reading.source import RecordSource, SourceLayout
 
@@ -42,26 +43,25 @@ def open_zarr(url: str, layout: SourceLayout) -> RecordSource:
 
 def _list_arrays(url: str) -> dict[str, NamedArray]:
     store = open_store(url, read_only=True)
-    try:
+
+    def read() -> dict[str, NamedArray]:
         group = zarr.open_group(store, mode="r")
         about: Any = group.attrs.get("privpipe")
-        if not isinstance(about, dict):
-            return {
-                name: _describe(check_bounded(array, len(list_keys(store, f"{name}/")), shown(url)))
-                for name, array in group.arrays()
-            }
-    except PrivpipeError:
-        raise
-    except Exception as error:  # many kinds, depending on the store
-        problem = type(error).__name__
-    else:
-        raise InputError(
-            f"{shown(url)} is a privpipe {about.get('format', 'store')} already.",
-            remedy="Use it as it is, or `privpipe export` the release and ingest its Parquet.",
-            code="not-foreign",
-        )
-    raise StoreError(
-        f"{shown(url)} cannot be read as a Zarr group ({problem}).",
+        if isinstance(about, dict):
+            raise InputError(
+                f"{shown(url)} is a privpipe {about.get('format', 'store')} already.",
+                remedy="Use it as it is, or `privpipe export` the release and ingest its Parquet.",
+                code="not-foreign",
+            )
+        return {
+            name: _describe(check_bounded(array, len(list_keys(store, f"{name}/")), shown(url)))
+            for name, array in group.arrays()
+        }
+
+    return guard_read(
+        read,
+        StoreError,
+        f"{shown(url)} cannot be read as a Zarr group",
         remedy="Check the path: a group with an array of features is read, not an array alone.",
     )
 
@@ -77,18 +77,14 @@ def _describe(array: zarr.Array[Any]) -> NamedArray:
 def _read_blocks(array: zarr.Array[Any], rows: int) -> Iterator[npt.NDArray[Any]]:
     """Consecutive blocks; a damaged chunk raises StoreError."""
     for start in range(0, array.shape[0], rows):
-        yield _read_rows(array, start, start + rows)
+        yield guard_read(
+            partial(_read_rows, array, start, start + rows),
+            StoreError,
+            f"Records {start} to {start + rows} of the array {array.name!r} cannot be read",
+            remedy="A chunk is damaged or unreachable: restore it.",
+            code="read",
+        )
 
 
 def _read_rows(array: zarr.Array[Any], start: int, stop: int) -> npt.NDArray[Any]:
-    try:
-        return np.asarray(array[start:stop])
-    except PrivpipeError:
-        raise
-    except Exception as error:  # many kinds, depending on codec and store
-        problem = type(error).__name__
-    raise StoreError(
-        f"Records {start} to {stop} of the array {array.name!r} cannot be read ({problem}).",
-        remedy="A chunk is damaged or unreachable: restore it.",
-        code="read",
-    )
+    return np.asarray(array[start:stop])
