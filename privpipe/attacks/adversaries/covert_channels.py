@@ -1,23 +1,31 @@
-"""An adversary that reads the bits of released values: low-order digits, grids, exactness, codes.
+"""Covert channels: an adversary that reads the bits of released values, and codes of several.
 
 Rounding, grids and margins can carry what the values themselves do not: a class in the lowest
 mantissa bit, in the parity of a multiple of a step, in how many digits a value has. No adversary
-that reads values as numbers sees that, so the bits that tell most are found on training records
-first, and read as features of their own; so are parities of several bits, combs and digits of sums.
+that reads values as numbers sees that, so the bits that go with the target most are found on
+training records first, and read as features; so are parities of several bits, combs, digits of sums
+and values of columns that have few.
+
+Millions of parities, combs and digits are tried, so the best of them always looks good where it was
+found. Codes are searched for on half of the training records and tried on the other: only those
+that hold there become features. What they reveal in the end is judged, like every adversary, by
+records that neither half holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import scipy
 from scipy import linalg
-from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.ensemble import HistGradientBoostingClassifier
 
+from privpipe.attacks.adversaries.estimators import boost_briefly
 from privpipe.attacks.adversaries.parities import (
     MOST_FACTORS,
     N_ITEMS,
@@ -25,18 +33,47 @@ from privpipe.attacks.adversaries.parities import (
     find_parities,
     item_of,
     measure_digits,
-    sum_by_digit,
 )
 from privpipe.attacks.adversaries.problem import (
     Fitted,
     Problem,
     choose_best,
-    decide_with,
     measure_tuning,
     one_hot,
 )
 from privpipe.attacks.adversaries.ridges import fit_least_squares
 from privpipe.protocols import FloatArray, IntArray
+
+MOST_BITS = 32
+"""Bits that become features."""
+
+SCREENED = 8192
+"""Training records that choose them."""
+
+ROUNDS, LEAST_ROUNDS, LEAVES = 25, 10, 8
+"""Few rounds of large steps, of many classes fewer: a round of ten classes grows ten trees, and
+inputs are mostly bits."""
+
+PACE = 5.0
+"""Rounds times their rate."""
+
+SEARCHED = 8192
+"""Records that codes are found on, and at most as many as half of those given."""
+
+MOST_CLASSES = 8
+"""Groups of classes that codes are searched for; more classes share groups, the largest first."""
+
+N_STRATA = 3
+"""Strata of records that look alike to a few trees."""
+
+EXPECTED_ROUNDS, TREE_COLUMNS = 20, 64
+"""Of these trees: rounds, and columns that they read."""
+
+LEAST = 3.0
+"""Standard errors by which a code must go with the classes of the other half."""
+
+MOST_CODES = 12
+"""Codes that become features, and candidates that each search of combs and sums gives."""
 
 FINE, COARSE = 1 << 19, 1 << 15
 """Places along twice the range of a column, and of a sum of two; fewer beyond `MOST_PLACES`."""
@@ -48,15 +85,248 @@ MOST_SUMS = 1200
 """Sums and differences whose digits are read, times classes."""
 
 FEW_TURNS = 8
-"""Periods within the range that others see as well; longer ones are kept apart."""
+"""Periods within the range that others see as well; longer ones are ranked apart."""
 
 MOST_PAIRED = 24
 """Columns whose sums and differences are read, from the first."""
 
-MOST_COLUMNS = 300
+MOST_COMBED = 300
+"""Columns whose combs are searched for, from the first."""
 
 STEPS = 60
 """Digits of a sum, counted from the smallest step that the larger column allows."""
+
+MOST_VALUES = 4096
+"""Different values of a column that is read value by value."""
+
+BYTES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+"""The digits of every byte, (256, 8), lowest first."""
+
+
+class Code(Protocol):
+    """What is read of records besides their values."""
+
+    def read(self, x: FloatArray) -> FloatArray:
+        """(n_records, n_columns) of released values as columns of about one unit."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Bits:
+    """Items of some columns, and the values of these columns.
+
+    Parameters
+    ----------
+    places : (n_chosen, 2)
+        Column and item.
+    digits
+        How values are cut.
+    centre, spread : (n_columns,)
+        Of the values, to standardise them.
+    """
+
+    places: IntArray
+    digits: Digits
+    centre: FloatArray
+    spread: FloatArray
+
+    def read(self, x: FloatArray) -> FloatArray:
+        """(n_records, n_chosen + n_columns_concerned)."""
+        columns = np.unique(self.places[:, 0])
+        values = (x[:, columns].astype(np.float64) - self.centre[columns]) / self.spread[columns]
+        return np.hstack([self.digits.read(x, self.places), values])
+
+
+def fit_bit_reader(problem: Problem) -> Fitted:
+    """Linear and boosted predictions from the bits and codes that go with the target most.
+
+    Parameters
+    ----------
+    problem
+        Its inputs are released values as they are, not standardised, (n_records, n_columns).
+
+    Notes
+    -----
+    Read are the mantissa's bits (relative to each value's size), the bits of the value as a
+    multiple of a fixed step (parities of grids, values modulo powers of two), how many trailing
+    zeros either has, the values of the columns concerned, and the codes of `find_codes`.
+    """
+    return _fit(problem, MOST_FACTORS)
+
+
+def fit_surroundings_reader(problem: Problem) -> Fitted:
+    """The same from the surroundings of records, with parities of two bits and no sums.
+
+    Parameters
+    ----------
+    problem
+        Its inputs are those of `expand_surroundings`.
+    """
+    return _fit(problem, 2)
+
+
+def _fit(problem: Problem, most_factors: int) -> Fitted:
+    digits = measure_digits(problem.x_train)
+    bits = _choose_bits(problem, digits)
+    codes = find_codes(problem, digits, most_factors)
+    return choose_best(problem, _train(problem, bits, codes))
+
+
+def _train(problem: Problem, bits: Bits, codes: list[Code]) -> Iterator[Fitted]:
+    """Linear predictions from bits and codes and from codes alone; the better one's are boosted."""
+    said = f"{len(codes)} codes, " if codes else ""
+    found: list[tuple[float, Problem, str, Sequence[Code]]] = []
+    both: list[Code] = [bits, *codes]
+    for name, parts in ((f"{len(bits.places)} bits, {said}", both), (said, codes)):
+        if parts:
+            inner = problem.read(partial(_read, parts))
+            fitted = fit_least_squares(inner)
+            found.append((measure_tuning(inner, fitted.decide(inner.x_tune)), inner, name, parts))
+            yield fitted.after(partial(_read, parts), name)
+    _, inner, name, best = max(found, key=lambda one: one[0])
+    rounds = max(LEAST_ROUNDS, 2 * ROUNDS // max(problem.n_classes or 2, 2))
+    boosted = boost_briefly(inner, rounds, LEAVES, learning_rate=PACE / rounds)
+    yield boosted.after(partial(_read, best), name)
+
+
+def _read(parts: Sequence[Code], x: FloatArray) -> FloatArray:
+    return np.hstack([part.read(x) for part in parts]).astype(np.float64)
+
+
+def _choose_bits(problem: Problem, digits: Digits) -> Bits:
+    """The items that go with the target most, on training records."""
+    x, y = problem.x_train[:SCREENED].astype(np.float64), problem.y_train[:SCREENED]
+    target = y[:, None] if problem.n_classes is None else one_hot(y, problem.n_classes)
+    target = target - target.mean(axis=0)
+    spread = np.sqrt((target**2).mean(axis=0))
+    target = (target[:, spread > 0] / spread[spread > 0]).astype(np.float32)
+    words = digits.split(x, np.arange(x.shape[1]))
+    correlation = np.zeros((x.shape[1], N_ITEMS))
+    for item in range(N_ITEMS):
+        values = item_of(words, item)
+        values = values - values.mean(axis=0, dtype=np.float32)
+        size = np.sqrt((values**2).mean(axis=0))
+        goes = np.abs(values.T @ target).max(axis=1, initial=0.0) / len(x)
+        correlation[:, item] = np.divide(goes, size, out=np.zeros_like(goes), where=size > 0)
+    best = np.argsort(correlation, axis=None, kind="stable")[::-1][:MOST_BITS]
+    places = np.column_stack(np.unravel_index(best, correlation.shape)).astype(np.int64)
+    scale = problem.x_train.std(axis=0, dtype=np.float64)
+    centre = problem.x_train.mean(axis=0, dtype=np.float64)
+    return Bits(places, digits, centre, np.where(scale > 0, scale, 1.0))
+
+
+def find_codes(problem: Problem, digits: Digits, most_factors: int = MOST_FACTORS) -> list[Code]:
+    """Codes that go with the target on both halves of the training records, the clearest first.
+
+    Parameters
+    ----------
+    problem
+        Its inputs are released values as they are, not standardised.
+    digits
+        How they are cut.
+    most_factors
+        Bits of a parity; of fewer than `MOST_FACTORS` neither combs nor sums are searched.
+
+    Notes
+    -----
+    What a few trees predict from the values is deducted, so that a code is what they miss. Time
+    and memory are bounded by those of the searches: 4 seconds and 200 MB for 20 columns and two
+    classes on a free core.
+    """
+    classes = _group_classes(problem)
+    order = np.random.default_rng(problem.seed).permutation(len(classes))
+    n_searched = min(SEARCHED, len(order) // 2)
+    found, tried = order[:n_searched], order[n_searched:]
+    if len(np.unique(classes[found])) < 2:
+        return []
+    x = problem.x_train.astype(np.float64)
+    excess, strata = _deduct(x, classes, found)
+    codes: list[Code] = [
+        *find_parities(x[found], classes[found], strata[found], digits, most_factors),
+        *_tabulate(x[found], excess[found]),
+    ]
+    if most_factors == MOST_FACTORS:
+        codes += [*find_combs(x[found], excess[found]), *find_sum_digits(x[found], excess[found])]
+    sizes = np.array([_try(code, x, excess, found, tried) for code in codes])
+    best = np.argsort(-sizes, kind="stable")[:MOST_CODES]
+    return [codes[i] for i in best if sizes[i] > LEAST]
+
+
+def _group_classes(problem: Problem) -> IntArray:
+    """Classes, or quarters of a number; many classes share `MOST_CLASSES` groups."""
+    y = problem.y_train
+    if problem.n_classes is None:
+        codes = np.searchsorted(np.unique(np.quantile(y, [0.25, 0.5, 0.75])), y)
+    else:
+        sizes = np.bincount(y.astype(np.int64), minlength=problem.n_classes)
+        codes = np.argsort(np.argsort(-sizes, kind="stable"))[y.astype(np.int64)]
+    return np.asarray(np.unique(codes % MOST_CLASSES, return_inverse=True)[1], np.int64)
+
+
+def _deduct(x: FloatArray, classes: IntArray, found: IntArray) -> tuple[FloatArray, IntArray]:
+    """Classes beyond what trees predict, (n_records, n_classes), and strata of predictions."""
+    trees = HistGradientBoostingClassifier(
+        max_iter=EXPECTED_ROUNDS, max_leaf_nodes=LEAVES, early_stopping=False
+    ).fit(x[found, :TREE_COLUMNS], classes[found])
+    share = np.zeros((len(x), int(classes.max()) + 1))
+    # Trees know the classes of the half that they learned from.
+    share[:, trees.classes_] = trees.predict_proba(x[:, :TREE_COLUMNS])
+    if share.shape[1] == 2:
+        cuts = np.unique(np.quantile(share[found, 1], np.arange(1, N_STRATA) / N_STRATA))
+        strata = np.searchsorted(cuts, share[:, 1])
+    else:
+        strata = share.argmax(axis=1)
+    return one_hot(classes.astype(np.float64), share.shape[1]) - share, strata
+
+
+def _try(code: Code, x: FloatArray, excess: FloatArray, found: IntArray, tried: IntArray) -> float:
+    """How surely a code goes with classes of records that it was not found on, in errors."""
+    columns = code.read(x)
+    columns = columns - columns[found].mean(axis=0)
+    gram = columns[found].T @ columns[found]
+    # Columns of a code may be equal or constant: a sine and a cosine of one value, say.
+    gram.flat[:: len(gram) + 1] += 1e-6 * max(float(np.trace(gram)), 1e-300)
+    slope = linalg.solve(gram, columns[found].T @ excess[found], assume_a="pos")
+    guess = columns[tried] @ slope
+    won = ((guess - guess.mean(axis=0)) * excess[tried]).sum(axis=1)
+    return float(won.sum() / max(np.sqrt((won**2).sum()), 1e-300))
+
+
+@dataclass(frozen=True, eq=False)
+class ValueTable:
+    """What every value of a column of few values says of the classes.
+
+    Parameters
+    ----------
+    column
+    values : (n_values,)
+        In order.
+    shares : (n_values + 1, n_classes)
+        Mean excess of each, the last of values that were not there.
+    """
+
+    column: int
+    values: FloatArray
+    shares: FloatArray
+
+    def read(self, x: FloatArray) -> FloatArray:
+        """(n_records, n_classes)."""
+        mine = x[:, self.column].astype(np.float64)
+        at = np.minimum(np.searchsorted(self.values, mine), len(self.values) - 1)
+        return np.asarray(self.shares[np.where(self.values[at] == mine, at, len(self.values))])
+
+
+def _tabulate(x: FloatArray, excess: FloatArray) -> Iterator[ValueTable]:
+    """Columns of few values, value by value."""
+    for j in range(x.shape[1]):
+        values, at = np.unique(x[:, j], return_inverse=True)
+        # Two values are a bit, which is searched for; of many each has a few records.
+        if 2 < len(values) <= min(MOST_VALUES, len(x) // 4):
+            sums = np.zeros((len(values) + 1, excess.shape[1]))
+            np.add.at(sums, at, excess)
+            sizes = np.bincount(at, minlength=len(values) + 1)[:, None]
+            yield ValueTable(j, values, sums / (sizes + 1))  # rare values are not believed
+
 
 Pair = tuple[int, int, int]
 """Two columns and the sign of the second; 0 for the first alone."""
@@ -69,9 +339,14 @@ def add_up(x: FloatArray, pair: Pair) -> FloatArray:
     return value + sign * x[:, other] if sign else value
 
 
+def _list_pairs(n_columns: int) -> list[Pair]:
+    """Sums and differences of all pairs of the first columns."""
+    return [(i, j, sign) for i, j in combinations(range(n_columns), 2) for sign in (1, -1)]
+
+
 @dataclass(frozen=True)
 class Comb:
-    """Where in its period a value stands.
+    """Where in its period a value lies.
 
     Parameters
     ----------
@@ -114,6 +389,10 @@ class SumDigit:
         return 1.0 - 2.0 * ((words >> self.place) & 1).astype(np.float64)[:, None]
 
 
+def _list_largest(found: Iterable[tuple[float, Any]]) -> list[Any]:
+    return [one for _, one in sorted(found, key=lambda each: -each[0])[:MOST_CODES]]
+
+
 def find_combs(x: FloatArray, excess: FloatArray) -> Iterator[Comb]:
     """The combs that go with a class most.
 
@@ -129,38 +408,35 @@ def find_combs(x: FloatArray, excess: FloatArray) -> Iterator[Comb]:
     Of 8,192 records, 20 columns and two classes steps down to about a 260,000th of a column's
     range, and a 16,000th of a sum's; coarser in proportion to `MOST_PLACES`.
     """
-    n_paired = min(x.shape[1], MOST_PAIRED)
-    columns: list[Pair] = [(j, j, 0) for j in range(min(x.shape[1], MOST_COLUMNS))]
-    pairs = [(i, j, sign) for i, j in combinations(range(n_paired), 2) for sign in (1, -1)]
-    found: list[list[tuple[float, Comb]]] = [[], []]
+    columns: list[Pair] = [(j, j, 0) for j in range(min(x.shape[1], MOST_COMBED))]
+    pairs = _list_pairs(min(x.shape[1], MOST_PAIRED))
+    bands: tuple[list[tuple[float, Comb]], ...] = ([], [])
     n_classes = max(excess.shape[1] - 1, 1)
-    for finest, chosen in ((FINE, columns), (COARSE, pairs)):
-        n_places = finest
+    for n_places, chosen in ((FINE, columns), (COARSE, pairs)):
         while n_places * len(chosen) * n_classes > MOST_PLACES * len(x) and n_places > 1 << 10:
             n_places //= 2
         for pair in chosen:
-            lines = _find_lines(add_up(x, pair), excess, n_places)
-            for band, (size, frequency) in zip(found, lines, strict=False):
+            peaks = _find_peaks(add_up(x, pair), excess, n_places)
+            for band, (size, frequency) in zip(bands, peaks, strict=False):
                 band.append((size, Comb(pair, frequency)))
-    for band in found:
-        for _, one in sorted(band, key=lambda each: -each[0])[:MOST_CODES]:
-            yield _sharpen(one, x, excess)
+    for band in bands:
+        yield from (_sharpen(one, x, excess) for one in _list_largest(band))
 
 
-def _find_lines(
+def _find_peaks(
     values: FloatArray, excess: FloatArray, n_places: int
 ) -> Iterator[tuple[float, float]]:
-    """Size and frequency of the largest line of many periods, and of that of few."""
+    """Size and frequency of the largest peak of many periods, and of that of few."""
     low, high = float(values.min()), float(values.max())
     if not high > low:
         return
+    # Twice the range: a spectrum of the range alone has no period between two of its own.
     length = 2 * (high - low)
     places = np.minimum(((values - low) / length * n_places).astype(np.int64), n_places - 1)
     power = np.zeros(n_places // 2 + 1, np.float32)
     for column in excess.T[1:] if excess.shape[1] == 2 else excess.T:  # two classes are one
-        counts = np.bincount(places, column, n_places).astype(np.float32)
-        line = scipy.fft.rfft(counts)
-        power += line.real**2 + line.imag**2
+        spectrum = scipy.fft.rfft(np.bincount(places, column, n_places).astype(np.float32))
+        power += spectrum.real**2 + spectrum.imag**2
     many = 2 * FEW_TURNS
     for first, last in ((many, n_places // 2), (1, many)):
         best = first + int(np.argmax(power[first:last]))
@@ -168,35 +444,30 @@ def _find_lines(
 
 
 def _sharpen(one: Comb, x: FloatArray, excess: FloatArray) -> Comb:
-    """The best of frequencies between two lines of the spectrum."""
-    values = add_up(x, one.pair)
-    step = 0.5 / float(np.ptp(values))
+    """The best of frequencies between two steps of the spectrum."""
+    step = 0.5 / float(np.ptp(add_up(x, one.pair)))
     near = [Comb(one.pair, one.frequency + share * step) for share in np.linspace(-0.75, 0.75, 7)]
     return max(near, key=lambda each: float(((each.read(x).T @ excess) ** 2).sum()))
 
 
-def find_sum_digits(x: FloatArray, excess: FloatArray) -> Iterator[SumDigit]:
+def find_sum_digits(x: FloatArray, excess: FloatArray) -> list[SumDigit]:
     """The digits of exact sums and differences of two columns that go with a class most.
 
     Parameters as in `find_combs`.
     """
     most = int(np.sqrt(MOST_SUMS / max(excess.shape[1] - 1, 1)))
     n_paired = min(x.shape[1], MOST_PAIRED, most)
-    largest = np.abs(x[:, :n_paired]).max(axis=0).astype(np.float64)
-    exponents = np.frexp(largest)[1]
-    side = np.column_stack([excess, np.ones(len(x))]).astype(np.float32)
+    exponents = np.frexp(np.abs(x[:, :n_paired]).max(axis=0).astype(np.float64))[1]
+    weights = np.column_stack([excess, np.ones(len(x))])
     found: list[tuple[float, SumDigit]] = []
-    for i, j in combinations(range(n_paired), 2):
-        exponent = int(max(exponents[i], exponents[j]))
-        for sign in (1, -1):
-            words = _sum_exactly(x, (i, j, sign), exponent)
-            sums = sum_by_digit(words.view(np.uint64), side)
-            share = sums[:, -1] / len(x)
-            size = (sums[:, :-1] ** 2).sum(axis=1) / np.maximum(share * (1 - share), 1e-3)
-            best = np.argsort(-size, kind="stable")[:2].tolist()
-            found += [(float(size[k]), SumDigit((i, j, sign), exponent, k)) for k in best]
-    for _, one in sorted(found, key=lambda each: -each[0])[:MOST_CODES]:
-        yield one
+    for pair in _list_pairs(n_paired):
+        exponent = int(max(exponents[pair[0]], exponents[pair[1]]))
+        sums = sum_by_digit(_sum_exactly(x, pair, exponent), weights)
+        share = sums[:, -1] / len(x)
+        size = (sums[:, :-1] ** 2).sum(axis=1) / np.maximum(share * (1 - share), 1e-3)
+        best = np.argsort(-size, kind="stable")[:2].tolist()
+        found += [(float(size[k]), SumDigit(pair, exponent, k)) for k in best]
+    return _list_largest(found)
 
 
 def _sum_exactly(x: FloatArray, pair: Pair, exponent: int) -> IntArray:
@@ -208,290 +479,15 @@ def _sum_exactly(x: FloatArray, pair: Pair, exponent: int) -> IntArray:
     return total
 
 
-SEARCHED = 8192
-"""Records that codes are found on, and at most as many as half of those given."""
-
-MOST_CLASSES = 8
-"""Groups of classes that codes are searched for; more classes share groups, the largest first."""
-
-N_STRATA = 3
-"""Strata of records that look alike to a few trees."""
-
-EXPECTED_ROUNDS, TREE_COLUMNS = 20, 64
-
-MOST_VALUES = 4096
-"""Different values of a column that is read value by value."""
-
-LEAST = 3.0
-"""Standard errors by which a code must tell something of the other half."""
-
-MOST_CODES = 12
-"""Codes that become features, and candidates that each search of combs and sums gives."""
-
-
-class Code(Protocol):
-    """What is read of records beyond their values."""
-
-    def read(self, x: FloatArray) -> FloatArray:
-        """(n_records, n_columns) of released values as columns of about one unit."""
-        ...
-
-
-def find_codes(problem: Problem, digits: Digits, most_factors: int = MOST_FACTORS) -> list[Code]:
-    """Codes that go with the target on both halves of the training records, the clearest first.
+def sum_by_digit(words: IntArray, weights: FloatArray) -> FloatArray:
+    """Sum of the weights of the words that have each digit, (64, n_weights), lowest first.
 
     Parameters
     ----------
-    problem
-        Its inputs are released values as they are, not standardised.
-    digits
-        How they are cut.
-    most_factors
-        Bits of a parity; of fewer than `MOST_FACTORS` neither combs nor sums are searched.
-
-    Notes
-    -----
-    What a few trees predict from the values is deducted, so that a code is what they miss. Time
-    and memory are bounded by those of the searches: 4 seconds and 200 MB for 20 columns and two
-    classes on a free core.
+    words : (n_records,)
+    weights : (n_records, n_weights)
     """
-    classes = _group_classes(problem)
-    order = np.random.default_rng(problem.seed).permutation(len(classes))
-    n_searched = min(SEARCHED, len(order) // 2)
-    found, tried = order[:n_searched], order[n_searched:]
-    if len(np.unique(classes[found])) < 2:
-        return []
-    x, excess, strata = _deduct(problem.x_train, classes, found)
-    codes: list[Code] = [
-        *find_parities(x[found], classes[found], strata[found], digits, most_factors),
-        *_tabulate(x[found], excess[found]),
-    ]
-    if most_factors == MOST_FACTORS:
-        codes += [*find_combs(x[found], excess[found]), *find_sum_digits(x[found], excess[found])]
-    sizes = np.array([_try(code, x, excess, found, tried) for code in codes])
-    best = np.argsort(-sizes, kind="stable")[:MOST_CODES]
-    return [codes[i] for i in best if sizes[i] > LEAST]
-
-
-def _group_classes(problem: Problem) -> IntArray:
-    """Classes, or quarters of a number; many classes share `MOST_CLASSES` groups."""
-    y = problem.y_train
-    if problem.n_classes is None:
-        codes = np.searchsorted(np.unique(np.quantile(y, [0.25, 0.5, 0.75])), y)
-    else:
-        sizes = np.bincount(y.astype(np.int64), minlength=problem.n_classes)
-        codes = np.argsort(np.argsort(-sizes, kind="stable"))[y.astype(np.int64)]
-    return np.asarray(np.unique(codes % MOST_CLASSES, return_inverse=True)[1], np.int64)
-
-
-def _deduct(
-    values: FloatArray, classes: IntArray, found: IntArray
-) -> tuple[FloatArray, FloatArray, IntArray]:
-    """Values in double precision, classes beyond what trees predict, and strata of predictions."""
-    x = values.astype(np.float64)
-    trees = HistGradientBoostingClassifier(
-        max_iter=EXPECTED_ROUNDS, max_leaf_nodes=LEAVES, early_stopping=False
-    ).fit(x[found, :TREE_COLUMNS], classes[found])
-    share = np.zeros((len(x), int(classes.max()) + 1))
-    share[:, trees.classes_] = trees.predict_proba(x[:, :TREE_COLUMNS])
-    if share.shape[1] == 2:
-        cuts = np.unique(np.quantile(share[found, 1], np.arange(1, N_STRATA) / N_STRATA))
-        strata = np.searchsorted(cuts, share[:, 1])
-    else:
-        strata = share.argmax(axis=1)
-    return x, one_hot(classes.astype(np.float64), share.shape[1]) - share, strata
-
-
-def _try(code: Code, x: FloatArray, excess: FloatArray, found: IntArray, tried: IntArray) -> float:
-    """What a code tells of records that it was not found on, in standard errors."""
-    columns = code.read(x)
-    columns = columns - columns[found].mean(axis=0)
-    gram = columns[found].T @ columns[found]
-    gram.flat[:: len(gram) + 1] += 1e-6 * max(float(np.trace(gram)), 1e-300)
-    slope = linalg.solve(gram, columns[found].T @ excess[found], assume_a="pos")
-    guess = columns[tried] @ slope
-    won = ((guess - guess.mean(axis=0)) * excess[tried]).sum(axis=1)
-    return float(won.sum() / max(np.sqrt((won**2).sum()), 1e-300))
-
-
-@dataclass(frozen=True, eq=False)
-class _Table:
-    """What every value of a column of few values says of the classes.
-
-    Parameters
-    ----------
-    column
-    values : (n_values,)
-        In order.
-    shares : (n_values + 1, n_classes)
-        Mean excess of each, the last of values that were not there.
-    """
-
-    column: int
-    values: FloatArray
-    shares: FloatArray
-
-    def read(self, x: FloatArray) -> FloatArray:
-        """(n_records, n_classes)."""
-        mine = x[:, self.column].astype(np.float64)
-        at = np.minimum(np.searchsorted(self.values, mine), len(self.values) - 1)
-        known = self.values[at] == mine
-        return np.asarray(self.shares[np.where(known, at, len(self.values))])
-
-
-def _tabulate(x: FloatArray, excess: FloatArray) -> Iterator[_Table]:
-    """Columns of few values, value by value."""
-    for j in range(x.shape[1]):
-        values, at = np.unique(x[:, j], return_inverse=True)
-        if not 2 < len(values) <= min(MOST_VALUES, len(x) // 4):
-            continue
-        sums = np.zeros((len(values) + 1, excess.shape[1]))
-        np.add.at(sums, at, excess)
-        sizes = np.bincount(at, minlength=len(values) + 1)[:, None]
-        yield _Table(j, values, sums / (sizes + 1))
-
-
-MOST_BITS = 32
-"""Bits that become features."""
-
-SCREENED = 8192
-"""Training records that choose them."""
-
-ROUNDS, LEAST_ROUNDS, LEAVES = 25, 10, 8
-"""Few rounds of large steps, of many classes fewer: a round of ten classes grows ten trees, and
-inputs are mostly bits."""
-
-PACE = 5.0
-"""Rounds times their rate."""
-
-
-def fit_bit_reader(problem: Problem) -> Fitted:
-    """Linear and boosted predictions from the bits and codes that tell most on training records.
-
-    Parameters
-    ----------
-    problem
-        Its inputs are released values as they are, not standardised, (n_records, n_columns).
-
-    Notes
-    -----
-    Read are the mantissa's bits (relative to each value's own size), the bits of the value as a
-    multiple of a fixed step (parities of grids, values modulo powers of two), how many trailing
-    zeros either has, the values of the columns concerned, and the codes of `find_codes`.
-    """
-    return _fit(problem, MOST_FACTORS)
-
-
-def fit_surroundings_reader(problem: Problem) -> Fitted:
-    """The same from what stands around records, with parities of two bits and no sums.
-
-    Parameters
-    ----------
-    problem
-        Its inputs are those of `expand_surroundings`.
-    """
-    return _fit(problem, 2)
-
-
-def _fit(problem: Problem, most_factors: int) -> Fitted:
-    digits = measure_digits(problem.x_train)
-    codes = find_codes(problem, digits, most_factors)
-    return choose_best(problem, _train_readers(problem, _choose_bits(problem, digits), codes))
-
-
-def _train_readers(problem: Problem, reader: _Reader, codes: list[Code]) -> Iterator[Fitted]:
-    """Linear predictions from bits and codes and from codes alone; the better one's are boosted."""
-    both = replace(reader, codes=tuple(codes))
-    readers = [both, replace(both, bare=True)] if codes else [both]
-    inner = [
-        replace(problem, x_train=one.read(problem.x_train), x_tune=one.read(problem.x_tune))
-        for one in readers
-    ]
-    linear = [fit_least_squares(one) for one in inner]
-    yield from map(lambda one, fitted: one.compose(fitted), readers, linear)
-    scores = map(lambda one, fitted: measure_tuning(one, fitted.decide(one.x_tune)), inner, linear)
-    best = int(np.argmax(list(scores)))
-    yield readers[best].compose(_boost(inner[best]))
-
-
-def _boost(problem: Problem) -> Fitted:
-    regress = problem.n_classes is None
-    kind = HistGradientBoostingRegressor if regress else HistGradientBoostingClassifier
-    rounds = max(LEAST_ROUNDS, 2 * ROUNDS // max(problem.n_classes or 2, 2))
-    model = kind(
-        max_iter=rounds,
-        learning_rate=PACE / rounds,
-        max_leaf_nodes=LEAVES,
-        early_stopping=False,
-        random_state=problem.seed,
-    ).fit(problem.x_train, problem.y_train)
-    return Fitted(decide_with(model, problem), f"{rounds} rounds")
-
-
-@dataclass(frozen=True, eq=False)
-class _Reader:
-    """Which columns, bits and codes become features.
-
-    Parameters
-    ----------
-    places : (n_chosen, 2)
-        Column and item.
-    digits
-        How values are cut.
-    centre, spread : (n_columns,)
-        Of the values, to standardise them.
-    codes
-        What else is read.
-    bare
-        Whether codes alone are read.
-    """
-
-    places: IntArray
-    digits: Digits
-    centre: FloatArray
-    spread: FloatArray
-    codes: tuple[Code, ...] = ()
-    bare: bool = False
-
-    def read(self, x: FloatArray) -> FloatArray:
-        """Features (n_records, n_chosen + n_columns_concerned + columns of the codes)."""
-        found = [code.read(x) for code in self.codes]
-        if not self.bare:
-            columns = np.unique(self.places[:, 0])
-            scaled = (x[:, columns].astype(np.float64) - self.centre[columns]) / self.spread[
-                columns
-            ]
-            found += [self.digits.read(x, self.places), scaled]
-        return np.hstack(found).astype(np.float64)
-
-    def compose(self, fitted: Fitted) -> Fitted:
-        """The decision about records as they are."""
-        bits = "" if self.bare else f"{len(self.places)} bits, "
-        codes = f"{len(self.codes)} codes, " if self.codes else ""
-        return Fitted(lambda x: fitted.decide(self.read(x)), f"{bits}{codes}{fitted.settings}")
-
-
-def _choose_bits(problem: Problem, digits: Digits) -> _Reader:
-    """The items that go with the target most, on training records."""
-    x = problem.x_train[:SCREENED].astype(np.float64)
-    y = problem.y_train[:SCREENED]
-    target = y[:, None] if problem.n_classes is None else one_hot(y, problem.n_classes)
-    target = target - target.mean(axis=0)
-    spread = np.sqrt((target**2).mean(axis=0))
-    target = target[:, spread > 0] / spread[spread > 0]
-    words = digits.split(x, np.arange(x.shape[1]))
-    told = np.zeros((x.shape[1], N_ITEMS))
-    for item in range(N_ITEMS):
-        values = item_of(words, item)
-        values = values - values.mean(axis=0, dtype=np.float32)
-        size = np.sqrt((values**2).mean(axis=0))
-        goes = np.abs(values.T @ target.astype(np.float32)).max(axis=1, initial=0.0) / len(x)
-        told[:, item] = np.divide(goes, size, out=np.zeros_like(goes), where=size > 0)
-    best = np.argsort(told, axis=None, kind="stable")[::-1][:MOST_BITS]
-    scale = problem.x_train.std(axis=0, dtype=np.float64)
-    return _Reader(
-        np.column_stack(np.unravel_index(best, told.shape)).astype(np.int64),
-        digits,
-        problem.x_train.mean(axis=0, dtype=np.float64),
-        np.where(scale > 0, scale, 1.0),
-    )
+    # By the values of each byte first: eight counts of 256 instead of 64 bits of every word.
+    values = words.astype("<i8").view(np.uint8).reshape(-1, 8)
+    sums = [[np.bincount(byte, one, minlength=256) for one in weights.T] for byte in values.T]
+    return np.concatenate([(np.array(of_byte) @ BYTES).T for of_byte in sums])

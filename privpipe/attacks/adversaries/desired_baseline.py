@@ -1,39 +1,41 @@
-"""Who knows the true wanted answer and nothing else: the measure of what a release may tell."""
+"""The baseline of an audit: who knows the true desired variables and nothing else.
+
+What such an adversary guesses of a confidential variable is no fault of the release.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import numpy as np
-from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
+from privpipe.attacks.adversaries.estimators import boost_briefly
 from privpipe.attacks.adversaries.problem import (
     Fitted,
     Problem,
     choose_best,
-    decide_with,
     measure_tuning,
     one_hot,
 )
 from privpipe.attacks.adversaries.ridges import fit_least_squares
-from privpipe.protocols import FloatArray
+from privpipe.protocols import FloatArray, IntArray
 
 ROUNDS, LEAVES = 40, 8
 
 SHUFFLES = 39
-"""Orders of answers that the true one must beat: one of forty passes without a cause."""
+"""Orders of values that the true one must beat: one of forty passes without a cause."""
 
-MOST_ANSWERS = 256
-"""Different answers that are counted one by one."""
+MOST_COUNTED = 256
+"""Different values that are counted one by one."""
 
 
 def fit_desired_baseline(problem: Problem) -> Fitted:
-    """The best on tuning records of frequencies per answer, least squares and boosting.
+    """The best on tuning records of frequencies per value, least squares and boosting.
 
     Parameters
     ----------
     problem
-        Its inputs are the wanted answers, (n_records, n_columns): indicators of categories and
+        Its inputs are the desired variables, (n_records, n_columns): indicators of categories and
         standardised numbers.
 
     Notes
@@ -43,8 +45,8 @@ def fit_desired_baseline(problem: Problem) -> Fitted:
     return choose_best(problem, _train(problem))
 
 
-def tells_something(problem: Problem, fitted: Fitted) -> bool:
-    """Whether wanted answers do better on tuning records than the answers of other records.
+def beats_shuffled(problem: Problem, fitted: Fitted) -> bool:
+    """Whether desired variables do better on tuning records than those of other records.
 
     Parameters
     ----------
@@ -58,36 +60,30 @@ def tells_something(problem: Problem, fitted: Fitted) -> bool:
 
 
 def _train(problem: Problem) -> Iterator[Fitted]:
-    answers, codes = np.unique(problem.x_train + 0.0, axis=0, return_inverse=True)
-    if len(answers) <= MOST_ANSWERS:
-        yield _count(problem, answers, codes.ravel())
-        if len(answers) <= 2:
+    values, codes = np.unique(problem.x_train + 0.0, axis=0, return_inverse=True)
+    if len(values) <= MOST_COUNTED:
+        yield _count(problem, values, codes.ravel())
+        if len(values) <= 2:
             return  # two frequencies are all there is to know
     yield fit_least_squares(problem)
-    regress = problem.n_classes is None
-    kind = HistGradientBoostingRegressor if regress else HistGradientBoostingClassifier
-    model = kind(
-        max_iter=ROUNDS, max_leaf_nodes=LEAVES, early_stopping=False, random_state=problem.seed
-    ).fit(problem.x_train, problem.y_train)
-    yield Fitted(decide_with(model, problem), f"{ROUNDS} rounds")
+    yield boost_briefly(problem, ROUNDS, LEAVES)
 
 
-def _count(problem: Problem, answers: FloatArray, codes: np.ndarray) -> Fitted:
-    """Share of each class, or mean, of every answer that training records give."""
+def _count(problem: Problem, values: FloatArray, codes: IntArray) -> Fitted:
+    """Share of each class, or mean, of every value that training records have."""
     y = problem.y_train
     targets = y[:, None] if problem.n_classes is None else one_hot(y, problem.n_classes)
     overall = targets.mean(axis=0)
-    table = np.zeros((len(answers), targets.shape[1]))
+    table = np.zeros((len(values), targets.shape[1]))
     np.add.at(table, codes, targets)
-    sizes = np.bincount(codes, minlength=len(answers))[:, None]
-    # One record's worth of what is known without an answer keeps rare answers from certainty.
-    table = (table + overall) / (sizes + 1)
-    places = {answer.tobytes(): place for place, answer in enumerate(answers)}
+    # One record's worth of what is known without a value keeps rare values from certainty.
+    table = (table + overall) / (np.bincount(codes, minlength=len(values))[:, None] + 1)
+    table = np.vstack([table, overall])
+    places = {value.tobytes(): place for place, value in enumerate(values)}
 
     def decide(x: FloatArray) -> FloatArray:
-        rows = np.ascontiguousarray(x + 0.0)  # one zero only
-        at = [places.get(row.tobytes(), -1) for row in rows]
-        found = np.vstack([table, overall])[at]
+        rows = np.ascontiguousarray(x + 0.0)  # one zero only: -0.0 has other bytes
+        found = table[[places.get(row.tobytes(), -1) for row in rows]]
         return np.asarray(found[:, 0] if problem.n_classes is None else found)
 
-    return Fitted(decide, f"{len(answers)} answers")
+    return Fitted(decide, f"{len(values)} values")

@@ -1,4 +1,4 @@
-"""Linear adversaries: logistic regression, support vectors, naive Bayes.
+"""Linear adversaries: logistic regression, of products too, support vectors, naive Bayes.
 
 Each tries several strengths of regularisation, and iterative ones several lengths of
 training, and keeps what does best on the tuning records: a fully converged adversary with
@@ -7,9 +7,8 @@ weak regularisation is weaker than an early stopped one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.svm import LinearSVC, LinearSVR
 
 from privpipe.attacks.adversaries.problem import (
+    Features,
     Fitted,
     Problem,
     choose_best,
@@ -44,9 +44,6 @@ PRODUCT_DIRECTIONS = (12, 45)
 
 PRODUCT_RIDGES = (1.0, 1e-1, 1e-2, 1e-4)
 PRODUCT_STOPS = (10, 40, 150)
-
-Turn = Callable[[FloatArray], FloatArray]
-"""Maps records to the coordinates that an adversary reads."""
 
 
 def fit_logistic(problem: Problem) -> Fitted:
@@ -75,7 +72,7 @@ def train_logistic(
             settings = f"ridge {ridge:g}, {stop} iterations"
             linear = freeze_linear(model.coef_.T, model.intercept_, settings, problem.n_classes)
             yield Fitted(rank_by_probability(linear.decide), settings, (ridge, stop))
-            if model.n_iter_[0] < stop - done:
+            if model.n_iter_[0] < stop - done:  # converged: further stops would be the same
                 break
             done = stop
 
@@ -129,23 +126,19 @@ def _train_products(problem: Problem, choice: tuple[int, Any] | None) -> Iterato
     most = sorted({min(most, width) for most in PRODUCT_DIRECTIONS})
     for n_directions in most if choice is None else choice[:1]:
         expand = _find_products(problem.x_train, n_directions)
-        mapped = replace(problem, x_train=expand(problem.x_train), x_tune=expand(problem.x_tune))
-        inner = None if choice is None else choice[1]
+        mapped, inner = problem.read(expand), None if choice is None else choice[1]
         candidates = (
             train_ridges(mapped, inner)
             if problem.n_classes is None
             else train_logistic(mapped, inner, PRODUCT_RIDGES, PRODUCT_STOPS)
         )
         best = choose_best(mapped, candidates)
-        settings = f"products of {n_directions} directions, {best.settings}"
-        yield Fitted(_compose(expand, best), settings, (n_directions, best.choice))
+        yield best.after(
+            expand, f"products of {n_directions} directions, ", (n_directions, best.choice)
+        )
 
 
-def _compose(expand: Turn, fitted: Fitted) -> Turn:
-    return lambda x: fitted.decide(expand(x))
-
-
-def _find_products(x: FloatArray, n_directions: int) -> Turn:
+def _find_products(x: FloatArray, n_directions: int) -> Features:
     """All columns, then the products of pairs of columns or directions, of variance 1."""
     turn = np.eye(x.shape[1])
     if n_directions < x.shape[1]:

@@ -16,7 +16,7 @@ from scipy import special
 from privpipe.attacks.statistics.roc import measure_area
 from privpipe.attacks.statistics.splits import draw_rows
 from privpipe.errors import ConvergenceError
-from privpipe.protocols import FloatArray, IntArray
+from privpipe.protocols import FloatArray
 
 
 class _Quiet:
@@ -54,6 +54,9 @@ class _Quiet:
 QUIET = _Quiet()
 """The process's only one: ``with QUIET: model.fit(...)``."""
 
+
+Features = Callable[[FloatArray], FloatArray]
+"""Maps records, (n_records, n_coordinates), to what an adversary reads of them, or decides."""
 
 TIE = 1e-9
 """Two settings whose tuning scores are closer than this are equal: rounding may not choose."""
@@ -93,22 +96,22 @@ class Problem:
             y_train=np.concatenate([self.y_train, self.y_tune]),
         )
 
+    def read(self, features: Features) -> Problem:
+        """The same problem of features of the records."""
+        return replace(self, x_train=features(self.x_train), x_tune=features(self.x_tune))
+
     def sample(self, max_train: int, max_tune: int) -> Problem:
         """The same problem on a bounded sample; every class keeps its share, and a record."""
-        train, tune = self._draw(self.y_train, max_train), self._draw(self.y_tune, max_tune)
-        return replace(
-            self,
-            x_train=self.x_train[train],
-            y_train=self.y_train[train],
-            x_tune=self.x_tune[tune],
-            y_tune=self.y_tune[tune],
-        )
+        x_train, y_train = self._draw(self.x_train, self.y_train, max_train)
+        x_tune, y_tune = self._draw(self.x_tune, self.y_tune, max_tune)
+        return replace(self, x_train=x_train, y_train=y_train, x_tune=x_tune, y_tune=y_tune)
 
-    def _draw(self, y: FloatArray, most: int) -> slice | IntArray:
+    def _draw(self, x: FloatArray, y: FloatArray, most: int) -> tuple[FloatArray, FloatArray]:
         if len(y) <= most:
-            return slice(None)  # no copy
+            return x, y  # no copy
         classes = None if self.n_classes is None else y.astype(np.int64)
-        return draw_rows(np.arange(len(y)), classes, most, self.seed)
+        rows = draw_rows(np.arange(len(y)), classes, most, self.seed)
+        return x[rows], y[rows]
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,18 +128,22 @@ class Fitted:
         The same settings, as the adversary's `Trainer` takes them.
     """
 
-    decide: Callable[[FloatArray], FloatArray]
+    decide: Features
     settings: str
     choice: Any = None
 
+    def after(self, features: Features, settings: str = "", choice: Any = None) -> Fitted:
+        """The decision about records whose features it reads; `settings` are put before its."""
+        return Fitted(lambda x: self.decide(features(x)), settings + self.settings, choice)
 
-def decide_with(model: Any, problem: Problem) -> Callable[[FloatArray], FloatArray]:
+
+def decide_with(model: Any, problem: Problem) -> Features:
     """The decision of a fitted model of scikit-learn: its numbers, or probabilities of classes."""
     decide = model.predict if problem.n_classes is None else model.predict_proba
     return lambda x: np.asarray(decide(x), np.float64)
 
 
-def rank_by_probability(decide: Callable[[FloatArray], FloatArray]) -> Callable[..., FloatArray]:
+def rank_by_probability(decide: Features) -> Features:
     """Log-probabilities of classes: what a record adds to all classes alike ranks no record."""
     return lambda x: np.asarray(special.log_softmax(decide(x), axis=1))
 
@@ -151,7 +158,7 @@ Trainer = Callable[[Problem, Any], Iterable[Fitted]]
 """Trains one adversary with all its settings, or with one: ``train(problem, choice)``.
 
 `choice` is None for all settings, or the `Fitted.choice` of one of them; then the last adversary
-given back is the one asked for.
+given back is the one that was requested.
 """
 
 
@@ -211,7 +218,7 @@ def _check_time(problem: Problem) -> None:
 def measure_tuning(problem: Problem, decision: FloatArray) -> float:
     """How well a decision on the tuning records does; larger is better.
 
-    Classes: share of hits plus area under the ROC curve, so that settings are told apart
+    Classes: share of hits plus area under the ROC curve, so that settings differ in it
     where one class outnumbers the rest. Numbers: R squared.
     """
     if problem.n_classes is None:

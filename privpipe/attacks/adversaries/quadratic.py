@@ -1,12 +1,12 @@
-"""Adversaries of second degree: regularised quadratic discriminant, logistic on products.
+"""The quadratic adversary: a regularised discriminant of Gaussian classes.
 
-Erasers and filters that are blind beyond means leave what tells classes apart in their
-covariances; these read it there.
+Erasers and filters that are blind beyond means leave differences between classes in their
+covariances; it reads them there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,6 +14,7 @@ import numpy as np
 from scipy import linalg
 
 from privpipe.attacks.adversaries.problem import (
+    Features,
     Fitted,
     Problem,
     choose_best,
@@ -35,14 +36,10 @@ MOST_DIRECTIONS = 400
 """Directions of largest variance that the quadratic discriminant reads; it costs their cube."""
 
 
-Turn = Callable[[FloatArray], FloatArray]
-"""Maps records to the coordinates that an adversary reads."""
-
-
 def fit_quadratic(problem: Problem) -> Fitted:
     """Gaussian classes, each covariance shrunk towards the common one; classes only.
 
-    Records are read in three frames: as they are, where the common covariance stands for a
+    Records are read in three frames: as they are, where the common covariance is taken as a
     multiple of the identity, and whitened by the covariance within classes with a little or
     more of a ridge, where it is the identity; there is one eigendecomposition per class and
     frame, whatever the number of `SHRINKAGES`.
@@ -66,7 +63,7 @@ def _train_quadratic(
         yield Fitted(decide, f"{frame}, shrinkage {shrinkage:g}", (ridge, shrinkage))
 
 
-def _find_frame(problem: Problem, ridge: float | None) -> Turn:
+def _find_frame(problem: Problem, ridge: float | None) -> Features:
     """Map to directions of large variance; with a ridge, of variance 1 within classes or less.
 
     Directions of next to no variance, such as those of rounding, are damped by the ridge.
@@ -124,18 +121,18 @@ def _fit_gaussians(problem: Problem, z: FloatArray) -> list[_Gaussian]:
 def _find_axes(centred: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Eigenvectors and eigenvalues of the covariance of (n_records, n_directions) deviations."""
     n, width = centred.shape
-    if n <= width:
+    if n <= width:  # the covariance itself would have more directions than records
         _, sizes, axes = linalg.svd(centred, full_matrices=False)
         return axes.T, sizes**2 / max(n, 1)
     values, axes = linalg.eigh(centred.T @ centred / n)
     return axes, np.maximum(values, 0.0)
 
 
-def _judge(turn: Turn, classes: Sequence[_Gaussian], shrinkage: float) -> Turn:
+def _judge(turn: Features, classes: Sequence[_Gaussian], shrinkage: float) -> Features:
     return lambda x: _measure_likelihoods(turn(x), classes, (shrinkage,))[0]
 
 
-def _choose_shrinkage(problem: Problem, turn: Turn, classes: Sequence[_Gaussian]) -> float:
+def _choose_shrinkage(problem: Problem, turn: Features, classes: Sequence[_Gaussian]) -> float:
     """The best in one frame; all share the projections of the tuning records."""
     tables = _measure_likelihoods(turn(problem.x_tune), classes, SHRINKAGES)
     candidates = (
@@ -157,12 +154,13 @@ def _measure_likelihoods(
     for k, one in enumerate(classes):
         deviation = z - one.mean
         squares = (deviation @ one.axes) ** 2
-        beside = np.maximum((deviation**2).sum(axis=1) - squares.sum(axis=1), 0.0)
-        n_beside = z.shape[1] - len(one.variances)
+        # Outside the span of its records a class has its share of the common variance alone.
+        rest = np.maximum((deviation**2).sum(axis=1) - squares.sum(axis=1), 0.0)
+        n_rest = z.shape[1] - len(one.variances)
         for i, share in enumerate(shrinkages):
             shrunk = (1 - share) * one.variances + share * one.common
-            distance = squares @ (1 / shrunk) + beside / (share * one.common)
-            volume = np.log(shrunk).sum() + n_beside * np.log(share * one.common)
+            distance = squares @ (1 / shrunk) + rest / (share * one.common)
+            volume = np.log(shrunk).sum() + n_rest * np.log(share * one.common)
             found[i, :, k] = one.log_prior - (distance + volume) / 2
     # A class that trained on no record stays finite, and behind all others.
     return np.maximum(found, -1e300)

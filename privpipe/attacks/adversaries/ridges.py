@@ -1,4 +1,4 @@
-"""Least squares: ridge regression of several strengths, from one eigendecomposition.
+"""Ridge regression of several strengths, on the inputs or on features of a kernel.
 
 Apart from the other linear adversaries because it needs no scikit-learn, which takes longer to
 load than linkage and reconstruction of a small release take together.
@@ -6,25 +6,48 @@ load than linkage and reconstruction of a small release take together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import numpy as np
 import scipy
 from scipy import linalg
 
-from privpipe.attacks.adversaries.problem import Fitted, Problem, choose_best, fit_tuned, one_hot
+from privpipe.attacks.adversaries.problem import (
+    Features,
+    Fitted,
+    Problem,
+    choose_best,
+    fit_tuned,
+    one_hot,
+)
 from privpipe.protocols import FloatArray
 
 RIDGES = (1e-9, 1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
 """Ridge per record, in units of the mean eigenvalue of the inputs' second moment."""
 
+WIDTHS = (0.1, 0.3, 1.0, 3.0)
+"""Kernel exponents, in units of one over the median squared distance."""
+
+LANDMARKS = 500
+
+LEAST_WIDTH = 1e-6
+"""Of a kernel, in units of the mean squared distance."""
+
+KERNEL_ROWS = 4096
+"""Records whose distances are held in float64 at a time."""
+
+JITTERS = (1e-10, 1e-7, 1e-4, 1e-1)
+"""Added to the landmarks' kernel, whose diagonal is 1: equal landmarks leave it singular, and
+those of classes that lie far apart for their width leave it indefinite by rounding. The least that
+helps."""
+
 
 def fit_least_squares(problem: Problem) -> Fitted:
     """Ridge regression on numbers or on indicators of the classes, best of `RIDGES`.
 
-    Stopping a descent early filters the same spectrum as a ridge does, so the ridges stand
-    for both.
+    Stopping a descent early filters the same spectrum as a ridge does, so the ridges serve for
+    both.
     """
     return fit_tuned(problem, train_ridges)
 
@@ -59,11 +82,13 @@ def solve_ridges(
     """
     centre, middle = x.mean(axis=0, dtype=np.float64), y.mean(axis=0)
     z, t = x - centre.astype(x.dtype), (y - middle).astype(x.dtype)
+    # Of more features than records the smaller of both matrices of products has the same spectrum.
     wide = z.shape[1] > len(z)
     values, vectors = linalg.eigh((z @ z.T if wide else z.T @ z).astype(np.float64) / len(z))
     size = max(float(values.sum()) / z.shape[1], np.finfo(float).tiny)
     turned = vectors.T @ (t if wide else z.T @ t) / len(z)
     for ridge in ridges:
+        # Eigenvalues below zero are rounding: with the least ridge they would turn a direction.
         slope = vectors @ (turned / (np.maximum(values, 0.0) + ridge * size)[:, None])
         slope = z.T @ slope if wide else slope
         yield ridge, slope, middle - centre @ slope
@@ -90,26 +115,6 @@ def freeze_linear(
     return Fitted(decide, settings, choice)
 
 
-WIDTHS = (0.1, 0.3, 1.0, 3.0)
-"""Kernel exponents, in units of one over the median squared distance."""
-
-LANDMARKS = 500
-
-LEAST_WIDTH = 1e-6
-"""Of a kernel, in units of the mean squared distance."""
-
-Features = Callable[[FloatArray], FloatArray]
-
-
-KERNEL_ROWS = 4096
-"""Records whose distances are held in float64 at a time."""
-
-JITTERS = (1e-10, 1e-7, 1e-4, 1e-1)
-"""Added to the landmarks' own kernel, whose diagonal is 1: equal landmarks leave it singular, and
-those of classes that lie far apart for their width leave it indefinite by rounding. The least that
-helps."""
-
-
 def fit_rbf(problem: Problem) -> Fitted:
     """Ridge regression on Nystroem features of a Gaussian kernel, best width and ridge.
 
@@ -126,11 +131,10 @@ def _train_kernels(problem: Problem, choice: tuple[float, float] | None) -> Iter
     n_train = len(problem.x_train)
     landmarks = problem.x_train[random.choice(n_train, min(LANDMARKS, n_train), replace=False)]
     for width in WIDTHS if choice is None else choice[:1]:
-        find = find_features(landmarks, width * unit)
-        mapped = replace(problem, x_train=find(problem.x_train), x_tune=find(problem.x_tune))
+        features = find_features(landmarks, width * unit)
+        mapped = problem.read(features)
         ridge = choose_best(mapped, train_ridges(mapped, None if choice is None else choice[1]))
-        settings = f"width {width:g}, {ridge.settings}"
-        yield Fitted(_compose(find, ridge), settings, (width, ridge.choice))
+        yield ridge.after(features, f"width {width:g}, ", (width, ridge.choice))
 
 
 def find_features(landmarks: FloatArray, exponent: float) -> Features:
@@ -149,15 +153,12 @@ def find_features(landmarks: FloatArray, exponent: float) -> Features:
     return find
 
 
-def _find_root(own: FloatArray) -> FloatArray:
+def _find_root(kernel: FloatArray) -> FloatArray:
     """Triangular root of the landmarks' kernel."""
     for jitter in JITTERS[:-1]:
-        try:
-            root = linalg.cholesky(own + jitter * np.eye(len(own)), lower=True)
-        except linalg.LinAlgError:
-            continue
-        return np.asarray(root)
-    return np.asarray(linalg.cholesky(own + JITTERS[-1] * np.eye(len(own)), lower=True))
+        with suppress(linalg.LinAlgError):
+            return np.asarray(linalg.cholesky(kernel + jitter * np.eye(len(kernel)), lower=True))
+    return np.asarray(linalg.cholesky(kernel + JITTERS[-1] * np.eye(len(kernel)), lower=True))
 
 
 def measure_kernel(x: FloatArray, y: FloatArray, exponent: float) -> FloatArray:
@@ -180,13 +181,8 @@ def measure_kernel(x: FloatArray, y: FloatArray, exponent: float) -> FloatArray:
     squares = np.einsum("ij,ij->i", left, left)[:, None]
     for start in range(0, len(y), KERNEL_ROWS):
         right = y[start : start + KERNEL_ROWS].astype(np.float64)
-        block = left @ right.T
-        block *= -2
-        block += squares
-        block += np.einsum("ij,ij->i", right, right)
-        np.maximum(block, 0, out=block)
-        block *= -exponent
-        kernel[:, start : start + KERNEL_ROWS] = np.exp(block, out=block)
+        block = squares - 2 * left @ right.T + np.einsum("ij,ij->i", right, right)
+        kernel[:, start : start + KERNEL_ROWS] = np.exp(-exponent * np.maximum(block, 0))
     return kernel
 
 
@@ -198,7 +194,3 @@ def measure_width(x: FloatArray, seed: int) -> float:
     # Most records of one class may lie nearer than distances are known by.
     distance = max(float(np.median(apart)), LEAST_WIDTH * float(apart.mean()))
     return 1 / distance if distance > 0 else 1.0
-
-
-def _compose(find: Features, ridge: Fitted) -> Features:
-    return lambda x: ridge.decide(find(x))

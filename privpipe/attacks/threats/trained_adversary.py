@@ -151,9 +151,9 @@ def _fit_knower(
     problem, scale = _pose(answers, truth, split, n_classes, options)
     problem = replace(problem, deadline=math.inf).sample(adversary.max_train, adversary.max_tune)
     fitted = adversary.fit(problem)
-    from privpipe.attacks.adversaries.desired_baseline import tells_something  # slow to import
+    from privpipe.attacks.adversaries.desired_baseline import beats_shuffled  # slow to import
 
-    return (problem, fitted, scale) if tells_something(problem, fitted) else None
+    return (problem, fitted, scale) if beats_shuffled(problem, fitted) else None
 
 
 def draw_tests(

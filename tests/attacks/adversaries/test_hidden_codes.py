@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import combinations, product
+
 import numpy as np
 import pytest
 
-from privpipe.attacks.adversaries import parities
+from privpipe.attacks.adversaries import covert_channels, parities
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.adversaries.auxiliary import Auxiliary
 from privpipe.attacks.adversaries.covert_channels import find_codes, fit_bit_reader
@@ -76,29 +78,34 @@ def test_fit_surroundings_reader__finds_values_that_two_records_share() -> None:
     assert _attack(x, truth, "surroundings") > 0.9
 
 
-def test_count_exclusive__is_the_same_without_the_compiler(monkeypatch) -> None:
+def test_sum_by_digit__is_the_sum_over_words_with_the_digit() -> None:
     random = np.random.default_rng(1)
-    words = random.integers(0, 2**63, size=(3, 5, 7), dtype=np.uint64)
-    starts, weights = np.array([0, 2, 3, 7]), random.normal(size=(7, 2)).astype(np.float32)
-    counted = parities.count_exclusive(words, words[:, 1], 2, starts)
-    sums = parities.sum_by_digit(words[0, 0], weights)
-    monkeypatch.setattr(parities, "can_compile", lambda: False)
-    assert counted[0, 0, 0] == sum(int(w).bit_count() for w in words[0, 1, :2] ^ words[0, 2, :2])
-    assert np.allclose(sums, parities.sum_by_digit(words[0, 0], weights), atol=1e-5)
+    words, weights = random.integers(-(2**62), 2**62, 70), random.normal(size=(70, 2))
+    expected = [weights[(words >> digit) & 1 == 1].sum(axis=0) for digit in range(64)]
+    assert np.allclose(covert_channels.sum_by_digit(words, weights), expected)
 
 
 @pytest.mark.parametrize("factors", [1, 2, 3, 4])
-def test_scan__finds_the_same_products_without_the_compiler(
-    factors: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scan__finds_the_products_of_largest_chi_square(factors: int) -> None:
+    """All products, one by one: within strata, the expected ones of a class and their variance."""
     random = np.random.default_rng(2)
-    classes, strata = random.integers(0, 3, 500), random.integers(0, 2, 500)
+    classes, strata = random.integers(0, 2, 500), random.integers(0, 2, 500)
+    bits = [random.integers(0, 2, (500, 7)) for _ in range(2)]
     cells = parities._Cells.of(classes, strata)
-    words = np.stack([cells.pack(random.integers(0, 2, (500, 9))) for _ in range(2)])
-    varies = random.random((2, 9)) < 0.8
-    compiled = parities._scan(cells, words, varies, factors)
-    monkeypatch.setattr(parities, "can_compile", lambda: False)
-    assert parities._scan(cells, words, varies, factors) == compiled
+    words = np.stack([cells.pack(one) for one in bits])
+    varies = random.random((2, 7)) < 0.8
+    sizes = {}
+    for group, chosen in product(range(2), combinations(range(7), factors)):
+        if varies[group, list(chosen)].all():
+            odd = bits[group][:, list(chosen)].sum(axis=1) % 2
+            excess, variance = 0.0, 0.0
+            for stratum in range(2):
+                one, is_class = odd[strata == stratum], classes[strata == stratum] == 1
+                excess += one[is_class].sum() - one.sum() * is_class.mean()
+                variance += one.var() * is_class.var() * len(one) ** 2 / (len(one) - 1)
+            sizes[group, chosen] = excess**2 / variance
+    largest = sorted(sizes, key=lambda key: -sizes[key])[: parities.MOST_PARITIES]
+    assert parities._scan(cells, words, varies, factors) == largest
 
 
 def _attack(x: FloatArray, truth: IntArray, source: str, **auxiliary: IntArray) -> float:
