@@ -14,6 +14,7 @@ from privpipe.command.app import app
 INTERRUPTED = 130
 """As shells say of what was stopped by Ctrl-C."""
 
+# A newer typer brings a click of its own (typer._click); before, click's class is the base.
 _UsageError: Any = typer.BadParameter.__base__
 """Wrong command lines, of the click that this typer brings along or depends on."""
 
@@ -24,12 +25,14 @@ def main(program: typer.Typer = app) -> None:
     With ``--json`` stdout holds exactly one document, also when the command failed.
     """
     os.umask(0o077)  # whatever a run writes is private until its owner says otherwise
+    # Taken out by hand: it must hold while the options themselves are read.
     debug = "--debug" in sys.argv
     if debug:
         sys.argv.remove("--debug")
     if "--plain" in sys.argv:
         sys.argv.remove("--plain")
         os.environ["PRIVPIPE_PLAIN"] = "1"  # `console` reads it; importing that takes a while
+    # Before the command is known: a wrong command line is one document as well.
     if "--json" in sys.argv and "--help" not in sys.argv:
         from privpipe.command.output import print_document, printing_to_stderr
 

@@ -16,6 +16,7 @@ START, RUN, LOOK, OTHER = "Start", "Run", "Look and share", "More"
 FIRST = ("demo", "ingest", "init", "check", "run")
 """Commands in the order in which they are needed; others as they are written."""
 
+# Refused by name, not unknown: scripts of version 0.1 learn where their command is.
 MOVED = {
     "frontier": "Use `privpipe compare CONFIG --vary n_filtered=2,5,10 --vary tradeoff=1,10`.",
     "tradeoff": "Use `privpipe compare CONFIG --vary distortion_budget=0,0.1,0.2`.",
@@ -42,9 +43,12 @@ class HeadedCommands(TyperGroup):
         """Write a heading per panel; sentences fold to the width of the terminal."""
         panels: dict[str, list[tuple[str, str]]] = {}
         widest = max(len(name) for name in self.commands)
+        # A stable sort: those that are not in FIRST all have its length as index.
         for name in sorted(self.commands, key=lambda one: (*FIRST, one).index(one)):
             command = self.commands[name]
             panel = getattr(command, "rich_help_panel", None)
+            # The first sentence alone: docstrings fold at 100 columns, terminals
+            # elsewhere.
             sentence = " ".join((command.help or "").strip().partition("\n\n")[0].split())
             heading = panel if panel in (START, RUN, LOOK) else OTHER
             panels.setdefault(heading, []).append((name.ljust(widest), sentence))
@@ -60,7 +64,9 @@ app = typer.Typer(
     "confidential is not.",
     no_args_is_help=True,
     add_completion=True,
+    # Typer's own tracebacks print the values of local variables.
     pretty_exceptions_enable=False,
+    # Names of files in a message are no markup.
     rich_markup_mode=None,
     epilog="Exit codes: 0 done, 2 command line or configuration, 3 data, 4 storage, 5 cluster or "
     "memory, 6 guarantee or gate, 7 anything else, 130 interrupted. With --json stdout holds one "
@@ -87,6 +93,8 @@ _AsIngest = Annotated[str, Option(help="As for `ingest`.")]
 def _say_version(shown: bool) -> None:
     """Print the version and end."""
     if shown:
+        # Here, as in all commands below: what a command does not need is not loaded for
+        # --help.
         from privpipe import __version__
         from privpipe.report.console import say
 
@@ -108,6 +116,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _as_bytes(mebibytes: float) -> int:
+    # False of NaN, too.
     if not 0 < mebibytes < float("inf"):
         from privpipe.errors import OptionError
 
@@ -147,6 +156,7 @@ def run(
         return dry_run_command(config)
     from privpipe.pipeline.runs.trusted_code import remember_code
 
+    # Before anything is read: the digest is compared when the file is.
     remember_code(trust or ())
     return _run_until(config, "publish", time)
 
@@ -258,7 +268,9 @@ def ingest(
         dates=_names(dates),
         bins=_names(bins),
         drop=_names(drop),
+        # An empty cell is missing whatever else is: a CSV file cannot write it otherwise.
         missing=("", *_names(missing)) if missing else MISSING_TEXT,
+        # Shells make it hard to type a tab.
         delimiter="\t" if delimiter == "\\t" else delimiter,
     )
     options = IngestOptions(

@@ -43,6 +43,7 @@ MOST_NAMED = 12
 def check_command(config: str) -> dict[str, Any]:
     """Check without a cluster; then read a few chunks to explain the budget."""
     run = check_stage(read_options(config))
+    # After the check: what metadata refuses is refused without reading a record.
     found = check_sample(run)
     meaning, subjects = found.meaning, count_subjects(run)
     for name, sentence in _list_lines(run, found):
@@ -149,6 +150,7 @@ def _describe_gate(needs: GateNeeds | None) -> dict[str, Any] | None:
     if needs is None:
         return None
     found = asdict(needs)
+    # JSON has no infinity.
     return found | {"n_needed": needs.n_needed if needs.n_needed < float("inf") else None}
 
 
@@ -164,6 +166,7 @@ def _write_share(share: float) -> str:
     >>> _write_share(0.0123), _write_share(3e300), _write_share(float("inf"))
     ('1.23% of', '3e+300 times', 'beyond')
     """
+    # A target whose prediction does not vary: any budget is beyond it.
     if share == float("inf"):
         return "beyond"
     return f"{share:.2%} of" if share < 10 else f"{share:.3g} times"
@@ -207,6 +210,7 @@ def _plan(run: Run) -> dict[str, Any]:
     chosen = run.options.cluster.workers
     workers = os.cpu_count() or 1 if chosen is None else chosen
     parts = _estimate_seconds(run, workers)
+    # Attributes are codes of a few bytes: an upper bound.
     raw = schema.n_records * max(schema.n_features, len(run.collection.attributes)) * itemsize
     return {
         "records": schema.n_records,
@@ -234,6 +238,7 @@ def _estimate_seconds(run: Run, workers: int) -> dict[str, float]:
     begun = time.perf_counter()
     run.training.shard(0)
     one = time.perf_counter() - begun
+    # More workers than processors read no faster.
     at_once = min(max(workers, 1), os.cpu_count() or 1)
     chunks = CLEAN_READS * run.collection.plan.n_chunks
     chunks += (TRAIN_READS + AUDIT_READS) * run.training.plan.n_chunks

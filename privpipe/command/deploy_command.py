@@ -78,6 +78,7 @@ def _make_pool(name: str) -> None:
 
 def _deploy(path: str) -> None:
     command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
+    # Prefect 3.8 notes PWD as the place of the code, and a shell's may be another folder.
     environment = {**os.environ, "PWD": os.getcwd()}
     done = subprocess.run(
         [*command, "--prefect-file", path],
@@ -87,6 +88,7 @@ def _deploy(path: str) -> None:
         text=True,
     )
     if done.returncode:
+        # The last line: Prefect prints a page of frames before it.
         said = (done.stderr or done.stdout).strip().splitlines()
         raise ClusterError(
             f"Prefect did not take {path}: {said[-1] if said else 'no reason given'}.",
@@ -103,6 +105,7 @@ def _replace_automation(automation: dict[str, Any]) -> None:
 
     async def replace() -> None:
         async with get_client() as client:
+            # All of them: two of one name would both act.
             for old in await client.read_automations_by_name(automation["name"]):
                 await client.delete_automation(old.id)
             await client.create_automation(AutomationCore.model_validate(automation))
@@ -141,6 +144,7 @@ def doctor_command(config: str, deployments: str) -> dict[str, Any]:
         unread = [Finding("warns", "code", one) for one in list_unrun(options)]
         return [Finding("ok", "configuration", f"{config} fits its collection"), *unread]
 
+    # In the order in which one failure explains the next.
     checks: list[tuple[str, Any]] = [
         ("configuration", check_configuration),
         ("server", check_server_health),

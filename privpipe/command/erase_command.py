@@ -45,6 +45,7 @@ def read_wanted(where: str, numbers: tuple[int, ...]) -> Wanted:
         )
     if numbers:
         return Wanted(numbers=numbers)
+    # "==" first: a value may hold " in ".
     for sign, read in (("==", lambda text: (text,)), (" in ", _read_values)):
         name, found, value = where.partition(sign)
         if found and name.strip() and value.strip():
@@ -62,6 +63,7 @@ def _read_values(place: str) -> list[str]:
         with fsspec.open(local_path(place) or place, "r", encoding="utf-8") as file:
             return [line.strip() for line in file if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
+        # Never the error's own text: of a decoding error it quotes the file.
         problem = getattr(error, "strerror", "") or type(error).__name__
     raise OptionError(
         f"The values in {shown(place)} cannot be read ({problem}).",

@@ -124,8 +124,10 @@ ELSEWHERE = (
 def read_catalog() -> dict[str, list[Situation]]:
     """All codes in alphabetical order, each with what is said where it is raised."""
     found: dict[str, set[Situation]] = {}
+    # The source as installed: what is listed is what this version raises.
     for path in Path(str(privpipe.__file__)).parent.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
+        # Parsing all of the package takes seconds; most modules raise nothing.
         if "Error(" in text or f"{COMPLAINT}(" in text:
             for situation in _find_situations(ast.parse(text)):
                 found.setdefault(situation.code, set()).add(situation)
@@ -159,6 +161,7 @@ def _describe(node: ast.Call, kind: type[errors.PrivpipeError]) -> Iterator[Situ
 
 def _list_codes(node: ast.expr | None, kind: type[errors.PrivpipeError]) -> list[str]:
     """A code as it is written; the class's own where there is none, or where it is computed."""
+    # A choice between two codes documents both.
     written = [
         item.value
         for item in ast.walk(node or ast.Constant(None))

@@ -43,6 +43,7 @@ def _list_features(schema: CollectionSchema, most: int = 12) -> str:
 def describe(schema: CollectionSchema) -> str:
     """One line about a collection."""
     n_chunks = -(-schema.n_records // schema.chunk_rows)
+    # An undivided collection is one partition.
     n_partitions = max(1, len(schema.partitions))
     partitions = f", {n_partitions} partitions" if n_partitions > 1 else ""
     return (
@@ -105,6 +106,7 @@ def list_counts(schema: CollectionSchema, statistics: WriteStatistics) -> dict[s
             {
                 "name": variable.name,
                 "dtype": variable.dtype,
+                # Their number: names of categories are values of records.
                 "n_categories": variable.column.n_categories,
                 "n_missing": statistics.n_missing.get(variable.name, 0),
                 "n_pooled": statistics.n_pooled.get(variable.name, 0),
@@ -130,7 +132,9 @@ def append_command(
     """Append, and say what the collection holds now."""
     from privpipe.store.collections.growing_collection import append_partition, read_partitions
 
+    # A schedule appends a file of another name each night.
     name = partition or source.rstrip("/").rpartition("/")[2]
+    # To the second: it is stored, and compared with logical times of schedules.
     moment = read_time(time) if time else datetime.now(UTC).replace(microsecond=0)
     added, changed = append_partition(
         source, collection, name, moment.isoformat(), options, replacing=replacing

@@ -34,9 +34,11 @@ from privpipe.store.collections.writing import read_statistics
 RIDGE = 1e-6
 """Added where features depend on one another; see `NullSpaceOptions`."""
 
+# Metres and centimetres differ by 100; spreads of one unit hardly ever by 30.
 SCALES = 30.0
 """Ratio of deviations from which features are surely not in one unit."""
 
+# A hundredth: predictions stay, and there is room to remove something.
 SHARE = 0.01
 """Share of the variance of the target prediction that a first configuration gives away."""
 
@@ -89,6 +91,7 @@ def init_command(
         n_gaps=n_gaps,
         standardise=standardise,
     )
+    # Comments explain the mark itself.
     uncommented = [line for line in text.splitlines() if not line.startswith("#")]
     complete = not any(FILL_IN in line for line in uncommented)
     if out == "-":
@@ -138,6 +141,7 @@ def _suggest_budget(
     first = {"ridge": RIDGE} if _depend(run) else {}
     if meaning is None or not meaning.variance > 0:
         return None, first
+    # Two digits: more would pretend that the sample says so.
     return float(f"{SHARE * meaning.variance:.2g}"), first
 
 
@@ -179,6 +183,7 @@ def _count_gaps(collection: str, method: str) -> int:
     """Records whose features are not all there, where the method would stumble over them."""
     if method not in METHODS or METHODS[method].releases == "surrogate":
         return 0  # surrogates are made of records with gaps
+    # A missing attribute is a category of its own.
     reads_codes = "attributes" in _options_of(method)
     return 0 if reads_codes else read_statistics(collection).records_not_finite
 
@@ -200,11 +205,13 @@ def _explain_gate(n_records: int, gate: Mapping[tuple[str, str], Any]) -> str:
 def _differ_in_scale(collection: Collection) -> bool:
     """Whether features of a few chunks have deviations that differ by more than `SCALES`."""
     x = np.asarray(read_sample(collection).features, np.float64)
+    # Infinity too: a deviation with it is none.
     x[~np.isfinite(x)] = np.nan
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a feature without any value
         deviations = np.nanstd(x, axis=0) if x.size else np.zeros(0)
     varying = deviations[deviations > 0]
+    # Constant features have no scale.
     return bool(varying.size) and bool(varying.max() > SCALES * varying.min())
 
 
@@ -223,6 +230,7 @@ def _options_of(method: str) -> set[str]:
 
 def _write_new(out: str, text: str) -> None:
     try:
+        # "x": never over a configuration that is there, also where two processes write.
         with open(out, "x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:

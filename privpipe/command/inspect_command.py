@@ -37,6 +37,7 @@ MOST_SHOWN = 40
 MEASURED = ("correlation", "spread", "shift")
 """What `diff` measures of a column."""
 
+# Names of columns, and long; --json has them.
 WITHHELD = ("fields", "schema", "arrays")
 
 VERIFIED: dict[Origin, str] = {
@@ -180,6 +181,7 @@ def measure_change(collection: Collection, release: str) -> ColumnChange:
             "surrogates, of attributes or of filtered features have other columns.",
             code="not-comparable",
         )
+    # A sum of nothing, to merge with: chunk by chunk, in memory of one.
     total = ColumnChange.of(np.empty((0, width)), np.empty((0, width)))
     with showing("compare") as listen:
         for chunk in range(collection.plan.n_chunks):
@@ -191,6 +193,7 @@ def measure_change(collection: Collection, release: str) -> ColumnChange:
 
 
 def _number(value: float) -> float | None:
+    # A constant column has no correlation, and JSON no NaN.
     return float(value) if math.isfinite(value) else None
 
 
@@ -215,6 +218,7 @@ def export_command(release: str, out: str, *, verify: bool) -> dict[str, Any]:
     """Export and say how many records were written."""
     run = str(read_header(release, "release").get("run", ""))
     path = local_path(out)
+    # Before the first byte: erasure must find an export that was killed half-way.
     note_export(find_account(), run, shown(out) if path is None else path)
     with showing("export") as listen:
         n_records = export_release(release, out, verify=verify, listen=listen)

@@ -30,12 +30,14 @@ def account_command(url: str, *, sketch: str | None = None) -> dict[str, Any]:
         A collection whose records the account is to know again; read in this process.
     """
     place = as_url(find_account(url or None))
+    # Before the account is read: overlaps decide which losses add up.
     sketches = Sketches(place)
     if sketch is not None:
         sketch_collection(LocalExecutor(), open_collection(as_url(sketch)), sketches)
     ties = sketches.ties()
     account = Account(place, ties)
     losses = list(account.read_all())
+    # Partitions without a charge are in the account for their sketch alone.
     charged = [loss.partition for loss in losses if loss.n_charges]
     overlaps = {loss.partition: _list_overlaps(loss, ties, charged) for loss in losses}
     joined = {loss.partition: account.read_joined(loss.partition)[0] for loss in losses}
@@ -74,6 +76,7 @@ def _show_account(
         return
     rows = [
         {
+            # Enough to find it; all of it is in the JSON.
             "partition": loss.partition[:12],
             "epsilon": f"{loss.epsilon:g}",
             "with others": f"{joined[loss.partition]:g}",

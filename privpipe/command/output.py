@@ -23,8 +23,10 @@ OURS = {PrivacyWarning: "privacy", GuessWarning: "guess", LeftOutWarning: "left-
 @contextmanager
 def printing_to_stderr() -> Iterator[None]:
     """Whatever is printed goes to stderr, also by libraries and child processes."""
+    # What is in Python's buffer must not come out on the other side of the change.
     sys.stdout.flush()
     saved = os.dup(1)
+    # The descriptor, not the Python object alone: child processes and C libraries write too.
     os.dup2(2, 1)
     try:
         with redirect_stdout(sys.stderr):
@@ -59,6 +61,7 @@ def report_warnings() -> None:
 
 def as_ours(error: Exception) -> PrivpipeError:
     """The error as one of ours, which holds no foreign text."""
+    # The text of a foreign exception may hold a record's value.
     return error if isinstance(error, PrivpipeError) else seal(error, "privpipe")
 
 

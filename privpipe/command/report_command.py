@@ -83,4 +83,5 @@ def _has_window() -> bool:
         found = webbrowser.get()
     except webbrowser.Error:
         return False
+    # A generic browser is one of text, unless the user named it.
     return "BROWSER" in os.environ or type(found) is not webbrowser.GenericBrowser

@@ -41,6 +41,7 @@ def run_command(
     results
         What ``run_results.json`` says.
     """
+    # First: Prefect reads its settings when it is imported.
     prepare_prefect()
     # Whatever the metadata says is reported in a moment, before Prefect and a cluster start.
     from privpipe.pipeline.runs.configuration_file import read_time
@@ -55,6 +56,7 @@ def run_command(
     begin = read_time(since) if since else None
     scope = Scope(begin, logical_time)
     options = read_options(config, logical_time)
+    # Code of the user's is confirmed before anything imports it.
     confirm_code(options)
     checked: Run | None = None
     try:
@@ -66,12 +68,14 @@ def run_command(
                 # A first run: what a few chunks show ends it now, not after the cluster started.
                 _warn(check_sample(checked))
     except Exception as error:
+        # Also of a run that never began: who scheduled it reads the results.
         write_failure(options.release.path, None, error)
         raise
     from privpipe.flows.release_flow import handing_over, run_pipeline
     from privpipe.pipeline.serving.prefect_server import own_server
 
     try:
+        # What was checked is handed over: opened again it could be another collection.
         with blaming_prefect(), own_server(), handing_over(options, checked):
             run_pipeline(config, until, scope.until, scope.since)
     except GateError:
@@ -169,6 +173,8 @@ def purge_command(release: str) -> dict[str, Any]:
         If a run is writing.
     """
     release = find_release(release)
+    # An erasure that was killed between two places is ended first: its workspace is not a
+    # run's.
     end_exchange(release)
     if purge_collection(release):
         say(f"{shown(release)}: partitions that no generation names removed")

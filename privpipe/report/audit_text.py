@@ -32,6 +32,7 @@ def tabulate_predictions(findings: Mapping[str, Any]) -> pd.DataFrame:
         for view, figures in views.items()
     ]
     columns = ["role", "variable", "prediction", "accuracy", "F1", "R2", "RMSE"]
+    # Columns of numbers and of classes hardly ever apply together.
     return pd.DataFrame(rows, columns=columns).dropna(axis=1, how="all")
 
 
@@ -45,6 +46,7 @@ def say_unknown(found: Mapping[str, int]) -> str:
 
 def say_judged(findings: Mapping[str, Any]) -> str:
     """Which records were judged, how many, and what the adversaries' sample is of."""
+    # Surrogates are judged as a whole: no record of theirs is anyone's.
     if "n_records" not in findings:
         return str(findings["basis"])
     groups = f" of {findings['n_groups']:,} groups" if findings.get("n_groups") else ""
@@ -58,6 +60,7 @@ def say_unseen(found: Mapping[str, Any] | None) -> str:
     """Records released as the nearest profile the fit has seen, in words; counts alone."""
     if found is None:
         return ""
+    # A release may be empty when all is withheld.
     share = found["n_records"] / max(1, found["n_released"])
     return (
         f"{found['n_records']:,} of {found['n_released']:,} released records ({share:.1%}) have a "
@@ -119,6 +122,7 @@ def say_verdict(findings: Mapping[str, Any]) -> str:
 def name_verdict(findings: Mapping[str, Any]) -> str:
     """The verdict in a word or some: "safe" alone is said by limits as strict as usual only."""
     verdict = str(findings["adversaries"]["verdict"])
+    # A reader takes the word for the usual limits.
     is_weaker = verdict == "safe" and (findings.get("gate") or {}).get("weaker")
     return "safe within weaker limits" if is_weaker else verdict
 

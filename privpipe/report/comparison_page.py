@@ -33,6 +33,7 @@ def plot_trade_off(
     InputError
         If no entry has both.
     """
+    # An entry that failed has no place in the plane, and its reason on the page.
     known = [one for one in entries if one.get("gain") and one.get("loss")]
     if not known:
         raise InputError("No entry was measured.", remedy="See what each entry says.")
@@ -51,6 +52,7 @@ def plot_trade_off(
             elinewidth=1,
             label=one["label"],
         )
+    # By gain: the line between neighbours crosses no other.
     front = sorted(
         (one["gain"]["estimate"], one["loss"]["estimate"]) for one in known if one["on_front"]
     )

@@ -37,6 +37,8 @@ class PlainConsole(Console):
         super().__init__(
             file=file,
             stderr=stderr,
+            # All three off: texts are users' own, and Rich would read paths as
+            # markup.
             markup=False,
             emoji=False,
             highlight=False,
@@ -47,6 +49,7 @@ class PlainConsole(Console):
 
     def render_str(self, text: str, **options: Any) -> Text:
         """A text as Rich shows it: every one passes here, cells of tables included."""
+        # Callers within Rich pass their own: here they end.
         options |= {"markup": False, "emoji": False}
         return super().render_str(printable(text), **options)
 
@@ -67,6 +70,7 @@ def say(*parts: str | Table, style: str = "", stderr: bool = False) -> None:
         return
     console = PlainConsole(stderr=stderr)
     for part in parts:
+        # No frame in a log: lines are read by programs.
         if isinstance(part, Table) and not console.is_terminal:
             part.box = None
         # A table folds to any width; text between words, and not at all in a log.

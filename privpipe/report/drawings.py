@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
+# In the page's own font of 12 pixels; LEFT holds 33 letters.
 WIDTH, LEFT, ROW = 540, 218, 17
 """Of a drawing, of its names, and height of a row, in pixels of the drawing."""
 
@@ -55,11 +56,13 @@ def draw_intervals(rows: Sequence[IntervalRow], *, allowed: float, description: 
         An ``svg`` element.
     """
     known = [value for row in rows for value in (row.lower, row.upper) if math.isfinite(value)]
+    # At least .1 wide: noise about 0 must not fill the drawing.
     low, high = max(-1.0, min([0.0, *known])), min(1.0, max([allowed, 0.1, *known]))
     span = (high - low) or 1.0
     left, right = low - 0.03 * span, high + 0.03 * span
 
     def place(value: float) -> float:
+        # An interval may leave the scale of advantages, [-1, 1].
         inside = min(max(value, left), right)
         return LEFT + (inside - left) / (right - left) * (WIDTH - LEFT - 12)
 
@@ -101,6 +104,7 @@ def draw_roc(curves: Sequence[Curve], *, description: str) -> str:
         For those who do not see it.
     """
     left, top, right, bottom = 52, 12, WIDTH - 12, 232
+    # Below one false claim in a thousand no sample here says anything.
     least = 0.001
 
     def at(false: float, true: float) -> str:
@@ -132,6 +136,7 @@ def _choose_ticks(low: float, high: float) -> list[float]:
     step = next(
         s for s in (0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0) if (high - low) / s <= 6 or s == 1.0
     )
+    # Rounded: 3 * .1 is .30000000000000004.
     return [round(k * step, 10) for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 

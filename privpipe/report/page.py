@@ -87,6 +87,7 @@ def render_page(
     """
     return _page_template().render(
         title=title,
+        # The name of a style.
         verdict=verdict.replace(" ", "-"),
         verdict_text=verdict_text or VERDICTS.get(verdict, ""),
         verdict_name=verdict_name or verdict,
@@ -143,6 +144,7 @@ def _write_table(table: pd.DataFrame) -> str:
 @cache
 def _page_template() -> Template:
     """Compiled once: to compile it takes longer than to render it."""
+    # Names of variables are data; a field that is missing must fail, not vanish.
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     return environment.from_string(
         resources.files("privpipe.report").joinpath("templates/page.html").read_text("utf-8")

@@ -15,6 +15,7 @@ from privpipe.numerics.limits import say_upper
 from privpipe.protocols import Guarantee
 from privpipe.report.suppression import SMALL, coarsen, coarsen_limit, find_shown_size
 
+# More would tell nothing that a promise means.
 DIGITS = 6
 """Of a promised number."""
 
@@ -43,6 +44,7 @@ def say_promised(number: float) -> str:
     >>> say_promised(0.5), say_promised(0.12345678)
     ('0.5', '0.123457')
     """
+    # Upwards: a promise that is rounded down was never made.
     return say_upper(number, digits=DIGITS)
 
 
@@ -97,6 +99,7 @@ def hide_small_count(count: int | None) -> int | None:
 
 
 def _publish_verdicts(found: Mapping[str, Any]) -> dict[str, Any]:
+    # Rounding to the steps of a count that is left out would give it away.
     n_records = find_shown_size(found)
     decisions = [
         {
@@ -137,6 +140,7 @@ def _publish_predictions(findings: Mapping[str, Any]) -> dict[str, Any]:
 def _publish_gate(gate: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
     weaker = list(gate.get("weaker") or ())
     less = f" Weaker than usual: {'; '.join(weaker)}." if weaker else ""
+    # Codes, not reasons: these quote counts.
     codes = sorted({one["code"] for one in gate.get("complaints", ())} - {*VERDICTS})
     others = f" Beyond its limits: {', '.join(codes)}." if codes else ""
     closed = f"The gate stays closed. {found['reason']}{others}"

@@ -54,6 +54,7 @@ FORMAT = 1
 MOST_FIGURES = 30
 """Variables that are drawn; of more the table is enough."""
 
+# What was not measured may be worse than what was.
 WORST = ("leaks", "unknown", "unproven", "not protected", "safe")
 
 GLOSSARY = {
@@ -223,6 +224,7 @@ def _cover(found: Mapping[str, Any]) -> dict[str, str]:
     if sample is None:
         return {}
     drawn, of = sample["n_records"], sample["of_records"]
+    # The difference is a count too: the records that were not drawn.
     shown = min(drawn, of) >= SMALL and (of == drawn or of - drawn >= SMALL)
     records = f"{drawn:,} of {of:,} records, of " if shown else ""
     return {
@@ -300,6 +302,7 @@ def _public_predictions(findings: Mapping[str, Any], n: int) -> pd.DataFrame:
 def _say_all(findings: Mapping[str, Any]) -> str:
     """Reasons that neither the banner nor the gate has said, and what the columns are."""
     found = findings["adversaries"]
+    # Said above: the same sentence twice reads as two findings.
     said = {one["reason"] for one in (findings.get("gate") or {}).get("complaints", ())}
     said.add(str(found.get("reason")))
     few = [one["reason"] for one in found["decisions"][:MOST_FIGURES]]
@@ -358,6 +361,7 @@ def _read_table(found: Mapping[str, Any]) -> pd.DataFrame | None:
         return None
     table = pd.DataFrame(found["table"])
     numbers = [name for name in table.columns if name in NUMBERS]
+    # null in JSON: columns of numbers and None are objects to pandas.
     return table.astype(dict.fromkeys(numbers, float))
 
 

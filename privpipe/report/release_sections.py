@@ -108,6 +108,7 @@ def draw_variable(
     for row in rows:
         if row["status"] == "unknown" or row["score"] in WEIGHED:
             key = (row["source"], row["adversary"])
+            # The largest upper limit decides, so it is what is drawn.
             if key not in best or _top(row) > _top(best[key]):
                 best[key] = row
     ranked = sorted(best.values(), key=lambda row: (row["source"] in COMPARED, -_top(row)))
@@ -129,6 +130,7 @@ def draw_variable(
 
 def _top(row: Mapping[str, Any]) -> float:
     value = row["gain_upper"]
+    # Unknown ranks first: it is what the reader must see.
     return math.inf if value is None else float(value)
 
 
@@ -193,6 +195,7 @@ def _flatten(row: Mapping[str, Any]) -> dict[str, str]:
     cells: dict[str, str] = {}
     for name, value in row.items():
         base, _, end = name.rpartition("_")
+        # Limits are in the cell of their value.
         if end in ("lower", "upper") and base in row:
             continue
         if f"{name}_lower" in row:

@@ -124,7 +124,10 @@ def render_svg(figure: Figure, *, salt: str = "privpipe") -> str:
         Makes the identifiers inside the SVG, so that two on one page do not meet.
     """
     out = io.StringIO()
+    # Without a salt identifiers are drawn anew, and the same page has other bytes; text stays
+    # text, in the reader's fonts.
     with mpl.rc_context({"svg.hashsalt": salt, "svg.fonttype": "none"}):
+        # No date: the same findings make the same page.
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": "privpipe"})
     return out.getvalue()
 

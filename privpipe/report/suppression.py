@@ -12,6 +12,7 @@ from typing import Any
 
 from privpipe.numerics.limits import say_upper, step_up
 
+# As statistical offices do with tables of counts.
 SMALL = 10
 """Counts below it are not shown; none is the count of no record, and shown."""
 
@@ -44,6 +45,8 @@ def suppress_counts(
         others = {n: c for n, c in counts.items() if n not in suppressed and c > 0}
         # The largest stays where it can: it is what readers look for.
         partners = sorted(others, key=lambda name: others[name])[: max(0, len(others) - 1)]
+        # One that is left out is the total less the others; several small ones together
+        # may be.
         if sum(counts[name] for name in suppressed) < SMALL or len(suppressed) == 1:
             if partners:
                 suppressed.add(partners[0])
@@ -119,4 +122,5 @@ def coarsen_limit(upper: float | None, allowed: float | None, n_records: int) ->
 
 def _count_steps(n_records: int) -> int:
     """Steps of a share of so many records; one divides 1: all but a few look like all."""
+    # Half a step is SMALL records: fewer cannot be seen in a share.
     return min(100, n_records // (2 * SMALL))

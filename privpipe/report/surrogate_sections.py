@@ -103,6 +103,7 @@ def tabulate_controls(found: Mapping[str, Any], controls: Mapping[str, Any]) -> 
 def _say(one: Mapping[str, Any]) -> str:
     if "failed" in one:
         return f"not measured: {one['failed']}"
+    # A share of one record is 0 or 1: the cosine says how near it came.
     if one.get("n_attacked") == 1:
         hit = "found" if one["recovered"]["estimate"] else "not found"
         return f"{hit} (cosine {one['cosine']:.2f})"

@@ -32,6 +32,7 @@ def format_limits(value: float, lower: float, upper: float, allowed: float = mat
         return format_number(value)
     width = upper - lower
     apart = width > 1e-9 * max(abs(value), 1e-300)  # otherwise they differ by rounding only
+    # Two digits of the width: more are noise, fewer hide that limits differ.
     decimals = min(6, max(0, 1 - math.floor(math.log10(width)))) if apart else 3
     if not apart:
         lower = upper = round(value, 9)
@@ -56,6 +57,7 @@ def summarise_attack_table(table: pd.DataFrame) -> pd.DataFrame:
 
     rows = []
     keys = ["target", "source", "adversary"]
+    # All of one variable together, in the order of the report.
     by_target = pd.concat([part for _, part in table.groupby("target", sort=False)])
     for (target, source, adversary), part in by_target.groupby(keys, sort=False):
         row = {"variable": target, "source": source, "adversary": str(adversary).replace("_", " ")}

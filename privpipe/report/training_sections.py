@@ -134,6 +134,7 @@ def _say_bound(bound: float | None, phi: Any) -> str:
         return ""
     gained = float(phi[0] - phi.min())
     said = f" On new records Phi is at most {format_number(bound)} nats higher in expectation"
+    # Theorem 4 of Hamm 2017 bounds a supremum over filters: with few records it says nothing.
     if bound >= gained:
         return (
             f"{said}: more than the {format_number(gained)} that training gained, so that this "

@@ -90,6 +90,7 @@ class WorkBar:
     def advance(self, amount: float) -> None:
         """More is done; what is done twice after a loss is no more than the whole."""
         if self._total > 0:
+            # A chunk that is done again after a loss counts once.
             amount = min(amount, self._total - self._done)
         self._done += amount
         if self._bar is not None:
@@ -114,6 +115,7 @@ class WorkBar:
         >>> bar.describe()
         'clean    400 of 1,000 records, 20.0 records/s, 30 s left'
         """
+        # A clock may not have moved.
         spent = max(self._clock() - self._begun, 1e-9)
         whole = f" of {self._total:,.0f}" if self._total else ""
         rate = self._done / spent
@@ -141,6 +143,7 @@ def showing(label: str, unit: str = "records") -> Iterator[Callable[[int, int], 
     bar, known = WorkBar(), [0]
 
     def listen(amount: int, whole: int) -> None:
+        # A command reports the records of each partition in turn.
         if whole != known[0]:
             bar.begin(label, whole, unit)
             known[0] = whole

@@ -30,7 +30,7 @@ from privpipe.store.arrays.blocks import reading_once
 from privpipe.store.collections.collection import Collection
 from privpipe.store.releases.earlier_release import EarlierRelease
 
-# Below it the intervals over groups say nothing: the audit would read one person.
+# No interval rests on one person: a group has at most one in 64 of the records.
 FEWEST_GROUPS = 64
 """Groups that a sample has room for: a larger share of it is no group's."""
 
