@@ -39,7 +39,6 @@ from privpipe.sanitizers.masking.masked_records import draw_masked_records as dr
 from privpipe.sanitizers.masking.masking_model import MaskingModel as MaskingModel
 from privpipe.sanitizers.masking.surrogates import MaskingOptions as MaskingOptions
 from privpipe.sanitizers.masking.surrogates import fit_masking as fit_masking
-from privpipe.sanitizers.minimax.custom_code import trust_filter as trust_filter
 from privpipe.sanitizers.minimax.custom_filter import MinimaxCustomOptions as MinimaxCustomOptions
 from privpipe.sanitizers.minimax.custom_filter import (
     fit_minimax_custom_filter as fit_minimax_custom_filter,
@@ -54,6 +53,7 @@ from privpipe.sanitizers.minimax.neural_minimax import NeuralFilter as NeuralFil
 from privpipe.sanitizers.minimax.neural_minimax import (
     fit_minimax_neural_filter as fit_minimax_neural_filter,
 )
+from privpipe.sanitizers.minimax.training.custom_code import trust_filter as trust_filter
 from privpipe.sanitizers.null_space.algorithm_1 import (
     fit_null_space_cleaner as fit_null_space_cleaner,
 )

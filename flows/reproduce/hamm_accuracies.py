@@ -24,10 +24,12 @@ from privpipe.records.memory import Records
 from privpipe.sanitizers.minimax.baselines import (
     LeastSquaresOptions,
     PcaOptions,
+    PplsOptions,
     PrivacyLdsOptions,
     RandOptions,
     fit_least_squares_filter,
     fit_pca_filter,
+    fit_ppls_filter,
     fit_privacy_lds_filter,
     fit_rand_filter,
 )
@@ -37,7 +39,6 @@ from privpipe.sanitizers.minimax.neural_minimax import (
     MinimaxNeuralOptions,
     fit_minimax_neural_filter,
 )
-from privpipe.sanitizers.minimax.ppls import PplsOptions, fit_ppls_filter
 from privpipe.sanitizers.minimax.training.adversaries import AdversaryKind
 
 AGAINST_KERNELS: tuple[AdversaryKind, ...] = ("logistic", "kernel")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from privpipe.numerics.random.record_hash import choose_mask, choose_share, identify_records
+from privpipe.numerics.random.record_hash import choose_share, identify_records
 
 X = np.random.default_rng(0).normal(size=(20_000, 3))
 
@@ -27,14 +27,6 @@ def test_choose_share__differs_with_seed_and_order_of_values() -> None:
     assert 0.45 < (a == b).mean() < 0.55
     c = choose_share(X[:, ::-1], 0.5)
     assert 0.45 < (a == c).mean() < 0.55
-
-
-def test_choose_mask__entries_are_like_coins() -> None:
-    mask = choose_mask(X, 3, 0.2, seed=5)
-    assert abs(mask.mean() - 0.2) < 6 * np.sqrt(0.16 / mask.size)
-    assert np.abs(np.corrcoef(mask.T) - np.eye(3)).max() < 6 / np.sqrt(len(X))
-    equal = choose_mask(np.zeros((1, 2)), 64, 0.5)
-    assert 8 < equal.sum() < 56  # equal values of a record are not all erased together
 
 
 @pytest.mark.parametrize(

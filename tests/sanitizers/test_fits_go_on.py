@@ -35,16 +35,10 @@ FITS: dict[str, Callable[[Shards], RecordMap | FamilyFit]] = {
     ),
     "adversaries": partial(
         fit_minimax_filter,
-        options=MinimaxOptions(
-            max_iterations=3, adversary=("logistic", "random_features", "kernel", "network")
-        ),
+        options=MinimaxOptions(max_iterations=3, adversary=("logistic", "kernel")),
     ),
     "neural": partial(
         fit_minimax_neural_filter, options=MinimaxNeuralOptions(n_hidden=(3,), max_iterations=4)
-    ),
-    "pretrained": partial(
-        fit_minimax_neural_filter,
-        options=MinimaxNeuralOptions(n_hidden=(3, 2), max_iterations=2, pretraining="autoencoder"),
     ),
 }
 

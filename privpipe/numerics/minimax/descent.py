@@ -5,7 +5,6 @@ Hamm, JMLR 2017, Algorithm 1, and what replaces it by default.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,12 +44,12 @@ class Descent:
 
 def descend_quasi_newton(
     objective: MinimaxObjective,
-    scaling: InputScaling,
     start: FloatArray,
-    *,
     max_iterations: int,
+    *,
+    scaling: InputScaling,
     tolerance: float,
-    patience: int = 0,
+    early_stopping: int = 0,
 ) -> Descent:
     """L-BFGS on Phi in whitened inputs; every accepted iterate lowers Phi.
 
@@ -63,11 +62,11 @@ def descend_quasi_newton(
         In the filter's own coordinates.
     tolerance
         Stop when an iteration lowers Phi by less than this share of ``max(1, |Phi|)``.
-    patience
+    early_stopping
         With held-out records: stop after so many iterations without a better held-out Phi, and
         return the best of them. 0 looks at the training Phi alone.
     """
-    recorder = _Recorder(objective, scaling, patience)
+    recorder = _Recorder(objective, scaling, early_stopping)
     x0 = scaling.invert(start)
     recorder.accept(x0, recorder.evaluate(x0))
     if max_iterations == 0:
@@ -95,7 +94,7 @@ def descend_quasi_newton(
 
 
 def descend_alternating(
-    objective: MinimaxObjective, start: FloatArray, learning_rates: Sequence[float]
+    objective: MinimaxObjective, start: FloatArray, max_iterations: int, *, rate: float
 ) -> Descent:
     """The paper's Algorithm 1 verbatim: solve the heads, one step down the gradient, repeat.
 
@@ -109,7 +108,7 @@ def descend_alternating(
     u = start
     recorder.accept(u, recorder.evaluate(u))
     stopped = "iterations"
-    for rate in learning_rates:
+    for _ in range(max_iterations):
         u = u - rate * recorder.latest.gradient
         try:
             found = recorder.evaluate(u)
@@ -127,8 +126,10 @@ class _HeldOutRoseError(Exception):
 class _Recorder:
     """Evaluates, remembers the last point evaluated, and keeps the history of accepted ones."""
 
-    def __init__(self, objective: MinimaxObjective, scaling: InputScaling, patience: int) -> None:
-        self.objective, self.scaling, self.patience = objective, scaling, patience
+    def __init__(
+        self, objective: MinimaxObjective, scaling: InputScaling, early_stopping: int
+    ) -> None:
+        self.objective, self.scaling, self.early_stopping = objective, scaling, early_stopping
         self.rows: list[list[float]] = []
         self.latest: Evaluation
         self._seen: dict[bytes, Evaluation] = {}
@@ -150,14 +151,14 @@ class _Recorder:
     def callback(self, intermediate_result: so.OptimizeResult) -> None:
         x = np.array(intermediate_result.x)
         self.accept(x, self.evaluate(x))
-        if self.patience and self._since_best() >= self.patience:
+        if self.early_stopping and self._since_best() >= self.early_stopping:
             raise _HeldOutRoseError
 
     def accept(self, x: FloatArray, found: Evaluation) -> None:
         o = self.objective
         norm = float(np.abs(self.scaling.to_optimiser(found.gradient)).max(initial=0.0))
         self.latest = found
-        judged = found.held_out if self.patience else found.value
+        judged = found.held_out if self.early_stopping else found.value
         self._accepted.append((judged, x, found))
         self.rows.append(
             [

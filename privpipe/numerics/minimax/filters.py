@@ -1,7 +1,8 @@
-"""Families of differentiable filters: what the minimax objective asks of one, and the linear one.
+"""Families of differentiable filters: what the minimax objective needs of one, linear, sigmoid.
 
 A family is a small picklable value: it holds sizes and constants, never the parameters, which
 travel as one flat vector. Bring another by writing `map_records` (see `DifferentiableFilter`).
+The networks are those of Hamm, JMLR 2017, section 6.1 (Minimax 2).
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from scipy.special import expit
 
 from privpipe.protocols import FloatArray
 
 Pullback = Callable[[FloatArray], FloatArray]
+Layer = tuple[FloatArray, FloatArray]
 
 
 class DifferentiableFilter(Protocol):
@@ -118,6 +121,86 @@ class LinearFamily:
             return np.concatenate([by_weights.ravel(), tail])
 
         return x @ weights + (offset - self.centre @ weights), pull
+
+
+@dataclass(frozen=True, eq=False)
+class SigmoidFamily:
+    """Networks ``z = s(... s((x - centre) W_1 + b_1) ... W_k + b_k)`` with s the logistic sigmoid.
+
+    Parameters
+    ----------
+    centre : (n_features_in,)
+        Subtracted from every record, for the conditioning of the first layer.
+    widths
+        Outputs of each layer; the last is what the filter releases.
+    """
+
+    centre: FloatArray
+    widths: tuple[int, ...]
+
+    @property
+    def n_features_in(self) -> int:
+        return len(self.centre)
+
+    @property
+    def n_features_out(self) -> int:
+        return self.widths[-1]
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """(n_in, n_out) of each layer."""
+        return tuple(zip((self.n_features_in, *self.widths[:-1]), self.widths, strict=True))
+
+    @property
+    def n_parameters(self) -> int:
+        return sum((rows + 1) * columns for rows, columns in self.shapes)
+
+    def split(self, parameters: FloatArray) -> list[Layer]:
+        """Weights (n_in, n_out) and biases (n_out,) of each layer, as views."""
+        layers, first = [], 0
+        for rows, columns in self.shapes:
+            middle, last = first + rows * columns, first + (rows + 1) * columns
+            layers.append(
+                (parameters[first:middle].reshape(rows, columns), parameters[middle:last])
+            )
+            first = last
+        return layers
+
+    def map_records(self, parameters: FloatArray, x: FloatArray) -> tuple[FloatArray, Pullback]:
+        """Filter records; see `DifferentiableFilter.map_records`."""
+        layers = self.split(parameters)
+        values = [x - self.centre]
+        for weights, bias in layers:
+            values.append(expit(values[-1] @ weights + bias))
+
+        def pull(dz: FloatArray) -> FloatArray:
+            parts: list[FloatArray] = []
+            for (weights, _), inputs, outputs in zip(
+                reversed(layers), values[-2::-1], values[:0:-1], strict=True
+            ):
+                dz = dz * outputs * (1.0 - outputs)
+                parts[:0] = [(inputs.T @ dz).ravel(), dz.sum(axis=0)]
+                if inputs is not values[0]:
+                    dz = dz @ weights.T
+            return np.concatenate(parts)
+
+        return values[-1], pull
+
+
+def draw_layers(family: SigmoidFamily, seed: int, *, first: float, rest: float) -> FloatArray:
+    """Random parameters: Gaussian weights of two scales, no biases.
+
+    Parameters
+    ----------
+    first, rest
+        Standard deviation of the first layer's weights (on whitened inputs) and of the others'.
+    """
+    rng = np.random.default_rng(seed)
+    parts: list[FloatArray] = []
+    for layer, (rows, columns) in enumerate(family.shapes):
+        scale = first if layer == 0 else rest
+        parts += [scale * rng.standard_normal(rows * columns), np.zeros(columns)]
+    return np.concatenate(parts)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,9 @@
 """What an adversary reads of filtered records: the features that its head is convex in.
 
-A lift is a small picklable value, drawn or trained for the outputs of a filter as they are. It maps
-filtered records to features and takes changes of the features back.
+A lift is a small picklable value, drawn for the outputs of a filter as they are. It maps
+filtered records to features and takes changes of the features back. Nystroem features are a
+Gaussian kernel as far as landmarks span it: Williams and Seeger 2001, Using the Nystroem Method to
+Speed Up Kernel Machines; landmarks by k-means as in Zhang and Kwok 2010.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import scipy.linalg as sl
 
 from privpipe.numerics.minimax.filters import Pullback
 from privpipe.protocols import FloatArray
@@ -20,6 +23,9 @@ WIDTHS = (0.35, 0.7, 1.4)
 
 LEAST_VARIANCE = 1e-6
 """Of a direction, relative to the largest: others are noise to every reader."""
+
+JITTER = 1e-8
+"""Added to the landmarks' own kernel, whose diagonal is 1: near ones leave it singular."""
 
 
 class Lift(Protocol):
@@ -85,8 +91,8 @@ class OutputMoments:
 def find_turn(covariance: FloatArray) -> FloatArray:
     """Directions that whiten outputs of this covariance, (n_filtered, n_directions)."""
     values, vectors = np.linalg.eigh(covariance)
-    kept = values > LEAST_VARIANCE * max(float(values[-1]), 1e-300)
-    return np.asarray(vectors[:, kept] / np.sqrt(values[kept]))
+    significant = values > LEAST_VARIANCE * max(float(values[-1]), 1e-300)
+    return np.asarray(vectors[:, significant] / np.sqrt(values[significant]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,15 +169,6 @@ def _add(parts: Sequence[FloatArray]) -> FloatArray:
     return np.asarray(np.sum(parts, axis=0))
 
 
-def measure_distance(n_directions: int) -> float:
-    """Usual distance of two whitened records.
-
-    >>> measure_distance(2)
-    2.0
-    """
-    return float(np.sqrt(2.0 * max(n_directions, 1)))
-
-
 @dataclass(frozen=True)
 class Pool:
     """Records of one group that an adversary reads together.
@@ -189,3 +186,86 @@ class Pool:
     size: int
     deals: int
     seed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class NystroemFeatures:
+    """``phi(z) = R^-1 K(L, w)``, whose inner products are the kernel on the span of the landmarks.
+
+    The kernel is the mean of Gaussian kernels of three widths on whitened outputs w; R is the
+    triangular root of the landmarks' own kernel.
+
+    Parameters
+    ----------
+    outputs
+        Moments of the filter's outputs.
+    landmarks : (n_landmarks, n_directions)
+        L, whitened. A landmark is a mean of records, never a record.
+    """
+
+    outputs: OutputMoments
+    landmarks: FloatArray
+
+    @property
+    def n_features(self) -> int:
+        return len(self.landmarks)
+
+    @property
+    def n_bytes(self) -> int:
+        return self.outputs.n_bytes + self.landmarks.nbytes
+
+    @property
+    def root(self) -> FloatArray:
+        """R, lower triangular."""
+        own = _add(self._kernels(self.landmarks))
+        own[np.diag_indices_from(own)] += JITTER
+        return np.asarray(sl.cholesky(own, lower=True))
+
+    def _kernels(self, w: FloatArray) -> list[FloatArray]:
+        """One kernel per width, each a share of the whole, (n_records, n_landmarks)."""
+        products = w @ self.landmarks.T
+        lengths = np.einsum("ij,ij->i", w, w)[:, None]
+        distances = lengths - 2 * products + np.einsum("ij,ij->i", self.landmarks, self.landmarks)
+        np.maximum(distances, 0.0, out=distances)
+        return [np.exp(-0.5 * distances / width**2) / len(WIDTHS) for width in self._widths()]
+
+    def _widths(self) -> list[float]:
+        # Two whitened records lie this far apart, in the root of the mean square.
+        usual = float(np.sqrt(2.0 * max(self.outputs.n_directions, 1)))
+        return [share * usual for share in WIDTHS]
+
+    def map(self, z: FloatArray) -> tuple[FloatArray, Pullback]:
+        """See `Lift.map`."""
+        w = self.outputs.whiten(z)
+        kernels, root = self._kernels(w), self.root
+        features = sl.solve_triangular(root, _add(kernels).T, lower=True).T
+
+        def pull(change: FloatArray) -> FloatArray:
+            by_kernel = sl.solve_triangular(root, change.T, lower=True, trans="T").T
+            parts = zip(kernels, self._widths(), strict=True)
+            pulls = by_kernel * _add([kernel / width**2 for kernel, width in parts])
+            by_w = pulls @ self.landmarks - pulls.sum(axis=1)[:, None] * w
+            return np.asarray(by_w @ self.outputs.turn.T)
+
+        return np.asarray(features), pull
+
+
+def sum_by_landmark(w: FloatArray, landmarks: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Number and sum of the records nearest to each landmark: one step of k-means, summed.
+
+    Parameters
+    ----------
+    w : (n_records, n_directions)
+    landmarks : (n_landmarks, n_directions)
+
+    Returns
+    -------
+    counts : (n_landmarks,)
+    sums : (n_landmarks, n_directions)
+    """
+    halves = 0.5 * np.einsum("ij,ij->i", landmarks, landmarks)
+    nearest = np.argmax(w @ landmarks.T - halves, axis=1)
+    counts = np.bincount(nearest, minlength=len(landmarks)).astype(np.float64)
+    sums = np.zeros_like(landmarks)
+    np.add.at(sums, nearest, w)
+    return counts, sums

@@ -295,7 +295,7 @@ class InexactSolver(HeadSolver):
         return len(self._block) == 0
 
     @property
-    def wants_product(self) -> bool:
+    def needs_product(self) -> bool:
         """Whether its next step waits for a product with `probe`."""
         return self.accepted and self._is_running and not self.stalled
 

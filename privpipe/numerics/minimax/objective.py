@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,32 +25,43 @@ MAX_CHORDS = 3
 QUADRATIC = 0.01
 """Gap in nats below which one more Newton step is expected to settle a head."""
 ROUND_BYTES = 64_000
-"""Bytes of a round, down and up, beyond which tasks are asked in rounds of their own."""
+"""Bytes of a round, down and up, beyond which tasks are sent in rounds of their own."""
 PRECISE = 1e-6
 """Share of the tolerance at which a head is left alone."""
-Want = Literal["curvature", "block", "value", "gradient", "product"]
-"""What a round asks of its heads; see `Question`."""
-BENDS: tuple[Want, ...] = ("curvature", "block")
-FREE: tuple[Want, ...] = (*BENDS, "product")
-"""After these a Newton step costs nothing more."""
+
+
+class Want(StrEnum):
+    """What a round sums besides losses; slopes by the trial heads always come, but for products."""
+
+    CURVATURE = "curvature"
+    """Packed Hessians and their bounds, of heads with Newton steps."""
+    BLOCK = "block"
+    """The bounds alone, of heads whose Hessian is too large to send."""
+    PRODUCT = "product"
+    """Products of Hessians with directions in place of slopes.
+
+    Heads and directions travel in single precision: a Hessian near by serves as well."""
+    VALUE = "value"
+    """Nothing more."""
+    GRADIENT = "gradient"
+    """The gradient by the filter."""
+
+    @property
+    def is_curved(self) -> bool:
+        """Whether curvature comes up: a step from it is a Newton step."""
+        return self in (Want.CURVATURE, Want.BLOCK)
 
 
 class Question(NamedTuple):
-    """What goes down in a round: filter, heads (None where fixed or not asked), what is wanted.
-
-    `want` is "curvature" (of heads with Newton steps), "block" (of the others), "value",
-    "gradient" or "product" (of Hessians at the heads with `directions`, and nothing else: both
-    in single precision, for a Hessian near by serves as well); otherwise slopes by the heads that
-    are asked always come back.
-    """
+    """What goes down in a round; one entry per task, None for heads that take no part."""
 
     parameters: FloatArray
     heads: tuple[FloatArray | None, ...]
     want: Want
     weights: FloatArray
-    """(n_tasks,): of the losses in the gradient by the filter; zero where not asked."""
+    """(n_tasks,): of the losses in the gradient by the filter; zero for tasks without part."""
     directions: tuple[FloatArray | None, ...] = ()
-    """One per task where products are wanted."""
+    """Where products are needed."""
 
 
 class Answer(NamedTuple):
@@ -99,7 +111,7 @@ class MinimaxObjective:
 
     Parameters
     ----------
-    ask
+    query
         Sends a question to the records and returns the sums.
     solvers
         One per task; None where the head is fixed (the reduced form).
@@ -109,20 +121,23 @@ class MinimaxObjective:
         Of the filter's first `n_penalised` parameters.
     inner_tolerance
         Largest gap of an inner problem, in nats.
-    beside : (n_tasks,)
-        Bytes that go down with a task beside its head.
+    lift_bytes : (n_tasks,)
+        Bytes that go down with a task's head.
     """
 
-    ask: Callable[[Question], Answer]
+    query: Callable[[Question], Answer]
     solvers: Sequence[HeadSolver | None]
     weights: FloatArray
     ridge: float = 0.0
     n_penalised: int = 0
     inner_tolerance: float = 1e-6
-    beside: Sequence[int] = ()
+    lift_bytes: Sequence[int] = ()
     n_rounds: int = field(default=0, init=False)
     n_bytes: int = field(default=0, init=False)
     largest_round: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self._free = {t: solver for t, solver in enumerate(self.solvers) if solver is not None}
 
     def __call__(self, parameters: FloatArray) -> Evaluation:
         """Evaluate Phi and its gradient, with all heads solved to the inner tolerance.
@@ -132,132 +147,121 @@ class MinimaxObjective:
         ConvergenceError
             If an inner problem is not solved in `MAX_ROUNDS` rounds, those of products not counted.
         """
-        free = [t for t, solver in enumerate(self.solvers) if solver is not None]
-        for t in free:
-            self._solver(t).restart()
+        for solver in self._free.values():
+            solver.restart()
         chords, steps = 0, 0
         while steps < MAX_ROUNDS:
             if is_late := steps >= LATE_ROUND:
-                self._withdraw(free)
-            want, asked = self._choose(free, chords)
-            answer = self._ask(parameters, want, asked, np.array(self.weights, np.float64))
-            steps += want != "product"
-            done = all(self._is_settled(t) for t in free)
-            # Danskin's theorem needs the gradient at the heads' best: one that was asked for beside
-            # a step that then moved them is thrown away.
-            if done and want == "gradient":
+                self._withdraw()
+            want, live = self._choose(chords)
+            answer = self._query_in_batches(parameters, want, live)
+            steps += want is not Want.PRODUCT
+            # Danskin's theorem needs the gradient at the heads' best: one that came up beside
+            # slopes whose step then moves the heads is thrown away.
+            if want is Want.GRADIENT and all(map(self._is_settled, self._free.values())):
                 return self._compose(parameters, answer)
-            for t in asked:
-                solver = self._solver(t)
-                if self._gains_by_a_step(solver, free=want in FREE and not is_late):
-                    solver.propose()
-            chords = 0 if want in BENDS else chords + 1
-        worst = max(self._solver(t).gap for t in free)
+            # After all but these a step costs a round: it is taken as far as the tolerance needs.
+            # Where it costs none it goes on, but below rounding it gains nothing.
+            is_paid = (want.is_curved or want is Want.PRODUCT) and not is_late
+            least = self.inner_tolerance * (PRECISE if is_paid else 1.0)
+            for t in live:
+                if self._free[t].gap > least:
+                    self._free[t].propose()
+            chords = 0 if want.is_curved else chords + 1
+        worst = max(solver.gap for solver in self._free.values())
         raise ConvergenceError(
             f"An inner problem is not solved after {MAX_ROUNDS} rounds "
-            f"(gap {worst:.1e} nats, wanted {self.inner_tolerance:.1e}).",
+            f"(gap {worst:.1e} nats, allowed {self.inner_tolerance:.1e}).",
             remedy="Raise regularisation or inner_tolerance.",
         )
 
-    def _withdraw(self, free: Sequence[int]) -> None:
+    def _withdraw(self) -> None:
         """Take back steps of heads that are near enough: refused anew each time, they never end."""
-        for t in free:
-            if self._solver(t).gap <= self.inner_tolerance:
-                self._solver(t).withdraw()
+        for solver in self._free.values():
+            if solver.gap <= self.inner_tolerance:
+                solver.withdraw()
 
-    def _solver(self, t: int) -> HeadSolver:
-        solver = self.solvers[t]
-        assert solver is not None, "only asked of free heads"
-        return solver
-
-    def _inexact(self, t: int) -> InexactSolver:
-        solver = self.solvers[t]
-        assert isinstance(solver, InexactSolver), "only these ask for products"
-        return solver
-
-    def _is_settled(self, t: int) -> bool:
-        solver = self._solver(t)
+    def _is_settled(self, solver: HeadSolver) -> bool:
         return solver.accepted and (solver.gap <= self.inner_tolerance or solver.stalled)
 
-    def _gains_by_a_step(self, solver: HeadSolver, *, free: bool) -> bool:
-        """Whether to step on: one Newton step more is free, but below rounding it tells nothing."""
-        return bool(solver.gap > self.inner_tolerance * (PRECISE if free else 1.0))
+    def _choose(self, chords: int) -> tuple[Want, list[int]]:
+        """What to sum next and of which heads: the dearest first, the filter's gradient last.
 
-    def _choose(self, free: Sequence[int], chords: int) -> tuple[Want, list[int]]:
-        """Curvature while steps are long, the filter's gradient once the heads should be right."""
-        open_ = [t for t in free if not self._is_settled(t)]
-        live = [t for t in open_ if not self._solver(t).stalled]
-        inexact = [t for t in live if isinstance(self._solver(t), InexactSolver)]
-        newton = [t for t in live if t not in inexact]
-        # Dearest first: while a Hessian is worth its bytes, rounds for cheaper ones only wait.
-        if newton:
-            far = [t for t in newton if self._solver(t).gap > self.inner_tolerance]
-            slow = any(self._solver(t).is_slow for t in far) or chords > MAX_CHORDS
-            if slow or max(self._solver(t).decrement for t in newton) > QUADRATIC:
-                return "curvature", newton
-        if bare := [t for t in inexact if self._inexact(t).lacks_block]:
-            return "block", bare
-        if waiting := [t for t in inexact if self._inexact(t).wants_product]:
-            return "product", waiting
-        if max((self._solver(t).decrement for t in inexact), default=0.0) > QUADRATIC:
-            return "value", open_
-        return "gradient", list(free)
+        While a Hessian is worth its bytes, rounds for cheaper heads only wait.
+        """
+        unsolved = {t: s for t, s in self._free.items() if not self._is_settled(s)}
+        live = {t: solver for t, solver in unsolved.items() if not solver.stalled}
+        inexact = {t: s for t, s in live.items() if isinstance(s, InexactSolver)}
+        newton = {t: solver for t, solver in live.items() if t not in inexact}
+        if newton and self._pays_curvature(list(newton.values()), chords):
+            return Want.CURVATURE, list(newton)
+        for want, waiting in (
+            (Want.BLOCK, [t for t, solver in inexact.items() if solver.lacks_block]),
+            (Want.PRODUCT, [t for t, solver in inexact.items() if solver.needs_product]),
+        ):
+            if waiting:
+                return want, waiting
+        if any(solver.decrement > QUADRATIC for solver in inexact.values()):
+            return Want.VALUE, list(unsolved)
+        return Want.GRADIENT, list(self._free)
 
-    def _ask(
-        self, parameters: FloatArray, want: Want, asked: Sequence[int], weights: FloatArray
-    ) -> Answer:
-        """All that is asked, in as many rounds as their size demands."""
+    def _pays_curvature(self, solvers: Sequence[HeadSolver], chords: int) -> bool:
+        """Whether steps are long, or an old Hessian no longer shortens them."""
+        far = [solver for solver in solvers if solver.gap > self.inner_tolerance]
+        is_slow = chords > MAX_CHORDS or any(solver.is_slow for solver in far)
+        return is_slow or max(solver.decrement for solver in solvers) > QUADRATIC
+
+    def _query_in_batches(self, parameters: FloatArray, want: Want, live: Sequence[int]) -> Answer:
+        """Losses and gradient of all these tasks, in as many rounds as their size demands."""
+        base = parameters.nbytes * (2 if want is Want.GRADIENT else 1)
+        batches: list[list[int]] = [[]]
+        size = base
+        for t in live:
+            added = self._count_bytes(t, want)
+            if batches[-1] and size + added > ROUND_BYTES:
+                batches.append([])
+                size = base
+            batches[-1].append(t)
+            size += added
+        # Losses of fixed heads add up over batches: they are summed in the first alone.
         fixed = [t for t, solver in enumerate(self.solvers) if solver is None]
-        batches = self._batch(parameters, want, asked)
-        parts = []
-        for number, batch in enumerate(batches):
-            # Losses of fixed heads add up over batches: they are asked for once.
-            whole = [*fixed, *batch] if want == "gradient" and number == 0 else batch
-            parts.append(self._round(parameters, want, whole, weights))
-        first = parts[0]
-        return first._replace(
+        first = fixed if want is Want.GRADIENT else []
+        parts = [
+            self._query_once(parameters, want, [*(() if number else first), *batch])
+            for number, batch in enumerate(batches)
+        ]
+        return parts[0]._replace(
             losses=np.sum([part.losses for part in parts], axis=0),
             gradient=np.sum([part.gradient for part in parts], axis=0),
         )
 
-    def _batch(self, parameters: FloatArray, want: Want, asked: Sequence[int]) -> list[list[int]]:
-        base = parameters.nbytes * (2 if want == "gradient" else 1)
-        batches: list[list[int]] = [[]]
-        size = base
-        for t in asked:
-            own = self._measure(t, want)
-            if batches[-1] and size + own > ROUND_BYTES:
-                batches.append([])
-                size = base
-            batches[-1].append(t)
-            size += own
-        return batches
-
-    def _measure(self, t: int, want: Want) -> int:
+    def _count_bytes(self, t: int, want: Want) -> int:
         """Bytes of a task in a round."""
-        head, solver = self._solver(t).trial, self._solver(t)
-        size = 2 * head.nbytes + (self.beside[t] if self.beside else 0)
-        if want in BENDS:
-            size += 4 * len(head) * (len(head) + 1)
-            size += 0 if isinstance(solver, InexactSolver) else 4 * head.size * (head.size + 1)
+        solver = self._free[t]
+        n_inputs, q = len(solver.trial), solver.trial.size
+        size = 2 * solver.trial.nbytes + (self.lift_bytes[t] if self.lift_bytes else 0)
+        if want.is_curved:
+            size += 4 * n_inputs * (n_inputs + 1)
+            size += 0 if isinstance(solver, InexactSolver) else 4 * q * (q + 1)
         return size
 
-    def _round(
-        self, parameters: FloatArray, want: Want, asked: Sequence[int], weights: FloatArray
-    ) -> Answer:
-        heads = tuple(
-            solver.trial if solver is not None and t in asked else None
-            for t, solver in enumerate(self.solvers)
+    def _query_once(self, parameters: FloatArray, want: Want, tasks: Sequence[int]) -> Answer:
+        """One round, whose sums every solver of `tasks` receives."""
+        live = {t: self._free[t] for t in tasks if t in self._free}
+        n_tasks, directions = len(self.solvers), {}
+        heads = {t: solver.trial for t, solver in live.items()}
+        if want is Want.PRODUCT:
+            inexact = {t: s for t, s in live.items() if isinstance(s, InexactSolver)}
+            directions = {t: solver.probe.astype(np.float32) for t, solver in inexact.items()}
+            heads = {t: head.astype(np.float32) for t, head in heads.items()}
+        question = Question(
+            parameters,
+            tuple(map(heads.get, range(n_tasks))),
+            want,
+            np.where(np.isin(np.arange(n_tasks), tasks), self.weights, 0.0),
+            tuple(map(directions.get, range(n_tasks))) if directions else (),
         )
-        mine = np.where(np.isin(np.arange(len(weights)), asked), weights, 0.0)
-        directions: tuple[FloatArray | None, ...] = ()
-        if want == "product":
-            directions = tuple(
-                None if head is None else self._inexact(t).probe.astype(np.float32)
-                for t, head in enumerate(heads)
-            )
-            heads = tuple(None if head is None else head.astype(np.float32) for head in heads)
-        answer = self.ask(Question(parameters, heads, want, mine, directions))
+        answer = self.query(question)
         n = float(answer.counts[0])
         if n == 0:
             raise InputError(
@@ -265,52 +269,39 @@ class MinimaxObjective:
                 remedy="Train on more records, or hold out fewer.",
                 code="too_few_records",
             )
-        for t in asked:
-            solver = self.solvers[t]
-            if want == "product":
-                self._inexact(t).take_product(answer.slopes[t] / n)
-            elif solver is not None:
-                solver.receive(
-                    float(answer.losses[t, 0]) / n,
-                    answer.slopes[t] / n,
-                    _divide(answer.curvatures[t], n) if want in BENDS else None,
-                )
-        self._count(parameters, (*heads, *directions), answer, asked)
+        for t, solver in live.items():
+            slope, (hessian, block) = answer.slopes[t] / n, answer.curvatures[t]
+            if want is Want.PRODUCT and isinstance(solver, InexactSolver):
+                solver.take_product(slope)
+            else:
+                curvature = (hessian / n, block / n) if want.is_curved else None
+                solver.receive(float(answer.losses[t, 0]) / n, slope, curvature)
+        self._count_round(question, answer, tasks)
         return answer
 
-    def _compose(self, parameters: FloatArray, answer: Answer) -> Evaluation:
-        n, n_held_out = answer.counts.tolist()
-        losses = answer.losses[:, 0] / n
-        gap = 0.0
-        for t, solver in enumerate(self.solvers):
-            if solver is not None:
-                losses[t] += solver.penalty(solver.head)
-                gap = max(gap, solver.gap)
-        gradient = answer.gradient / n
-        held = float(self.weights @ answer.losses[:, 1]) / n_held_out if n_held_out else np.nan
-        head = parameters[: self.n_penalised]
-        gradient[: self.n_penalised] += self.ridge * head
-        value = float(self.weights @ losses) + float(0.5 * self.ridge * (head @ head))
-        heads = tuple(None if s is None else s.head for s in self.solvers)
-        return Evaluation(value, gradient, losses, held, gap, heads)
-
-    def _count(
-        self,
-        parameters: FloatArray,
-        heads: Sequence[FloatArray | None],
-        answer: Answer,
-        asked: Sequence[int],
-    ) -> None:
-        bent = [part for pair in answer.curvatures for part in pair]
-        up = [answer.counts, answer.losses, *answer.slopes, *bent, answer.gradient]
-        parts = [parameters, *heads, *up]
-        size = sum(part.nbytes for part in parts if part is not None)
-        size += sum(self.beside[t] for t in asked) if self.beside else 0
+    def _count_round(self, question: Question, answer: Answer, tasks: Sequence[int]) -> None:
+        down = [question.parameters, *question.heads, *question.directions]
+        curved = [part for pair in answer.curvatures for part in pair]
+        up = [answer.counts, answer.losses, *answer.slopes, *curved, answer.gradient]
+        size = sum(part.nbytes for part in (*down, *up) if part is not None)
+        size += sum(self.lift_bytes[t] for t in tasks) if self.lift_bytes else 0
         self.n_rounds += 1
         self.n_bytes += size
         self.largest_round = max(self.largest_round, size)
 
-
-def _divide(curvature: Curvature, n: float) -> Curvature:
-    hessian, block = curvature
-    return hessian / n, block / n
+    def _compose(self, parameters: FloatArray, answer: Answer) -> Evaluation:
+        n, n_held_out = answer.counts.tolist()
+        losses = answer.losses[:, 0] / n
+        for t, solver in self._free.items():
+            losses[t] += solver.penalty(solver.head)
+        held = float(self.weights @ answer.losses[:, 1]) / n_held_out if n_held_out else np.nan
+        gradient, penalised = answer.gradient / n, parameters[: self.n_penalised]
+        gradient[: self.n_penalised] += self.ridge * penalised
+        return Evaluation(
+            value=float(self.weights @ losses) + float(0.5 * self.ridge * (penalised @ penalised)),
+            gradient=gradient,
+            losses=losses,
+            held_out=held,
+            gap=max((solver.gap for solver in self._free.values()), default=0.0),
+            heads=tuple(None if solver is None else solver.head for solver in self.solvers),
+        )

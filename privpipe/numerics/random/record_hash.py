@@ -1,7 +1,7 @@
 """Reproducible choices that depend on the record itself, so that no sharding changes them.
 
 A 64-bit mix (Steele, Lea and Flood's SplitMix64 finaliser) of the bits of the features. It
-splits and masks *training* records; it is no cryptographic hash and draws no privacy noise.
+splits *training* records; it is no cryptographic hash and draws no privacy noise.
 """
 
 from __future__ import annotations
@@ -52,25 +52,6 @@ def cut_in_parts(x: FloatArray, n_parts: int) -> IntArray:
     """
     mixed = _mix(digest_records(np.asarray(x, np.float64) + 0.0) + np.uint64(1))
     return np.asarray((mixed >> np.uint64(33)) % np.uint64(n_parts), np.int64)
-
-
-def choose_mask(x: FloatArray, n_columns: int, share: float, *, seed: int = 0) -> BoolArray:
-    """Choose about `share` of the entries of a table of records, as if by a coin for each.
-
-    Parameters
-    ----------
-    x : (n_records, n_features), float64
-        The records as they were read: values computed from them may differ by rounding.
-    n_columns
-        Columns of the table, which may be another one about the same records.
-
-    Returns
-    -------
-    chosen : (n_records, n_columns)
-    """
-    columns = np.arange(n_columns, dtype=np.uint64) * GOLDEN
-    words = _mix(digest_records(x)[:, None] + columns + np.uint64(2 * seed + 1))
-    return np.asarray(words < _threshold(share))
 
 
 def rank_records(x: FloatArray, *, seed: int = 0) -> WordArray:

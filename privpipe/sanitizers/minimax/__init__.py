@@ -1,10 +1,10 @@
-"""Minimax filters: wanted tasks are kept and private ones spoiled, against the best adversary.
+"""Minimax filters: target tasks are preserved and private ones spoiled, against the best adversary.
 
 Hamm, JMLR 2017, Minimax Filter. `linear_minimax` descends the trade-off Phi for linear filters,
-`neural_minimax` for the paper's sigmoid network, `own` for any differentiable family and for a
-class in a file of the user's;
-`baselines` are the closed forms, PCA and random projections, `ppls` and `ddd` what the paper
-compares with. `training` turns shards into tasks, moments and rounds; the objective and its
+`neural_minimax` for the paper's sigmoid network, `family_training` for any differentiable family,
+`custom_filter` for a class in a file of the user's;
+`baselines` are the closed forms and what the paper compares with, `ddd` its mask.
+`training` turns shards into tasks, moments and rounds; the objective and its
 descent are in `privpipe.numerics.minimax`.
 
 Start reading at `linear_minimax`, then `training.shard_oracle`.
@@ -18,7 +18,6 @@ from privpipe.sanitizers.minimax import (
     ddd,
     linear_minimax,
     neural_minimax,
-    ppls,
 )
 
 METHODS = (
@@ -26,7 +25,6 @@ METHODS = (
     *neural_minimax.METHODS,
     *custom_filter.METHODS,
     *baselines.METHODS,
-    *ppls.METHODS,
     *ddd.METHODS,
 )
 """The rows of this wing."""

@@ -1,7 +1,7 @@
-"""Linear filters from one pass or none: least squares minimax, Privacy LDS, PCA, random.
+"""Linear filters from one pass or none: least squares minimax, Privacy LDS, PPLS, PCA, random.
 
 Hamm, JMLR 2017, sections 4.1 and 6.1: the closed-form filters and those that minimax filters are
-compared with.
+compared with. PPLS trades covariances (Enev, Jung, Bo, Ren and Kohno 2012, SensorSift).
 """
 
 from __future__ import annotations
@@ -10,40 +10,34 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+import scipy.linalg as sl
 from pydantic import Field
 from pydantic.dataclasses import dataclass as options_dataclass
 
-from privpipe.numerics.spectra import guard_directions
+from privpipe.numerics.spectra import fix_signs, guard_directions
 from privpipe.option_values import FORBID
-from privpipe.protocols import FloatArray, Method, Role, Shards, ShardSchema
+from privpipe.protocols import FloatArray, Role, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
-from privpipe.sanitizers.minimax.linear_filter import EMPIRICAL, LinearFilter
+from privpipe.sanitizers.minimax.linear_filter import LinearFilter, as_method
 from privpipe.sanitizers.minimax.training.closed_forms import (
+    cross_moments,
     find_least_squares_directions,
     find_privacy_lds,
 )
-from privpipe.sanitizers.minimax.training.filter_widths import check_width, warn_of_width
-from privpipe.sanitizers.minimax.training.labelled_moments import (
-    LABEL_STATISTICS,
-    LabelledMoments,
-    measure_moments,
+from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments, measure_moments
+from privpipe.sanitizers.minimax.training.task_planning import (
+    check_tasks,
+    check_width,
+    plan_tasks,
+    warn_of_width,
 )
-from privpipe.sanitizers.minimax.training.task_planning import check_tasks, plan_tasks
-from privpipe.sanitizers.minimax.training.tasks import Task, TaskOptions
+from privpipe.sanitizers.minimax.training.tasks import EigenRidge, Task, TaskOptions
 from privpipe.sanitizers.names import keep_names
 from privpipe.sanitizers.options import MethodOptions
 
 Width = Annotated[int, Field(ge=1, description="Features released.")]
 OptionalWidth = Annotated[
     int | None, Field(ge=1, description="Features released. Default: the informative directions.")
-]
-Ridge = Annotated[
-    float,
-    Field(
-        gt=0,
-        allow_inf_nan=False,
-        description="Added to the metric of the eigenproblem, relative to its mean eigenvalue.",
-    ),
 ]
 Find = Callable[[Sequence[Task], LabelledMoments, int, float], tuple[FloatArray, int]]
 
@@ -54,7 +48,7 @@ class LeastSquaresOptions(TaskOptions):
 
     name: Literal["minimax_least_squares"] = "minimax_least_squares"
     n_filtered: OptionalWidth = None
-    ridge: Ridge = 1e-6
+    ridge: EigenRidge = 1e-6
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
@@ -63,7 +57,7 @@ class PrivacyLdsOptions(TaskOptions):
 
     name: Literal["privacy_lds"] = "privacy_lds"
     n_filtered: OptionalWidth = None
-    ridge: Ridge = 1e-8
+    ridge: EigenRidge = 1e-8
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
@@ -95,6 +89,23 @@ class RandOptions(MethodOptions):
 
     scales: ClassVar[bool] = True
     learns: ClassVar[bool] = False
+
+
+@options_dataclass(frozen=True, kw_only=True, config=FORBID)
+class PplsOptions(TaskOptions):
+    """Options of ``[method] name = "ppls"``."""
+
+    name: Literal["ppls"] = "ppls"
+    n_filtered: Width
+    tradeoff: Annotated[
+        float,
+        Field(
+            ge=0,
+            allow_inf_nan=False,
+            description="Weight of target covariance against private covariance (one over the "
+            "paper's lambda).",
+        ),
+    ] = 1.0
 
 
 @keep_names
@@ -172,6 +183,86 @@ def _fit_directions(
     return make_centred_filter(options.name, directions, moments.mean)
 
 
+def find_ppls_directions(
+    target: FloatArray, private: FloatArray, covariance: FloatArray, n_directions: int
+) -> FloatArray:
+    """Directions w that maximise ``|S^T w|^2 - |R^T w|^2``, the target deflated after each.
+
+    Parameters
+    ----------
+    target : (n_features, n_targets)
+        S, covariance of features and targets.
+    private : (n_features, n_private)
+        R, covariance of features and private variables.
+    covariance : (n_features, n_features)
+        Of the features.
+    n_directions
+
+    Returns
+    -------
+    directions : (n_features, n_directions)
+        Weights of unit length. Records are filtered with the weights, not with the loadings
+        that deflation uses.
+
+    References
+    ----------
+    Enev et al. 2012, Algorithm 1.
+    """
+    n = len(covariance)
+    spoiled = private @ private.T
+    s, loadings, found = target, np.zeros((n, 0)), []
+    for _ in range(n_directions):
+        matrix = s @ s.T - spoiled
+        _, top = sl.eigh(matrix, subset_by_index=(n - 1, n - 1), check_finite=False)
+        w = fix_signs(top)
+        found.append(w[:, 0])
+        loading = covariance @ w
+        loading /= max(float(w[:, 0] @ loading[:, 0]), 1e-300)
+        basis = loading - loadings @ (loadings.T @ loading)
+        basis -= loadings @ (loadings.T @ basis)  # once more: rounding leaves a little
+        loadings = np.column_stack([loadings, basis / max(float(np.linalg.norm(basis)), 1e-300)])
+        s = target - loadings @ (loadings.T @ target)
+    return np.array(found).T
+
+
+@keep_names
+def fit_ppls_filter(shards: Shards, options: PplsOptions) -> LinearFilter:
+    """Learn a private partial least squares filter from one pass.
+
+    Returns
+    -------
+    LinearFilter
+        On centred features.
+
+    Raises
+    ------
+    InputError
+        If labels or features cannot be used.
+    OptionError
+        If `n_filtered` exceeds the features.
+
+    Notes
+    -----
+    Guarantee: none. Small covariance with a private variable is not small information: every
+    direction may still be rescaled by the adversary.
+
+    References
+    ----------
+    Enev et al. 2012, SensorSift, Algorithm 1.
+    """
+    moments = measure_moments(shards)
+    check_directions(options, shards.schema)
+    tasks = plan_tasks(options, shards.schema, moments)
+    scaled = [(t, np.sqrt(abs(t.weight)) * cross_moments(t, moments)) for t in tasks]
+    directions = find_ppls_directions(
+        np.column_stack([cross for t, cross in scaled if t.role != "confidential"]),
+        np.column_stack([cross for t, cross in scaled if t.role == "confidential"]),
+        moments.covariance,
+        options.n_filtered,
+    )
+    return make_centred_filter("ppls", directions, moments.mean)
+
+
 @keep_names
 def fit_pca_filter(shards: Shards, options: PcaOptions) -> LinearFilter:
     """Keep the directions of largest variance; hides nothing on purpose.
@@ -214,7 +305,9 @@ def check_projection(options: PcaOptions | RandOptions, schema: ShardSchema) -> 
     check_width(options.n_filtered, schema.n_features)
 
 
-def check_directions(options: LeastSquaresOptions | PrivacyLdsOptions, schema: ShardSchema) -> None:
+def check_directions(
+    options: LeastSquaresOptions | PrivacyLdsOptions | PplsOptions, schema: ShardSchema
+) -> None:
     """Raise OptionError or InputError if tasks or width do not suit the records."""
     check_tasks(options, schema)
     if options.n_filtered is not None:
@@ -226,49 +319,29 @@ def make_centred_filter(method: str, directions: FloatArray, mean: FloatArray) -
     return LinearFilter(method, np.ascontiguousarray(directions), -(mean @ directions))
 
 
-METHODS = (
-    Method(
-        name="minimax_least_squares",
-        options=LeastSquaresOptions,
-        releases="rows",
-        fit=fit_least_squares_filter,
-        source="Hamm 2017, Minimax Filter, JMLR 18, equations (47)-(58)",
-        maps=(LinearFilter,),
-        check=check_directions,
-        promise=EMPIRICAL,
-        statistics=LABEL_STATISTICS,
-    ),
-    Method(
-        name="privacy_lds",
-        options=PrivacyLdsOptions,
-        releases="rows",
-        fit=fit_privacy_lds_filter,
-        source="Hamm 2017, Minimax Filter, JMLR 18, equations (59)-(62)",
-        maps=(LinearFilter,),
-        check=check_directions,
-        promise=EMPIRICAL,
-        statistics=LABEL_STATISTICS,
-    ),
-    Method(
-        name="pca",
-        options=PcaOptions,
-        releases="rows",
-        fit=fit_pca_filter,
-        source="Hamm 2017, Minimax Filter, JMLR 18, section 6.1",
-        maps=(LinearFilter,),
-        check=check_projection,
-        promise=EMPIRICAL,
-        statistics=LABEL_STATISTICS,
-    ),
-    Method(
-        name="rand",
-        options=RandOptions,
-        releases="rows",
-        fit=fit_rand_filter,
-        source="Hamm 2017, Minimax Filter, JMLR 18, section 6.1",
-        maps=(LinearFilter,),
-        check=check_projection,
-        promise=EMPIRICAL,
-        statistics=LABEL_STATISTICS,
-    ),
+HAMM = "Hamm 2017, Minimax Filter, JMLR 18"
+METHODS = tuple(
+    as_method(options, fit, LinearFilter, check, source=source)
+    for options, fit, check, source in (
+        (
+            LeastSquaresOptions,
+            fit_least_squares_filter,
+            check_directions,
+            f"{HAMM}, equations (47)-(58)",
+        ),
+        (
+            PrivacyLdsOptions,
+            fit_privacy_lds_filter,
+            check_directions,
+            f"{HAMM}, equations (59)-(62)",
+        ),
+        (PcaOptions, fit_pca_filter, check_projection, f"{HAMM}, section 6.1"),
+        (RandOptions, fit_rand_filter, check_projection, f"{HAMM}, section 6.1"),
+        (
+            PplsOptions,
+            fit_ppls_filter,
+            check_directions,
+            "Enev et al. 2012, SensorSift, Algorithm 1",
+        ),
+    )
 )

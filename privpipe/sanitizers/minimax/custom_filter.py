@@ -1,9 +1,14 @@
-"""Filters of the user's own as a method: options, fit, and the map that is stored and released."""
+"""Custom filters as a method: options, fit, and the map that is stored and released.
+
+A class of the user's becomes a family that the minimax objective is taken over, and then a map.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from functools import lru_cache, partial
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,29 +17,215 @@ from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError, OptionError
+from privpipe.numerics.minimax.filters import Pullback
 from privpipe.option_values import FORBID, is_trusted, say_trusted, trust
-from privpipe.protocols import (
-    FloatArray,
-    Guarantee,
-    Method,
-    RecordStream,
-    Role,
-    Shards,
-    ShardSchema,
-)
+from privpipe.protocols import FloatArray, Guarantee, RecordStream, Role, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
-from privpipe.sanitizers.minimax.custom_code import FilterCode, Setting
-from privpipe.sanitizers.minimax.custom_family import build_filter, check_filter, declare_family
 from privpipe.sanitizers.minimax.family_training import FamilyOptions, fit_minimax_family
-from privpipe.sanitizers.minimax.linear_filter import EMPIRICAL, check_records, promise_nothing
+from privpipe.sanitizers.minimax.linear_filter import as_method, check_records, promise_nothing
 from privpipe.sanitizers.minimax.training.adversaries import check_adversaries
-from privpipe.sanitizers.minimax.training.filter_widths import warn_of_outputs
-from privpipe.sanitizers.minimax.training.labelled_moments import LABEL_STATISTICS
-from privpipe.sanitizers.minimax.training.task_planning import check_tasks
+from privpipe.sanitizers.minimax.training.custom_checks import (
+    check_derivative,
+    check_finite,
+    check_loss,
+    check_rows,
+    measure_size,
+    refuse,
+)
+from privpipe.sanitizers.minimax.training.custom_code import (
+    CustomCode,
+    PickledTrust,
+    Setting,
+    Settings,
+    call_custom,
+)
+from privpipe.sanitizers.minimax.training.task_planning import check_tasks, warn_of_outputs
 from privpipe.sanitizers.names import by_name, keep_names
 
+CHECKED_ROWS = 8
 ROWS = 1024
 """Records filtered at once: a filter may need many times their memory."""
+
+Arrays = Mapping[str, FloatArray]
+"""Parameters of a filter, or a gradient by them: arrays by name."""
+
+
+class DeclaredFilter(Protocol):
+    """What a custom filter must have; ``Class(n_features, **settings)`` makes it.
+
+    Records are rows, of float64. Nothing is drawn in `apply`, and no record changes what becomes of
+    another: a release is made in chunks.
+    """
+
+    n_outputs: int
+    """Features released."""
+
+    def start(self, rng: np.random.Generator) -> Arrays:
+        """Parameters to begin with, by name; what is drawn comes from `rng`."""
+        ...
+
+    def apply(self, parameters: Arrays, x: FloatArray) -> FloatArray:
+        """Filter (n_records, n_features) to (n_records, n_outputs)."""
+        ...
+
+    def vjp(self, parameters: Arrays, x: FloatArray, dz: FloatArray) -> Arrays:
+        """Gradient of ``sum(dz * apply(parameters, x))`` by each of the parameters."""
+        ...
+
+
+@lru_cache(maxsize=8)
+def build_filter(code: CustomCode, settings: Settings, n_features: int) -> DeclaredFilter:
+    """Make the filter of a declared class, once per process; modules of torch are wrapped."""
+    kind: Any = code.load()
+    names = {f"{base.__module__}.{base.__name__}" for base in kind.mro()}
+    if "torch.nn.modules.module.Module" in names:  # found without importing torch, an extra
+        from privpipe.sanitizers.minimax.torch_filter import TorchFilter
+
+        kind = partial(TorchFilter, kind)
+    else:
+        code.load_class("start", "apply", "vjp")
+    found: DeclaredFilter = call_custom(code, "__init__", kind, n_features, **dict(settings))
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class CustomFamily:
+    """The filters that a declared class makes, their parameters one flat vector.
+
+    Parameters
+    ----------
+    code, settings, n_features_in
+        What the class is, and what it is made with.
+    n_features_out
+        Features released.
+    names, shapes
+        Of its parameters, in the order of the vector.
+    """
+
+    code: CustomCode
+    settings: Settings
+    n_features_in: int
+    n_features_out: int
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @property
+    def n_parameters(self) -> int:
+        return sum(map(_count, self.shapes))
+
+    @property
+    def filter(self) -> DeclaredFilter:
+        """The filter; made once per process."""
+        return build_filter(self.code, self.settings, self.n_features_in)
+
+    def split(self, parameters: FloatArray) -> dict[str, FloatArray]:
+        """The arrays of a flat vector, by name; copies, which a filter may spoil."""
+        parts = np.split(parameters, np.cumsum(list(map(_count, self.shapes)))[:-1])
+        return {
+            name: part.reshape(shape).copy()
+            for name, part, shape in zip(self.names, parts, self.shapes, strict=True)
+        }
+
+    def join(self, arrays: Arrays) -> FloatArray:
+        """The flat vector of arrays by name."""
+        return np.concatenate([np.asarray(arrays[name], np.float64).ravel() for name in self.names])
+
+    def map_records(self, parameters: FloatArray, x: FloatArray) -> tuple[FloatArray, Pullback]:
+        """Filter records; see `DifferentiableFilter.map_records`."""
+        arrays, declared = self.split(parameters), self.filter
+        z = np.asarray(declared.apply(arrays, x), np.float64)
+        return z, lambda dz: self.join(declared.vjp(arrays, x, dz))
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    return int(np.prod(shape))
+
+
+def declare_family(
+    code: CustomCode, settings: Mapping[str, Setting], n_features: int, seed: int
+) -> tuple[CustomFamily, FloatArray]:
+    """The family of a declared class for records of so many features, and where it starts.
+
+    Raises
+    ------
+    OptionError
+        If the class cannot be made, or does not say its parameters and outputs.
+    """
+    given = tuple(sorted(settings.items()))
+    declared = build_filter(code, given, n_features)
+    arrays = call_custom(code, "start", declared.start, np.random.default_rng(seed))
+    start = {str(name): np.asarray(array, np.float64) for name, array in dict(arrays).items()}
+    if not start or not all(np.isfinite(array).all() for array in start.values()):
+        raise OptionError(
+            f"{code.name}.start gives no parameters, or some that are not finite.",
+            remedy="Return a dict of finite arrays by name.",
+            code="filter-class",
+        )
+    n_outputs = getattr(declared, "n_outputs", None)
+    if not isinstance(n_outputs, int | np.integer) or n_outputs < 1:
+        raise OptionError(
+            f"{code.name} does not say how many features it releases.",
+            remedy="Set self.n_outputs to a positive number in __init__.",
+            code="filter-class",
+        )
+    shapes = tuple(array.shape for array in start.values())
+    family = CustomFamily(code, given, n_features, int(n_outputs), tuple(start), shapes)
+    return family, family.join(start)
+
+
+def check_family(family: CustomFamily, start: FloatArray) -> None:
+    """Refuse a filter that cannot be released in chunks, or whose vjp is not its derivative.
+
+    Raises
+    ------
+    OptionError
+        See `check_rows` and `check_derivative`: the vjp is compared by each of the parameters.
+    """
+    rng, code, declared = np.random.default_rng(0), family.code, family.filter
+    x = rng.standard_normal((CHECKED_ROWS, family.n_features_in))
+    # Away from the start, where a derivative may vanish; the sizes of the parameters stay.
+    near = {
+        name: value + 0.1 * max(measure_size(value), 0.1) * rng.standard_normal(value.shape)
+        for name, value in family.split(start).items()
+    }
+    shape = CHECKED_ROWS, family.n_features_out
+    check_rows(code, "apply", lambda x: (declared.apply(near, x),), (x,), (shape,))
+    dz = rng.standard_normal(shape)
+    slopes = _read_slopes(family, dict(call_custom(code, "vjp", declared.vjp, near, x, dz)))
+    for name in near:
+
+        def add_up(value: FloatArray, name: str = name) -> FloatArray:
+            z = call_custom(code, "apply", declared.apply, near | {name: value}, x)
+            return np.asarray((dz * z).sum())
+
+        def follow(along: FloatArray, name: str = name) -> FloatArray:
+            return np.asarray((slopes[name] * along).sum())
+
+        check_derivative(code, f"vjp by {name!r}", add_up, near[name], follow, rng)
+
+
+def _read_slopes(family: CustomFamily, given: dict[str, Any]) -> dict[str, FloatArray]:
+    """A gradient of the names and shapes of the parameters, or OptionError."""
+    name = family.code.name
+    if set(given) != set(family.names):
+        raise refuse(
+            family.code,
+            f"{name}.vjp gives gradients by {', '.join(map(str, given)) or 'nothing'}; the "
+            f"parameters are {', '.join(family.names)}.",
+            "Return a dict with an array for each of the parameters.",
+        )
+    slopes: dict[str, FloatArray] = {
+        key: np.asarray(given[key], np.float64) for key in family.names
+    }
+    for (key, slope), shape in zip(slopes.items(), family.shapes, strict=True):
+        if slope.shape != shape:
+            raise refuse(
+                family.code,
+                f"{name}.vjp gives {key!r} the shape {slope.shape}, not {shape}.",
+                "Return gradients of the shapes of the parameters.",
+            )
+        check_finite(family.code, f"vjp by {key!r}", (slope,))
+    return slopes
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
@@ -56,7 +247,7 @@ class MinimaxCustomOptions(FamilyOptions):
     ] = None
     settings: Annotated[
         dict[str, Setting],
-        Field(description="Keyword arguments of the class, beside the number of features."),
+        Field(description="Keyword arguments of the class, besides the number of features."),
     ] = Field(default_factory=dict)
     sha256: Annotated[
         str | None, Field(description="Hash that the file must have; any other content is refused.")
@@ -64,19 +255,14 @@ class MinimaxCustomOptions(FamilyOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        code = FilterCode.read(self.filter, self.module)
-        if self.sha256 is not None and self.sha256 != code.sha256:
-            raise OptionError(
-                f"the file of the filter has the SHA-256 {code.sha256}, not the one of sha256.",
-                remedy="Restore the file, or read it and change sha256.",
-                code="filter-changed",
-            )
-        object.__setattr__(self, "_code", code)  # read once: what is checked is what is trained
+        # Read once: what is checked is what is trained, whatever becomes of the file.
+        code = CustomCode.read(self.filter, self.module, pinned=self.sha256)
+        object.__setattr__(self, "_code", code)
 
     @property
-    def code(self) -> FilterCode:
+    def code(self) -> CustomCode:
         """The code of the filter, as it was when the options were made."""
-        found: FilterCode = self._code  # type: ignore[attr-defined]
+        found: CustomCode = self._code  # type: ignore[attr-defined]
         return found
 
     @computed_field  # type: ignore[prop-decorator]
@@ -88,8 +274,8 @@ class MinimaxCustomOptions(FamilyOptions):
 
 @described(facts_of_map)
 @dataclass(frozen=True, eq=False)
-class CustomFilter:
-    """Maps records by a trained filter of the user's own.
+class CustomFilter(PickledTrust):
+    """Maps records by a trained custom filter.
 
     The map holds the code, and runs it only where it is trusted: where a configuration names the
     same file, on the workers of such a run, and after `privpipe.trust_filter`.
@@ -120,7 +306,7 @@ class CustomFilter:
     filter: str
     source: str
     sha256: str
-    settings: tuple[tuple[str, Setting], ...]
+    settings: Settings
     n_features_in: int
     n_features_out: int
     parameter_names: tuple[str, ...]
@@ -159,7 +345,7 @@ class CustomFilter:
                 code="filter-untrusted",
             )
         records, dtype = check_records(by_name(self, x), self.n_features_in)
-        code = FilterCode(self.filter, self.source, self.sha256)
+        code = CustomCode(self.filter, self.source, self.sha256)
         declared = build_filter(code, self.settings, self.n_features_in)
         arrays = dict(zip(self.parameter_names, self.parameters, strict=True))
         z = np.empty((len(records), self.n_features_out))
@@ -175,18 +361,10 @@ class CustomFilter:
             )
         return z.astype(dtype)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_trusted": is_trusted(self.sha256)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        if state.pop("_trusted"):  # a pickle runs code anyway
-            trust(state["sha256"])
-        self.__dict__.update(state)
-
 
 @keep_names
 def fit_minimax_custom_filter(shards: Shards, options: MinimaxCustomOptions) -> CustomFilter:
-    """Train a filter of one's own: keep the target tasks and spoil the private ones.
+    """Train a custom filter: preserve the target tasks and spoil the private ones.
 
     Returns
     -------
@@ -212,11 +390,8 @@ def fit_minimax_custom_filter(shards: Shards, options: MinimaxCustomOptions) -> 
     """
     check_shards(shards)
     check_custom_filter(options, shards.schema)
-    family, start = declare_family(
-        options.code, options.settings, shards.schema.n_features, options.seed
-    )
+    family, start = _declare(options, shards.schema)
     fit = fit_minimax_family(shards, family, start, options)
-    arrays = family.split(fit.parameters)
     return CustomFilter(
         filter=options.filter,
         source=options.code.source,
@@ -225,8 +400,12 @@ def fit_minimax_custom_filter(shards: Shards, options: MinimaxCustomOptions) -> 
         n_features_in=family.n_features_in,
         n_features_out=family.n_features_out,
         parameter_names=family.names,
-        **(vars(fit) | {"parameters": tuple(arrays.values())}),
+        **(vars(fit) | {"parameters": tuple(family.split(fit.parameters).values())}),
     )
+
+
+def _declare(options: MinimaxCustomOptions, schema: ShardSchema) -> tuple[CustomFamily, FloatArray]:
+    return declare_family(options.code, options.settings, schema.n_features, options.seed)
 
 
 def check_custom_filter(options: MinimaxCustomOptions, schema: ShardSchema) -> None:
@@ -238,22 +417,18 @@ def check_custom_filter(options: MinimaxCustomOptions, schema: ShardSchema) -> N
     check_adversaries(options, schema)
     if not is_trusted(options.code.sha256):  # a configuration that one only looks at
         return
-    family, start = declare_family(options.code, options.settings, schema.n_features, options.seed)
-    check_filter(family, start)
+    family, start = _declare(options, schema)
+    check_family(family, start)
     warn_of_outputs(family.n_features_out, schema.n_features)
-    options.check_loss(schema, family.n_features_out)
+    check_loss(options.plan_loss(schema, family.n_features_out), schema)
 
 
 METHODS = (
-    Method(
-        name="minimax_own",
-        options=MinimaxCustomOptions,
-        releases="rows",
-        fit=fit_minimax_custom_filter,
-        source="A filter of one's own; Hamm 2017, Minimax Filter, JMLR 18, section 4",
-        maps=(CustomFilter,),
-        check=check_custom_filter,
-        promise=EMPIRICAL,
-        statistics=LABEL_STATISTICS,
+    as_method(
+        MinimaxCustomOptions,
+        fit_minimax_custom_filter,
+        CustomFilter,
+        check_custom_filter,
+        source="A custom filter; Hamm 2017, Minimax Filter, JMLR 18, section 4",
     ),
 )

@@ -18,25 +18,12 @@ from pydantic.dataclasses import dataclass as options_dataclass
 from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError
 from privpipe.option_values import FORBID
-from privpipe.protocols import (
-    FloatArray,
-    Guarantee,
-    Method,
-    RecordStream,
-    Role,
-    Shards,
-    ShardSchema,
-)
-from privpipe.sanitizers.minimax.baselines import Ridge
-from privpipe.sanitizers.minimax.linear_filter import EMPIRICAL, check_records, promise_nothing
+from privpipe.protocols import FloatArray, Guarantee, RecordStream, Role, Shards, ShardSchema
+from privpipe.sanitizers.minimax.linear_filter import as_method, check_records, promise_nothing
 from privpipe.sanitizers.minimax.training.closed_forms import between_classes
-from privpipe.sanitizers.minimax.training.labelled_moments import (
-    LABEL_STATISTICS,
-    LabelledMoments,
-    measure_moments,
-)
+from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments, measure_moments
 from privpipe.sanitizers.minimax.training.task_planning import check_tasks, plan_tasks
-from privpipe.sanitizers.minimax.training.tasks import Task, TaskOptions
+from privpipe.sanitizers.minimax.training.tasks import EigenRidge, Task, TaskOptions
 from privpipe.sanitizers.names import by_name, keep_names
 
 
@@ -53,7 +40,7 @@ class DddOptions(TaskOptions):
             description="Weight of the target's log criterion against the private one's.",
         ),
     ] = 1.0
-    ridge: Ridge = 0.1
+    ridge: EigenRidge = 0.1
     max_iterations: Annotated[int, Field(ge=1, description="Most iterations of L-BFGS-B.")] = 200
 
 
@@ -191,15 +178,18 @@ def _scatters(task: Task, moments: LabelledMoments) -> tuple[FloatArray, FloatAr
 def check_ddd(options: DddOptions, schema: ShardSchema) -> None:
     """Raise OptionError or InputError if a task is known to have more than two classes."""
     check_tasks(options, schema)
-    kinds = {"desired": options.desired_task, "confidential": options.confidential_task}
-    asked = {"desired": schema.desired, "confidential": schema.confidential}
-    for role, columns in asked.items():
-        singled = role == "confidential" and options.single_out is not None
-        for column in columns:
-            number = column.n_categories is None and kinds[role] == "regression"
-            if number or ((column.n_categories or 2) > 2 and not singled):
-                raise _not_binary()
-    if options.reconstruction_weight:
+    # A confidential class that is singled out is one of two: it, and the rest.
+    confidential = () if options.single_out is not None else schema.confidential
+    numbers = [
+        column.n_categories is None and kind == "regression"
+        for kind, columns in (
+            (options.desired_task, schema.desired),
+            (options.confidential_task, schema.confidential),
+        )
+        for column in columns
+    ]
+    many = [(column.n_categories or 2) > 2 for column in (*schema.desired, *confidential)]
+    if any(numbers) or any(many) or options.reconstruction_weight:
         raise _not_binary()
 
 
@@ -211,15 +201,11 @@ def _not_binary() -> InputError:
 
 
 METHODS = (
-    Method(
-        name="ddd",
-        options=DddOptions,
-        releases="rows",
-        fit=fit_ddd_filter,
+    as_method(
+        DddOptions,
+        fit_ddd_filter,
+        MaskFilter,
+        check_ddd,
         source="Whitehill and Movellan 2012, mask-type filter",
-        maps=(MaskFilter,),
-        check=check_ddd,
-        promise=EMPIRICAL,
-        statistics=LABEL_STATISTICS,
     ),
 )

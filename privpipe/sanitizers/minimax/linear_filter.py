@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,8 +11,17 @@ import numpy.typing as npt
 
 from privpipe.described import described, facts_of_map
 from privpipe.errors import InputError
-from privpipe.protocols import FloatArray, Guarantee, RecordStream, Role
+from privpipe.protocols import (
+    FloatArray,
+    Guarantee,
+    Method,
+    RecordMap,
+    RecordStream,
+    Role,
+    ShardSchema,
+)
 from privpipe.sanitizers.arrays import as_reals, check_finite_records, check_not_lazy
+from privpipe.sanitizers.minimax.training.labelled_moments import LABEL_STATISTICS
 from privpipe.sanitizers.names import by_name
 
 EMPIRICAL = "none in advance: measured against named adversaries"
@@ -176,3 +186,33 @@ def check_records(x: npt.ArrayLike, n_features: int) -> tuple[FloatArray, np.dty
     records = records.astype(np.float64)
     check_finite_records(records)
     return records, dtype
+
+
+def as_method(
+    options: type[Any],
+    fit: Callable[..., RecordMap],
+    made: type[RecordMap],
+    check: Callable[[Any, ShardSchema], None],
+    *,
+    source: str,
+) -> Method:
+    """A row of the table of methods, for a filter that promises nothing in advance.
+
+    Parameters
+    ----------
+    options, fit, check, source
+        As of `Method`; the options have the name.
+    made
+        Class of the maps that `fit` returns.
+    """
+    return Method(
+        name=options.name,
+        options=options,
+        releases="rows",
+        fit=fit,
+        source=source,
+        maps=(made,),
+        check=check,
+        promise=EMPIRICAL,
+        statistics=LABEL_STATISTICS,
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Literal
 
 import numpy as np
@@ -15,48 +16,55 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.errors import OptionError
-from privpipe.numerics.minimax.descent import Descent, descend_alternating, descend_quasi_newton
+from privpipe.numerics.minimax.descent import descend_alternating, descend_quasi_newton
 from privpipe.numerics.minimax.filters import InputScaling, LinearFamily
 from privpipe.numerics.minimax.generalisation_bound import bound_generalisation_gap
-from privpipe.numerics.minimax.objective import MinimaxObjective
 from privpipe.numerics.spectra import whiten
 from privpipe.option_values import FORBID
-from privpipe.protocols import FloatArray, Method, Shards, ShardSchema
+from privpipe.protocols import FloatArray, Shards, ShardSchema
 from privpipe.sanitizers.arrays import check_shards
-from privpipe.sanitizers.minimax.linear_filter import EMPIRICAL, MinimaxFilter
-from privpipe.sanitizers.minimax.training.adversaries import AdversaryOptions, check_adversaries
-from privpipe.sanitizers.minimax.training.adversary_rounds import TrainingRounds, descend_in_rounds
+from privpipe.sanitizers.minimax.linear_filter import MinimaxFilter, as_method
+from privpipe.sanitizers.minimax.training.adversaries import (
+    Iterations,
+    Ridge,
+    TrainingOptions,
+    check_adversaries,
+)
+from privpipe.sanitizers.minimax.training.adversary_rounds import (
+    AdversarialDescent,
+    Descend,
+    TrainingRounds,
+    descend_in_rounds,
+    plan_training_tasks,
+)
 from privpipe.sanitizers.minimax.training.closed_forms import (
     find_least_squares_directions,
     find_privacy_lds,
 )
-from privpipe.sanitizers.minimax.training.filter_widths import (
-    check_reduced_width,
-    check_width,
-    warn_of_width,
-)
-from privpipe.sanitizers.minimax.training.group_pooling import check_groups
 from privpipe.sanitizers.minimax.training.labelled_moments import (
-    LABEL_STATISTICS,
     LabelledMoments,
     measure_moments,
     measure_radius,
 )
-from privpipe.sanitizers.minimax.training.task_planning import check_tasks, plan_tasks
-from privpipe.sanitizers.minimax.training.tasks import Task, name_history
+from privpipe.sanitizers.minimax.training.task_planning import (
+    check_reduced_width,
+    check_tasks,
+    check_width,
+    warn_of_width,
+)
+from privpipe.sanitizers.minimax.training.tasks import Task
 from privpipe.sanitizers.names import keep_names
 
-Start = Literal["auto", "zero", "least_squares", "privacy_lds", "rand"]
 WHITENING = 1e-3
 """Ridge of the whitening, relative to the mean eigenvalue."""
 START_RIDGE = 1e-8
+"""Ridge of the eigenproblems that give a starting point, likewise."""
 LEARNING_RATE = 0.1
 """Step of the alternating solver."""
-"""Ridge of the eigenproblems that give a starting point, likewise."""
 
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
-class MinimaxOptions(AdversaryOptions):
+class MinimaxOptions(TrainingOptions):
     """Options of ``[method] name = "minimax"``."""
 
     name: Literal["minimax"] = "minimax"
@@ -76,48 +84,17 @@ class MinimaxOptions(AdversaryOptions):
             "alternating: the paper's Algorithm 1 verbatim, for comparison."
         ),
     ] = "quasi_newton"
-    regularisation: Annotated[
-        float,
-        Field(
-            ge=0,
-            allow_inf_nan=False,
-            description="Ridge of every predictor, and half of it of the filter.",
-        ),
-    ] = 1e-6
-    with_intercept: Annotated[
-        bool,
-        Field(
-            description="Predictors have an intercept and features are centred. False: the paper's."
-        ),
-    ] = True
+    regularisation: Ridge = 1e-6
+    max_iterations: Iterations = 10
     start: Annotated[
-        Start, Field(description="auto: zero in the reduced form, Privacy LDS otherwise.")
+        Literal["auto", "zero", "least_squares", "privacy_lds", "rand"],
+        Field(description="auto: zero in the reduced form, Privacy LDS otherwise."),
     ] = "auto"
-    max_iterations: Annotated[
-        int,
-        Field(
-            ge=0,
-            description="Most outer iterations; more fit the training records closer and let "
-            "non-linear adversaries see more.",
-        ),
-    ] = 10
-    tolerance: Annotated[
-        float,
-        Field(
-            ge=0,
-            allow_inf_nan=False,
-            description="Stop when an iteration lowers Phi by less than this share.",
-        ),
-    ] = 1e-5
-    inner_tolerance: Annotated[
-        float,
-        Field(gt=0, allow_inf_nan=False, description="Accuracy of the inner problems, in nats."),
-    ] = 1e-6
 
 
 @keep_names
 def fit_minimax_filter(shards: Shards, options: MinimaxOptions | None = None) -> MinimaxFilter:
-    """Learn a linear filter that keeps the target tasks and spoils the private ones.
+    """Learn a linear filter that preserves the target tasks and spoils the private ones.
 
     One pass collects moments; then every evaluation of Phi takes two rounds or a few more: the
     inner problems are warm from the last one, and Newton's steps settle them.
@@ -127,7 +104,7 @@ def fit_minimax_filter(shards: Shards, options: MinimaxOptions | None = None) ->
     shards
         Training records with desired and confidential variables.
     options
-        `MinimaxOptions`; the defaults ask for the reduced form.
+        `MinimaxOptions`; the defaults choose the reduced form.
 
     Returns
     -------
@@ -174,75 +151,61 @@ def fit_minimax_filter(shards: Shards, options: MinimaxOptions | None = None) ->
     options = options or MinimaxOptions()
     check_minimax(options, shards.schema)
     moments = measure_moments(shards)
-    if "group" in options.adversary:
-        check_groups(shards, options.group_size)
-    tasks = plan_tasks(
-        options,
-        shards.schema,
-        moments,
-        ridge=options.regularisation,
-        with_intercept=options.with_intercept,
-    )
+    tasks = plan_training_tasks(options, shards, moments)
     width, tasks = _plan_width(options, tasks, len(moments.mean))
     reduced = any(task.is_fixed for task in tasks)
     centre = moments.mean if options.with_intercept else np.zeros_like(moments.mean)
     family = LinearFamily(centre, width, with_offset=reduced and options.with_intercept)
-
-    rounds = TrainingRounds(shards, family, tasks)
-
-    def descend(tasks: tuple[Task, ...], start: FloatArray, max_iterations: int) -> Descent:
-        objective = rounds.make_objective(
-            tasks,
-            ridge=options.regularisation,
-            n_penalised=family.n_weights,
-            inner_tolerance=options.inner_tolerance,
-        )
-        return _descend(options, objective, family, moments, start, max_iterations)
-
-    start = _find_start(options, tasks, moments, width, reduced)
-    start = np.concatenate([start, np.zeros(family.n_parameters - len(start))])
-    trained = descend_in_rounds(options, rounds, tasks, start, options.max_iterations, descend)
-    found, tasks = trained.descent, trained.tasks
+    start = np.zeros(family.n_parameters)
+    start[: family.n_weights] = _find_start(options, tasks, moments, width, reduced)
+    trained = descend_in_rounds(
+        options,
+        TrainingRounds(shards, family, tasks),
+        tasks,
+        start,
+        _choose_descent(options, moments, width),
+        n_penalised=family.n_weights,
+    )
+    found = trained.descent
     weights, offset = family.split(found.parameters)
     return MinimaxFilter(
         method=options.name,
         weights=weights.copy(),
         offset=offset - centre @ weights,
-        stopped=found.stopped,
-        history=found.history,
-        history_columns=name_history(tasks),
-        task_names=tuple(task.label for task in tasks),
-        baselines=np.array([task.baseline for task in tasks]),
-        generalisation_bound=_bound_gap(
-            shards, found, tasks, weights, offset, centre, moments.count
-        ),
+        generalisation_bound=_bound_gap(shards, trained, family, moments.count),
+        **trained.record(),
     )
 
 
+def _choose_descent(options: MinimaxOptions, moments: LabelledMoments, width: int) -> Descend:
+    if options.solver == "alternating":
+        return partial(descend_alternating, rate=LEARNING_RATE)
+    covariance = moments.covariance
+    if not options.with_intercept:
+        covariance = covariance + np.outer(moments.mean, moments.mean)
+    scaling = InputScaling(whiten(covariance, WHITENING), width)
+    return partial(descend_quasi_newton, scaling=scaling, tolerance=options.tolerance)
+
+
 def _bound_gap(
-    shards: Shards,
-    found: Descent,
-    tasks: Sequence[Task],
-    weights: FloatArray,
-    offset: FloatArray,
-    centre: FloatArray,
-    n_records: int,
+    shards: Shards, trained: AdversarialDescent, family: LinearFamily, n_records: int
 ) -> float:
     """Generalisation bound at the norms of the fitted predictors; -1 unless all are softmax."""
+    found, tasks = trained.descent, trained.tasks
     if not all(task.is_classification and task.lift is None for task in tasks):
         return -1.0
-    affine = np.vstack([weights, offset])
+    affine = np.vstack(family.split(found.parameters))
     norms = []
     for task, head in zip(tasks, found.heads, strict=True):
         if head is None:
             product = affine[:, slice(*task.columns)]
         else:
-            product = affine @ head[: weights.shape[1]]
+            product = affine @ head[: family.n_features_out]
             if task.with_intercept:
                 product[-1] += head[-1]
         norms.append(float(np.linalg.norm(product)))
-    # Predictors are those of centred records; the largest of these is what counts.
-    radius = float(np.hypot(measure_radius(shards, centre), 1.0))
+    # Predictors see centred records with a one appended: the largest of these is what counts.
+    radius = float(np.hypot(measure_radius(shards, family.centre), 1.0))
     return bound_generalisation_gap(
         np.array([task.weight for task in tasks]),
         np.array(norms),
@@ -258,9 +221,7 @@ def _plan_width(
     """Outputs of the filter, and the tasks with fixed heads when that is the reduced form."""
     targets = [task for task in tasks if task.weight > 0 or task.role == "desired"]
     useful = sum(task.n_scores for task in targets)
-    width = options.n_filtered
-    if width is None:
-        width = useful
+    width = useful if options.n_filtered is None else options.n_filtered
     check_width(width, n_features)
     warn_of_width(width, useful)
     if width != useful or any(task.role == "features" for task in tasks):
@@ -301,25 +262,6 @@ def _find_start(
     return np.asarray(u / np.sqrt(np.maximum(variance, 1e-300))).ravel()
 
 
-def _descend(
-    options: MinimaxOptions,
-    objective: MinimaxObjective,
-    family: LinearFamily,
-    moments: LabelledMoments,
-    start: FloatArray,
-    max_iterations: int,
-) -> Descent:
-    if options.solver == "alternating":
-        return descend_alternating(objective, start, [LEARNING_RATE] * max_iterations)
-    covariance = moments.covariance
-    if not options.with_intercept:
-        covariance = covariance + np.outer(moments.mean, moments.mean)
-    scaling = InputScaling(whiten(covariance, WHITENING), family.n_features_out)
-    return descend_quasi_newton(
-        objective, scaling, start, max_iterations=max_iterations, tolerance=options.tolerance
-    )
-
-
 def check_minimax(options: MinimaxOptions, schema: ShardSchema) -> None:
     """Raise OptionError or InputError if tasks, width or start do not suit the records."""
     check_tasks(options, schema)
@@ -350,15 +292,11 @@ def _no_zero() -> OptionError:
 
 
 METHODS = (
-    Method(
-        name="minimax",
-        options=MinimaxOptions,
-        releases="rows",
-        fit=fit_minimax_filter,
+    as_method(
+        MinimaxOptions,
+        fit_minimax_filter,
+        MinimaxFilter,
+        check_minimax,
         source="Hamm 2017, Minimax Filter, JMLR 18, Algorithm 1 and section 4",
-        maps=(MinimaxFilter,),
-        check=check_minimax,
-        promise=EMPIRICAL,
-        statistics=LABEL_STATISTICS,
     ),
 )

@@ -1,13 +1,12 @@
-"""Minimax filters that are not linear: the paper's sigmoid network, and families of the user's.
+"""Minimax filters that are sigmoid networks, the paper's second family.
 
 Hamm, JMLR 2017, Minimax 2. The objective is the same as for linear filters; the network starts
-small on whitened features, or pre-trained as in the paper, and stops on held-out records.
+small on whitened features and stops on held-out records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -18,44 +17,27 @@ from scipy.special import expit
 
 from privpipe.described import described, facts_of_map
 from privpipe.errors import OptionError
-from privpipe.numerics.minimax.filters import InputScaling
-from privpipe.numerics.minimax.network import SigmoidFamily, draw_layers
+from privpipe.numerics.minimax.filters import InputScaling, SigmoidFamily, draw_layers
 from privpipe.numerics.spectra import whiten
 from privpipe.option_values import FORBID
 from privpipe.protocols import (
     FloatArray,
     Guarantee,
     IntArray,
-    Method,
     RecordStream,
     Role,
     Shards,
     ShardSchema,
 )
 from privpipe.sanitizers.arrays import check_shards
-from privpipe.sanitizers.minimax.family_training import (
-    FamilyOptions,
-    freeze_descent,
-    plan_family_tasks,
-    train_family,
-)
-from privpipe.sanitizers.minimax.linear_filter import EMPIRICAL, check_records, promise_nothing
+from privpipe.sanitizers.minimax.family_training import FamilyOptions, train_family
+from privpipe.sanitizers.minimax.linear_filter import as_method, check_records, promise_nothing
 from privpipe.sanitizers.minimax.training.adversaries import check_adversaries
-from privpipe.sanitizers.minimax.training.filter_widths import warn_of_outputs
-from privpipe.sanitizers.minimax.training.labelled_moments import (
-    LABEL_STATISTICS,
-    LabelledMoments,
-    measure_moments,
-)
-from privpipe.sanitizers.minimax.training.pretraining import pretrain_layers
-from privpipe.sanitizers.minimax.training.task_planning import check_tasks
-from privpipe.sanitizers.minimax.training.tasks import Task
+from privpipe.sanitizers.minimax.training.custom_checks import check_loss
+from privpipe.sanitizers.minimax.training.labelled_moments import measure_moments
+from privpipe.sanitizers.minimax.training.task_planning import check_tasks, warn_of_outputs
 from privpipe.sanitizers.names import by_name, keep_names
 
-ERASED = 0.2
-"""Share of the entries that autoencoders must restore."""
-AUTOENCODER_ITERATIONS, SUPERVISED_ITERATIONS = 200, 20
-"""Most iterations of each autoencoder, and then on the target alone."""
 WHITENING = 1.0
 """Ridge of the whitening, relative to the mean eigenvalue: weak directions stay weak."""
 
@@ -69,13 +51,6 @@ class MinimaxNeuralOptions(FamilyOptions):
         tuple[int, ...],
         Field(min_length=1, description="Width of each layer; the last is released."),
     ] = (20, 10)
-    pretraining: Annotated[
-        Literal["none", "autoencoder"],
-        Field(
-            description="none: small random weights on whitened features. autoencoder: the "
-            "paper's stacked denoising autoencoders and supervised steps."
-        ),
-    ] = "none"
 
 
 @described(facts_of_map)
@@ -147,7 +122,7 @@ class NeuralFilter:
 def fit_minimax_neural_filter(
     shards: Shards, options: MinimaxNeuralOptions | None = None
 ) -> NeuralFilter:
-    """Learn a sigmoid network that keeps the target tasks and spoils the private ones.
+    """Learn a sigmoid network that preserves the target tasks and spoils the private ones.
 
     Returns
     -------
@@ -166,12 +141,12 @@ def fit_minimax_neural_filter(
     Notes
     -----
     Guarantee: none for single records. Phi is not convex; the result depends on the start.
-    Departure: starts from small random weights on whitened features, which on both data sets
-    beat pre-training; ``pretraining = "autoencoder"`` is the paper's way.
+    Departure: starts from small random weights on whitened features, which on both of the paper's
+    data sets beat its stacked denoising autoencoders (Vincent et al. 2008).
 
     References
     ----------
-    Hamm, JMLR 2017, section 6.1; Vincent et al. 2008.
+    Hamm, JMLR 2017, section 6.1.
     """
     check_shards(shards)
     options = options or MinimaxNeuralOptions()
@@ -179,39 +154,13 @@ def fit_minimax_neural_filter(
     moments = measure_moments(shards)
     family = SigmoidFamily(moments.mean, options.n_hidden)
     scaling = InputScaling(whiten(moments.covariance, WHITENING), options.n_hidden[0])
-    tasks = plan_family_tasks(shards, moments, options, options.n_hidden[-1])
-    start = _find_start(shards, moments, tasks, family, scaling, options)
-    trained = train_family(shards, family, tasks, scaling, start, options)
-    found, tasks = trained.descent, trained.tasks
-    parameters = found.parameters.copy()
+    start = scaling.to_filter(draw_layers(family, options.seed, first=0.05, rest=0.5))
+    trained = train_family(shards, moments, family, scaling, start, options)
+    parameters = trained.descent.parameters.copy()
     weights, bias = family.split(parameters)[0]
     bias -= moments.mean @ weights  # the frozen map takes records as they are
-    fit = freeze_descent(found, parameters, tasks, options)
-    return NeuralFilter(widths=np.array([family.n_features_in, *options.n_hidden]), **vars(fit))
-
-
-def _find_start(
-    shards: Shards,
-    moments: LabelledMoments,
-    tasks: Sequence[Task],
-    family: SigmoidFamily,
-    scaling: InputScaling,
-    options: MinimaxNeuralOptions,
-) -> FloatArray:
-    if options.pretraining == "none":
-        return scaling.to_filter(draw_layers(family, options.seed, first=0.05, rest=0.5))
-    start = pretrain_layers(
-        shards,
-        family,
-        moments,
-        erase=ERASED,
-        ridge=1e-3,
-        max_iterations=AUTOENCODER_ITERATIONS,
-        seed=options.seed,
-    )
-    targets = tuple(task for task in tasks if task.weight > 0)
-    supervised = replace(options, max_iterations=SUPERVISED_ITERATIONS)
-    return train_family(shards, family, targets, scaling, start, supervised).descent.parameters
+    widths = np.array([family.n_features_in, *options.n_hidden])
+    return NeuralFilter(parameters, widths, **trained.record())
 
 
 def check_network(options: MinimaxNeuralOptions, schema: ShardSchema) -> None:
@@ -223,19 +172,15 @@ def check_network(options: MinimaxNeuralOptions, schema: ShardSchema) -> None:
             "n_hidden has a layer without outputs.", remedy="Use widths of 1 or more."
         )
     warn_of_outputs(options.n_hidden[-1], schema.n_features)
-    options.check_loss(schema, options.n_hidden[-1])
+    check_loss(options.plan_loss(schema, options.n_hidden[-1]), schema)
 
 
 METHODS = (
-    Method(
-        name="minimax_neural",
-        options=MinimaxNeuralOptions,
-        releases="rows",
-        fit=fit_minimax_neural_filter,
+    as_method(
+        MinimaxNeuralOptions,
+        fit_minimax_neural_filter,
+        NeuralFilter,
+        check_network,
         source="Hamm 2017, Minimax Filter, JMLR 18, section 6.1 (Minimax 2)",
-        maps=(NeuralFilter,),
-        check=check_network,
-        promise=EMPIRICAL,
-        statistics=LABEL_STATISTICS,
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,14 +21,16 @@ class TorchFilter:
 
     Parameters
     ----------
-    make
+    kind
         Makes the module, with weights as its constructor draws them.
     n_features
         Features of a record.
+    **settings
+        Further arguments of the constructor.
     """
 
-    def __init__(self, make: Callable[[], Any], n_features: int) -> None:
-        self._make = make
+    def __init__(self, kind: Callable[..., Any], n_features: int, **settings: Any) -> None:
+        self._make = partial(kind, n_features, **settings)
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._module = self._draw(0)
         held = [name for name, _ in self._module.named_buffers()]
@@ -37,9 +40,8 @@ class TorchFilter:
                 remedy="Use layers with parameters alone; LayerNorm instead of BatchNorm.",
                 code="filter-class",
             )
-        zeros = torch.zeros((2, n_features), dtype=torch.float64, device=self._device)
         with torch.no_grad():
-            self.n_outputs = int(self._module(zeros).shape[1])
+            self.n_outputs = int(self._module(self._to_torch(np.zeros((2, n_features)))).shape[1])
 
     def start(self, rng: np.random.Generator) -> Mapping[str, FloatArray]:
         """Weights as the constructor draws them, from a seed of `rng`."""
@@ -49,37 +51,35 @@ class TorchFilter:
     def apply(self, parameters: Mapping[str, FloatArray], x: FloatArray) -> FloatArray:
         """Filter records."""
         with torch.no_grad():
-            return _to_numpy(self._call(self._to_torch(parameters, False), x))
+            weights = {name: self._to_torch(value) for name, value in parameters.items()}
+            return _to_numpy(self._call(weights, x))
 
     def vjp(
         self, parameters: Mapping[str, FloatArray], x: FloatArray, dz: FloatArray
     ) -> Mapping[str, FloatArray]:
         """Gradient of ``sum(dz * z)``; zero of a parameter that is not used."""
-        weights = self._to_torch(parameters, True)
-        z = self._call(weights, x)
-        above = torch.as_tensor(np.ascontiguousarray(dz), dtype=z.dtype, device=z.device)
-        found = torch.autograd.grad(z, list(weights.values()), above, allow_unused=True)
-        return {
-            name: np.zeros(value.shape) if slope is None else _to_numpy(slope)
-            for (name, value), slope in zip(weights.items(), found, strict=True)
+        weights = {
+            name: self._to_torch(value).requires_grad_() for name, value in parameters.items()
         }
+        slopes = torch.autograd.grad(
+            self._call(weights, x),
+            list(weights.values()),
+            self._to_torch(dz),
+            materialize_grads=True,
+        )
+        return {name: _to_numpy(slope) for name, slope in zip(weights, slopes, strict=True)}
 
     def _call(self, weights: dict[str, Any], x: FloatArray) -> Any:
-        rows = torch.as_tensor(np.array(x, np.float64), device=self._device)
-        return torch.func.functional_call(self._module, weights, (rows,))
+        return torch.func.functional_call(self._module, weights, (self._to_torch(x),))
 
     def _draw(self, seed: int) -> Any:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return self._make().double().eval().to(self._device)
 
-    def _to_torch(self, parameters: Mapping[str, FloatArray], needs_slope: bool) -> dict[str, Any]:
-        return {
-            name: torch.tensor(
-                np.asarray(value, np.float64), device=self._device, requires_grad=needs_slope
-            )
-            for name, value in parameters.items()
-        }
+    def _to_torch(self, value: FloatArray) -> Any:
+        # A copy: torch takes neither read-only arrays nor negative strides.
+        return torch.tensor(np.array(value, np.float64), device=self._device)
 
 
 def _to_numpy(value: Any) -> FloatArray:

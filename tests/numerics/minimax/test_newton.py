@@ -42,7 +42,7 @@ def _drive(solver: HeadSolver, inputs, classes, basis, n_rounds: int) -> int:
         full = sum_softmax_curvature(inputs, p, basis)
         block = bound_softmax_curvature(inputs.T @ inputs)
         packed = (pack_symmetric(full) / 300, pack_symmetric(block) / 300)
-        if isinstance(solver, InexactSolver) and solver.wants_product:
+        if isinstance(solver, InexactSolver) and solver.needs_product:
             product = multiply_softmax_curvature(inputs, p, basis, solver.probe) / 300
             solver.take_product(product)
             solver.propose()
@@ -98,7 +98,7 @@ def test_head_solver__refuses_a_step_that_overshoots(inexact: bool) -> None:
             pack_symmetric(sum_softmax_curvature(inputs, p, basis)) / 300,
             pack_symmetric(bound_softmax_curvature(inputs.T @ inputs)) / 300,
         )
-        if isinstance(solver, InexactSolver) and solver.wants_product:
+        if isinstance(solver, InexactSolver) and solver.needs_product:
             solver.take_product(multiply_softmax_curvature(inputs, p, basis, solver.probe) / 300)
             solver.propose()
             continue
@@ -138,7 +138,7 @@ def test_inexact_solver__says_how_far_the_head_is(scale: float) -> None:
     for n in range(200):
         losses, slopes, p = measure_softmax(inputs @ solver.trial, classes, basis)
         block = pack_symmetric(bound_softmax_curvature(inputs.T @ inputs)) / 300
-        if solver.wants_product:
+        if solver.needs_product:
             solver.take_product(multiply_softmax_curvature(inputs, p, basis, solver.probe) / 300)
         else:
             solver.receive(
@@ -162,7 +162,7 @@ def test_head_solver__begins_at_zero_where_the_old_head_does_worse(inexact: bool
     solver.receive(losses.mean(), inputs.T @ slopes / 300, packed)
     assert solver.accepted
     assert not solver.head.any()
-    assert not (isinstance(solver, InexactSolver) and solver.wants_product)
+    assert not (isinstance(solver, InexactSolver) and solver.needs_product)
 
 
 def test_head_solver__is_not_lost_at_a_filter_that_is_only_looked_at() -> None:
@@ -229,8 +229,8 @@ def test_inexact_solver__asks_for_directions_that_four_bytes_hold() -> None:
     block = pack_symmetric(bound_softmax_curvature(inputs.T @ inputs)) / 300
     solver.receive(losses.mean(), inputs.T @ slopes / 300, (np.empty(0), block))
     assert isinstance(solver, InexactSolver)
-    assert solver.wants_product
-    while solver.wants_product:
+    assert solver.needs_product
+    while solver.needs_product:
         assert np.array_equal(solver.probe, solver.probe.astype(np.float32))
         solver.take_product(multiply_softmax_curvature(inputs, p, basis, solver.probe) / 300)
 

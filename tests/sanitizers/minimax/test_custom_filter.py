@@ -11,12 +11,12 @@ import pytest
 
 from privpipe import Records, open_model, option_values, trust_filter, write_model
 from privpipe.errors import OptionError
-from privpipe.sanitizers.minimax import custom_code
 from privpipe.sanitizers.minimax.custom_filter import (
     MinimaxCustomOptions,
     check_custom_filter,
     fit_minimax_custom_filter,
 )
+from privpipe.sanitizers.minimax.training import custom_code
 from privpipe.sanitizers.options import make_options
 from tests.motion import draw_windows
 
@@ -108,7 +108,7 @@ def test_own_filter__code_of_a_stored_model_does_not_run_until_it_is_trusted(
 
 def test_own_filter__other_sources_under_a_stored_hash_are_refused(tmp_path: Path) -> None:
     code = declare(tmp_path).code
-    forged = custom_code.FilterCode(code.name, code.source + "\nimport os", code.sha256)
+    forged = custom_code.CustomCode(code.name, code.source + "\nimport os", code.sha256)
     custom_code._LOADED.clear()
     with pytest.raises(OptionError, match="has changed since it was trained"):
         forged.load()
@@ -139,12 +139,12 @@ BROKEN = {
     "gives gradients by weights; the parameters are": (', "bias": slopes.sum(axis=0)', ""),
     "draws at random": ("return np.tanh(", "return np.random.normal() * np.tanh("),
     "change one another": ("return np.tanh(", "return x.mean() + np.tanh("),
-    "changes its records": ("return np.tanh(", "x *= 2; return np.tanh("),
+    "changes what it is given": ("return np.tanh(", "x *= 2; return np.tanh("),
     "n_outputs": (
         "self.n_outputs = (n_features, width), width",
         "none = (n_features, width), width",
     ),
-    "gives an array of shape": ('["bias"])', '["bias"])[:, :1]'),
+    "gives arrays of shapes": ('["bias"])', '["bias"])[:, :1]'),
     "has no vjp": ("def vjp", "def vpj"),
     "raises KeyError": ('parameters["bias"])', 'parameters["bais"])'),
     "which is not installed": ("import numpy as np", "import numpy as np, no_such_library"),
@@ -191,7 +191,7 @@ def test_torch_module__is_trained_and_stored_as_arrays(tmp_path: Path) -> None:
     check_custom_filter(options, records.schema)
     fitted = fit_minimax_custom_filter(records, options)
     kernels, bias = fitted.parameters
-    ours = custom_code.FilterCode.read("Convolution", str(CONVOLUTION)).load()(96)
+    ours = custom_code.CustomCode.read("Convolution", str(CONVOLUTION)).load()(96)
     x = draw_windows(2, 3)["features"].astype(np.float64)
     arrays = {"kernels": kernels.reshape(4, -1).T, "bias": bias}
     assert np.allclose(fitted.apply(x), ours.apply(arrays, x), rtol=1e-10)

@@ -49,10 +49,10 @@ def test_own_loss__is_lowered_as_its_weight_says_and_stands_in_the_history(tmp_p
 
 
 def test_own_loss__phi_has_the_gradient_of_finite_differences(tmp_path: Path) -> None:
-    from privpipe.sanitizers.minimax.custom_family import declare_family
+    from privpipe.sanitizers.minimax.custom_filter import declare_family
     from privpipe.sanitizers.minimax.family_training import plan_family_tasks
-    from privpipe.sanitizers.minimax.training.adversary_rounds import make_objective
     from privpipe.sanitizers.minimax.training.labelled_moments import measure_moments
+    from tests.sanitizers.minimax.training.phi import make_objective
 
     records, options = make_records(5, n_shards=3), choose(tmp_path, loss_weight=3.0)
     family, start = declare_family(options.code, options.settings, 96, 0)
@@ -111,7 +111,10 @@ def test_check__a_right_loss_passes_and_its_content_is_part_of_the_options(tmp_p
     assert choose(tmp_path, changed).loss_code_sha256 != pinned
     filter_ = {"filter": "Tanh", "module": str(tmp_path / "mine.py")}
     loss = {"loss": "KeepMean", "loss_module": str(tmp_path / "loss.py"), "loss_sha256": pinned}
-    for given, match in ((loss, "not loss_sha256"), ({"loss_sha256": "0"}, "without its class")):
+    for given, match in (
+        (loss, "not the one of loss_sha256"),
+        ({"loss_sha256": "0"}, "without its class"),
+    ):
         with pytest.raises(OptionError, match=match):
             make_options(MinimaxCustomOptions, {**filter_, **given}, "minimax_own")
 

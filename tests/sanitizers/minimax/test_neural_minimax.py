@@ -1,4 +1,4 @@
-"""Neural minimax filters, families of the user's, and pre-training over shards."""
+"""Neural minimax filters, and families of the user's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from sklearn.linear_model import LogisticRegression
 from privpipe import Records
 from privpipe.errors import InputError, OptionError
 from privpipe.numerics.minimax.filters import Pullback
-from privpipe.numerics.minimax.network import SigmoidFamily
 from privpipe.protocols import FloatArray
 from privpipe.sanitizers.minimax import family_training
 from privpipe.sanitizers.minimax.family_training import FamilyOptions, fit_minimax_family
@@ -21,10 +20,7 @@ from privpipe.sanitizers.minimax.neural_minimax import (
     MinimaxNeuralOptions,
     fit_minimax_neural_filter,
 )
-from privpipe.sanitizers.minimax.training.labelled_moments import measure_moments
-from privpipe.sanitizers.minimax.training.pretraining import pretrain_layers
 from tests.sanitizers.labelled_data import draw_labelled
-from tests.sanitizers.minimax.small_adversaries import make_small
 
 
 def _exclusive(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -63,7 +59,7 @@ def test_fit_minimax_neural_filter__learns_what_no_linear_filter_can() -> None:
 def test_fit_minimax_neural_filter__returns_the_best_held_out_iterate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(family_training, "PATIENCE", 3)
+    monkeypatch.setattr(family_training, "EARLY_STOPPING", 3)
     fitted = fit_minimax_neural_filter(_records(), MinimaxNeuralOptions(n_hidden=(20, 9)))
     held = fitted.history[:, fitted.history_columns.index("held_out_phi")]
     phi = fitted.history[:, fitted.history_columns.index("phi")]
@@ -71,45 +67,19 @@ def test_fit_minimax_neural_filter__returns_the_best_held_out_iterate(
     assert held.argmin() < len(held) - 1
     assert (np.diff(phi) <= 1e-8).all()
     stop = int(held.argmin())
-    monkeypatch.setattr(family_training, "PATIENCE", 99)
+    monkeypatch.setattr(family_training, "EARLY_STOPPING", 99)
     short = fit_minimax_neural_filter(
         _records(), MinimaxNeuralOptions(n_hidden=(20, 9), max_iterations=stop)
     )
     np.testing.assert_array_equal(short.parameters, fitted.parameters)
 
 
-@pytest.mark.parametrize("pretraining", ["none", "autoencoder"])
-def test_fit_minimax_neural_filter__does_not_depend_on_the_sharding(
-    pretraining: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_small(monkeypatch)
-    options = MinimaxNeuralOptions(
-        n_hidden=(5, 3),
-        pretraining=pretraining,  # type: ignore[arg-type]
-        max_iterations=4,
-    )
+def test_fit_minimax_neural_filter__does_not_depend_on_the_sharding() -> None:
+    options = MinimaxNeuralOptions(n_hidden=(5, 3), max_iterations=4)
     whole, cut = (fit_minimax_neural_filter(_records(n), options) for n in (1, 6))
     np.testing.assert_allclose(cut.history[:, 1], whole.history[:, 1], atol=1e-9)
     x = draw_labelled(20)[0]
     np.testing.assert_allclose(cut.apply(x), whole.apply(x), atol=1e-7)
-
-
-def test_pretrain_layers__restores_better_than_the_mean() -> None:
-    records = _records()
-    moments = measure_moments(records)
-    family = SigmoidFamily(moments.mean, (6, 3))
-    x = draw_labelled(300)[0]
-    codes = []
-    for n in (0, 60):
-        u = pretrain_layers(
-            records, family, moments, erase=0.2, ridge=1e-4, max_iterations=n, seed=0
-        )
-        z = np.column_stack([family.map_records(u, x)[0], np.ones(300)])
-        centred = (x - x.mean(axis=0)) / np.maximum(x.std(axis=0), 1e-9)
-        rest = centred - z @ np.linalg.lstsq(z, centred, rcond=None)[0]
-        codes.append((rest**2).sum() / (centred**2).sum())
-    assert codes[1] < 0.7 < 1.0
-    assert codes[1] < codes[0]
 
 
 def test_neural_filter__is_a_record_map() -> None:

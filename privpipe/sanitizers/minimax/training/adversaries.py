@@ -1,4 +1,4 @@
-"""Which adversaries a filter is trained against: options, and the tasks that they make.
+"""How a filter is trained: against which adversaries, and until when; the tasks that they make.
 
 Hamm, JMLR 2017, trains against a logistic adversary. Who reads more is a convex head on features of
 the filter's outputs; several adversaries count alike.
@@ -20,27 +20,42 @@ from privpipe.protocols import Role, Shards, ShardSchema
 from privpipe.sanitizers.minimax.training.group_pooling import check_groups
 from privpipe.sanitizers.minimax.training.tasks import Task, TaskOptions
 
-AdversaryKind = Literal["logistic", "random_features", "kernel", "network", "group"]
+AdversaryKind = Literal["logistic", "kernel", "group"]
 
 GROUP_DEALS = 4
 """Times that records of a group are dealt into sets."""
 RIDGE = 1e-4
 """Of every adversary but the logistic one; it also certifies how well each is solved."""
 
+Ridge = Annotated[
+    float,
+    Field(
+        ge=0,
+        allow_inf_nan=False,
+        description="Ridge of every predictor, and half of it of the filter.",
+    ),
+]
+Iterations = Annotated[
+    int,
+    Field(
+        ge=0,
+        description="Most outer iterations; more fit the training records closer and let "
+        "non-linear adversaries see more.",
+    ),
+]
+
 
 @options_dataclass(frozen=True, kw_only=True, config=FORBID)
-class AdversaryOptions(TaskOptions):
-    """Who a filter is trained against."""
+class TrainingOptions(TaskOptions):
+    """Against whom a filter is trained, and until when."""
 
     adversary: Annotated[
         tuple[AdversaryKind, ...],
         Field(
             min_length=1,
             description="Who the filter is trained against, one or several: logistic (the "
-            "paper's), random_features (a Gaussian kernel by random Fourier features, drawn anew "
-            "every few iterations), kernel (the same by Nystroem's method, on k-means of the "
-            "outputs), network (one hidden layer, trained anew every few iterations), group "
-            "(knows several records of one group).",
+            "paper's), kernel (a Gaussian kernel by Nystroem's method, on k-means of the outputs, "
+            "drawn anew every few iterations), group (knows several records of one group).",
         ),
     ] = ("logistic",)
     group: Annotated[
@@ -53,8 +68,25 @@ class AdversaryOptions(TaskOptions):
     group_size: Annotated[
         int, Field(ge=2, description="Records of one group that the adversary group knows.")
     ] = 10
-
     seed: Annotated[int, Field(ge=0, description="Of what is drawn: the start, adversaries.")] = 0
+    regularisation: Ridge = 1e-4
+    with_intercept: Annotated[
+        bool,
+        Field(description="Predictors have an intercept. False, of linear filters: the paper's."),
+    ] = True
+    max_iterations: Iterations = 100
+    tolerance: Annotated[
+        float,
+        Field(
+            ge=0,
+            allow_inf_nan=False,
+            description="Stop when an iteration lowers Phi by less than this share.",
+        ),
+    ] = 1e-5
+    inner_tolerance: Annotated[
+        float,
+        Field(gt=0, allow_inf_nan=False, description="Accuracy of the inner problems, in nats."),
+    ] = 1e-6
 
     @field_validator("adversary", mode="before")
     @classmethod
@@ -65,26 +97,29 @@ class AdversaryOptions(TaskOptions):
 
     def columns(self) -> Mapping[Role, tuple[str, ...]]:
         """The groups, for the adversary that knows some."""
-        asks = self.group is not None and "group" in self.adversary
-        return {"groups": (self.group or "",)} if asks else {}
+        return {"groups": (self.group,)} if self.group and self.reads_groups else {}
 
     def examine(self, shards: Shards) -> None:
         """Raise InputError for groups of which the adversary group can make no sets."""
-        if "group" in self.adversary:
+        if self.reads_groups:
             check_groups(shards, self.group_size)
 
     @property
+    def reads_groups(self) -> bool:
+        """Whether some adversary knows several records of one group."""
+        return "group" in self.adversary
+
+    @property
     def draws_features(self) -> bool:
-        """Whether some adversary is drawn or trained between rounds."""
-        return any(name != "logistic" for name in self.adversary)
+        """Whether what some adversary reads is drawn between rounds."""
+        return set(self.adversary) != {"logistic"}
 
 
-def check_adversaries(options: AdversaryOptions, schema: ShardSchema) -> None:
+def check_adversaries(options: TrainingOptions, schema: ShardSchema) -> None:
     """Raise OptionError for adversaries named twice, or no groups."""
-    names = options.adversary
-    if len(set(names)) < len(names):
+    if len(set(options.adversary)) < len(options.adversary):
         raise OptionError("adversary names one twice.", remedy="Name each once.")
-    if "group" in names and not schema.groups:
+    if options.reads_groups and not schema.groups:
         raise OptionError(
             "The adversary group knows records of one group, and no variable says whose they are.",
             remedy='Name it: [method] group = "subject"; in Python, Records(..., groups=...) or '
@@ -92,7 +127,7 @@ def check_adversaries(options: AdversaryOptions, schema: ShardSchema) -> None:
             code="group_missing",
         )
     numbers = [c.name for c in schema.confidential if not c.is_categorical]
-    if "group" in names and options.confidential_task == "regression" and numbers:
+    if options.reads_groups and options.confidential_task == "regression" and numbers:
         raise OptionError(
             f"The adversary group infers classes; {numbers[0]!r} is read as a number.",
             remedy='Set confidential_task = "classification", or leave the adversary group out.',
@@ -100,9 +135,9 @@ def check_adversaries(options: AdversaryOptions, schema: ShardSchema) -> None:
 
 
 def name_adversaries(
-    options: AdversaryOptions,
+    options: TrainingOptions,
     tasks: Sequence[Task],
-    lifts: Mapping[tuple[str, str], Lift] | None = None,
+    lifts: Mapping[str, Lift] | None = None,
     seed: int = 0,
 ) -> tuple[Task, ...]:
     """Every private task once for each adversary, its weight shared among them.
@@ -112,11 +147,12 @@ def name_adversaries(
     tasks
         With the logistic adversary each.
     lifts
-        What each drawn adversary reads, by its name and the task's label.
+        What each drawn adversary reads, by its name.
     seed
         Of the sets of a group.
     """
-    share = 1.0 / len(options.adversary)
+    share, lifts = 1.0 / len(options.adversary), lifts or {}
+    pool = Pool(options.group_size, GROUP_DEALS, seed)
     made: list[Task] = []
     for task in tasks:
         if task.weight >= 0:
@@ -128,9 +164,9 @@ def name_adversaries(
                 one = replace(
                     one,
                     adversary=f" ({name})",
-                    lift=(lifts or {}).get((name, task.label)),
+                    lift=lifts.get(name),
                     ridge=RIDGE,
-                    pool=Pool(options.group_size, GROUP_DEALS, seed) if name == "group" else None,
+                    pool=pool if name == "group" else None,
                 )
             made.append(one)
     return tuple(made)

@@ -1,4 +1,4 @@
-"""Outer rounds of training, in which adversaries are drawn or trained anew for the filter at hand.
+"""Outer rounds of training, in which adversaries are drawn anew for the filter at hand.
 
 With features drawn once, a filter can hide from these and from no others. Within a round they stay,
 their heads are solved for every filter, and Phi falls.
@@ -6,41 +6,68 @@ their heads are solved for every filter, and Phi falls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
-import scipy.optimize as so
 
 from privpipe.errors import ConvergenceError
 from privpipe.numerics.minimax.descent import HISTORY_TAIL, Descent
 from privpipe.numerics.minimax.filters import DifferentiableFilter
-from privpipe.numerics.minimax.fourier_features import FourierFeatures
-from privpipe.numerics.minimax.hidden_units import HiddenUnits, draw_units
-from privpipe.numerics.minimax.lifts import Lift, OutputMoments, RecordStatistics, StackedFeatures
+from privpipe.numerics.minimax.lifts import (
+    Lift,
+    NystroemFeatures,
+    OutputMoments,
+    RecordStatistics,
+    StackedFeatures,
+)
 from privpipe.numerics.minimax.newton import HeadSolver, InexactSolver
-from privpipe.numerics.minimax.nystroem_features import NystroemFeatures
 from privpipe.numerics.minimax.objective import Answer, MinimaxObjective, Question
 from privpipe.protocols import FloatArray, Oracle, Shards, Sums
 from privpipe.sanitizers.minimax.training.adversaries import (
-    RIDGE,
-    AdversaryOptions,
+    TrainingOptions,
+    check_adversaries,
     name_adversaries,
 )
+from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments
 from privpipe.sanitizers.minimax.training.shard_oracle import (
-    Asked,
     Landmarks,
     Outputs,
     Resident,
     ShardRound,
-    Units,
-    ask_shard,
+    TaskInRound,
+    sum_over_shard,
 )
+from privpipe.sanitizers.minimax.training.task_planning import plan_tasks
 from privpipe.sanitizers.minimax.training.tasks import Task
 
 FEWEST = 5
 """Records of a landmark, at least: with fewer it stays where it was drawn."""
+LLOYD_STEPS = 3
+"""Steps of k-means for each draw of landmarks."""
+RESAMPLE_EVERY = 5
+"""Iterations after which adversaries are drawn anew."""
+LANDMARKS = 64
+"""Points that the kernel adversary is spanned by; half as many of the group adversary."""
+CUMULATIVE = ("rounds", "bytes")
+"""Columns of a history that are sums from its beginning."""
+
+
+def plan_training_tasks(
+    options: TrainingOptions, shards: Shards, moments: LabelledMoments
+) -> tuple[Task, ...]:
+    """The tasks of a filter's options, with a logistic adversary each; see `plan_tasks`."""
+    check_adversaries(options, shards.schema)
+    options.examine(shards)
+    return plan_tasks(
+        options,
+        shards.schema,
+        moments,
+        ridge=options.regularisation,
+        with_intercept=options.with_intercept,
+    )
 
 
 class TrainingRounds:
@@ -53,7 +80,7 @@ class TrainingRounds:
     family
         Filters under training.
     tasks
-        With the logistic adversary each; tasks of other adversaries are these with another reader.
+        With the logistic adversary each; tasks of other adversaries are these with other features.
     held_out
         Share of the records that only judge when to stop.
     """
@@ -66,11 +93,12 @@ class TrainingRounds:
         *,
         held_out: float = 0.0,
     ) -> None:
-        self.family = family
-        self.places = {(task.role, task.column): t for t, task in enumerate(tasks)}
-        # Weight, ridge and name are the driver's business alone.
-        resident = Resident(shards.schema, family, tuple(tasks), held_out)
-        self.oracle: Oracle[object, Sums] = shards.oracle(ask_shard, resident=resident)
+        self.family, self.held_out = family, held_out
+        # One task of each variable: weight, ridge and name are the driver's business alone.
+        unique = {(task.role, task.column): task for task in tasks}
+        self.places = {key: place for place, key in enumerate(unique)}
+        resident = Resident(shards.schema, family, tuple(unique.values()), held_out)
+        self.oracle: Oracle[object, Sums] = shards.oracle(sum_over_shard, resident=resident)
         self.solvers: dict[str, tuple[object, HeadSolver]] = {}
 
     def make_objective(
@@ -82,20 +110,30 @@ class TrainingRounds:
         inner_tolerance: float = 1e-6,
     ) -> MinimaxObjective:
         """Phi against the adversaries of these tasks; see `MinimaxObjective`."""
-        asked = tuple(
-            Asked(self.places[task.role, task.column], task.lift, task.pool) for task in tasks
-        )
+        views = [
+            TaskInRound(self.places[task.role, task.column], task.lift, task.pool) for task in tasks
+        ]
         return MinimaxObjective(
-            partial(_ask, self.oracle, asked),
-            [None if task.is_fixed else self._make_solver(task, inner_tolerance) for task in tasks],
-            np.array([task.weight for task in tasks]),
+            partial(self._query, views),
+            [None if task.is_fixed else self._find_solver(task, inner_tolerance) for task in tasks],
+            np.array([task.weight for task in tasks], np.float64),
             ridge=ridge,
             n_penalised=n_penalised,
             inner_tolerance=inner_tolerance,
-            beside=[0 if task.lift is None else task.lift.n_bytes for task in tasks],
+            lift_bytes=[0 if task.lift is None else task.lift.n_bytes for task in tasks],
         )
 
-    def _make_solver(self, task: Task, tolerance: float) -> HeadSolver:
+    def _query(self, views: Sequence[TaskInRound], question: Question) -> Answer:
+        """One round; lifts travel with the heads that read them only."""
+        lean = tuple(
+            view if head is not None else view._replace(lift=None)
+            for view, head in zip(views, question.heads, strict=True)
+        )
+        counts, losses, gradient, *rest = self.oracle(ShardRound(question, lean))
+        curvatures = tuple(zip(rest[1::3], rest[2::3], strict=True))
+        return Answer(counts, losses, tuple(rest[::3]), curvatures, gradient)
+
+    def _find_solver(self, task: Task, tolerance: float) -> HeadSolver:
         """A head at zero, or as an earlier round left it if it reads the same."""
         known = self.solvers.get(task.label)
         if known is not None and known[0] is task.lift:
@@ -103,11 +141,9 @@ class TrainingRounds:
         n_inputs = task.n_inputs(self.family.n_features_out)
         start = np.zeros((n_inputs, task.n_scores))
         n_free = int(task.with_intercept and task.lift is None)
-        solver: HeadSolver
+        solver = HeadSolver(start, ridge=task.ridge, n_free=n_free)
         if task.is_classification and not task.uses_hessian(n_inputs, self.family.n_parameters):
             solver = InexactSolver(start, ridge=task.ridge, n_free=n_free, tolerance=tolerance)
-        else:
-            solver = HeadSolver(start, ridge=task.ridge, n_free=n_free)
         self.solvers[task.label] = task.lift, solver
         return solver
 
@@ -127,85 +163,6 @@ class TrainingRounds:
         moved[many] = sums[many] / counts[many][:, None]
         return moved
 
-    def train_units(
-        self, parameters: FloatArray, task: Task, units: HiddenUnits, steps: int
-    ) -> tuple[HiddenUnits, float]:
-        """Hidden layer of a network that learns one task from a filter's outputs.
-
-        Returns
-        -------
-        units
-            After so many steps of L-BFGS on hidden and output layer.
-        stationarity
-            Largest entry of the gradient there. The loss is not convex in a hidden layer: this is
-            no bound of what a better one would gain.
-        """
-        place = self.places[task.role, task.column]
-        shape = (units.n_features + int(task.with_intercept), task.n_scores)
-        size = len(units.parameters)
-
-        def loss(flat: FloatArray) -> tuple[float, FloatArray]:
-            hidden, head = units.holding(flat[:size]), flat[size:].reshape(shape)
-            asked = Units(parameters, place, hidden, head)
-            count, total, slope, by_units = self.oracle(asked)
-            penalty = task.ridge * float(flat @ flat)
-            slopes = np.concatenate([by_units, slope.ravel()]) / count
-            return total / count + penalty, slopes + 2 * task.ridge * flat
-
-        start = np.concatenate([units.parameters, np.zeros(shape[0] * shape[1])])
-        options = {"maxiter": steps, "maxcor": 20, "gtol": 1e-6, "ftol": 0.0}
-        found = so.minimize(loss, start, jac=True, method="L-BFGS-B", options=options)
-        return units.holding(found.x[:size]), float(np.abs(found.jac).max())
-
-
-def make_objective(
-    shards: Shards,
-    family: DifferentiableFilter,
-    tasks: tuple[Task, ...],
-    *,
-    held_out: float = 0.0,
-    ridge: float = 0.0,
-    n_penalised: int = 0,
-    inner_tolerance: float = 1e-6,
-) -> MinimaxObjective:
-    """Phi over sharded records, once; see `MinimaxObjective`."""
-    rounds = TrainingRounds(shards, family, _find_resident(tasks), held_out=held_out)
-    return rounds.make_objective(
-        tasks, ridge=ridge, n_penalised=n_penalised, inner_tolerance=inner_tolerance
-    )
-
-
-def _find_resident(tasks: Sequence[Task]) -> tuple[Task, ...]:
-    """One task of each variable."""
-    return tuple({(task.role, task.column): task for task in tasks}.values())
-
-
-def _ask(oracle: Oracle[object, Sums], asked: tuple[Asked, ...], question: Question) -> Answer:
-    """Send lifts of what is asked only."""
-    lean = tuple(
-        one if head is not None else one._replace(lift=None)
-        for one, head in zip(asked, question.heads, strict=True)
-    )
-    counts, losses, gradient, *rest = oracle(ShardRound(question, lean))
-    pairs = tuple(zip(rest[1::3], rest[2::3], strict=True))
-    return Answer(counts, losses, tuple(rest[::3]), pairs, gradient)
-
-
-COUNTS = ("rounds", "bytes")
-"""Columns of a history that count on."""
-
-LLOYD_STEPS = 3
-RESAMPLE_EVERY = 5
-"""Iterations after which adversaries are drawn anew."""
-RANDOM_FEATURES = 72
-"""Of the adversary `random_features`; half as many of `group`."""
-LANDMARKS = 64
-"""Points on which the adversary `kernel` stands."""
-HIDDEN_UNITS, NETWORK_STEPS = 32, 40
-"""Of the adversary `network`, and steps that train its hidden layer each time."""
-
-Descend = Callable[[tuple[Task, ...], FloatArray, int], Descent]
-
 
 @dataclass(frozen=True, eq=False)
 class AdversarialDescent:
@@ -218,24 +175,43 @@ class AdversarialDescent:
         the loss of a constant guess.
     tasks
         Of the last round.
-    stationarity
-        Largest gradient of an adversary's hidden layer when it was last trained; -1 without one.
+    history_columns
+        Names of the history's columns.
     """
 
     descent: Descent
     tasks: tuple[Task, ...]
-    stationarity: float = -1.0
+    history_columns: tuple[str, ...]
+
+    def record(self) -> dict[str, Any]:
+        """What a trained map holds of it, by the names of its fields."""
+        return {
+            "stopped": self.descent.stopped,
+            "history": self.descent.history,
+            "history_columns": self.history_columns,
+            "task_names": tuple(task.label for task in self.tasks),
+            "baselines": np.array([task.baseline for task in self.tasks]),
+        }
+
+
+class Descend(Protocol):
+    """Lowers an objective from a start, in so many iterations at most."""
+
+    def __call__(
+        self, objective: MinimaxObjective, start: FloatArray, max_iterations: int, /
+    ) -> Descent: ...
 
 
 def descend_in_rounds(
-    options: AdversaryOptions,
+    options: TrainingOptions,
     rounds: TrainingRounds,
     tasks: Sequence[Task],
     start: FloatArray,
-    max_iterations: int,
     descend: Descend,
+    *,
+    n_penalised: int,
 ) -> AdversarialDescent:
-    """Descend against the adversaries asked for; those that are drawn, from the second round on.
+    """Descend against the adversaries of the options; drawn ones from the second round on.
 
     Parameters
     ----------
@@ -244,112 +220,91 @@ def descend_in_rounds(
     tasks
         With a logistic adversary each.
     start : (n_parameters,)
-    max_iterations
-        Of all rounds together.
     descend
-        Lowers Phi of some tasks from a start, in so many iterations at most.
+        Lowers Phi of some tasks.
+    n_penalised
+        First parameters of the filter, which have a ridge.
     """
+
+    def lower(tasks: Sequence[Task], start: FloatArray, max_iterations: int) -> Descent:
+        objective = rounds.make_objective(
+            tasks,
+            ridge=options.regularisation,
+            n_penalised=n_penalised,
+            inner_tolerance=options.inner_tolerance,
+        )
+        return descend(objective, start, max_iterations)
+
+    most, adversaries = options.max_iterations, tuple(tasks)
     if not options.draws_features or all(task.weight >= 0 for task in tasks):
-        return AdversarialDescent(descend(tuple(tasks), start, max_iterations), tuple(tasks))
-    drawing = _Drawing(options, rounds, tuple(task for task in tasks if task.weight < 0))
-    step = min(RESAMPLE_EVERY, max_iterations)
-    found = descend(tuple(tasks), start, step)
-    everyone = name_adversaries(options, tasks)
-    histories, done = [_spread_losses(found.history, tasks, everyone)], step
-    while done < max_iterations and found.stopped != "inner":
-        step = min(RESAMPLE_EVERY, max_iterations - done)
-        try:
-            drawn = drawing.draw(found.parameters, tasks)
-            found = descend(drawn, found.parameters, step)
-        except ConvergenceError:  # against these adversaries not even the start is known
-            found = replace(found, stopped="inner")
-            break
-        everyone = drawn
-        histories.append(found.history)
-        done += step
-    found = replace(found, history=_join_histories(histories))
-    return AdversarialDescent(found, everyone, drawing.stationarity)
+        found = lower(tasks, start, most)
+    else:
+        rng = np.random.default_rng(options.seed)
+        centre: FloatArray = np.zeros(rounds.family.n_features_out)
+        done = min(RESAMPLE_EVERY, most)
+        found = lower(tasks, start, done)
+        adversaries = name_adversaries(options, tasks)
+        histories = [_spread_losses(found.history, tasks, adversaries)]
+        while done < most and found.stopped != "inner":
+            step = min(RESAMPLE_EVERY, most - done)
+            try:
+                outputs = rounds.measure_outputs(found.parameters, centre)
+                centre = outputs.centre
+                lifts = draw_lifts(options, rounds, found.parameters, outputs, rng)
+                drawn = name_adversaries(options, tasks, lifts, int(rng.integers(2**31)))
+                found = lower(drawn, found.parameters, step)
+            except ConvergenceError:  # against these adversaries not even the start is known
+                found = replace(found, stopped="inner")
+                break
+            adversaries = drawn
+            histories.append(found.history)
+            done += step
+        found = replace(found, history=_join_histories(histories))
+    losses = [f"loss_{task.label}" for task in adversaries]
+    held = ["held_out_phi"] if rounds.held_out else []
+    columns = ("iteration", "phi", *losses, *held, *HISTORY_TAIL)
+    return AdversarialDescent(found, adversaries, columns)
 
 
-class _Drawing:
-    """Draws what adversaries read, for the outputs of a filter as they are."""
+def draw_lifts(
+    options: TrainingOptions,
+    rounds: TrainingRounds,
+    parameters: FloatArray,
+    outputs: OutputMoments,
+    rng: np.random.Generator,
+) -> dict[str, Lift]:
+    """What the drawn adversaries read, for the outputs of a filter as they are, by their names."""
 
-    def __init__(
-        self, options: AdversaryOptions, rounds: TrainingRounds, private: tuple[Task, ...]
-    ) -> None:
-        self.options, self.rounds, self.private = options, rounds, private
-        self.rng = np.random.default_rng(options.seed)
-        self.centre: FloatArray = np.zeros(rounds.family.n_features_out)
-        self.units: dict[str, HiddenUnits] = {}
-        self.stationarity = -1.0
-
-    def draw(self, parameters: FloatArray, tasks: Sequence[Task]) -> tuple[Task, ...]:
-        """The tasks of a round, with new readers."""
-        outputs = self.rounds.measure_outputs(parameters, self.centre)
-        self.centre = outputs.centre
-        lifts: dict[tuple[str, str], Lift] = {}
-        for name in self.options.adversary:
-            if name == "logistic":
-                continue
-            if name == "network":
-                for task in self.private:
-                    lifts[name, task.label] = self._train_units(parameters, task, outputs)
-                continue
-            lift = self._draw(name, parameters, outputs)
-            lifts |= {(name, task.label): lift for task in self.private}
-        return name_adversaries(self.options, tasks, lifts, self._seed())
-
-    def _draw(self, name: str, parameters: FloatArray, outputs: OutputMoments) -> Lift:
-        n_pairs = RANDOM_FEATURES // 2
-        if name == "random_features":
-            return FourierFeatures(outputs, self._seed(), n_pairs)
-        if name == "group":  # what adds up to moments of a set, and to its embedding
-            half = FourierFeatures(outputs, self._seed(), max(1, n_pairs // 2))
-            return StackedFeatures((RecordStatistics(outputs), half))
-        n = LANDMARKS
-        landmarks: FloatArray = self.rng.standard_normal((n, outputs.n_directions))
+    def draw_kernel(n_landmarks: int) -> NystroemFeatures:
+        landmarks: FloatArray = rng.standard_normal((n_landmarks, outputs.n_directions))
         for _ in range(LLOYD_STEPS):
-            landmarks = self.rounds.move_landmarks(parameters, outputs, landmarks)
+            landmarks = rounds.move_landmarks(parameters, outputs, landmarks)
         return NystroemFeatures(outputs, landmarks)
 
-    def _train_units(
-        self, parameters: FloatArray, task: Task, outputs: OutputMoments
-    ) -> HiddenUnits:
-        """The layer as it was, for the outputs as they are now, and trained on.
-
-        Half of the units begin anew each time: a layer that was trained once knows one way to read.
-        """
-        units = draw_units(outputs, HIDDEN_UNITS, self.rng)
-        known = self.units.get(task.label)
-        if known is not None and known.weights.shape == units.weights.shape:
-            old = np.arange(units.n_features) < units.n_features // 2
-            units = replace(
-                units,
-                weights=np.where(old, known.weights, units.weights),
-                bias=np.where(old, known.bias, units.bias),
-            )
-        ridged = replace(task, ridge=RIDGE)
-        units, stationarity = self.rounds.train_units(parameters, ridged, units, NETWORK_STEPS)
-        self.stationarity = stationarity
-        self.units[task.label] = units
-        return units
-
-    def _seed(self) -> int:
-        return int(self.rng.integers(2**31))
+    lifts: dict[str, Lift] = {}
+    for name in options.adversary:
+        if name == "kernel":
+            lifts[name] = draw_kernel(LANDMARKS)
+        elif name == "group":
+            # What adds up over a set: moments, and the embedding by a kernel. Half the landmarks,
+            # so that head, filter and both gradients of 15 classes fit in a round of 64 kB.
+            parts = RecordStatistics(outputs), draw_kernel(LANDMARKS // 2)
+            lifts[name] = StackedFeatures(parts)
+    return lifts
 
 
 def _spread_losses(
-    history: FloatArray, tasks: Sequence[Task], everyone: Sequence[Task]
+    history: FloatArray, tasks: Sequence[Task], adversaries: Sequence[Task]
 ) -> FloatArray:
     """A history of the first round with the columns of the later ones."""
     at = {task.label: history[:, 2 + j] for j, task in enumerate(tasks)}
-    losses = [at.get(task.label, np.full(len(history), task.baseline)) for task in everyone]
+    losses = [at.get(task.label, np.full(len(history), task.baseline)) for task in adversaries]
     return np.column_stack([history[:, :2], *losses, history[:, 2 + len(tasks) :]])
 
 
 def _join_histories(parts: Sequence[FloatArray]) -> FloatArray:
-    """Histories one after the other: iterations, rounds and bytes go on counting."""
-    counted = [0, *(j - len(HISTORY_TAIL) for j, n in enumerate(HISTORY_TAIL) if n in COUNTS)]
+    """Histories one after the other: iterations, rounds and bytes continue counting."""
+    counted = [0, *(j - len(HISTORY_TAIL) for j, n in enumerate(HISTORY_TAIL) if n in CUMULATIVE)]
     joined = [parts[0]]
     for part in parts[1:]:
         further = part.copy()

@@ -1,16 +1,19 @@
-"""From named variables and their moments to tasks, or to a refusal that says why.
+"""From named variables and their moments to tasks, or to a refusal that says why; and widths.
 
-Hamm, JMLR 2017, sections 3.2 and 3.3.
+Hamm, JMLR 2017, sections 3.2 and 3.3. A linear filter's outputs are sums of the features: more of
+them than features add nothing. A curved one may need them, for many classes of few features, and
+can then hold whole records.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from privpipe.errors import InputError, OptionError
+from privpipe.errors import InputError, OptionError, PrivacyWarning
 from privpipe.numerics.regression.logistic import measure_entropy
 from privpipe.protocols import Column, FloatArray, ShardSchema
 from privpipe.sanitizers.minimax.training.labelled_moments import LabelledMoments, LabelMoments
@@ -36,21 +39,19 @@ def plan_tasks(
         If weights do not match the variables, or the class to single out does not exist.
     """
     check_tasks(options, schema)
-    n_desired, single_out = len(schema.desired), options.single_out
-    keep = _spread_weights(options.desired_weights, n_desired, "desired_weights")
-    hide = _spread_weights(
-        options.confidential_weights, len(schema.confidential), "confidential_weights"
-    )
-    n, labels = moments.count, moments.labels
+    keep, hide = _spread_weights(options, schema)
+    labels, kinds = iter(moments.labels), (options.desired_task, options.confidential_task)
     tasks = [
-        _plan_one("desired", j, c, labels[j], options.desired_task, n, None)
-        for j, c in enumerate(schema.desired)
-    ] + [
-        _plan_one("confidential", j, c, labels[j], options.confidential_task, n, single_out)
-        for j, c in enumerate(schema.confidential, start=n_desired)
+        replace(
+            _plan_one(role, column, next(labels), kind, moments.count, single_out), weight=weight
+        )
+        for role, columns, kind, weights, single_out in (
+            ("desired", schema.desired, kinds[0], options.tradeoff * keep, None),
+            ("confidential", schema.confidential, kinds[1], -hide, options.single_out),
+        )
+        for column, weight in zip(columns, weights.tolist(), strict=True)
     ]
-    weights = [options.tradeoff * a for a in keep] + [-b for b in hide]
-    tasks = [replace(t, weight=w) for t, w in zip(tasks, weights, strict=True)]
+    tasks = [replace(task, column=j) for j, task in enumerate(tasks)]
     if options.reconstruction_weight:
         tasks.append(_plan_reconstruction(moments, options))
     return tuple(replace(t, ridge=ridge, with_intercept=with_intercept) for t in tasks)
@@ -67,8 +68,7 @@ def check_tasks(options: TaskOptions, schema: ShardSchema) -> None:
             "There is no desired variable.",
             remedy="Name one in desired, or set reconstruction_weight.",
         )
-    _spread_weights(options.desired_weights, len(schema.desired), "desired_weights")
-    _spread_weights(options.confidential_weights, len(schema.confidential), "confidential_weights")
+    _spread_weights(options, schema)
     if options.single_out is not None:
         _check_single_out(options.single_out, options, schema)
 
@@ -76,7 +76,7 @@ def check_tasks(options: TaskOptions, schema: ShardSchema) -> None:
 def _check_single_out(value: float, options: TaskOptions, schema: ShardSchema) -> None:
     if len(schema.confidential) != 1:
         raise OptionError(
-            f"single_out asks for one confidential variable; there are {len(schema.confidential)}.",
+            f"single_out needs one confidential variable; there are {len(schema.confidential)}.",
             remedy="Name one confidential variable, or leave single_out unset.",
         )
     (column,) = schema.confidential
@@ -101,36 +101,41 @@ def _is_number(column: Column) -> OptionError:
     )
 
 
-def _spread_weights(given: Sequence[float], count: int, name: str) -> list[float]:
-    if not given:
-        return [1.0 / count] * count if count else []
-    if len(given) != count or not all(np.isfinite(w) and w > 0 for w in given):
-        raise OptionError(
-            f"{name} has {len(given)} entries for {count} variables, or one is not positive.",
-            remedy="Give one positive weight per variable, or leave it empty.",
-        )
-    return [float(w) for w in given]
+def _spread_weights(options: TaskOptions, schema: ShardSchema) -> tuple[FloatArray, FloatArray]:
+    """Weights of the desired and of the confidential variables, equal where none are given."""
+    found = []
+    for name, columns in (("desired", schema.desired), ("confidential", schema.confidential)):
+        given: tuple[float, ...] = getattr(options, f"{name}_weights")
+        weights = np.array(given or [1.0 / max(len(columns), 1)] * len(columns))
+        if len(weights) != len(columns) or not (np.isfinite(weights) & (weights > 0)).all():
+            raise OptionError(
+                f"{name}_weights has {len(given)} entries for {len(columns)} variables, or one is "
+                "not positive.",
+                remedy="Give one positive weight per variable, or leave it empty.",
+            )
+        found.append(weights)
+    return found[0], found[1]
 
 
 def _plan_one(
     role: str,
-    j: int,
     column: Column,
     label: LabelMoments,
     kind: TaskKind,
     n_records: int,
     single_out: float | None,
 ) -> Task:
-    if _read_kind(column, label, kind):
+    if _is_read_as_classes(column, label, kind):
         _check_classes(role, column, label, n_records)
         counts = label.counts
         if single_out is not None:
-            own = counts[_find_class(column, label, single_out)]
-            counts = np.array([own, n_records - own])
+            chosen = label.values == single_out
+            if not chosen.any():
+                raise _no_such_class(column, single_out)
+            counts = np.array([counts[chosen].sum(), counts[~chosen].sum()])
         return Task(
             name=column.name,
             role=role,
-            column=j,
             classes=label.values,
             singled_out=np.nan if single_out is None else single_out,
             baseline=measure_entropy(counts),
@@ -145,22 +150,11 @@ def _plan_one(
             code="single_class",
         )
     return Task(
-        name=column.name,
-        role=role,
-        column=j,
-        centre=np.array([label.mean]),
-        scale=np.array([spread]),
+        name=column.name, role=role, centre=np.array([label.mean]), scale=np.array([spread])
     )
 
 
-def _find_class(column: Column, label: LabelMoments, value: float) -> int:
-    found = np.flatnonzero(label.values == value)
-    if not len(found):
-        raise _no_such_class(column, value)
-    return int(found[0])
-
-
-def _read_kind(column: Column, label: LabelMoments, kind: TaskKind) -> bool:
+def _is_read_as_classes(column: Column, label: LabelMoments, kind: TaskKind) -> bool:
     """Whether the variable is read as classes."""
     if column.is_categorical:
         return True
@@ -176,41 +170,89 @@ def _read_kind(column: Column, label: LabelMoments, kind: TaskKind) -> bool:
 
 
 def _check_classes(role: str, column: Column, label: LabelMoments, n_records: int) -> None:
-    k = column.n_categories
-    if k is not None and (label.overflowed or _out_of_range(label.values, k)):
+    k, values = column.n_categories, label.values
+    if k is not None and (label.overflowed or not np.isin(values, np.arange(k)).all()):
         raise InputError(
             f"The {role} variable {column.name!r} has codes outside 0 .. {k - 1}.",
             remedy="Leave those records out, or correct codes or number of categories.",
             code="labels_out_of_range",
         )
-    if len(label.values) < 2:
+    if len(values) < 2:
         raise InputError(
             f"The {role} variable {column.name!r} has a single class in the training records.",
             remedy="Train on records of at least two classes, or leave the variable out.",
             code="single_class",
         )
-    if n_records <= len(label.values):
+    if n_records <= len(values):
         raise InputError(
-            f"{n_records} training records are too few for the {len(label.values)} classes of "
+            f"{n_records} training records are too few for the {len(values)} classes of "
             f"the {role} variable {column.name!r}.",
             remedy="Train on more records than classes.",
             code="too_few_records",
         )
 
 
-def _out_of_range(values: FloatArray, n_categories: int) -> bool:
-    wrong = (values < 0) | (values >= n_categories) | (values != np.round(values))
-    return bool(wrong.any())
-
-
 def _plan_reconstruction(moments: LabelledMoments, options: TaskOptions) -> Task:
     total = float(np.trace(moments.covariance))
-    width = len(moments.mean)
     return Task(
         name="features",
         role="features",
-        column=0,
         weight=options.tradeoff * options.reconstruction_weight,
         centre=moments.mean,
-        scale=np.full(width, np.sqrt(max(total, 1e-300))),
+        # One scale for all features: the loss is a share of their whole variance.
+        scale=np.full(len(moments.mean), np.sqrt(max(total, 1e-300))),
     )
+
+
+def check_width(n_filtered: int, n_features: int) -> None:
+    """Raise OptionError unless ``1 <= n_filtered <= n_features``."""
+    if not 1 <= n_filtered <= n_features:
+        raise _too_wide(f"n_filtered is {n_filtered} for", n_features)
+
+
+def check_reduced_width(desired: Sequence[Column], n_features: int) -> None:
+    """Raise OptionError if the reduced form has more outputs than records have features.
+
+    It has one less than the classes of each desired variable, and one for a number.
+    """
+    n_useful = sum(max(1, (column.n_categories or 2) - 1) for column in desired)
+    if n_useful > n_features:
+        classes = f"the classes of {', '.join(c.name for c in desired)}"
+        raise _too_wide(
+            f"n_filtered is not set, and {classes} need {n_useful} outputs of", n_features
+        )
+
+
+def _too_wide(problem: str, n_features: int) -> OptionError:
+    return OptionError(
+        f"{problem} records of {n_features} features. Outputs of a linear filter are sums of the "
+        f"features: more than {n_features} of them add nothing.",
+        remedy=f"Set n_filtered to 1 to {n_features}.",
+    )
+
+
+def warn_of_outputs(n_outputs: int, n_features: int) -> None:
+    """Warn of a curved filter that releases more numbers than a record has.
+
+    It is not refused: many classes of few features may need them.
+    """
+    if n_outputs > n_features:
+        _warn(
+            f"The filter releases {n_outputs} numbers of records of {n_features} features: so many "
+            "can hold whole records, and adversaries that are not trained against may find what "
+            f"is confidential. Usual are 1 to {n_features} outputs."
+        )
+
+
+def warn_of_width(n_filtered: int, n_useful: int) -> None:
+    """Warn of filter outputs that help no target and serve adversaries."""
+    if n_filtered > n_useful:
+        _warn(
+            f"n_filtered is {n_filtered}; the targets use {n_useful} outputs. The other "
+            f"{n_filtered - n_useful} add no utility for linear predictors and leak to "
+            "adversaries that are not linear."
+        )
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, PrivacyWarning, stacklevel=4)

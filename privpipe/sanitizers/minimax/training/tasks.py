@@ -6,7 +6,6 @@ is to stay, negative for what is to go (Hamm, JMLR 2017, equations 10-13).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal, Protocol
 
@@ -15,7 +14,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as options_dataclass
 
 from privpipe.numerics.kinds import MOST_CODES
-from privpipe.numerics.minimax.descent import HISTORY_TAIL
 from privpipe.numerics.minimax.lifts import Lift, Pool
 from privpipe.numerics.minimax.objective import ROUND_BYTES
 from privpipe.numerics.regression.logistic import make_class_basis
@@ -23,6 +21,14 @@ from privpipe.option_values import FORBID
 from privpipe.protocols import FloatArray, IntArray, Role
 from privpipe.sanitizers.options import MethodOptions
 
+EigenRidge = Annotated[
+    float,
+    Field(
+        gt=0,
+        allow_inf_nan=False,
+        description="Added to the metric of the eigenproblem, relative to its mean eigenvalue.",
+    ),
+]
 TaskKind = Literal["auto", "classification", "regression"]
 MAX_AUTO_CLASSES = MOST_CODES
 """A numeric variable of integers with at most so many values is read as classes."""
@@ -140,7 +146,7 @@ class Task:
 
     name: str
     role: str
-    column: int
+    column: int = 0
     weight: float = 1.0
     classes: FloatArray = field(default_factory=lambda: np.empty(0))
     singled_out: float = np.nan
@@ -205,9 +211,3 @@ class Task:
         """Standardised targets of records, (n_records, n_outputs)."""
         y = x if self.role == "features" else labels[:, self.column : self.column + 1]
         return np.asarray((y - self.centre) / self.scale)
-
-
-def name_history(tasks: Sequence[Task], *, held_out: bool = False) -> tuple[str, ...]:
-    """Names of the columns of a descent's history."""
-    losses = [f"loss_{task.label}" for task in tasks]
-    return ("iteration", "phi", *losses, *(["held_out_phi"] if held_out else []), *HISTORY_TAIL)

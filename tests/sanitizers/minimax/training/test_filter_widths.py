@@ -54,10 +54,10 @@ def test_check__refuses_the_reduced_form_of_more_classes_than_features(
     given: dict[str, Any],
 ) -> None:
     """The fit refused it after a pass, by an option that nobody had set."""
-    with pytest.raises(OptionError, match=r"n_filtered is not set.* ask for 5 outputs") as found:
+    with pytest.raises(OptionError, match=r"n_filtered is not set.* need 5 outputs") as found:
         check("minimax", given)
     assert found.value.remedy == "Set n_filtered to 1 to 3."
-    with pytest.raises(OptionError, match="ask for 5 outputs"):
+    with pytest.raises(OptionError, match="need 5 outputs"):
         check("noisy", behind_noise("minimax", given))
     check("minimax", {"n_filtered": 3})
     rng = np.random.default_rng(0)

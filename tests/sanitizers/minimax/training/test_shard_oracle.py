@@ -9,14 +9,13 @@ import pytest
 import scipy.optimize as so
 
 from privpipe import Records
-from privpipe.numerics.minimax.filters import LinearFamily
-from privpipe.numerics.minimax.network import SigmoidFamily, draw_layers
+from privpipe.numerics.minimax.filters import LinearFamily, SigmoidFamily, draw_layers
 from privpipe.numerics.minimax.objective import Question
-from privpipe.sanitizers.minimax.training.adversary_rounds import make_objective
 from privpipe.sanitizers.minimax.training.labelled_moments import measure_moments
 from privpipe.sanitizers.minimax.training.task_planning import plan_tasks
 from privpipe.sanitizers.minimax.training.tasks import Task, TaskOptions
 from tests.sanitizers.labelled_data import draw_labelled
+from tests.sanitizers.minimax.training.phi import make_objective
 
 RIDGE = 1e-3
 
@@ -145,8 +144,8 @@ def test_objective__products_find_the_value_of_the_hessian(
                 Task, "uses_hessian", lambda task, *_, p=products: task.is_classification and not p
             )
             phi = _objective(records, FAMILIES["linear"], TaskOptions())
-            ask = phi.ask
-            phi.ask = lambda question, ask=ask: (asked.append(question), ask(question))[1]
+            query = phi.query
+            phi.query = lambda question, query=query: (asked.append(question), query(question))[1]
             found.append(phi(u))
             rounds.append(phi.n_rounds)
     assert {one.want for one in asked} >= {"curvature", "block", "product", "gradient"}

@@ -1,4 +1,4 @@
-"""Families of filters: vector-Jacobian products against differences, scalings, autoencoders."""
+"""Families of filters: vector-Jacobian products against differences, scalings."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
 
-from privpipe.numerics.minimax.filters import InputScaling, LinearFamily
-from privpipe.numerics.minimax.network import SigmoidFamily, draw_layers, measure_autoencoder
+from privpipe.numerics.minimax.filters import InputScaling, LinearFamily, SigmoidFamily, draw_layers
 
 RNG = np.random.default_rng(0)
 FAMILIES = [
@@ -57,10 +56,3 @@ def test_input_scaling__is_a_linear_change_of_the_first_block() -> None:
     unchanged = InputScaling(np.empty((0, 0)), 0)
     assert unchanged.to_filter(u) is u
     assert unchanged.invert(u) is u
-
-
-def test_measure_autoencoder__gradient_agrees_with_differences() -> None:
-    x, erased = RNG.normal(size=(7, 4)), RNG.random((7, 4)) < 0.3
-    u = RNG.normal(size=4 * 3 + 3 + 3 * 4 + 4)
-    slope = approx_fprime(u, lambda v: measure_autoencoder(v, x, erased, 3)[0], 1e-7)
-    np.testing.assert_allclose(measure_autoencoder(u, x, erased, 3)[1], slope, atol=1e-4)
