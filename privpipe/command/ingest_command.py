@@ -157,9 +157,9 @@ def append_command(
 
 def withdraw_command(partition: str, config: str, grace: float) -> dict[str, Any]:
     """Withdraw, and say what is left to do."""
-    from privpipe.pipeline.operations.withdraw import withdraw_partition
     from privpipe.pipeline.runs.configuration_file import read_options
     from privpipe.store.keyring.account import find_account
+    from privpipe.store.releases.incremental_release import withdraw_partition
 
     options = read_options(config)
     if not options.release.incremental:

@@ -26,18 +26,10 @@ from zarr.codecs import Crc32cCodec
 from zarr.storage import MemoryStore
 
 from privpipe import sanitizers
-from privpipe.errors import (
-    FormatError,
-    GuaranteeError,
-    InputError,
-    OptionError,
-    PrivacyWarning,
-    PrivpipeError,
-)
+from privpipe.errors import FormatError, GuaranteeError, InputError, OptionError, PrivacyWarning
 from privpipe.fitted_schema import FittedSchema
 from privpipe.protocols import Guarantee, RecordMap
 from privpipe.sanitizers.names import names_of, schema_of, with_names, with_schema
-from privpipe.store.access.durability import flush_folder, flush_tree
 from privpipe.store.access.location import Place, as_url, join, local_path, shown
 from privpipe.store.access.objects import (
     check_no_links,
@@ -45,10 +37,12 @@ from privpipe.store.access.objects import (
     list_keys,
     open_store,
     read_bytes,
+    read_many,
     write_bytes,
 )
-from privpipe.store.access.remote import create_bytes, explain_refusal
+from privpipe.store.access.remote import create_bytes
 from privpipe.store.access.whole_arrays import read_whole
+from privpipe.store.arrays.destination import move_made
 from privpipe.store.arrays.headers import check_output_free, newest_version, read_header
 from privpipe.store.arrays.layout import ROOT_DOCUMENT, root_document
 
@@ -108,12 +102,11 @@ def write_model(fitted: RecordMap, url: Place, header: Mapping[str, Any] | None 
     work = url if path is None else f"{path}.model-{os.getpid()}"
     try:
         store = open_store(work)
+        # The root last: in a bucket, where nothing can be renamed, it is what makes it visible.
         for key in sorted(documents, key=lambda key: key == ROOT_DOCUMENT):
             write_bytes(store, key, documents[key])
         if path is not None:
-            flush_tree(work)
-            os.rename(work, path)
-            flush_folder(os.path.dirname(path))
+            move_made(work, path)
     finally:
         if path is not None:
             shutil.rmtree(work, ignore_errors=True)
@@ -190,7 +183,7 @@ def publish_model(work_url: str, url: str) -> None:
     """Make a model of a workspace visible at its own place, in one step.
 
     Where nothing can be renamed it is copied, root document last; a run that died after that
-    finds its own model there and goes on.
+    finds its own model there and resumes.
 
     Raises
     ------
@@ -201,9 +194,7 @@ def publish_model(work_url: str, url: str) -> None:
     work, path = local_path(work_url), local_path(url)
     if work is not None and path is not None:
         check_output_free(url)
-        flush_tree(work)
-        os.rename(work, path)
-        flush_folder(os.path.dirname(path))
+        move_made(work, path)
         return
     source, target = open_store(work_url, read_only=True), open_store(url)
     root = read_bytes(source, ROOT_DOCUMENT) or b""
@@ -248,16 +239,10 @@ def read_model_header(url: str) -> Mapping[str, Any]:
 def read_arrays(url: str, names: list[str]) -> dict[str, npt.NDArray[Any]]:
     """Read small arrays of a Zarr group whole."""
     store = open_store(url, read_only=True)
-    try:
-        return {name: read_whole(store, name) for name in names}
-    except PrivpipeError:
-        raise
-    except Exception as error:  # many kinds, depending on store and codec
-        refused, problem = explain_refusal(error), type(error).__name__
-    if refused is not None:
-        raise refused
-    raise FormatError(
-        f"Arrays of {shown(url)} cannot be read ({problem}).",
+    return guard_read(
+        lambda: {name: read_whole(store, name) for name in names},
+        FormatError,
+        f"Arrays of {shown(url)} cannot be read",
         remedy="Train the model again, or get it from where it came.",
     )
 
@@ -351,8 +336,7 @@ def _array_objects(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, bytes]:
         group.create_array(
             name, data=array, chunks=array.shape or "auto", compressors=[Crc32cCodec()]
         )
-    found = {key: read_bytes(memory, key) for key in list_keys(memory)}
-    return {key: value for key, value in found.items() if value is not None}
+    return read_many(memory, list_keys(memory))
 
 
 NAMES = ("coefficients", "intercept")
@@ -374,20 +358,17 @@ def read_predictor(url: str) -> dict[str, npt.NDArray[Any]]:
     InputError
         If there are no coefficients.
     """
-    try:
-        found = _read_predictor(url)
-    except Exception as error:  # many kinds, depending on the file
-        problem = type(error).__name__
-    else:
-        if "coefficients" in found:
-            return found
-        raise InputError(
-            f"{shown(url)} has no array 'coefficients'.",
-            remedy="Store coefficients (n_features, n_desired) and optionally intercept.",
-        )
-    raise FormatError(
-        f"The predictor {shown(url)} cannot be read ({problem}).",
+    found = guard_read(
+        lambda: _read_predictor(url),
+        FormatError,
+        f"The predictor {shown(url)} cannot be read",
         remedy="Give a .npy or .npz file without pickles, or a Zarr group.",
+    )
+    if "coefficients" in found:
+        return found
+    raise InputError(
+        f"{shown(url)} has no array 'coefficients'.",
+        remedy="Store coefficients (n_features, n_desired) and optionally intercept.",
     )
 
 
@@ -396,6 +377,7 @@ def _read_predictor(url: str) -> dict[str, npt.NDArray[Any]]:
         group = zarr.open_group(open_store(url, read_only=True), mode="r")
         return {name: np.asarray(array[...]) for name, array in group.arrays() if name in NAMES}
     with fsspec.open(url, "rb") as file:
+        # Never a pickle: it would run code of whoever wrote the file.
         content = np.load(io.BytesIO(file.read()), allow_pickle=False)
     if isinstance(content, np.ndarray):
         return {"coefficients": content}

@@ -17,10 +17,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import privpipe
 from privpipe.errors import OptionError, StoreError
 from privpipe.flows import increment_flow
-from privpipe.pipeline.operations.withdraw import withdraw_partition
 from privpipe.store.access.workspace import hold_workspace
 from privpipe.store.keyring.account import find_account
 from privpipe.store.models import open_model
+from privpipe.store.releases.incremental_release import withdraw_partition
 from tests.operations.increments import append, configure, release
 
 SMALL = "PRIVPIPE_TEST_LONG" not in os.environ

@@ -35,7 +35,6 @@ from privpipe.command.run_command import approve_command, purge_command
 from privpipe.flows.demo import N_ORIGINALS, load_scans, prepare_demo
 from privpipe.pipeline.operations.erase import ErasureOptions, erase_records
 from privpipe.pipeline.operations.record_removal import Wanted
-from privpipe.pipeline.operations.withdraw import withdraw_partition
 from privpipe.pipeline.runs.approval import write_case
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run_options import RunOptions
@@ -49,6 +48,7 @@ from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.keyring import keys
 from privpipe.store.keyring.account import find_account
 from privpipe.store.keyring.keyfiles import KeyBinding
+from privpipe.store.releases.incremental_release import withdraw_partition
 from privpipe.store.sources.reading.source import SourceLayout
 from tests.simulation.bucket import SCHEME, BucketRecorder, Objects, recording_bucket, using_bucket
 from tests.simulation.disk import Tree

@@ -77,7 +77,7 @@ RIVALS = ("again", "purge", "status")
 CLOCKS = (
     "privpipe.pipeline.runs.run",
     "privpipe.flows.increment_flow",
-    "privpipe.pipeline.operations.withdraw",
+    "privpipe.store.releases.incremental_release",
     "privpipe.store.keyring.account",
     "privpipe.store.keyring.account_chain",
     "privpipe.store.keyring.keys",

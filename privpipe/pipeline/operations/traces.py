@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from privpipe.errors import PrivpipeError
 from privpipe.store.access.location import join, local_path, shown
-from privpipe.store.access.objects import list_keys, open_store, read_bytes
+from privpipe.store.access.objects import list_keys, list_names, open_store, read_bytes
 from privpipe.store.access.workspace import (
     has_workspace,
     list_parts_begun,
@@ -81,22 +81,6 @@ def find_ours(root: str) -> Iterator[FoundPlace]:
                 yield FoundPlace("export", join(folder, name), about)
 
 
-def list_siblings(place: str) -> list[str]:
-    """Names of what stands beside a place."""
-    parent = place.rstrip("/").rpartition("/")[0]
-    path = local_path(parent)
-    if path is not None:
-        with suppress(FileNotFoundError, NotADirectoryError):
-            return sorted(os.listdir(path))
-        return []
-    file_system, remote = fsspec.core.url_to_fs(parent)
-    file_system.invalidate_cache()
-    with suppress(FileNotFoundError):
-        listed = file_system.ls(remote, detail=False)
-        return sorted({str(one).rstrip("/").rpartition("/")[2] for one in listed})
-    return []
-
-
 def owner_of(place: str) -> str:
     """The incremental release that a part belongs to; the place itself of anything else."""
     above, folder, _ = ("", *place.rstrip("/").rsplit("/", 2))[-3:]
@@ -109,6 +93,7 @@ def _walk(root: str) -> Iterator[tuple[str, list[str], list[str]]]:
     if path is not None:
         yield from os.walk(path)
         return
+    # Not fsspec's walk: what it cannot list it leaves out without a word.
     folders, names = dict[str, set[str]](), dict[str, list[str]]()
     for key in list_keys(open_store(root, read_only=True)):
         above, _, name = key.rpartition("/")
@@ -318,18 +303,16 @@ def _is_only_held(place: str) -> bool:
 
 
 def _read_noted_export(traces: Traces, run: str, place: str) -> None:
-    inside = [f"{place.rstrip('/')}/{name}" for name in _list_names(place)]
-    headers = [read_export(one) for one in ([place] if place.endswith(".parquet") else inside)]
+    inside = [place]
+    if not place.endswith(".parquet"):
+        inside = [join(place, name) for name in list_names(place) if name.endswith(".parquet")]
+    headers = [read_export(one) for one in inside]
     if any(header.get("run") == run for header in headers):
         traces.add("export", place, "holds")
     elif exists(place):
         traces.left.append(f"{shown(place)}, where an export was and something else stands now")
     else:
         traces.left.append(f"an export to {shown(place)} that is not there any more")
-
-
-def _list_names(place: str) -> list[str]:
-    return [name for name in list_siblings(join(place, "any")) if name.endswith(".parquet")]
 
 
 def _read_increment(traces: Traces, place: str) -> None:
@@ -340,49 +323,42 @@ def _read_increment(traces: Traces, place: str) -> None:
         return
     ledger, found = PrivateLedger(place), read_incremental(place)
     state = None if found is None else found[1]
-    stored = {_name_part(name) for name in list_siblings(join(place, PARTS, "any"))}
+    # A part by the name of its folder or of its workspace.
+    names = [name.split(".privpipe")[0] for name in list_names(join(place, PARTS))]
+    stored = {name.removeprefix(".") for name in names}
     stored.update(list_parts_begun(place))
     learned = state is not None and traces.meets(state.header.get("training_digest", ""))
     parts, marks = set[str](), {ledger.mark_content(one) for one in traces.known}
-    for part in () if state is None else state.parts:
-        if learned or part.content in marks:
-            parts.add(part.id)
     for name in stored:
         begun = read_state(part_url(place, name))
+        said = [ledger.read(name).get("content", "")]
         if begun is not None:
             learned = learned or traces.meets(begun.training_fingerprint)
-        said = [] if begun is None else [begun.source_digest]
-        if traces.meets(ledger.read(name).get("content", ""), *said):
+            said.append(begun.source_digest)
+        if traces.meets(*said):
             parts.add(name)
     if state is not None:
-        named = {ledger.name_part(state.line, one) for one in traces.known}
-        parts |= stored & named
-    parts |= stored if learned else set()
+        parts |= stored & {ledger.name_part(state.line, one) for one in traces.known}
+        parts |= {part.id for part in state.parts if part.content in marks}
+    if learned:  # from the records: then every part was made by what learned from them
+        parts |= stored | {part.id for part in (state.parts if state else ())}
     if parts or learned:
         traces.add("parts", place, "learned" if learned else "holds", sorted(parts))
 
 
-def _name_part(name: str) -> str:
-    """A part, by the name of its folder or of its workspace."""
-    return name.split(".privpipe")[0].removeprefix(".")
-
-
 def _add_companions(traces: Traces, trace: Trace) -> None:
-    """Reports, and the models that learned, of what goes; they stand beside it."""
-    for name, kind in _list_companions(trace.place):
-        place = join(trace.place.rpartition("/")[0], name)
-        if kind != "model.zarr":
+    """Reports, and the models that learned, of what goes; they lie beside it."""
+    folder, _, name = trace.place.rstrip("/").rpartition("/")
+    stem = name.removesuffix(".zarr")
+    for name in list_names(folder):
+        match = COMPANION.fullmatch(name.removeprefix(stem)) if name.startswith(stem) else None
+        if match is None:
+            continue
+        place = join(folder, name)
+        if match["kind"] != "model.zarr":
             traces.add("report", place, "belongs")
             continue
         header = read_attributes(place)
         learned = header.get("training_digest", "") in traces.known
         if learned or (not header and trace.why == "learned"):
             traces.add("model", place, "learned")
-
-
-def _list_companions(place: str) -> Iterator[tuple[str, str]]:
-    stem = place.rstrip("/").rpartition("/")[2].removesuffix(".zarr")
-    for name in list_siblings(place):
-        match = COMPANION.fullmatch(name.removeprefix(stem)) if name.startswith(stem) else None
-        if match is not None:
-            yield name, match["kind"]

@@ -230,6 +230,19 @@ def list_keys(store: Store, prefix: str = "") -> list[str]:
         forget_listings(store)
 
 
+def list_names(url: str) -> list[str]:
+    """Names of what is in a folder, folders too, sorted; empty where there is none."""
+    path = local_path(url)
+    with suppress(FileNotFoundError, NotADirectoryError):
+        if path is not None:
+            return sorted(os.listdir(path))
+        file_system, remote = fsspec.core.url_to_fs(url)
+        file_system.invalidate_cache()  # another may have made something since
+        listed = file_system.ls(remote, detail=False)
+        return sorted({str(one).rstrip("/").rpartition("/")[2] for one in listed})
+    return []
+
+
 def forget_listings(store: Store) -> None:
     """Ask the store next time: what a client of buckets listed once it believes for ever.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from privpipe.errors import StoreError
@@ -106,14 +106,14 @@ def show_made(url: str, work: str, last: bytes, *, name: str = ROOT_DOCUMENT) ->
     move_made(made, path)
 
 
-def move_made(made: str, path: str) -> None:
+def move_made(made: str, path: str, progress: Callable[[int], None] | None = None) -> None:
     """Rename a finished file or folder to its place, flushed first; nothing is overwritten.
 
     Without it a power cut may leave the name of what has lost its contents.
     """
     if os.path.lexists(path):
         raise _taken(path)
-    flush_tree(made)
+    flush_tree(made, progress)
     os.rename(made, path)
     flush_folder(os.path.dirname(path))
 

@@ -13,15 +13,24 @@ import os
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
-from datetime import UTC, datetime
-from typing import Any, overload
+from dataclasses import asdict, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
+from pydantic import ValidationError
+from pydantic.dataclasses import dataclass as checked
 from zarr.core.sync import sync
 
-from privpipe.errors import FormatError, IncompleteReleaseError
+from privpipe.errors import FormatError, IncompleteReleaseError, OptionError
+from privpipe.option_values import FORBID
 from privpipe.store.access.durability import flush_folder
-from privpipe.store.access.generation_log import Generation, newest_kind, read_newest
+from privpipe.store.access.generation_log import (
+    Generation,
+    newest_kind,
+    publish_generation,
+    read_newest,
+    write_root,
+)
 from privpipe.store.access.location import join, local_path, shown
 from privpipe.store.access.objects import (
     delete_tree,
@@ -29,19 +38,20 @@ from privpipe.store.access.objects import (
     join_inside,
     keep_bytes,
     list_keys,
+    list_names,
     open_store,
     read_bytes,
     remove_tree,
 )
-from privpipe.store.access.remote import create_bytes
 from privpipe.store.access.workspace import has_workspace, hold_workspace, remove_workspace
 from privpipe.store.arrays.headers import companion_url
 from privpipe.store.arrays.layout import ROOT_DOCUMENT
+from privpipe.store.keyring.account_chain import append_link, create_entry
 
 PARTS = "parts"
 
 
-@dataclass(frozen=True)
+@checked(frozen=True, config=FORBID)
 class Part:
     """A part of a generation, as it is published.
 
@@ -68,7 +78,7 @@ class Part:
     privacy_loss: Mapping[str, float] | None = None
 
 
-@dataclass(frozen=True)
+@checked(frozen=True, config=FORBID)
 class Retired:
     """A part that no generation names any more, and when it may be deleted (ISO 8601, UTC)."""
 
@@ -76,14 +86,14 @@ class Retired:
     due: str
 
 
-@dataclass(frozen=True)
+@checked(frozen=True, config=FORBID)
 class IncrementalState:
     """What a generation of a release says.
 
     Parameters
     ----------
     line
-        Digest of options and training records: parts of two lines never stand together.
+        Digest of options and training records: parts of two lines are never in one generation.
     header
         What an ordinary release says of method, guarantee and audit.
     arrays
@@ -100,77 +110,26 @@ class IncrementalState:
     header: Mapping[str, Any] = field(repr=False)
     arrays: tuple[Mapping[str, Any], ...]
     chunk_rows: int
-    parts: Sequence[Part]
+    parts: tuple[Part, ...]
     withdrawn: tuple[str, ...] = ()
     retired: tuple[Retired, ...] = ()
 
     def encode(self) -> dict[str, Any]:
         """JSON-ready."""
-        return asdict(replace(self, parts=tuple(self.parts)))
-
-
-class StoredParts(Sequence[Part]):
-    """Parts as a generation's document lists them, each made when it is asked for.
-
-    A release of thousands of parts is opened by readers who want a few.
-
-    Parameters
-    ----------
-    items
-        What the document says of each.
-
-    Raises
-    ------
-    TypeError
-        If one of them has other fields.
-    """
-
-    def __init__(self, items: Sequence[Mapping[str, Any]]) -> None:
-        needed = {one.name for one in fields(Part) if one.default is MISSING}
-        known = {one.name for one in fields(Part)}
-        if not all(needed <= item.keys() <= known for item in items):
-            raise TypeError("another part")
-        self._items = items
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    @overload
-    def __getitem__(self, at: int) -> Part: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> tuple[Part, ...]: ...
-
-    def __getitem__(self, at: int | slice) -> Part | tuple[Part, ...]:
-        if isinstance(at, slice):
-            return tuple(Part(**item) for item in self._items[at])
-        return Part(**self._items[at])
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and tuple(self) == tuple(other)
-
-    def __hash__(self) -> int:
-        return hash(tuple(self))
-
-    def column(self, name: str) -> list[Any]:
-        """One field of all parts."""
-        return [item[name] for item in self._items]
+        return asdict(self)
 
 
 def read_state_of(generation: Generation) -> IncrementalState:
     """What a generation says; FormatError where it says something else."""
-    given = dict(generation.content)
     try:
-        given["parts"] = StoredParts(given["parts"])
-        given["retired"] = tuple(Retired(**item) for item in given["retired"])
-        given["arrays"], given["withdrawn"] = tuple(given["arrays"]), tuple(given["withdrawn"])
-        return IncrementalState(**given)
-    except (KeyError, TypeError):
-        raise FormatError(
-            f"Generation {generation.number} is of another privpipe.",
-            remedy="Read it with the privpipe that wrote it.",
-            code="format-version",
-        ) from None
+        return IncrementalState(**generation.content)
+    except ValidationError:
+        pass
+    raise FormatError(
+        f"Generation {generation.number} is of another privpipe.",
+        remedy="Read it with the privpipe that wrote it.",
+        code="format-version",
+    )
 
 
 def part_url(url: str, part: str) -> str:
@@ -180,8 +139,7 @@ def part_url(url: str, part: str) -> str:
 
 def check_part(url: str, part: Part) -> None:
     """Raise IncompleteReleaseError if the root of a part is not what the generation sealed."""
-    content = read_bytes(open_store(part_url(url, part.id), read_only=True), ROOT_DOCUMENT)
-    if content is None or hashlib.sha256(content).hexdigest() != part.root_sha256:
+    if digest_root(part_url(url, part.id)) != part.root_sha256:
         raise IncompleteReleaseError(
             f"A part of {shown(url)} is missing or differs from what its generation says.",
             remedy="The release was changed after it was published: get it again.",
@@ -206,9 +164,6 @@ class PrivateLedger:
 
     def __init__(self, url: str) -> None:
         self.url = companion_url(url, "ledger")
-        path = local_path(self.url)
-        if path is not None:
-            os.makedirs(path, mode=0o700, exist_ok=True)
         self._secret = self._take_secret()
 
     def name_part(self, line: str, content: str) -> str:
@@ -221,28 +176,27 @@ class PrivateLedger:
 
     def note(self, part: str, about: Mapping[str, Any]) -> None:
         """Write down what a part is made of, before a generation names it."""
-        keep_bytes(self.url, f"{PARTS}/{part}.json", json.dumps(about).encode())
+        self.keep(f"{PARTS}/{part}", about)
 
     def read(self, part: str) -> dict[str, Any]:
         """What a part is made of; empty where nothing was noted."""
-        content = read_bytes(open_store(self.url, read_only=True), f"{PARTS}/{part}.json")
-        return {} if content is None else dict(json.loads(content))
+        return self.recall(f"{PARTS}/{part}") or {}
 
     def find_parts(self, name: str, parts: Sequence[Part]) -> list[Part]:
         """Of some parts those that were made of a partition of this name."""
         return [part for part in parts if self.read(part.id).get("name") == name]
 
     def keep(self, key: str, content: Mapping[str, Any]) -> None:
-        """Keep something private of a line."""
+        """Store something private of a line."""
         keep_bytes(self.url, f"{key}.json", json.dumps(content).encode())
 
     def recall(self, key: str) -> dict[str, Any] | None:
-        """What was kept."""
+        """What was stored."""
         content = read_bytes(open_store(self.url, read_only=True), f"{key}.json")
         return None if content is None else dict(json.loads(content))
 
     def forget(self, parts: Collection[str], *, lines: bool) -> None:
-        """Remove what is kept of some parts; with `lines` all but the secret that names parts."""
+        """Remove what is stored of some parts; with `lines` all but the secret that names parts."""
         store = open_store(self.url)
         names = {f"{folder}/{part}.json" for folder in (PARTS, "drift") for part in parts}
         for key in list_keys(store):
@@ -259,13 +213,9 @@ class PrivateLedger:
 
     def _take_secret(self) -> bytes:
         """The secret, made once by whoever is first."""
-        store = open_store(self.url, read_only=True)
+        store, fresh = open_store(self.url, read_only=True), secrets.token_hex(32).encode()
         if (found := read_bytes(store, "secret")) is None:
-            fresh = secrets.token_hex(32).encode()
-            if local_path(self.url) is None:
-                create_bytes(join(self.url, "secret"), fresh)
-            else:
-                keep_bytes(self.url, "secret", fresh)  # the workspace is held
+            create_entry(self.url, "secret", fresh)
             found = read_bytes(store, "secret") or fresh
         return found
 
@@ -301,7 +251,7 @@ def purge_parts(url: str) -> bool:
     begun = has_workspace(url)
     with hold_workspace(url):
         found = read_incremental(url)
-        left = _list_parts(url)
+        left = set(list_names(join(url, PARTS)))  # their makers' workspaces included
         if found is not None:
             retired = sweep_parts(url, found[1], datetime.now(UTC))
             left -= {one.id for one in found[1].parts} | {one.id for one in retired}
@@ -318,24 +268,9 @@ def _is_growing(url: str) -> bool:
     """Whether a place is an incremental release, or what a killed first run left of one."""
     if kind := newest_kind(url):
         return kind == "release"
-    path = local_path(url)
-    if path is None:
-        keys = list_keys(open_store(url, read_only=True))
-        there = {key.partition("/")[0] for key in keys} if has_workspace(url) else set()
-    else:
-        there = set(os.listdir(path)) if _list_parts(url) else set()
+    begun = has_workspace(url) if local_path(url) is None else list_names(join(url, PARTS))
+    there = set(list_names(url)) if begun else set()
     return bool(there) and there <= {PARTS, "generations"}
-
-
-def _list_parts(url: str) -> set[str]:
-    """Names of all that stands among the parts, their makers' workspaces included."""
-    path = local_path(url)
-    if path is None:
-        keys = list_keys(open_store(url, read_only=True), f"{PARTS}/")
-        return {key.split("/")[1] for key in keys}
-    with suppress(FileNotFoundError, NotADirectoryError):
-        return set(os.listdir(os.path.join(path, PARTS)))
-    return set()
 
 
 def delete_part(url: str, part: str) -> None:
@@ -352,3 +287,63 @@ def read_incremental(url: str) -> tuple[Generation, IncrementalState] | None:
     """The newest generation of a release; None where there is none."""
     newest = read_newest(url, "release")
     return None if newest is None else (newest, read_state_of(newest))
+
+
+def withdraw_partition(url: str, name: str, grace: timedelta, account: str) -> tuple[int, int]:
+    """Take a partition out of a release, once that is noted.
+
+    Parameters
+    ----------
+    url
+        The incremental release.
+    name
+        Of the partition in the growing collection.
+    grace
+        After which the records of the part are deleted, by this call where it is zero, else by
+        the first run that finds them due. Keys of draws and their entries stay: they say that
+        these records must not be drawn for again.
+    account
+        In whose chain it is noted.
+
+    Returns
+    -------
+    number, n_records
+        The new generation, and how many records it has no more.
+
+    Raises
+    ------
+    OptionError
+        If the release has no part of that partition.
+    StoreError
+        If another process writes, or it cannot be noted.
+    """
+    with hold_workspace(url):
+        found = read_incremental(url)
+        if found is not None:
+            write_root(url, found[0])  # a writer that died may have left it behind
+        parts = [] if found is None else PrivateLedger(url).find_parts(name, found[1].parts)
+        if found is None or not parts:
+            raise OptionError(
+                f"{shown(url)} has no part of a partition {name!r}.",
+                remedy="Give the name it has in the collection; it may be withdrawn already.",
+                code="partition",
+            )
+        before, state = found
+        gone = {part.id for part in parts}
+        due = (datetime.now(UTC) + grace).isoformat()
+        now_due = () if not grace else tuple(Retired(part, due) for part in sorted(gone))
+        following = replace(
+            state,
+            parts=tuple(part for part in state.parts if part.id not in gone),
+            withdrawn=tuple(dict.fromkeys((*state.withdrawn, *(part.content for part in parts)))),
+            retired=(*state.retired, *now_due),
+        )
+        # In the chain before it is done: a withdrawal that cannot be noted does not happen.
+        note = {"release": shown(url), "partition": name, "generation": before.number + 1}
+        append_link(account, "withdrawal", note)
+        generation = publish_generation(url, "release", following.encode(), before)
+        if not grace:
+            for part in sorted(gone):
+                delete_part(url, part)
+        remove_workspace(url)
+    return generation.number, sum(part.n_records for part in parts)

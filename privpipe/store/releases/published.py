@@ -7,10 +7,10 @@ from typing import Any
 
 import zarr
 
-from privpipe.errors import IncompleteReleaseError, PrivpipeError
+from privpipe.errors import IncompleteReleaseError
 from privpipe.store.access.location import shown
 from privpipe.store.access.objects import list_keys, open_store
-from privpipe.store.access.remote import explain_refusal
+from privpipe.store.access.remote import guard_read
 from privpipe.store.access.whole_arrays import MOST_TO_ONE, read_whole
 from privpipe.store.arrays.blocks import Receipt, Stored, digest_receipts, measure_object
 from privpipe.store.arrays.factored_basis import BASIS
@@ -25,18 +25,18 @@ def check_release(
 
     The receipts must match the digest that the header seals, and every chunk must be there;
     with `verify` every stored object is read and its length and checksum compared, and `listen`
-    is told how many objects were just read, and how many there are.
+    is called with how many objects were just read, and how many there are.
     """
     header = read_header(url, "release")
     with using_header(url, "release"):
         if "guarantee" in header:  # one that promises nothing lies about nothing
             read_promise(header)
-        _check_whole(url, header, listen, verify=verify)
+        _check_whole(url, header, verify=verify, listen=listen or (lambda _, __: None))
     return header
 
 
 def _check_whole(
-    url: str, header: Mapping[str, Any], listen: Callable[[int, int], None] | None, *, verify: bool
+    url: str, header: Mapping[str, Any], *, verify: bool, listen: Callable[[int, int], None]
 ) -> None:
     receipts = read_receipts(url, header)
     if digest_receipts(receipts) != header["receipts_sha256"]:
@@ -61,8 +61,7 @@ def _check_whole(
         if verify and not damaged:
             for receipt in receipts:
                 damaged += measure_object(store, plan, receipt.chunk) != receipt.objects[number]
-                if listen is not None:
-                    listen(1, len(receipts) * len(header["arrays"]))
+                listen(1, len(receipts) * len(header["arrays"]))
     if damaged:
         raise IncompleteReleaseError(
             f"{damaged} stored chunks of {shown(url)} are missing or differ from their receipts.",
@@ -88,36 +87,25 @@ def _check_counts(url: str, header: Mapping[str, Any], n_stored: int, n_receipts
 
 def read_receipts(url: str, header: Mapping[str, Any]) -> list[Receipt]:
     """The receipts that a release is published with; IncompleteReleaseError without them."""
-    try:
+    names, run = header["arrays"], str(header["run"])
+
+    def read() -> list[Receipt]:
         store = open_store(url, read_only=True)
-        names = header["arrays"]
+        # Against a header that claims more chunks than are there, for which we should make room.
         most = MOST_TO_ONE * len(names) * (1 + len(list_keys(store, f"{names[0]}/c/")))
-        rows, length, crc = (
-            read_whole(store, f"{RECEIPTS}/{name}", most=most)
+        tables = (
+            read_whole(store, f"{RECEIPTS}/{name}", most=most).tolist()
             for name in ("rows", "length", "crc32c")
         )
-    except PrivpipeError:
-        raise
-    except Exception as error:  # many kinds, depending on the store
-        refused, problem = explain_refusal(error), type(error).__name__
-    else:
         return [
-            Receipt(
-                str(header["run"]),
-                chunk,
-                int(rows[chunk, 0]),
-                tuple(
-                    Stored(name, int(length[chunk, j]), int(crc[chunk, j]))
-                    for j, name in enumerate(names)
-                ),
-                0.0,
-            )
-            for chunk in range(len(rows))
+            Receipt(run, chunk, rows[0], tuple(map(Stored, names, lengths, checksums)), 0.0)
+            for chunk, (rows, lengths, checksums) in enumerate(zip(*tables, strict=True))
         ]
-    if refused is not None:
-        raise refused
-    raise IncompleteReleaseError(
-        f"The receipts of {shown(url)} cannot be read ({problem}).",
+
+    return guard_read(
+        read,
+        IncompleteReleaseError,
+        f"The receipts of {shown(url)} cannot be read",
         remedy="The release was damaged after it was published: get it again.",
         code="manifest",
     )

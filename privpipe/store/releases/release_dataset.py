@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,15 +27,11 @@ from privpipe.store.arrays.layout import FEATURES
 from privpipe.store.releases.incremental_release import (
     IncrementalState,
     Part,
-    StoredParts,
     check_part,
     part_url,
     read_incremental,
 )
 from privpipe.store.releases.published import check_release
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 
 def open_generation(url: str, *, verify: bool = False) -> xr.Dataset:
@@ -44,12 +40,8 @@ def open_generation(url: str, *, verify: bool = False) -> xr.Dataset:
     Time does not grow with the parts but by their entries in one document: each is checked against
     its digest there, and its receipts against its header, when one of its records is first read.
     """
-    import xarray as xr
-
-    newest, state = _find(url)
+    newest, state = _find(url, verify=verify)
     header = _describe(newest, state)
-    if verify:
-        _verify(url, state)
     variables = {
         str(array["name"]): (
             ("record", "feature")[: 1 + bool(array["columns"])],
@@ -75,58 +67,47 @@ def check_generation(
 ) -> tuple[dict[str, Any], IncrementalState]:
     """Header and state of the newest generation.
 
-    With `verify` every stored byte is read, and `listen` is told of each part that was, and how
+    With `verify` every stored byte is read, and `listen` is called for each part that was, with how
     many there are.
     """
-    newest, state = _find(url)
-    if verify:
-        _verify(url, state, listen)
+    newest, state = _find(url, verify=verify, listen=listen)
     return _describe(newest, state), state
 
 
-def _find(url: str) -> tuple[Generation, IncrementalState]:
-    found = read_incremental(url)
-    if found is None:
+def _find(
+    url: str, *, verify: bool, listen: Callable[[int, int], None] | None = None
+) -> tuple[Generation, IncrementalState]:
+    if (found := read_incremental(url)) is None:
         raise StoreError(
             f"There is no generation of a release at {shown(url)}.",
             remedy="Check the path; the first run of the release makes one.",
             code="not-found",
         )
+    newest, state = found
     with using_header(url, "release"):
-        if "guarantee" in found[1].header:
-            read_promise(found[1].header)
-    return found
-
-
-def _verify(
-    url: str, state: IncrementalState, listen: Callable[[int, int], None] | None = None
-) -> None:
-    for part in state.parts:
+        if "guarantee" in state.header:
+            read_promise(state.header)
+    for part in state.parts if verify else ():
         check_part(url, part)
         check_release(part_url(url, part.id), verify=True)
         if listen is not None:
             listen(1, len(state.parts))
+    return newest, state
 
 
 def _describe(newest: Generation, state: IncrementalState) -> dict[str, Any]:
-    withheld = _column(state, "n_withheld")
+    withheld = [part.n_withheld for part in state.parts]
     return {
         "format": "release",
         **state.header,
         "generation": newest.number,
         "line": state.line,
         "n_parts": len(state.parts),
-        "n_records": sum(_column(state, "n_records")),
-        "n_withheld": None if None in withheld else sum(withheld),
+        "n_records": sum(part.n_records for part in state.parts),
+        # One small count that is not published would follow from the sum of all.
+        "n_withheld": None if None in withheld else sum(n or 0 for n in withheld),
         "arrays": [array["name"] for array in state.arrays],
     }
-
-
-def _column(state: IncrementalState, name: str) -> list[int]:
-    """A number of each part, without making the parts."""
-    if isinstance(state.parts, StoredParts):
-        return state.parts.column(name)
-    return [getattr(part, name) for part in state.parts]
 
 
 class JoinedArray(BackendArray):
@@ -142,7 +123,7 @@ class JoinedArray(BackendArray):
 
     def __init__(self, url: str, state: IncrementalState, about: Mapping[str, Any]) -> None:
         self.url, self.parts, self.name = url, state.parts, str(about["name"])
-        self.ends = np.cumsum(_column(state, "n_records"), dtype=np.int64)
+        self.ends = np.cumsum([part.n_records for part in state.parts], dtype=np.int64)
         self.dtype = np.dtype(about["dtype"])
         n = int(self.ends[-1]) if len(self.ends) else 0
         columns = int(about["columns"])
@@ -178,9 +159,9 @@ class JoinedArray(BackendArray):
 def _cut(state: IncrementalState) -> tuple[int, ...]:
     """Rows of the chunks of all parts, each cut for itself."""
     return tuple(
-        min(state.chunk_rows, n_records - start)
-        for n_records in _column(state, "n_records")
-        for start in range(0, n_records, state.chunk_rows)
+        min(state.chunk_rows, part.n_records - start)
+        for part in state.parts
+        for start in range(0, part.n_records, state.chunk_rows)
     )
 
 

@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
 import google_crc32c
 import numpy as np
-import numpy.typing as npt
 import zarr
+from pydantic import TypeAdapter
 from zarr.abc.store import Store
 from zarr.storage import MemoryStore
 
-from privpipe.capabilities import BoundCounts
 from privpipe.errors import IncompleteReleaseError
 from privpipe.records.chunks import ChunkPlan
-from privpipe.sanitizers.utility_summary import UtilitySummary
-from privpipe.store.access.durability import flush_folder, flush_tree
 from privpipe.store.access.location import explain_unreachable, join, local_path, shown
 from privpipe.store.access.objects import (
     MOST_AT_ONCE,
@@ -36,11 +33,13 @@ from privpipe.store.access.objects import (
     list_keys,
     open_store,
     read_bytes,
+    read_many,
     write_bytes,
 )
 from privpipe.store.access.remote import copy_objects, create_bytes, measure_objects
 from privpipe.store.access.workspace import workspace_url
-from privpipe.store.arrays.blocks import Receipt, Stored, digest_receipts, measure_object
+from privpipe.store.arrays.blocks import Receipt, digest_receipts, measure_object
+from privpipe.store.arrays.destination import move_made
 from privpipe.store.arrays.factored_basis import Basis
 from privpipe.store.arrays.headers import check_output_free, newest_version
 from privpipe.store.arrays.layout import (
@@ -52,6 +51,8 @@ from privpipe.store.arrays.layout import (
     digest_documents,
     root_document,
 )
+
+_RECEIPTS = TypeAdapter(list[Receipt])
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def drop_refused(url: str) -> str:
 
     Its arrays, and what the audit drew of raw and released records; the key of the drawing is kept,
     so that the next run draws the same. On a file system the workspace is its owner's alone, and
-    all is kept.
+    all stays.
 
     Returns
     -------
@@ -166,9 +167,9 @@ def drop_receipts(plan: ReleasePlan, chunks: Collection[int]) -> None:
     store = open_store(plan.work_url)
     for key in list_keys(store, "ledger/"):
         known = _read_receipts(store, key)
-        kept = [receipt for receipt in known if receipt.chunk not in chunks]
-        if len(kept) < len(known):
-            _write_receipts(store, key, kept)
+        rest = [receipt for receipt in known if receipt.chunk not in chunks]
+        if len(rest) < len(known):
+            _write_receipts(store, key, rest)
 
 
 def _write_receipts(store: Store, key: str, receipts: Iterable[Receipt]) -> None:
@@ -185,30 +186,22 @@ def _read_receipts(store: Store, key: str) -> list[Receipt]:
         listed = tail.removesuffix("}")
         if json.loads(f"{head}}}")["crc32c"] != google_crc32c.value(listed.encode()):
             return []
-        return [_as_receipt(item) for item in json.loads(listed)]
-    except (ValueError, KeyError, TypeError):
+        return _RECEIPTS.validate_json(listed)
+    except (ValueError, KeyError, TypeError):  # of pydantic's, too
         return []
-
-
-def _as_receipt(item: dict[str, Any]) -> Receipt:
-    objects = tuple(Stored(**stored) for stored in item["objects"])
-    utility = None if item["utility"] is None else UtilitySummary(**item["utility"])
-    found = item.get("bounded")
-    bounded = None if found is None else BoundCounts(**found)
-    return Receipt(**{**item, "objects": objects, "utility": utility, "bounded": bounded})
 
 
 def find_damaged(plan: ReleasePlan, receipts: Iterable[Receipt]) -> list[int]:
     """Chunks whose stored objects are missing or differ from their receipt; reads every byte."""
     store = open_store(plan.data_url, read_only=True)
-    return [
-        receipt.chunk
-        for receipt in receipts
-        if any(
-            _measure_or_none(store, array, receipt.chunk) != stored
-            for array, stored in zip(plan.arrays, receipt.objects, strict=True)
-        )
-    ]
+    return [one.chunk for one in receipts if not _is_there(store, plan, one)]
+
+
+def _is_there(store: Store, plan: ReleasePlan, receipt: Receipt) -> bool:
+    with suppress(IncompleteReleaseError, OSError):
+        there = (measure_object(store, array, receipt.chunk) for array in plan.arrays)
+        return tuple(there) == receipt.objects
+    return False
 
 
 def check_foreign(plan: ReleasePlan) -> None:
@@ -239,13 +232,6 @@ def check_foreign(plan: ReleasePlan) -> None:
             f"does not know{first}; of its {len(chunks)} chunks {len(chunks - found)} are missing.",
             remedy="Something else wrote there: `privpipe purge`, then run again.",
         )
-
-
-def _measure_or_none(store: Store, array: ArrayPlan, chunk: int) -> Stored | None:
-    try:
-        return measure_object(store, array, chunk)
-    except (IncompleteReleaseError, OSError):
-        return None
 
 
 def publish_release(
@@ -302,9 +288,7 @@ def publish_release(
         return
     write_bytes(store, ROOT_DOCUMENT, document)
     drop_unfinished(plan.data_url)
-    flush_tree(data, progress)
-    os.rename(data, path)
-    flush_folder(os.path.dirname(path))
+    move_made(data, path, progress)
 
 
 def _copy_made(plan: ReleasePlan, progress: Callable[[int], None] | None) -> None:
@@ -342,15 +326,14 @@ def _receipt_documents(plan: ReleasePlan, receipts: Iterable[Receipt]) -> dict[s
     """
     memory = MemoryStore()
     group = zarr.create_group(memory, path=RECEIPTS)
-    ordered = sorted(receipts, key=lambda r: r.chunk)
+    ordered = sorted(receipts, key=lambda one: one.chunk)
     shape = (plan.chunks.n_chunks, len(plan.arrays))
-    tables: dict[str, npt.NDArray[Any]] = {
-        "rows": np.array([[r.rows] * len(plan.arrays) for r in ordered], np.int64),
-        "length": np.array([[s.length for s in r.objects] for r in ordered], np.int64),
-        "crc32c": np.array([[s.crc32c for s in r.objects] for r in ordered], np.uint32),
+    tables = {
+        "rows": ([[one.rows] * len(plan.arrays) for one in ordered], np.int64),
+        "length": ([[stored.length for stored in one.objects] for one in ordered], np.int64),
+        "crc32c": ([[stored.crc32c for stored in one.objects] for one in ordered], np.uint32),
     }
-    for name, table in tables.items():
-        data = table if ordered else np.ones(shape, table.dtype)
+    for name, (table, dtype) in tables.items():
+        data = np.array(table, dtype) if ordered else np.ones(shape, dtype)
         group.create_array(name, data=data, dimension_names=["chunk", "array"])
-    found = {key: read_bytes(memory, key) for key in list_keys(memory) if key != ROOT_DOCUMENT}
-    return {key: value for key, value in found.items() if value is not None}
+    return read_many(memory, [key for key in list_keys(memory) if key != ROOT_DOCUMENT])
