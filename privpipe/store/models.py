@@ -40,7 +40,7 @@ from privpipe.store.access.objects import (
     read_many,
     write_bytes,
 )
-from privpipe.store.access.remote import create_bytes
+from privpipe.store.access.remote import create_bytes, guard_read
 from privpipe.store.access.whole_arrays import read_whole
 from privpipe.store.arrays.destination import move_made
 from privpipe.store.arrays.headers import check_output_free, newest_version, read_header
