@@ -21,15 +21,15 @@ def write_commands() -> str:
     lines = [
         "# Commands",
         "",
-        f"`privpipe COMMAND --help` prints what stands here. {app.info.epilog}",
+        f"`privpipe COMMAND --help` prints the same. {app.info.epilog}",
         "",
         "Colours are off with `NO_COLOR` set and in pipes; `privpipe --install-completion` "
         "completes commands, options, methods, figures and error codes.",
         "",
     ]
     for name, command in list_commands().items():
-        told = " ".join((command.help or "").split())
-        lines += [f"## `privpipe {name}`", "", told, "", *_write_parameters(command), ""]
+        about_it = " ".join((command.help or "").split())
+        lines += [f"## `privpipe {name}`", "", about_it, "", *_write_parameters(command), ""]
     return "\n".join(lines)
 
 
@@ -41,8 +41,8 @@ def _write_parameters(command: Any) -> list[str]:
         is_argument = item.param_type_name == "argument"
         name = item.name.upper() if is_argument else ", ".join(item.opts)
         default = "required" if item.required else _write_default(item)
-        told = " ".join((getattr(item, "help", "") or "").split()).replace("|", "\\|")
-        rows.append(f"| `{name}` | {_write_type(item)} | {default} | {told} |")
+        about_it = " ".join((getattr(item, "help", "") or "").split()).replace("|", "\\|")
+        rows.append(f"| `{name}` | {_write_type(item)} | {default} | {about_it} |")
     return ["| | type | default | meaning |", "|---|---|---|---|", *rows]
 
 

@@ -67,8 +67,8 @@ def _tabulate(about: dict[str, Any], schema: dict[str, Any]) -> list[str]:
         default = "**required**" if key in required else f"`{_write(item.get('default'))}`"
         if "default" not in item and key not in required:
             default = ""
-        told = " ".join(str(item.get("description", "")).split()).replace("|", "\\|")
-        rows.append(f"| `{key}` | {_write_type(item, schema)} | {default} | {told} |")
+        about_it = " ".join(str(item.get("description", "")).split()).replace("|", "\\|")
+        rows.append(f"| `{key}` | {_write_type(item, schema)} | {default} | {about_it} |")
     return rows
 
 
@@ -104,7 +104,7 @@ def _write(value: Any) -> str:
 
 
 def _resolve(item: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    """What a reference of the schema stands for."""
+    """What a reference of the schema means."""
     if "$ref" in item:
         return dict(schema["$defs"][item["$ref"].rpartition("/")[2]])
     kinds = [one for one in item.get("anyOf", ()) if "$ref" in one]
@@ -113,5 +113,5 @@ def _resolve(item: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
 
 def _read_title(about: dict[str, Any]) -> str:
     text = str(about.get("description", "")).partition("\n\n")[0]
-    told = " ".join(text.split()).replace("``", "`").partition(": ")[2]
-    return told[:1].upper() + told[1:]
+    about_it = " ".join(text.split()).replace("``", "`").partition(": ")[2]
+    return about_it[:1].upper() + about_it[1:]

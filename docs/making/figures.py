@@ -38,15 +38,15 @@ GIVEN: dict[str, dict[str, Any]] = {
 """Options of the methods whose figure shows what a classifier still reads."""
 
 DRAWN = {
-    name: "Made in the build of this page: 1,500 records of six features, a wanted and a hidden "
-    "answer that are correlated. A logistic regression is trained on raw or released records and "
-    "tried on others; the line is guessing. `"
+    name: "Made in the build of this page: 1,500 records of six features, a target and a "
+    "confidential answer that are correlated. A logistic regression is trained on raw or released "
+    "records and tried on others; the line is guessing. `"
     + ", ".join(f"{key} = {value}" for key, value in given.items())
     + "`"
     for name, given in GIVEN.items()
 } | {
     "privacy_mapping": "Made in the build of this page: what a mapping of eight profiles does; "
-    "more distortion, less information about the hidden answer (nats).",
+    "more distortion, less information about the confidential answer (nats).",
     "masking": "Made in the build of this page: coefficients of a regression on surrogates, "
     "against those on the raw records.",
 }
@@ -56,14 +56,14 @@ DRAWN = {name: text.removesuffix(" ``") for name, text in DRAWN.items()}
 def draw_figures(folder: Path) -> None:
     """Draw the figure of each method; an old one is replaced."""
     folder.mkdir(parents=True, exist_ok=True)
-    own: dict[str, Callable[[Path], None]] = {
+    drawers: dict[str, Callable[[Path], None]] = {
         "privacy_mapping": _draw_mapping,
         "masking": _draw_masking,
     }
     plt.rcParams.update({"svg.hashsalt": "privpipe", "font.size": 10, "figure.dpi": 100})
     for name in METHODS:
-        if name in own:
-            own[name](folder / f"{name}.svg")
+        if name in drawers:
+            drawers[name](folder / f"{name}.svg")
         elif name in GIVEN:
             _draw_reading(name, folder / f"{name}.svg")
     _draw_verdicts(folder / "verdicts.svg")
@@ -72,9 +72,9 @@ def draw_figures(folder: Path) -> None:
 def _make_records(seed: int) -> tuple[Any, Any, Any]:
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(N_RECORDS, 6))
-    wanted = x[:, 0] + 0.5 * x[:, 1] > 0
-    hidden = 0.6 * x[:, 0] + x[:, 2] + x[:, 3] + 0.3 * rng.normal(size=N_RECORDS) > 0
-    return x, wanted, hidden
+    target = x[:, 0] + 0.5 * x[:, 1] > 0
+    confidential = 0.6 * x[:, 0] + x[:, 2] + x[:, 3] + 0.3 * rng.normal(size=N_RECORDS) > 0
+    return x, target, confidential
 
 
 def _fit(name: str, records: Any) -> Any:
@@ -84,9 +84,9 @@ def _fit(name: str, records: Any) -> Any:
 
 def _draw_reading(name: str, path: Path) -> None:
     """Accuracy of both answers, from raw and from released records."""
-    x, wanted, hidden = _make_records(0)
-    fitted = _fit(name, privpipe.Records(x, desired=wanted, confidential=hidden))
-    fresh, *answers = _make_records(1)
+    x, target, confidential = _make_records(0)
+    fitted = _fit(name, privpipe.Records(x, desired=target, confidential=confidential))
+    fresh, *labels = _make_records(1)
     released = fitted.apply(fresh, _make_stream(N_RECORDS))
     half = N_RECORDS // 2
     scores = [
@@ -94,16 +94,17 @@ def _draw_reading(name: str, path: Path) -> None:
             LogisticRegression(max_iter=1000).fit(z[:half], y[:half]).score(z[half:], y[half:])
             for z in (fresh, released)
         ]
-        for y in answers
+        for y in labels
     ]
     figure, axes = plt.subplots(figsize=(6, 2.2), layout="constrained")
     for i, colour in enumerate((WANTED, HIDDEN)):
         axes.barh([i + 0.18, i - 0.18], scores[i], height=0.32, color=[f"{colour}66", colour])
         for offset, score, kind in zip((0.18, -0.18), scores[i], ("raw", "released"), strict=True):
             axes.text(score + 0.01, i + offset, f"{kind} {score:.2f}", va="center", fontsize=9)
-        guess = max(answers[i][half:].mean(), 1 - answers[i][half:].mean())
+        guess = max(labels[i][half:].mean(), 1 - labels[i][half:].mean())
         axes.plot([guess, guess], [i - 0.4, i + 0.4], color="#57606a", linewidth=1)
-    axes.set(yticks=[0, 1], yticklabels=["wanted", "hidden"], xlim=(0, 1.15), xlabel="accuracy")
+    names = ["target", "confidential"]
+    axes.set(yticks=[0, 1], yticklabels=names, xlim=(0, 1.15), xlabel="accuracy")
     axes.spines[["top", "right"]].set_visible(False)
     _save(figure, path)
 
@@ -157,7 +158,7 @@ def _draw_verdicts(path: Path) -> None:
     axes.text(0.102, 2.45, "allowed", fontsize=9)
     labels = [row[0] for row in reversed(rows)]
     axes.set(yticks=range(3), yticklabels=labels, xlim=(0, 0.3), ylim=(-0.5, 2.8))
-    axes.set_xlabel("what an adversary gains beyond knowing the wanted answer")
+    axes.set_xlabel("what an adversary gains beyond knowing the target")
     axes.spines[["top", "right"]].set_visible(False)
     _save(figure, path)
 

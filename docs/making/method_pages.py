@@ -19,7 +19,7 @@ NUMERICS = Path(numerics.__file__).parent
 PROVED = ("null_space", "null_space_targeted", "privacy_mapping", "masking", "noisy")
 """Methods that promise a number, or say with a proof what they do not; LEACE's is its paper's."""
 
-RELEASES = {"rows": "one released record per record", "surrogate": "records of its own, nobody's"}
+RELEASES = {"rows": "one released record per record", "surrogate": "records of its own, no one's"}
 
 
 def write_method_pages(bodies: Path) -> dict[str, str]:
@@ -32,16 +32,17 @@ def write_method_pages(bodies: Path) -> dict[str, str]:
     proofs = [f"proof_{wing}" for wing in dict.fromkeys(filter(None, map(find_proof, METHODS)))]
     toctree = ["```{toctree}", ":hidden:", "", *METHODS, *proofs, "```"]
     head = ["| method | promise | source |", "|---|---|---|"]
-    told = (
+    about_it = (
         "[Choose a method](../howto/choose_a_method.md) says which one to begin with. A promise "
-        "is about what stands there and nothing else: see [what is not promised]"
+        "is about what it says and nothing else: see [what is not promised]"
         "(../explanation/not_promised.md)."
     )
     pages |= {
         f"methods/proof_{path.parent.name}.md": path.read_text()
         for path in sorted(NUMERICS.glob("*/PROOF.md"))
     }
-    pages["methods/index.md"] = "\n".join(["# Methods", "", told, "", *head, *rows, "", *toctree])
+    lines = ["# Methods", "", about_it, "", *head, *rows, "", *toctree]
+    pages["methods/index.md"] = "\n".join(lines)
     return pages
 
 

@@ -43,11 +43,11 @@ def write_public_names() -> str:
         "the version.",
         "",
     ]
-    for title, wanted in (("Functions", False), ("Classes", True)):
+    for title, are_classes in (("Functions", False), ("Classes", True)):
         lines += [f"## {title}", ""]
         for name in names:
-            if kinds[name] is wanted:
-                lines += _write_name(name, wanted)
+            if kinds[name] is are_classes:
+                lines += _write_name(name, are_classes)
     lines += ["## scikit-learn", "", "```{eval-rst}", ".. automodule:: privpipe.sklearn"]
     return "\n".join([*lines, "   :members:", "```", ""])
 
@@ -61,13 +61,13 @@ def _write_name(name: str, is_class: bool) -> list[str]:
 
 
 def write_errors() -> str:
-    """Every code: what is said where it is raised, and the way out."""
+    """Every code: what is said where it is raised, and the remedy."""
     lines = [
         "# Error codes",
         "",
-        "A command that fails says `error[CODE]`, what is wrong, and the way out; with `--json` "
-        "the code is a key of the answer. `privpipe explain CODE` prints what stands here. Angle "
-        "brackets stand for what a message fills in; it is never a value of a record.",
+        "A command that fails says `error[CODE]`, what is wrong, and the remedy; with `--json` "
+        "the code is a key of the answer. `privpipe explain CODE` prints the same. Angle "
+        "brackets hold what a message fills in; it is never a value of a record.",
         "",
         "| exit code | about |",
         "|---|---|",
@@ -86,7 +86,7 @@ def write_errors() -> str:
 
 
 def _escape(text: str) -> str:
-    """Plain text as Markdown, backticks kept as code."""
+    """Plain text as Markdown, backticks as code."""
     parts = text.split("`")
     for i in range(0, len(parts), 2):
         for sign in "\\*_[]<>$|#":

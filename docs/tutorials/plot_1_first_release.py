@@ -2,7 +2,7 @@ r"""
 Digits: from first install to a release
 =======================================
 
-Scans of handwritten digits. *Wanted*: is it a zero? *Confidential*: which digit is it? At the end
+Scans of handwritten digits. *Target*: is it a zero? *Confidential*: which digit is it? At the end
 there is a release that still answers the first question, a report that says how much of the second
 is left, and you have made both from a table of your own.
 
@@ -12,7 +12,7 @@ You need an installed ``privpipe`` and nothing else; it takes a minute or two.
 # %%
 # A table
 # -------
-# People have tables. This one has a row per scan: 64 pixels, the answer to the wanted question, the
+# People have tables. This one has a row per scan: 64 pixels, the answer to the target question, the
 # confidential digit, and a number of the scan.
 
 import re
@@ -49,14 +49,14 @@ def shell(line: str) -> None:
 # A collection
 # ------------
 # ``ingest`` reads the table as a stream. Columns named by ``--labels`` become variables: what is
-# wanted, what is confidential. The key is dropped; all other columns are features.
+# the target, what is confidential. The key is dropped; all other columns are features.
 
 shell("privpipe ingest digits.csv digits.zarr --labels zero,digit --drop scan_id --dtype float32")
 
 # %%
 # A configuration
 # ---------------
-# ``init`` asks nothing. It writes every key with what it means, most of them as comments.
+# ``init`` is not interactive. It writes every key with what it means, most of them as comments.
 
 shell(
     "privpipe init digits.zarr my.toml --desired zero --confidential digit --release release.zarr"
@@ -64,7 +64,7 @@ shell(
 print("\n".join((folder / "my.toml").read_text().splitlines()[:34]))
 
 # %%
-# Three pixels of these scans are always white, and constant features cannot be told apart: a
+# Three pixels of these scans are always white, and constant features cannot be distinguished: a
 # ridge decides, for which ``init`` wrote a tiny one. Digits other than zero share much with zeros,
 # so some of the confidential answer always shows; here we allow a gain of 0.5 and say so in the
 # configuration. All adversaries attack: four of them alone would not have found a leak that
@@ -73,7 +73,7 @@ print("\n".join((folder / "my.toml").read_text().splitlines()[:34]))
 
 
 def choose(key: str, value: str) -> None:
-    """Set a key that stands in the configuration as a comment, as you would in an editor."""
+    """Set a key that is in the configuration as a comment, as you would in an editor."""
     text = (folder / "my.toml").read_text()
     text, n_found = re.subn(rf"(?m)^#? ?{key} = .*$", f"{key} = {value}", text)
     assert n_found == 1
@@ -132,7 +132,7 @@ for axis in axes.ravel():
 # %%
 # The report
 # ----------
-# ``privpipe open release.zarr`` shows it in a browser. Its verdict and reason stand in the release,
+# ``privpipe open release.zarr`` shows it in a browser. Its verdict and reason are in the release,
 # too.
 
 import json

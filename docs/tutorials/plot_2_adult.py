@@ -3,7 +3,7 @@ Adult: profiles, the gate, and a curve
 ======================================
 
 Census records of 1994. *Confidential*: is the income above 50,000? What is released are categorical
-profiles (education, marital status, sex), some of them changed at random, so that they tell
+profiles (education, marital status, sex), some of them changed at random, so that they reveal
 little about the income and few profiles are changed.
 
 The file ``adult.csv.gz`` is read from the folder ``PRIVPIPE_PAPER_DATA``.
@@ -35,7 +35,7 @@ def shell(line: str) -> None:
 
 
 def choose(key: str, value: str) -> None:
-    """Set a key that stands in the configuration as a comment, as you would in an editor."""
+    """Set a key that is in the configuration as a comment, as you would in an editor."""
     text = (folder / "adult.toml").read_text()
     text, n_found = re.subn(rf"(?m)^#? ?{key} = .*$", f"{key} = {value}", text)
     assert n_found == 1
@@ -77,7 +77,7 @@ shell("privpipe check adult.toml")
 shell("privpipe run adult.toml --json")
 
 # %%
-# What the adversaries found stands in the audit, published or not.
+# What the adversaries found is in the audit, published or not.
 
 findings = json.loads((folder / "release.report" / "audit.json").read_text())
 print(findings["gate"]["state"], "-", findings["gate"]["sentence"])
@@ -85,8 +85,8 @@ print(findings["gate"]["state"], "-", findings["gate"]["sentence"])
 # %%
 # A curve
 # -------
-# How much must be changed for how little to be told? The mapping of education alone, for a list of
-# budgets; each point is optimal within a certified gap.
+# How much must be changed for how little to be revealed? The mapping of education alone, for a list
+# of budgets; each point is optimal within a certified gap.
 
 import matplotlib.pyplot as plt
 import numpy as np

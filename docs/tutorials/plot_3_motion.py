@@ -2,7 +2,7 @@ r"""
 HAR: motion records by groups, on a cluster
 ===========================================
 
-Motion of people who carried a phone, 561 measurements per window of time. *Wanted*: what is
+Motion of people who carried a phone, 561 measurements per window of time. *Target*: what is
 somebody doing? *Confidential*: who is it? Windows of one stretch overlap, so records of one stretch
 must stay on one side when the release is judged: that is what groups are for.
 
@@ -42,7 +42,7 @@ def shell(line: str, also_stderr: bool = False) -> None:
 
 
 def choose(key: str, value: str) -> None:
-    """Set a key that stands in the configuration as a comment, as you would in an editor."""
+    """Set a key that is in the configuration as a comment, as you would in an editor."""
     text = (folder / "motion.toml").read_text()
     text, n_found = re.subn(rf"(?m)^#? ?{key} = .*$", f"{key} = {value}", text)
     assert n_found == 1
@@ -79,14 +79,14 @@ choose("adversaries", '["least_squares", "naive_bayes"]')
 # The run
 # -------
 # The second line holds the address of the Dask dashboard (here without its secret part): open it
-# in a browser while the run goes on, and see which chunk is where.
+# in a browser while the run works, and see which chunk is where.
 
 shell("privpipe run motion.toml", also_stderr=True)
 
 # %%
 # Who is it?
 # ----------
-# How well the strongest adversary tells the six people apart, from raw and from released records.
+# How well the strongest adversary distinguishes the six people, from raw and from released records.
 
 findings = json.loads((folder / "release.report" / "audit.json").read_text())
 best = findings["adversaries"]["strongest"]["subject"]
@@ -98,15 +98,15 @@ print(findings["gate"]["state"], "-", findings["gate"]["sentence"])
 # %%
 # Why the gate stays closed, and what you do
 # ------------------------------------------
-# The gate is right. The release tells who it is more surely than even these generous limits allow,
-# so the run ended with exit code 6, and nothing was published.
+# The gate is right. The release reveals who it is more surely than even these generous limits
+# allow, so the run ended with exit code 6, and nothing was published.
 
 assert findings["gate"]["state"] == "failed"
 print("published:", (folder / "release.zarr").exists())
 
 # %%
-# Why: null-space cleaning promises how much of the *wanted* prediction is kept, and removes what a
-# linear guess of the person would use. How somebody moves and who it is stand in the same
+# Why: null-space cleaning promises how much of the *target* prediction remains, and removes what a
+# linear guess of the person would use. How somebody moves and who it is lie in the same
 # measurements, and an adversary that is not linear, or reads last digits, finds what is left.
 #
 # What you do, in this order:
@@ -115,8 +115,8 @@ print("published:", (folder / "release.zarr").exists())
 # 2. Release less. A filter (``privpipe init motion.zarr --method minimax ...``) releases a few
 #    numbers instead of 71; ``privpipe compare`` shows what methods and their options retain and
 #    reveal, before anything is published. Then ``privpipe purge release.zarr`` and run again.
-# 3. Ask for less: people in groups instead of single people, or a coarser wanted answer.
+# 3. Ask for less: people in groups instead of single people, or a coarser target.
 #
-# The message also says which limits would let this release pass. With them it would tell nearly
-# everything that the raw records tell; they are for who decides that this is no harm, with a name
+# The message also says which limits would let this release pass. With them it would reveal nearly
+# everything that the raw records reveal; they are for who decides that this is no harm, with a name
 # and a reason in the release (``privpipe approve``), not for making a run end well.

@@ -7,6 +7,7 @@ message fills in have angle brackets.
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -149,12 +150,18 @@ def _find_situations(tree: ast.AST) -> Iterator[Situation]:
         kinds = [node.func.body, node.func.orelse] if isinstance(node.func, ast.IfExp) else []
         for kind in (name, *(one.id for one in kinds if isinstance(one, ast.Name))):
             if kind in RAISED:
-                yield from _describe(node, RAISED[kind])
+                yield from _describe(node, RAISED[kind], node.args[0])
+        # A function that raises for others is given the class, and then the message.
+        for given, message in itertools.pairwise(node.args):
+            if isinstance(given, ast.Name) and given.id in RAISED:
+                yield from _describe(node, RAISED[given.id], message)
 
 
-def _describe(node: ast.Call, kind: type[errors.PrivpipeError]) -> Iterator[Situation]:
+def _describe(
+    node: ast.Call, kind: type[errors.PrivpipeError], text: ast.expr
+) -> Iterator[Situation]:
     said = {item.arg: item.value for item in node.keywords}
-    message, remedy = _write(node.args[0]), _write(said.get("remedy"))
+    message, remedy = _write(text), _write(said.get("remedy"))
     for code in _list_codes(said.get("code"), kind):
         yield Situation(code, kind.exit_code, kind.__name__, message, remedy)
 
