@@ -27,7 +27,7 @@ def compare_command(config: str, vary: Sequence[str] = ()) -> dict[str, Any]:
     from privpipe.flows.comparison import compare_collection
     from privpipe.pipeline.runs.configuration_file import read_options
     from privpipe.pipeline.runs.trusted_code import confirm_code
-    from privpipe.pipeline.serving.watch import Watch
+    from privpipe.pipeline.runs.watch import Watch
     from privpipe.report.comparison_page import tabulate_comparison
 
     options = read_options(config)

@@ -39,9 +39,9 @@ def demo_command(folder: str, n_records: int, workers: int) -> dict[str, Any]:
     prepare_prefect()
     from privpipe.flows.demo import draw_portrait
     from privpipe.flows.release_flow import run_pipeline
-    from privpipe.pipeline.serving.prefect_server import own_server
+    from privpipe.pipeline.serving.prefect_server import ephemeral_server
 
-    with blaming_prefect(), own_server():
+    with blaming_prefect(), ephemeral_server():
         run_pipeline(config)
     base = os.path.dirname(config)
     with open(os.path.join(base, "release.report", "audit.json"), encoding="utf-8") as file:

@@ -50,11 +50,11 @@ def run_command(
     from privpipe.pipeline.runs.trusted_code import confirm_code
     from privpipe.pipeline.stages.check import check_stage
     from privpipe.pipeline.stages.forecast import check_sample
-    from privpipe.pipeline.stages.increment_check import Scope, check_growing
+    from privpipe.pipeline.stages.increment_check import TimeSpan, check_growing
 
     logical_time = read_time(time) if time else None
     begin = read_time(since) if since else None
-    scope = Scope(begin, logical_time)
+    times = TimeSpan(begin, logical_time)
     options = read_options(config, logical_time)
     # Code of the user's is confirmed before anything imports it.
     confirm_code(options)
@@ -72,12 +72,12 @@ def run_command(
         write_failure(options.release.path, None, error)
         raise
     from privpipe.flows.release_flow import handing_over, run_pipeline
-    from privpipe.pipeline.serving.prefect_server import own_server
+    from privpipe.pipeline.serving.prefect_server import ephemeral_server
 
     try:
         # What was checked is handed over: opened again it could be another collection.
-        with blaming_prefect(), own_server(), handing_over(options, checked):
-            run_pipeline(config, until, scope.until, scope.since)
+        with blaming_prefect(), ephemeral_server(), handing_over(options, checked):
+            run_pipeline(config, until, times.until, times.since)
     except GateError:
         page = f"{shown(companion_url(options.release.path, 'report'))}/report.html"
         say(f"report   {page}  shows what decided", stderr=True)

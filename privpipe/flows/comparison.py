@@ -35,7 +35,7 @@ from privpipe.pipeline.runs.run import (
     now,
 )
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.pipeline.serving.watch import Watch
+from privpipe.pipeline.runs.watch import Watch
 from privpipe.pipeline.stages.audit.audit_attacks import describe_published
 from privpipe.pipeline.stages.audit.judged_records import find_labelled
 from privpipe.pipeline.stages.check import check_stage
@@ -120,7 +120,7 @@ def _list_options(method: Any) -> list[str]:
 def _vary(
     label: str, method: Any, varied: Mapping[str, Sequence[Any]]
 ) -> Iterator[tuple[str, Any]]:
-    """A method with each value of the options to vary; itself where it has none of them."""
+    """A method with each value of the options to vary; itself where it has none."""
     keys = [key for key in varied if key in _list_options(method)]
     given = {item.name: getattr(method, item.name) for item in fields(method)}
     for values in product(*(varied[key] for key in keys)):
@@ -164,7 +164,7 @@ def compare_collection(
         "format_version": FORMAT,
         "made": now(),
         "source": next(iter(runs.values())).collection.digest,
-        "limits": options.gate.model_dump(mode="json", exclude={"previous"}),
+        "limits": options.gate.model_dump(mode="json"),
         "entries": [row | {"on_front": row["label"] in front} for row in rows],
     }
     comparison = _write(url, document)
@@ -206,8 +206,7 @@ def _measure(
         return about | {"error": error.message, "code": error.code}, shared
     found: dict[str, Any] = json.loads(report.to_json())
     findings = {"adversaries": found, "utility": utility, "desired": _as_views(utility)}
-    section = run.options.gate.model_copy(update={"require": (), "linkage_max": None})
-    complaints = judge_findings(findings, section)
+    complaints = judge_findings(findings, run.options.gate)
     return about | {
         "guarantee": asdict(trained.guarantee),
         "verdict": found["verdict"],

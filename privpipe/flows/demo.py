@@ -1,6 +1,6 @@
 """The demo: scans of digits, where the zeros may be counted and nothing else be read.
 
-Real records that ship with scikit-learn: 1,797 scans of 64 pixels. Wanted: is it a zero?
+Real records that ship with scikit-learn: 1,797 scans of 64 pixels. Target: is it a zero?
 Confidential: which digit is it? The collection is made large by whole repeats, which every
 surface says, and the audit splits by original.
 """
@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -43,7 +42,7 @@ CONFIGURATION = """\
 # of its business.
 [collection]
 path = "{folder}/digits.zarr"
-desired = ["zero"]            # wanted: is it a zero?
+desired = ["zero"]            # target: is it a zero?
 confidential = ["digit"]      # confidential: which digit is it?
 
 [method]
@@ -94,7 +93,7 @@ def prepare_demo(folder: str, n_records: int, workers: int) -> str:
     """
     if workers < 0:
         raise OptionError(
-            f"{workers} workers are asked for.",
+            f"The number of workers is {workers}.",
             remedy="Use 1 or more, or 0 to do all work in this process.",
         )
     if n_records < N_ORIGINALS or n_records % N_ORIGINALS:
@@ -182,52 +181,22 @@ def _check_space(folder: str, n_records: int) -> None:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Row:
-    """One row of pictures.
+def draw_portrait(base: str) -> str:
+    """Draw ten digits of a finished demo, as written and as released; the target score under each.
 
-    Parameters
-    ----------
-    label
-        Printed at its left.
-    records : (n_pictures, n_pixels)
-        Larger is darker.
-    scores : (n_pictures,)
-        Printed under each picture.
+    The last row shows the same coordinates as the likeliest record instead of the closest one.
+
+    Returns
+    -------
+    path
+        Of the PNG, beside the report.
     """
-
-    label: str
-    records: FloatArray
-    scores: FloatArray
-
-
-def draw_rows(path: str, rows: Sequence[Row], *, shape: tuple[int, int], score: str) -> None:
-    """Draw rows of pictures on one grey scale, that of the first row, into a PNG file.
-
-    Values outside the scale are drawn at its ends; nothing is rescaled, so that rows compare.
-    """
+    # Matplotlib takes a second to load, which only the end of a demo needs.
     from matplotlib.figure import Figure
 
-    low, high = float(np.min(rows[0].records)), float(np.max(rows[0].records))
-    n = len(rows[0].records)
-    figure = Figure(figsize=(1.1 * n + 1.8, 1.55 * len(rows)), dpi=120, layout="constrained")
-    axes = figure.subplots(len(rows), n, squeeze=False)
-    for row, line in zip(rows, axes, strict=True):
-        for record, value, ax in zip(row.records, row.scores, line, strict=True):
-            ax.imshow(record.reshape(shape), cmap="gray_r", vmin=low, vmax=high)
-            ax.set_xticks([])
-            ax.set_yticks([])
-            ax.set_xlabel(f"{value:.2f}", fontsize=9)
-        line[0].set_ylabel(row.label, fontsize=9, rotation=0, ha="right", va="center")
-    figure.supxlabel(f"under each: {score}", fontsize=9)
-    figure.savefig(path)
-
-
-def draw_portrait(base: str) -> str:
-    """Draw the picture of a finished demo; return its path (PNG, beside the report)."""
     scans, digits = load_scans()
     held_out = make_split(0.5).keep("held_out", np.arange(N_ORIGINALS))
-    shown = _median_ink(scans, digits, held_out)
+    shown = _find_median_ink(scans, digits, held_out)
     closest = open_model(os.path.join(base, "release.model.zarr"))
     assert isinstance(closest, NullSpaceCleaner)
     likely = fit_null_space_cleaner(
@@ -237,22 +206,29 @@ def draw_portrait(base: str) -> str:
         representative="likely",
     )
     release = open_release(os.path.join(base, "release.zarr"))
-    released = np.stack([release.features[i].values for i in shown])
-    rows = [
-        Row("as written", scans[shown], closest.predict(scans[shown])[:, 0]),
-        Row("as released", released, closest.predict(released)[:, 0]),
-        Row(
-            "the same coordinates,\nas the likeliest record",
-            likely.apply(scans[shown]),
-            likely.predict(likely.apply(scans[shown]))[:, 0],
-        ),
-    ]
+    rows = {
+        "as written": scans[shown],
+        "as released": np.stack([release.features[i].values for i in shown]),
+        "the same coordinates,\nas the likeliest record": likely.apply(scans[shown]),
+    }
+    figure = Figure(figsize=(12.8, 1.55 * len(rows)), dpi=120, layout="constrained")
+    grid = figure.subplots(len(rows), len(shown), squeeze=False)
+    for axes, (label, records) in zip(grid, rows.items(), strict=True):
+        scores = closest.predict(records)[:, 0]
+        for ax, record, score in zip(axes, records, scores, strict=True):
+            # One grey scale, that of the scans, for all rows: rescaled they would not compare.
+            low, high = float(scans[shown].min()), float(scans[shown].max())
+            ax.imshow(record.reshape(8, 8), cmap="gray_r", vmin=low, vmax=high)
+            ax.set(xticks=[], yticks=[])
+            ax.set_xlabel(f"{score:.2f}", fontsize=9)
+        axes[0].set_ylabel(label, fontsize=9, rotation=0, ha="right", va="center")
+    figure.supxlabel("under each: zero score", fontsize=9)
     path = os.path.join(base, "release.report", "digits.png")
-    draw_rows(path, rows, shape=(8, 8), score="zero score")
+    figure.savefig(path)
     return path
 
 
-def _median_ink(scans: FloatArray, digits: IntArray, among: BoolArray) -> list[int]:
+def _find_median_ink(scans: FloatArray, digits: IntArray, among: BoolArray) -> list[int]:
     """Per digit the record of median ink among the held-out ones."""
     found = []
     for digit in range(10):

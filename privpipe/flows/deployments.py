@@ -18,11 +18,11 @@ from prefect.runtime import flow_run
 
 from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.errors import ClusterError, MemoryBudgetError, PrivpipeError, StoreError
-from privpipe.flows.release_flow import release_collection
+from privpipe.flows.release_flow import EVERYTHING, release_collection
 from privpipe.pipeline.runs.configuration_file import read_options, read_time
+from privpipe.pipeline.runs.watch import Watch
 from privpipe.pipeline.serving.prefect_setup import check_server, outlive_reader
-from privpipe.pipeline.serving.watch import Watch
-from privpipe.pipeline.stages.increment_check import Scope
+from privpipe.pipeline.stages.increment_check import TimeSpan
 
 Stage = Literal["train", "clean", "audit", "publish"]
 
@@ -46,19 +46,11 @@ def release(
     config_path
         The configuration, in the folder that the worker works in.
     until
-        Last stage to do; the work so far is kept, and the next run goes on with it.
+        Last stage to do; the work so far stays in the workspace, where the next run resumes.
     logical_time
-        What ``{logical_time}`` in ``[release] path`` stands for; that of the schedule by default.
+        Fills ``{logical_time}`` in ``[release] path``; that of the schedule by default.
     """
-    outlive_reader()
-    watch = Watch()
-
-    def work() -> str:
-        options = read_options(config_path, find_logical_time(logical_time))
-        return run_sealed(release_collection, options, watch, until)
-
-    run_sealed(check_server)
-    return retry_passing(work, watch.say)
+    return _release(config_path, find_logical_time(logical_time), until=until)
 
 
 @flow(name="privpipe-increment", log_prints=False, persist_result=False)
@@ -72,7 +64,8 @@ def increment(config_path: str, logical_time: datetime | None = None) -> str:
     logical_time
         That of the schedule by default. The same time twice: nothing to do.
     """
-    return _release_span(config_path, None, find_logical_time(logical_time))
+    until = find_logical_time(logical_time)
+    return _release(config_path, until, TimeSpan(None, until))
 
 
 @flow(name="privpipe-backfill", log_prints=False, persist_result=False)
@@ -86,16 +79,19 @@ def backfill(config_path: str, since: datetime, until: datetime) -> str:
     since, until
         Both included. Another run of the same release at work refuses this one.
     """
-    return _release_span(config_path, read_time(since), read_time(until))
+    span = TimeSpan(read_time(since), read_time(until))
+    return _release(config_path, read_time(until), span)
 
 
-def _release_span(config_path: str, since: datetime | None, until: datetime) -> str:
+def _release(
+    config_path: str, logical_time: datetime, span: TimeSpan = EVERYTHING, until: Stage = "publish"
+) -> str:
     outlive_reader()
     watch = Watch()
 
     def work() -> str:
-        options, scope = read_options(config_path, until), Scope(since, until)
-        return run_sealed(release_collection, options, watch, "publish", scope)
+        options = read_options(config_path, logical_time)
+        return run_sealed(release_collection, options, watch, until, span)
 
     run_sealed(check_server)
     return retry_passing(work, watch.say)
@@ -138,6 +134,6 @@ def retry_passing(
             if not is_passing(error):
                 raise
             problem = error.code
-        say(f"retry    {problem}: goes on in {pause:.0f} s with what has a receipt")
+        say(f"retry    {problem}: resumes in {pause:.0f} s after what has a receipt")
         sleep(pause)
     return work()

@@ -1,28 +1,37 @@
 """One run of an incremental release: clean what is new, then switch to the next generation.
 
 Whatever is killed on the way leaves the former generation as it was; parts that were finished are
-found by their names, and the next run goes on with the rest.
+found by their names, and the next run makes the rest.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
 
+from privpipe.cluster.executors.dask_executor import open_executor
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.passes.reduce import ShardedCollection
 from privpipe.errors import GateError, InputError, StoreError
+from privpipe.pipeline import stage_tasks
 from privpipe.pipeline.runs.earlier import note_release
-from privpipe.pipeline.runs.resume import begin_or_resume, reach_stage
-from privpipe.pipeline.runs.run import Cleaned, Run, Trained, digest_options, list_versions, now
+from privpipe.pipeline.runs.resume import begin_or_resume, begin_stage
+from privpipe.pipeline.runs.run import (
+    Cleaned,
+    Run,
+    Trained,
+    cluster_options,
+    digest_options,
+    list_versions,
+    make_run_id,
+    now,
+)
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.spend import check_lasting
-from privpipe.pipeline.serving.watch import Watch
+from privpipe.pipeline.runs.watch import Watch
 from privpipe.pipeline.stages.audit.audit_places import audit_places
 from privpipe.pipeline.stages.audit.audit_stage import audit_losses
 from privpipe.pipeline.stages.audit.judged_records import find_labelled
@@ -36,19 +45,18 @@ from privpipe.pipeline.stages.gate import (
     judge_findings,
 )
 from privpipe.pipeline.stages.increment_check import (
-    Line,
-    Scope,
+    History,
+    TimeSpan,
     check_incremental,
     check_part_of,
-    describe_line,
-    find_line,
-    fresh_state,
+    describe_history,
+    find_history,
 )
 from privpipe.pipeline.stages.train import summarise_features
 from privpipe.report.published_findings import hide_small_count
 from privpipe.store.access.generation_log import publish_generation, write_root
 from privpipe.store.access.location import shown
-from privpipe.store.access.workspace import hold_workspace, remove_workspace, write_state
+from privpipe.store.access.workspace import RunState, hold_workspace, remove_workspace, write_state
 from privpipe.store.arrays.headers import exists, read_header
 from privpipe.store.collections.growing_collection import StoredPartition, read_partitions
 from privpipe.store.models import publish_model
@@ -69,18 +77,8 @@ GRACE = timedelta(days=1)
 """Before a part that was replaced is deleted: readers may have it open."""
 
 
-@dataclass(frozen=True)
-class Stages:
-    """The stages that do the work, and who they work on; Prefect's tasks in a flow."""
-
-    train: Callable[[Run, Executor], Trained]
-    clean: Callable[[Run, Trained, ReleasePlan, Executor], Cleaned]
-    audit: Callable[[Run, Trained, Cleaned, Executor], dict[str, Any]]
-    open_executor: Callable[[str], AbstractContextManager[Executor]]
-
-
-def release_increment(options: RunOptions, watch: Watch, scope: Scope, stages: Stages) -> str:
-    """Release the partitions of a scope that are not released yet, as one new generation.
+def release_increment(options: RunOptions, watch: Watch, times: TimeSpan) -> str:
+    """Release the partitions of some times that are not released yet, as one new generation.
 
     Returns
     -------
@@ -90,22 +88,22 @@ def release_increment(options: RunOptions, watch: Watch, scope: Scope, stages: S
     Raises
     ------
     GateError
-        If the audit of a new line, or the drift of a partition, does not pass.
+        If the audit of a new history, or the drift of a partition, does not pass.
     """
     check_incremental(options)
     check_lasting(options)
     url = options.release.path
     partitions = read_partitions(options.collection.path)
-    line = find_line(options)
+    history = find_history(options)
     with hold_workspace(url):
         found = read_incremental(url)
         if found is not None:
             write_root(url, found[0])  # a writer that died may have left it behind
         former, state = (None, None) if found is None else found
-        work = _Work(options, watch, stages, line, PrivateLedger(url), state)
-        wanted = [p for p in partitions if scope.holds(p) and not work.is_withdrawn(p)]
-        new = [p for p in wanted if not work.has(p)]
-        replaced = work.find_replaced(partitions)
+        work = _Work(options, watch, history, PrivateLedger(url), state)
+        new = [one for one in partitions if times.holds(one) and work.is_new(one)]
+        # Their partition holds other records now, or is gone.
+        replaced = work.ids - frozenset(map(work.name, partitions))
         if not new and not replaced:
             watch.say(f"done     {shown(url)}: all partitions of this time are released")
             remove_workspace(url)
@@ -127,49 +125,39 @@ class _Work:
 
     options: RunOptions
     watch: Watch
-    stages: Stages
-    line: Line
+    history: History
     ledger: PrivateLedger
     former: IncrementalState | None
 
     @property
     def same(self) -> IncrementalState | None:
-        """The former generation, as far as it is of the same line."""
+        """The former generation, as far as it is of the same history."""
         former = self.former
-        return former if former is not None and former.line == self.line.id else None
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """Parts that stay unless they are replaced."""
-        return () if self.same is None else tuple(self.same.parts)
+        return former if former is not None and former.line == self.history.id else None
 
     @cached_property
     def ids(self) -> frozenset[str]:
-        """Names of these parts."""
-        return frozenset(part.id for part in self.parts)
+        """Names of the parts that stay unless they are replaced."""
+        return frozenset(part.id for part in self.same.parts) if self.same else frozenset()
 
     def name(self, partition: StoredPartition) -> str:
-        return self.ledger.name_part(self.line.id, partition.content)
+        """Name of the part that a partition becomes, by its content."""
+        return self.ledger.name_part(self.history.id, partition.content)
 
-    def has(self, partition: StoredPartition) -> bool:
-        return self.name(partition) in self.ids
-
-    def is_withdrawn(self, partition: StoredPartition) -> bool:
-        withdrawn = () if self.former is None else self.former.withdrawn
-        return self.ledger.mark_content(partition.content) in withdrawn
+    def is_new(self, partition: StoredPartition) -> bool:
+        """Whether a partition is neither released nor withdrawn."""
+        withdrawn = self.former.withdrawn if self.former else ()
+        marked = self.ledger.mark_content(partition.content)
+        return self.name(partition) not in self.ids and marked not in withdrawn
 
     def note(self, partition: StoredPartition) -> None:
-        """Write down whose part it is, without which nobody could withdraw it by name."""
+        """Write down whose part it is, without which no one could withdraw it by name."""
         about = {"name": partition.name, "time": partition.time, "content": partition.content}
         self.ledger.note(self.name(partition), about)
 
-    def find_replaced(self, partitions: tuple[StoredPartition, ...]) -> frozenset[str]:
-        """Parts whose partition holds other records now, or is gone."""
-        return self.ids - frozenset(map(self.name, partitions))
-
 
 def _make(work: _Work, new: list[StoredPartition], replaced: frozenset[str]) -> IncrementalState:
-    """The next state, with the new parts made; the first of a line brings model and audit."""
+    """The next state, with the new parts made; the first of a history brings model and audit."""
     state, made, former = work.same, list[Part](), work.former
     if state is not None:
         _judge_again(work, state)
@@ -179,31 +167,30 @@ def _make(work: _Work, new: list[StoredPartition], replaced: frozenset[str]) -> 
             continue
         state, part = _make_part(work, partition, state)
         made.append(part)
-    assert state is not None, "without a line there is something new"
-    # Of another line nothing stays: its parts were made by another model, and are never mixed.
-    gone = [] if former is None or work.same else [part.id for part in former.parts]
+    assert state is not None, "without a history there is something new"
+    stay = work.same.parts if work.same else ()
+    # Of another history nothing stays: its parts were made by another model, and are never mixed.
+    gone = [part.id for part in former.parts] if former and not work.same else []
     due = (datetime.now(UTC) + GRACE).isoformat()
+    retired = tuple(Retired(part, due) for part in (*gone, *sorted(replaced)))
     return replace(
         state,
-        parts=tuple(part for part in (*work.parts, *made) if part.id not in replaced),
-        withdrawn=() if former is None else former.withdrawn,
-        retired=(
-            *(() if former is None else former.retired),
-            *(Retired(part, due) for part in (*gone, *sorted(replaced))),
-        ),
+        parts=tuple(part for part in (*stay, *made) if part.id not in replaced),
+        withdrawn=former.withdrawn if former else (),
+        retired=(*former.retired, *retired) if former else retired,
     )
 
 
 def _judge_again(work: _Work, state: IncrementalState) -> None:
-    """The limits of today on the audit of the line: what was let through once may be too much.
+    """The limits of today on the audit of the history: what was let through once may be too much.
 
     The whole audit is in the private ledger; the header of an older release holds its own.
     """
-    findings = work.ledger.recall(_audit_key(work.line)) or state.header["audit"]
+    findings = work.ledger.recall(_audit_key(work.history)) or state.header["audit"]
     if "differences" not in findings and "options" not in findings["adversaries"]:
         raise StoreError(
-            "The audit of this line is not in its private ledger.",
-            remedy="Restore the ledger beside the release, or begin a new line.",
+            "The audit of this history of generations is not in its private ledger.",
+            remedy="Restore the ledger beside the release, or begin a new one by another option.",
             code="ledger",
         )
     gate = work.options.gate
@@ -212,8 +199,8 @@ def _judge_again(work: _Work, state: IncrementalState) -> None:
     if complaints := judge_findings(findings, gate):
         raise GateError(
             complaints[0].reason,
-            remedy="Nothing was published. The line was judged by other limits: loosen [gate], or "
-            "change the method, which begins a new line.",
+            remedy="Nothing was published. It was judged by other limits: loosen [gate], or change "
+            "the method, which begins a new history.",
             code=complaints[0].code,
         )
 
@@ -232,37 +219,37 @@ def _find_made(work: _Work, partition: StoredPartition) -> Part | None:
 def _make_part(
     work: _Work, partition: StoredPartition, state: IncrementalState | None
 ) -> tuple[IncrementalState, Part]:
-    options, watch, stages = work.options, work.watch, work.stages
+    options, watch = work.options, work.watch
     part = work.name(partition)
     url = part_url(options.release.path, part)
-    if state is None and exists(url):  # of a line whose first run died: its audit is not known
+    if state is None and exists(url):  # of a history whose first run died: its audit is not known
         delete_part(options.release.path, part)
-    run = check_part_of(options, work.line, partition, part)
+    run = check_part_of(options, work.history, partition, part)
     with hold_workspace(url), dropping_refused(url):
         run, _ = begin_or_resume(run)
         watch.run_id = run.run_id
-        with stages.open_executor(run.run_id) as executor:
+        with open_executor(cluster_options(options), run.run_id, watch.hear) as executor:
             watch.executor = executor
             if state is None:
                 watch.say(f"cluster  {executor.describe()}")
-            with watch.stage("train", f"{run.training.n_records:,} records, once per line"):
-                trained = stages.train(run, executor)
+            with watch.stage("train", f"{run.training.n_records:,} records, once per history"):
+                trained = stage_tasks.train_task(run, executor)
             plan = plan_release(run, trained)
             if state is not None:
                 _check_arrays(state, plan, partition)
-            run = reach_stage(
+            run = begin_stage(
                 run, "clean", model_digest=trained.model_digest, n_chunks=plan.chunks.n_chunks
             )
             with watch.stage("clean", f"{plan.chunks.n_records:,} records of a new partition"):
-                cleaned = stages.clean(run, trained, plan, executor)
+                cleaned = stage_tasks.clean_task(run, trained, plan, executor)
             with watch.stage("drift", f"limit {options.gate.drift_max}"):
                 _check_drift(work, run, trained, partition, executor)
             state = _audit_part(work, run, trained, cleaned, executor, state)
         # As in `publish_stage`: register, model, release, and only then that the part is there.
         chain = note_release(run, trained.model_digest, incremental=True)
-        if exists(run.work_model_url):  # of a line that begins
+        if exists(run.work_model_url):  # of a history that begins
             publish_model(run.work_model_url, run.model_url)
-        head = _head_part(run, trained, work.line, cleaned) | {"account": chain.describe()}
+        head = _head_part(run, trained, work.history, cleaned) | {"account": chain.describe()}
         publish_release(plan, cleaned.receipts, head)
         work.note(partition)
         remove_workspace(url)
@@ -277,9 +264,9 @@ def _audit_part(
     executor: Executor,
     state: IncrementalState | None,
 ) -> IncrementalState:
-    """Audit the first part of a line whole, and further ones on their own records.
+    """Audit the first part of a history whole, and further ones on their own records.
 
-    Where these carry no labels, what they lost: what no label judges was refused when the line
+    Where these carry no labels, what they lost: what no label judges was refused when the history
     began, or vouched for by name.
     """
     watch, options = work.watch, work.options
@@ -288,34 +275,36 @@ def _audit_part(
             audit_losses(run, cleaned, executor)
             check_places(audit_places(run, trained, cleaned.plan), options.gate)
         return state
-    whose = "held-out records, once per line" if state is None else "the part's own records"
+    whose = "held-out records, once per history" if state is None else "the part's own records"
     with watch.stage("audit", whose):
-        findings = work.stages.audit(run, trained, cleaned, executor)
+        findings = stage_tasks.audit_task(run, trained, cleaned, executor)
     # The release itself has no run: a state of its own is what `approve` and `purge` look for.
-    write_state(options.release.path, fresh_state(digest_options(options)))
+    digest = digest_options(options)
+    fresh = RunState(make_run_id(), digest, "", "", "", now(), stage="gate")
+    write_state(options.release.path, fresh)
     judged = gate_stage(replace(run, options=options), cleaned, findings)
     check_gated(judged)
     if state is not None:
         return state
-    work.ledger.keep(_audit_key(work.line), json.loads(json.dumps(judged)))
+    work.ledger.keep(_audit_key(work.history), json.loads(json.dumps(judged)))
     watch.judge(str(judged["gate"]["state"]))
-    # Method and guarantee stand in the header of the line itself.
-    header = describe_line(run, trained, judged | {"about": {}})
+    # Method and guarantee are in the header of the history itself.
+    header = describe_history(run, trained, judged | {"about": {}})
     rows = cleaned.plan.arrays[0].chunk_rows
-    return IncrementalState(work.line.id, header, _describe_arrays(cleaned.plan), rows, ())
+    return IncrementalState(work.history.id, header, _describe_arrays(cleaned.plan), rows, ())
 
 
 def _check_drift(
     work: _Work, run: Run, trained: Trained, partition: StoredPartition, executor: Executor
 ) -> None:
-    key = f"reference-{work.line.id[:16]}"
+    key = f"reference-{work.history.id[:16]}"
     indicators = trained.reads == "attributes"
-    kept = work.ledger.recall(key)
-    if kept is None:
+    known = work.ledger.recall(key)
+    if known is None:
         fit = replace(run.training.keeping(run.split, "fit"), indicators=indicators)
         moments = ShardedCollection(fit, executor, "reference").reduce(summarise_features)
-        kept = DriftReference.of(moments).encode()
-        work.ledger.keep(key, kept)
+        known = DriftReference.of(moments).encode()
+        work.ledger.keep(key, known)
     collection = replace(
         run.collection,
         desired=(),
@@ -327,14 +316,14 @@ def _check_drift(
     moments = ShardedCollection(collection, executor, "drift").reduce(summarise_features)
     sizes = [column.n_categories or 0 for column in run.collection.schema.attributes]
     drift = measure_drift(
-        DriftReference.decode(kept), moments, run.options.audit.level, sizes if indicators else ()
+        DriftReference.decode(known), moments, run.options.audit.level, sizes if indicators else ()
     )
     work.ledger.keep(f"drift/{work.name(partition)}", vars(drift))
     check_drift(drift, run.options.gate.drift_max, partition.name)
 
 
-def _audit_key(line: Line) -> str:
-    return f"audit-{line.id[:16]}"
+def _audit_key(history: History) -> str:
+    return f"audit-{history.id[:16]}"
 
 
 def _check_arrays(state: IncrementalState, plan: ReleasePlan, partition: StoredPartition) -> None:
@@ -353,7 +342,7 @@ def _check_arrays(state: IncrementalState, plan: ReleasePlan, partition: StoredP
             f"The partition {partition.name!r} would be released with another kind or other "
             f"categories of {', '.join(map(repr, other))} than the parts before.",
             remedy="Ingest it like the partitions before, leave the variable out of include, or "
-            "begin a new line with a training collection that has all its categories.",
+            "begin a new history with a training collection that has all its categories.",
             code="schema-drift",
         )
 
@@ -370,11 +359,11 @@ def _describe_arrays(plan: ReleasePlan) -> tuple[dict[str, Any], ...]:
     )
 
 
-def _head_part(run: Run, trained: Trained, line: Line, cleaned: Cleaned) -> dict[str, Any]:
+def _head_part(run: Run, trained: Trained, history: History, cleaned: Cleaned) -> dict[str, Any]:
     """The header of a part: what it is a part of; no digest of its records."""
     return {
         "method": run.method.name,
-        "line": line.id,
+        "line": history.id,
         "model_digest": trained.model_digest,
         "versions": list_versions(),
         "published": now(),

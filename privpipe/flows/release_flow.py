@@ -7,40 +7,34 @@ futures, never Prefect tasks. Parameters are paths, results are receipts, except
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import datetime
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
-from distributed import span
-from prefect import flow, task
-from prefect.artifacts import create_markdown_artifact
-from prefect.cache_policies import NO_CACHE
-from prefect.context import FlowRunContext, TaskRunContext
-from prefect.events import emit_event
+from prefect import flow
 
 from privpipe.cluster.executors.dask_executor import open_executor
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.errors import PrivpipeError
-from privpipe.flows.increment_flow import Stages, release_increment
+from privpipe.flows.increment_flow import release_increment
+from privpipe.pipeline import stage_tasks
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.results import write_failure, write_results
-from privpipe.pipeline.runs.resume import begin_or_resume, is_published, reach_stage
-from privpipe.pipeline.runs.run import Cleaned, Run, cluster_options
+from privpipe.pipeline.runs.resume import begin_or_resume, begin_stage, is_published
+from privpipe.pipeline.runs.run import Run, cluster_options
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.spend import confirm_published, list_fleeting
 from privpipe.pipeline.runs.trusted_code import confirm_code
-from privpipe.pipeline.serving.prefect_setup import outlive_reader, tell_prefect
-from privpipe.pipeline.serving.watch import Watch
-from privpipe.pipeline.stages.audit.audit_stage import audit_stage, describe_unseen
-from privpipe.pipeline.stages.check import check_stage
-from privpipe.pipeline.stages.clean import clean_stage, plan_release
-from privpipe.pipeline.stages.gate import check_gated, dropping_refused, gate_stage
-from privpipe.pipeline.stages.increment_check import Scope
-from privpipe.pipeline.stages.publish import publish_stage
-from privpipe.pipeline.stages.train import has_receipts, prove_sources, train_stage
+from privpipe.pipeline.runs.watch import Watch
+from privpipe.pipeline.serving.prefect_setup import outlive_reader
+from privpipe.pipeline.stages.audit.audit_stage import describe_unseen
+from privpipe.pipeline.stages.clean import plan_release
+from privpipe.pipeline.stages.gate import dropping_refused
+from privpipe.pipeline.stages.increment_check import TimeSpan
+from privpipe.pipeline.stages.train import has_receipts
 from privpipe.report.audit_text import say_gate, say_judged, say_unseen, say_verdict
 from privpipe.store.access.location import shown
 from privpipe.store.access.workspace import (
@@ -51,76 +45,7 @@ from privpipe.store.access.workspace import (
 )
 from privpipe.store.keyring.keys import forget_keys
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-class Held:
-    """Keeps a value out of sight: Prefect neither walks through nor stores what it holds."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __repr__(self) -> str:
-        return "Held(...)"
-
-
-def _as_task(function: Callable[..., R], name: str) -> Callable[..., R]:
-    """A stage as a Prefect task: no cache, no stored result, sealed errors."""
-
-    def stage(*held: Held) -> Held:
-        return Held(run_sealed(function, *(item.value for item in held)))
-
-    wrapped = task(name=name, cache_policy=NO_CACHE, persist_result=False)(stage)
-
-    def call(*args: Any) -> R:
-        result: R = wrapped(*map(Held, args)).value
-        return result
-
-    return call
-
-
-check_task = _as_task(check_stage, "check")
-prove_task = _as_task(prove_sources, "prove")
-train_task = _as_task(train_stage, "train")
-clean_task = _as_task(clean_stage, "clean")
-audit_task = _as_task(audit_stage, "audit")
-publish_task = _as_task(publish_stage, "publish")
-
-
-def pass_gate(
-    run: Run, cleaned: Cleaned, findings: Mapping[str, Any], enforced: bool, watch: Watch
-) -> dict[str, Any]:
-    """Judge the findings, and stop a run whose gate stays closed.
-
-    Raises
-    ------
-    GateError
-        With the sentence of the gate, where it is `enforced`.
-    """
-    judged = gate_stage(run, cleaned, findings)
-    tell_gate(run.run_id, judged["gate"])
-    watch.judge(str(judged["gate"]["state"]))
-    if enforced:
-        check_gated(judged)
-    return judged
-
-
-def tell_gate(run_id: str, gate: Mapping[str, Any]) -> None:
-    """The event that automations wait for; nothing outside a flow."""
-    if FlowRunContext.get() is not None or TaskRunContext.get() is not None:
-        tell_prefect(
-            emit_event,
-            event="privpipe.gate",
-            resource={"prefect.resource.id": f"privpipe.run.{run_id}"},
-            payload={"state": gate["state"], "sentence": gate["sentence"]},
-        )
-
-
-gate_task = _as_task(pass_gate, "gate")
-
-
-EVERYTHING = Scope()
+EVERYTHING = TimeSpan()
 
 STAGES = ("train", "clean", "audit", "publish")
 """What a run does after its check, in order."""
@@ -140,9 +65,9 @@ def run_pipeline(
     config_path
         The configuration.
     until
-        Last stage to do; the work so far is kept, and the next run goes on with it.
+        Last stage to do; the work so far stays in the workspace, where the next run resumes.
     logical_time
-        What ``{logical_time}`` in ``[release] path`` stands for; an incremental release takes
+        Fills ``{logical_time}`` in ``[release] path``; an incremental release takes
         partitions up to it.
     since
         First logical time of a backfill.
@@ -150,8 +75,8 @@ def run_pipeline(
     if "PREFECT__FLOW_RUN_ID" in os.environ:  # started by a worker, which may die
         outlive_reader()
     options, checked = _HANDED.get() or (read_options(config_path, logical_time), None)
-    scope = Scope(since, logical_time)
-    return run_sealed(release_collection, options, Watch(), until, scope, checked)
+    times = TimeSpan(since, logical_time)
+    return run_sealed(release_collection, options, Watch(), until, times, checked)
 
 
 _HANDED: ContextVar[tuple[RunOptions, Run | None] | None] = ContextVar("handed", default=None)
@@ -173,7 +98,7 @@ def release_collection(
     options: RunOptions,
     watch: Watch,
     until: str = "publish",
-    scope: Scope = EVERYTHING,
+    times: TimeSpan = EVERYTHING,
     checked: Run | None = None,
 ) -> str:
     """Run, and record how it ended beside the release.
@@ -183,7 +108,7 @@ def release_collection(
     options, watch
     until
         Last stage to do.
-    scope
+    times
         Partitions that an incremental release is made of; a whole one is made of all.
     checked
         What the check stage made of the options, where that was done before.
@@ -194,7 +119,7 @@ def release_collection(
             for sentence in list_fleeting(options):
                 watch.say(f"account  {sentence}: later runs do not know of this one")
         if options.release.incremental:
-            outcome = release_increment(options, watch, scope, _find_stages(options, watch))
+            outcome = release_increment(options, watch, times)
         else:
             outcome = _release(options, watch, until, checked)
     except Exception as error:
@@ -208,20 +133,11 @@ def release_collection(
     return options.release.path
 
 
-def _find_stages(options: RunOptions, watch: Watch) -> Stages:
-    """The stages of an incremental run, as tasks."""
-
-    def open_for(run_id: str) -> AbstractContextManager[Executor]:
-        return open_executor(cluster_options(options), run_id, watch.hear)
-
-    return Stages(train_task, clean_task, audit_task, open_for)
-
-
 def _release(options: RunOptions, watch: Watch, until: str, checked: Run | None) -> str:
-    """The stages in order. What a stopped run leaves is kept in its workspace, for the next."""
+    """The stages in order. What a stopped run leaves in its workspace the next one resumes."""
     url = options.release.path
     with watch.stage("check", f"{shown(options.collection.path)}, method {options.method.name}"):
-        checked = checked or check_task(options)
+        checked = checked or stage_tasks.check_task(options)
     if is_published(options, checked.collection) and not has_workspace(url):
         watch.say(f"done     {shown(url)} is already published; nothing to do")
         return "nothing to do"
@@ -239,7 +155,7 @@ def _release(options: RunOptions, watch: Watch, until: str, checked: Run | None)
             with dropping_refused(url):
                 findings = _work(run, executor, watch, until)
         if until != "publish" or findings is None:
-            watch.say(f"stopped  after {until}; `privpipe run` goes on")
+            watch.say(f"stopped  after {until}; `privpipe run` resumes")
             if findings is not None:
                 watch.say(f"judged   {say_judged(findings)}")
                 watch.say(f"verdict  {say_verdict(findings)}")
@@ -249,8 +165,7 @@ def _release(options: RunOptions, watch: Watch, until: str, checked: Run | None)
     link = f"Report: {shown(run.report_url)}/report.html\n\n"
     from privpipe.report.release_page import write_audit_markdown  # Matplotlib is slow to load
 
-    summary = link + write_audit_markdown(findings)
-    tell_prefect(create_markdown_artifact, summary, key="privpipe-summary")
+    stage_tasks.report_summary(link + write_audit_markdown(findings))
     for line in say_end(run, findings):
         watch.say(line)
     return "published"
@@ -270,36 +185,36 @@ def _work(run: Run, executor: Executor, watch: Watch, until: str) -> dict[str, A
     """Train, clean, audit, gate and publish; None when stopped before the audit."""
     last = STAGES.index(until)
     if not has_receipts(run):
-        with watch.stage("prove", "collections without receipts: every byte, once"), span("prove"):
-            run = prove_task(run, executor)
-    with watch.stage("train", f"{run.training.n_records:,} records"), span("train"):
-        trained = train_task(run, executor)
+        with watch.stage("prove", "collections without receipts: every byte, once"):
+            run = stage_tasks.prove_task(run, executor)
+    with watch.stage("train", f"{run.training.n_records:,} records"):
+        trained = stage_tasks.train_task(run, executor)
     plan = plan_release(run, trained)
     n_chunks = plan.chunks.n_chunks
-    run = reach_stage(run, "clean", model_digest=trained.model_digest, n_chunks=n_chunks)
+    run = begin_stage(run, "clean", model_digest=trained.model_digest, n_chunks=n_chunks)
     if trained.guarantee.statement:
         watch.say(f"promise  {trained.guarantee.statement}")
     if last == 0:
         return None
     what = f"{plan.chunks.n_records:,} records in {n_chunks} chunks"
-    with watch.stage("clean", what), span("clean"):
-        cleaned = clean_task(run, trained, plan, executor)
-    run = reach_stage(run, "audit")
+    with watch.stage("clean", what):
+        cleaned = stage_tasks.clean_task(run, trained, plan, executor)
+    run = begin_stage(run, "audit")
     if (unseen := describe_unseen(run, cleaned)) is not None:
         watch.say(f"         {say_unseen(unseen)}")
     if last == 1:
         return None
-    with watch.stage("audit", "held-out records, attack retrained"), span("audit"):
-        findings = audit_task(run, trained, cleaned, executor)
+    with watch.stage("audit", "held-out records, attack retrained"):
+        findings = stage_tasks.audit_task(run, trained, cleaned, executor)
     if last > 2:
-        run = reach_stage(run, "gate")
+        run = begin_stage(run, "gate")
     with watch.stage("gate", "limits of [gate]"):
-        findings = gate_task(run, cleaned, findings, last > 2, watch)
+        findings = stage_tasks.gate_task(run, cleaned, findings, last > 2, watch)
     if last == 2:
         return findings
-    run = reach_stage(run, "publish")
+    run = begin_stage(run, "publish")
     with watch.stage("publish", shown(run.release_url)):
-        publish_task(run, trained, cleaned, findings, watch.hear)
+        stage_tasks.publish_task(run, trained, cleaned, findings, watch.hear)
     return findings
 
 

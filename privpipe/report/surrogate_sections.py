@@ -26,9 +26,6 @@ def list_surrogate_model(findings: Mapping[str, Any]) -> Iterator[PageSection]:
             text = "Shares of variance that its answers to raw features explain."
             table = tabulate_explained(utility)
             yield PageSection("What the released model reveals", text, table=table, folded=True)
-        if utility.get("coefficients"):
-            table = pd.DataFrame(utility["coefficients"])
-            yield PageSection("Coefficients, as of [audit] coefficients", table=table, folded=True)
     yield PageSection(
         "Attacks on single records",
         "On an unsafe control made of the same records each must succeed. That these find nothing "

@@ -50,11 +50,6 @@ class WorkBar:
         """Whether work is shown now."""
         return bool(self._label)
 
-    @property
-    def share(self) -> float:
-        """Done of the whole; 0 where the whole is not known."""
-        return self._done / self._total if self._total else 0.0
-
     def begin(self, label: str, total: float, unit: str) -> None:
         """Show new work, in place of other work.
 

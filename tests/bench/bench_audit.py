@@ -31,7 +31,7 @@ from privpipe.flows.comparison import compare_collection
 from privpipe.pipeline.runs.resume import begin_or_resume
 from privpipe.pipeline.runs.run import find_attack_options
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.pipeline.serving.watch import Watch
+from privpipe.pipeline.runs.watch import Watch
 from privpipe.pipeline.stages.audit.audit_stage import audit_stage
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.clean import clean_stage, plan_release

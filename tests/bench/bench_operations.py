@@ -30,7 +30,7 @@ from privpipe.cluster.events import Event
 from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.cluster.workers.metrics import ShowProgress
-from privpipe.pipeline.serving.watch import Watch
+from privpipe.pipeline.runs.watch import Watch
 from privpipe.report.console import PlainConsole
 from privpipe.store.access.generation_log import publish_generation, read_newest
 from privpipe.store.access.objects import open_store, write_bytes

@@ -24,7 +24,7 @@ from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.passes.cleaning_pass import clean_collection
 from privpipe.cluster.workers.connection import connect
 from privpipe.cluster.workers.progress import Progress
-from privpipe.pipeline.serving.watch import SHOW_EVERY
+from privpipe.pipeline.runs.watch import SHOW_EVERY
 from privpipe.store.access.location import local_path
 from privpipe.store.arrays.blocks import Receipt
 from privpipe.store.arrays.layout import chunk_key

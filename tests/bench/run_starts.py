@@ -26,8 +26,8 @@ begun = time.perf_counter()
 from privpipe.pipeline.serving.prefect_setup import prepare_prefect
 prepare_prefect()
 from privpipe.flows.release_flow import run_pipeline
-from privpipe.pipeline.serving.prefect_server import own_server
-from privpipe.pipeline.serving.watch import Watch
+from privpipe.pipeline.serving.prefect_server import ephemeral_server
+from privpipe.pipeline.runs.watch import Watch
 called = time.perf_counter()
 real = Watch.hear
 def hear(self, event):
@@ -36,7 +36,7 @@ def hear(self, event):
     real(self, event)
 found, Watch.hear = [], hear
 if __name__ == "__main__":
-    with own_server():
+    with ephemeral_server():
         run_pipeline(sys.argv[1])
     print(called - begun, found[0] - called)
 """

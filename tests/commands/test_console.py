@@ -9,7 +9,7 @@ import pytest
 
 from privpipe.cluster.events import Event
 from privpipe.errors import InputError
-from privpipe.pipeline.serving.watch import Watch
+from privpipe.pipeline.runs.watch import Watch
 from privpipe.report.console import PlainConsole, say, say_raw, tabulate
 from privpipe.store.access.location import shown
 

@@ -34,7 +34,7 @@ def test_run__that_leaks_fails_with_its_sentence(
 ) -> None:
     told: list[dict[str, Any]] = []
     monkeypatch.setattr(
-        "privpipe.flows.release_flow.emit_event", lambda **event: told.append(event)
+        "privpipe.pipeline.stage_tasks.emit_event", lambda **event: told.append(event)
     )
     state = run_pipeline(config, return_state=True)
     assert state.is_failed()

@@ -22,7 +22,7 @@ from privpipe.errors import GuaranteeError
 from privpipe.flows.demo import prepare_demo
 from privpipe.flows.release_flow import release_collection
 from privpipe.pipeline.runs.configuration_file import read_options
-from privpipe.pipeline.serving.watch import Watch
+from privpipe.pipeline.runs.watch import Watch
 from privpipe.pipeline.stages.check import check_stage
 from tests.flows.test_pipeline import configure
 from tests.standard import write_standard
@@ -181,7 +181,7 @@ def test_run_results__of_a_failure_in_any_stage(
         raise how("a value of a record")
 
     with serial_flows(), monkeypatch.context() as patch:
-        patch.setattr(f"privpipe.flows.release_flow.{stage}_task", fail)
+        patch.setattr(f"privpipe.pipeline.stage_tasks.{stage}_task", fail)
         with pytest.raises(how):
             release_collection(options, Watch())
     results = read_results(tmp_path)

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,10 @@ from distributed import Client
 
 from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.executors.executor import LocalExecutor
-from privpipe.cluster.workers.boundary import run_sealed
 from privpipe.errors import IncompleteReleaseError, StoreError
-from privpipe.flows.release_flow import pass_gate, release_collection
+from privpipe.flows.release_flow import release_collection
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.pipeline.serving.watch import Watch
+from privpipe.pipeline.runs.watch import Watch
 from privpipe.pipeline.stages.train import train_stage
 from privpipe.store.access.workspace import workspace_url
 from privpipe.store.collections.collection import open_collection
@@ -37,17 +35,8 @@ Run = Callable[[RunOptions], str]
 @pytest.fixture
 def run_here(monkeypatch: pytest.MonkeyPatch) -> Run:
     """The whole pipeline in this process, without Prefect: the bits are those of the cluster."""
-    for stage in ("check", "train", "clean", "audit", "publish"):
-        room = "audit.audit_stage" if stage == "audit" else stage
-        module = __import__(f"privpipe.pipeline.stages.{room}", fromlist=["x"])
-        sealed = partial(run_sealed, getattr(module, f"{stage}_stage"))  # as Prefect's tasks are
-        monkeypatch.setattr(f"privpipe.flows.release_flow.{stage}_task", sealed)
-    monkeypatch.setattr("privpipe.flows.release_flow.gate_task", partial(run_sealed, pass_gate))
     monkeypatch.setattr(
         "privpipe.flows.release_flow.open_executor", lambda *_: nullcontext(LocalExecutor())
-    )
-    monkeypatch.setattr(
-        "privpipe.flows.release_flow.create_markdown_artifact", lambda *_, **__: None
     )
     return lambda options: release_collection(options, Watch())
 
@@ -128,7 +117,7 @@ def test_run__a_changed_source_fails_the_release(
         os.utime(source / "digit" / "c" / "3")
         return train_stage(*args, **kwargs)
 
-    monkeypatch.setattr("privpipe.flows.release_flow.train_task", touch)
+    monkeypatch.setattr("privpipe.pipeline.stage_tasks.train_task", touch)
     with pytest.raises(StoreError, match="has changed since the run began") as caught:
         run_here(make_options(source, tmp_path))
     assert caught.value.code == "source-changed"
@@ -147,7 +136,7 @@ def test_run__a_source_changed_while_the_audit_runs_fails_the_release(
         os.utime(source / "zero" / "c" / "3")
         return audit_stage(*args, **kwargs)
 
-    monkeypatch.setattr("privpipe.flows.release_flow.audit_task", touch)
+    monkeypatch.setattr("privpipe.pipeline.stage_tasks.audit_task", touch)
     with pytest.raises(StoreError, match="has changed since the run began"):
         run_here(make_options(source, tmp_path))
     assert not (tmp_path / "release.zarr").exists()

@@ -11,14 +11,14 @@ import pytest
 
 from privpipe.command.check_command import check_command
 from privpipe.errors import StoreError
-from privpipe.flows.increment_flow import Stages, release_increment
+from privpipe.flows.increment_flow import release_increment
 from privpipe.pipeline.operations.health import check_account
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.spend import list_fleeting
-from privpipe.pipeline.serving.watch import Watch
+from privpipe.pipeline.runs.watch import Watch
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.gate import list_weaker_limits
-from privpipe.pipeline.stages.increment_check import Scope, find_line
+from privpipe.pipeline.stages.increment_check import TimeSpan, find_history
 from privpipe.store.access import mounts
 from tests.operations.increments import configure
 from tests.store.serial_run import make_options, run_serially, serial_flows, write_small_collection
@@ -137,13 +137,13 @@ def test_incremental_run__is_refused_before_its_workspace(
     mount("tmpfs", tmp_path)
     before = list_tree(tmp_path)
     with pytest.raises(StoreError, match="tmpfs"):
-        release_increment(private, Watch(), Scope(), Stages(*[lambda: None] * 4))  # type: ignore[arg-type]
+        release_increment(private, Watch(), TimeSpan())
     assert list_tree(tmp_path) == before
 
 
 def test_line__is_the_same_whatever_is_accepted(tmp_path: Path) -> None:
     options = configure(tmp_path)
-    assert find_line(options) == find_line(change_privacy(options, ephemeral="accept"))
+    assert find_history(options) == find_history(change_privacy(options, ephemeral="accept"))
 
 
 def test_doctor__says_of_account_and_keys_what_becomes_of_them(home: Path, mount: Mounting) -> None:

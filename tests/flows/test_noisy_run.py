@@ -16,8 +16,8 @@ from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.command.key_commands import account_command
 from privpipe.errors import GuaranteeError, OptionError, PrivpipeError, StoreError
 from privpipe.pipeline.runs.configuration_file import read_options
-from privpipe.pipeline.runs.resume import begin_or_resume, reach_stage
-from privpipe.pipeline.serving.watch import ProgressKeeper
+from privpipe.pipeline.runs.resume import begin_or_resume, begin_stage
+from privpipe.pipeline.runs.watch import ProgressKeeper
 from privpipe.pipeline.stages.audit.audit_neighbours import audit_neighbours
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.clean import clean_stage, plan_release
@@ -81,7 +81,7 @@ class Bench:
             executor = LocalExecutor(self.progress.hear)
             trained = train_stage(run, executor)
             plan = plan_release(run, trained)
-            run = reach_stage(
+            run = begin_stage(
                 run, "clean", model_digest=trained.model_digest, n_chunks=plan.chunks.n_chunks
             )
             cleaned = clean_stage(run, trained, plan, executor)
@@ -137,7 +137,7 @@ def test_run__twice_is_one_charge_and_equal_bytes_and_another_key_charges_again(
 
 def test_check__a_limit_that_no_repeat_can_keep_is_refused_before_anything(bench: Bench) -> None:
     bench.release("one")
-    with pytest.raises(GuaranteeError, match=r"lost epsilon 1; another 1.5 would be"):
+    with pytest.raises(GuaranteeError, match=r"consumed epsilon 1; another 1.5 would be"):
         check_stage(read_options(bench.configure("more", epsilon=1.5, privacy="limit = 2.0")))
 
 

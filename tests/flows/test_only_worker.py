@@ -25,7 +25,7 @@ from privpipe.cluster.executors.dask_executor import DaskExecutor
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.cluster.workers.connection import ClusterOptions, connect
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.pipeline.serving.watch import Watch
+from privpipe.pipeline.runs.watch import Watch
 from privpipe.report.console import PlainConsole
 from privpipe.store.releases.published import check_release
 from tests.flows.test_believed_source import make_old
@@ -84,20 +84,7 @@ def flows_on(client: Client | None) -> Iterator[None]:
         return nullcontext(here)
 
     with pytest.MonkeyPatch.context() as patch:
-        for stage in ("check", "train", "clean", "audit", "publish"):
-            function = getattr(privpipe.flows.release_flow, f"{stage}_stage")
-            patch.setattr(privpipe.flows.release_flow, f"{stage}_task", function)
-        patch.setattr(
-            privpipe.flows.release_flow, "prove_task", privpipe.flows.release_flow.prove_sources
-        )
-        patch.setattr(
-            privpipe.flows.release_flow, "gate_task", privpipe.flows.release_flow.pass_gate
-        )
         patch.setattr(privpipe.flows.release_flow, "open_executor", open_executor)
-        patch.setattr(privpipe.flows.release_flow, "span", lambda _: nullcontext())
-        patch.setattr(
-            privpipe.flows.release_flow, "create_markdown_artifact", lambda *_, **__: None
-        )
         yield
 
 

@@ -77,8 +77,8 @@ FILL = """
 import sys
 from privpipe.pipeline.serving.prefect_setup import prepare_prefect
 prepare_prefect()
-from privpipe.pipeline.serving.prefect_server import own_server
-with own_server():
+from privpipe.pipeline.serving.prefect_server import ephemeral_server
+with ephemeral_server():
     from prefect import flow, task
     from prefect.artifacts import create_markdown_artifact
     @task

@@ -207,9 +207,9 @@ def hook(event, arguments):
 sys.addaudithook(hook)
 from privpipe.pipeline.serving.prefect_setup import prepare_prefect
 prepare_prefect()
-from privpipe.pipeline.serving.prefect_server import own_server
+from privpipe.pipeline.serving.prefect_server import ephemeral_server
 from privpipe.errors import ClusterError
-with own_server():
+with ephemeral_server():
     from prefect import flow
     @flow(persist_result=False)
     def work():

@@ -32,7 +32,7 @@ def _read(folder: Path) -> dict[str, Any]:
 def test_attempts__are_counted_printed_and_share_the_level(tmp_path: Path) -> None:
     write_records(str(tmp_path / "records.zarr"), make_records(2000))
     closed = {"confidential_advantage_max": 0.2, "exposed_max": 0.2, "utility_loss_max": 0.0}
-    quick: dict[str, Any] = {"adversaries": ("naive_bayes",), "decides": ("accuracy",)}
+    quick: dict[str, Any] = {"adversaries": ("naive_bayes",)}
 
     def attempt(**audit: Any) -> dict[str, Any]:
         gate = closed | audit.pop("gate", {})

@@ -6,15 +6,14 @@ import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-import privpipe.flows.release_flow
 from privpipe.errors import GateError
 from privpipe.flows.comparison import compare_collection
-from privpipe.pipeline.serving.watch import Watch
+from privpipe.pipeline import stage_tasks
+from privpipe.pipeline.runs.watch import Watch
 from privpipe.report.console import PlainConsole
 from tests.flows.canaries import Canaries
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
@@ -34,14 +33,9 @@ def test_canary__nothing_that_is_written_or_told_holds_a_value(
     records = make_records(2400)
     write_records(str(tmp_path / "records.zarr"), records | {"copy": records["secret"]})
     told: list[Any] = []
+    monkeypatch.setattr(stage_tasks, "_in_flow", lambda: True)
     monkeypatch.setattr(
-        privpipe.flows.release_flow, "emit_event", lambda **given: told.append(given)
-    )
-    monkeypatch.setattr(
-        privpipe.flows.release_flow, "FlowRunContext", SimpleNamespace(get=lambda: True)
-    )
-    monkeypatch.setattr(
-        privpipe.flows.release_flow, "create_markdown_artifact", lambda text, **_: told.append(text)
+        stage_tasks, "notify_prefect", lambda _, *given, **named: told.extend([given, named])
     )
     given: dict[str, Any] = {
         "release": {"include": ["copy"]},

@@ -16,7 +16,7 @@ from privpipe.command.compare_command import _read_values
 from privpipe.errors import OptionError, RankError
 from privpipe.flows.comparison import compare_collection, plan_entries
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.pipeline.serving.watch import Watch
+from privpipe.pipeline.runs.watch import Watch
 from privpipe.report.console import PlainConsole
 from tests.gate.leaky_runs import make_leaky_options, make_records, write_records
 

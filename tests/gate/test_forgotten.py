@@ -89,10 +89,10 @@ def test_gate__names_an_earlier_release_in_a_dead_bucket(tmp_path: Path) -> None
     with pytest.raises(GateError, match="leace 01234567"):
         run_serially(enforced)
     assert not (tmp_path / "b.zarr").exists()
-    lenient = make("c.zarr", unreachable="report")
-    known = find_earlier(check_stage(lenient))
+    disowned = make("c.zarr", disowned=("01234567",))
+    known = find_earlier(check_stage(disowned))
     assert (known.unread, len(known.warnings)) == ((), 1)
-    assert "unreachable report (usually refuse)" in list_weaker_limits(lenient)
+    assert "earlier releases disowned: 01234567" in list_weaker_limits(disowned)
     file = Path(account) / ".releases" / "01234567.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"rows": False}))
     with pytest.raises(FormatError, match="01234567"):  # it was dropped in silence

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-import privpipe.flows.release_flow
 from privpipe.attacks.adversaries.attack_options import AttackOptions
 from privpipe.attacks.threats import inference
-from privpipe.errors import GateError, OptionError, PrivpipeError, StoreError
+from privpipe.errors import GateError, OptionError, PrivpipeError
 from privpipe.pipeline.runs.approval import approve_release
 from privpipe.pipeline.runs.resume import is_published
 from privpipe.pipeline.runs.run import find_attack_options
 from privpipe.pipeline.runs.run_options import AuditOptions, GateSection, RunOptions
 from privpipe.pipeline.stages.audit import audit_attacks
+from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.forecast import SampleFindings
 from privpipe.pipeline.stages.gate import check_gated, judge_findings, list_weaker_limits
 from privpipe.pipeline.stages.gate_forecast import GateNeeds
@@ -233,7 +233,6 @@ REFUSED: list[tuple[dict[str, Any], type[PrivpipeError], str]] = [
     ({"gate": {"exposed_max": 0.001}}, OptionError, "different held-out records"),
     ({"audit": {"adversaries": ()}}, OptionError, "nothing would be attacked"),
     ({"collection": {"confidential": ()}}, OptionError, "no variable is named as confidential"),
-    ({"gate": {"previous": "nowhere.zarr"}}, StoreError, "there is no release"),
 ]
 
 
@@ -242,9 +241,9 @@ def test_check__refuses_a_gate_that_cannot_be_passed(
     folder: Path, changes: dict[str, Any], kind: type[PrivpipeError], expected: str
 ) -> None:
     with pytest.raises(kind, match=expected):
-        privpipe.flows.release_flow.check_stage(make_leaky_options(folder, **changes))
+        check_stage(make_leaky_options(folder, **changes))
     ungated = {**changes, "gate": {"enforce": False}}
-    privpipe.flows.release_flow.check_stage(make_leaky_options(folder, **ungated))
+    check_stage(make_leaky_options(folder, **ungated))
 
 
 def findings(**changes: Any) -> dict[str, Any]:
@@ -269,26 +268,6 @@ def _lose(**loss: Any) -> dict[str, Any]:
     return {"utility": {"wanted": {"score": "accuracy", "loss": loss}}}
 
 
-DIRECT = {"method": "direct", "top_1": {"estimate": 0.2, "upper": 0.31}}
-LINKED = {
-    "attacks": {
-        "linkage": {"status": "measured", "report": {"chance_1": 0.01, "attacks": [DIRECT]}}
-    }
-}
-UNLINKED = {
-    "attacks": {
-        "linkage": {
-            "status": "measured",
-            "report": {
-                "chance_1": 0.01,
-                "attacks": [DIRECT, {"method": "x", "top_1": {"estimate": 0.1, "upper": None}}],
-            },
-        }
-    }
-}
-FAILED = {"attacks": {"linkage": {"status": "unknown", "reason": "x"}}}
-
-
 @pytest.mark.parametrize(
     ("section", "changes", "codes"),
     [
@@ -308,11 +287,6 @@ FAILED = {"attacks": {"linkage": {"status": "unknown", "reason": "x"}}}
         ({}, _tell(advantage=math.nan), ["membership"]),
         ({}, _tell(status="unknown"), ["membership"]),
         ({}, _tell(n_unknown=1), ["membership"]),
-        ({"linkage_max": 0.5}, {}, ["required"]),
-        ({"require": ["linkage"]}, FAILED, ["required"]),
-        ({"linkage_max": 0.31}, LINKED, []),
-        ({"linkage_max": 0.2}, LINKED, ["linkage"]),
-        ({"linkage_max": 0.9}, UNLINKED, ["linkage"]),
         ({}, {"adversaries": {"verdict": "unknown", "reason": "x", "decisions": []}}, ["unknown"]),
     ],
 )  # fmt: skip
@@ -321,49 +295,6 @@ def test_judge_findings__unknown_never_passes(
 ) -> None:
     found = judge_findings(findings(**changes), GateSection(**section))
     assert [one.code for one in found] == codes
-
-
-@pytest.mark.parametrize(
-    ("before", "codes"), [(0.03, []), (-0.01, ["regression"]), (None, ["regression"])]
-)
-def test_judge_findings__compares_with_the_previous_release(
-    before: float | None, codes: list[str]
-) -> None:
-    old = findings()
-    old["adversaries"]["decisions"][0]["gain_upper"] = before
-    found = judge_findings(findings(), GateSection(), old)
-    assert [one.code for one in found] == codes
-
-
-def test_judge_findings__compares_each_score_with_its_own() -> None:
-    """A gain of one score says nothing of another, though either may decide."""
-
-    def make(**uppers: float) -> dict[str, Any]:
-        rows = [
-            {"target": "secret", "source": "released", "score": score.replace("__", "_at_0.")}
-            | {"gain": 0.0, "gain_lower": 0.0, "gain_upper": upper}
-            for score, upper in uppers.items()
-        ]
-        decision = {"target": "secret", "verdict": "safe", "reason": "", "gain_upper": 0.2}
-        options = {"decides": ["auc", "tpr_at_0.01"]}
-        return findings(
-            adversaries={
-                "verdict": "safe",
-                "reason": "",
-                "decisions": [decision],
-                "table": rows,
-                "options": options,
-            }
-        )
-
-    def judge(new: dict[str, Any]) -> list[Any]:
-        return judge_findings(new, GateSection(), make(auc=0.2, tpr__01=0.01))
-
-    assert judge(make(auc=0.24, tpr__01=0.02)) == []
-    (one,) = judge(make(auc=0.1, tpr__01=0.09))
-    assert one.code == "regression"
-    assert "0.09 by a true-positive rate at 1 %" in one.reason
-    assert [one.code for one in judge(make(auc=math.nan, tpr__01=0.01))] == ["regression"]
 
 
 def test_check_gated__wants_a_gate_at_all() -> None:
@@ -383,7 +314,7 @@ def test_weaker_limits__are_all_that_ask_less_than_the_defaults() -> None:
     weaker = RunOptions(
         **base,
         gate={"must_find": 0.5, "drift_max": None},
-        audit={"level": 0.5, "decides": ["accuracy"], "adversaries": ["logistic"]},
+        audit={"level": 0.5, "adversaries": ["logistic"]},
     )
     found = list_weaker_limits(weaker)
     assert found[:3] == [
@@ -391,9 +322,8 @@ def test_weaker_limits__are_all_that_ask_less_than_the_defaults() -> None:
         "drift_max none (usually 0.5)",
         "level 0.5 (usually 0.95)",
     ]
-    assert "auc" in found[3]
-    assert "boosting" in found[4]
-    assert len(found) == 5
+    assert "boosting" in found[3]
+    assert len(found) == 4
     audit: dict[str, Any] = {"max_records": 500, "holdout": 0.05, "group": "person"}
     told = list_weaker_limits(RunOptions(**base, audit=audit))
     assert sorted(one.partition(" ")[0] for one in told) == sorted(audit)

@@ -63,19 +63,19 @@ def run_killed(options: RunOptions, target: str, *, after: bool = False) -> None
 
 
 BEFORE_THE_GATE = [
-    ("privpipe.flows.release_flow.audit_task", False),
+    ("privpipe.pipeline.stage_tasks.audit_task", False),
     ("privpipe.pipeline.stages.audit.audit_attacks.distribute_attacks", True),
-    ("privpipe.flows.release_flow.audit_task", True),
+    ("privpipe.pipeline.stage_tasks.audit_task", True),
     ("privpipe.pipeline.stages.gate.write_case", False),
     ("privpipe.pipeline.stages.gate.write_case", True),
     ("privpipe.pipeline.stages.gate.write_report", False),
     ("privpipe.pipeline.stages.gate.write_report", True),
-    ("privpipe.flows.release_flow.tell_gate", True),
-    ("privpipe.flows.release_flow.check_gated", False),
+    ("privpipe.pipeline.stage_tasks.report_gate", True),
+    ("privpipe.pipeline.stage_tasks.check_gated", False),
 ]
 BEHIND_THE_GATE = [
     ("privpipe.pipeline.stages.gate.read_approval", True),
-    ("privpipe.flows.release_flow.publish_task", False),
+    ("privpipe.pipeline.stage_tasks.publish_task", False),
     ("privpipe.pipeline.stages.publish.check_unchanged", False),
     ("privpipe.pipeline.stages.publish.note_release", False),
     ("privpipe.pipeline.stages.publish.note_release", True),

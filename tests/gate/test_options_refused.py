@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privpipe.errors import GateError, InputError, OptionError, PrivpipeError, StoreError
+from privpipe.errors import GateError, InputError, OptionError, PrivpipeError
 from privpipe.pipeline.runs.approval import approve_release, read_approval, write_case
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run_options import RunOptions
@@ -23,10 +23,7 @@ BAD = {
     "gate.confidential_advantage_max": ("-0.1", "greater than or equal to 0"),
     "gate.exposed_max": ("1.5", "less than or equal to 1"),
     "gate.utility_loss_max": ("2", "less than or equal to 1"),
-    "gate.linkage_max": ("-1", "greater than or equal to 0"),
     "gate.must_find": ("0", "greater than 0"),
-    "gate.require": ('["telepathy"]', "linkage"),
-    "audit.decides": ('["luck"]', "accuracy"),
     "audit.level": ("1.0", "less than 1"),
     "audit.earlier": ('["a.zarr", "a.zarr"]', "name each once"),
     "audit.adversaries": ('["logistic", "oracle"]', "no such adversary"),
@@ -54,19 +51,6 @@ def check(folder: Path, records: dict[str, np.ndarray], **changes: Any) -> RunOp
     return options
 
 
-@pytest.mark.parametrize(
-    ("kind", "why"),
-    [
-        ("drift", "judged by its own records"),
-        ("membership", "not surrogates"),
-        ("information", "no codes"),
-    ],
-)
-def test_require__what_cannot_be_measured_is_refused(tmp_path: Path, kind: str, why: str) -> None:
-    with pytest.raises(OptionError, match=why):
-        check(tmp_path, make_records(), gate={"require": [kind]})
-
-
 def test_check__one_class_is_refused(tmp_path: Path) -> None:
     records = make_records(200)
     records["secret"][:] = 0
@@ -79,33 +63,40 @@ def test_check__too_few_held_out_records_are_refused(tmp_path: Path) -> None:
         check(tmp_path, make_records(300))
 
 
-def test_check__a_previous_release_that_is_missing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="there is no release"):
-        check(tmp_path, make_records(), gate={"previous": f"{tmp_path}/nothing.zarr"})
-
-
 @pytest.fixture
 def serially() -> Iterator[None]:
     with serial_flows():
         yield
 
 
-def test_check__a_previous_release_of_other_variables_is_refused(
-    tmp_path: Path, serially: None
-) -> None:
-    write_records(str(tmp_path / "records.zarr"), make_records(3000))
-    audit: dict[str, Any] = {"holdout": 0.5, "adversaries": ("least_squares",), "max_records": 400}
-    run_serially(
-        make_leaky_options(tmp_path, method={"name": "leace"}, audit=audit, gate={"enforce": False})
+REMOVED = {
+    "release.anew": "true",
+    "cluster.performance_report": '"page.html"',
+    "audit.seed": "1",
+    "audit.decides": '["accuracy"]',
+    "audit.unreachable": '"report"',
+    "audit.coefficients": "true",
+    "gate.linkage_max": "0.1",
+    "gate.require": '["linkage"]',
+    "gate.previous": '"earlier.zarr"',
+}
+
+
+@pytest.mark.parametrize("key", REMOVED)
+def test_options__a_key_of_older_versions_says_what_to_do_instead(tmp_path: Path, key: str) -> None:
+    section, _, name = key.partition(".")
+    sections = {
+        "collection": ['path = "r"'],
+        "method": ['name = "leace"'],
+        "release": ['path = "o"'],
+    }
+    sections.setdefault(section, []).append(f"{name} = {REMOVED[key]}")
+    file = tmp_path / "old.toml"
+    file.write_text(
+        "".join(f"[{name}]\n" + "\n".join(keys) + "\n" for name, keys in sections.items())
     )
-    earlier = f"{tmp_path}/release.zarr"
-    changes: dict[str, Any] = {"release": {"path": f"{tmp_path}/next.zarr"}, "audit": audit}
-    del audit["max_records"]
-    check_stage(make_leaky_options(tmp_path, gate={"previous": earlier}, **changes))
-    changes["collection"] = {"confidential": ["secret", "other"]}
-    with pytest.raises(OptionError, match="whose audit did not judge 'other'") as caught:
-        check_stage(make_leaky_options(tmp_path, gate={"previous": earlier}, **changes))
-    assert caught.value.code == "other-variables"
+    with pytest.raises(OptionError, match=f"{name} is no option any more: .+. Delete the line"):
+        read_options(str(file))
 
 
 def test_run__a_class_too_small_publishes_nothing(tmp_path: Path, serially: None) -> None:

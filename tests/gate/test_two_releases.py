@@ -75,13 +75,13 @@ def test_withdrawal__tells_no_raw_record(
     assert np.abs(reconstruct(before, after) - records["features"][-1]).max() > 0.1
     assert "difference" not in {one["code"] for one in read_gate(tmp_path / "less")["complaints"]}
     # The attack is one: with two models her raw record is the difference of two sums.
-    anew = {"release": {"path": str(tmp_path / "less" / "release.zarr"), "anew": True}}
+    anew: dict[str, Any] = {"audit": {"adversaries": [], "disowned": [first["run"]]}}
     for leftover in (tmp_path / "less").glob("release.*"):
         shutil.rmtree(leftover)
     after, second = release(tmp_path / "less", **given, **anew)
     assert first["model_digest"] != second["model_digest"]
     assert np.abs(reconstruct(before, after) - records["features"][-1]).max() < 1e-6
-    assert any("learned anew" in one for one in read_gate(tmp_path / "less")["weaker"])
+    assert any("disowned" in one for one in read_gate(tmp_path / "less")["weaker"])
 
 
 def list_complaints(folder: Path) -> dict[str, str]:

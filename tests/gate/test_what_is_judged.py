@@ -17,7 +17,7 @@ from privpipe.cluster.passes.sample_drawing import gather_sample
 from privpipe.errors import GateError
 from privpipe.flows.release_flow import release_collection
 from privpipe.pipeline.runs.resume import begin_or_resume
-from privpipe.pipeline.serving.watch import Watch
+from privpipe.pipeline.runs.watch import Watch
 from privpipe.pipeline.stages.audit.audit_attacks import plan_samples
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.pipeline.stages.clean import plan_release

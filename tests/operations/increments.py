@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from privpipe.cluster.executors.executor import Executor, LocalExecutor
-from privpipe.flows.increment_flow import Stages, release_increment
+from privpipe.flows.increment_flow import release_increment
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.pipeline.serving.watch import Watch
-from privpipe.pipeline.stages.audit.audit_stage import audit_stage
-from privpipe.pipeline.stages.clean import clean_stage
-from privpipe.pipeline.stages.increment_check import Scope
-from privpipe.pipeline.stages.train import train_stage
+from privpipe.pipeline.runs.watch import Watch
+from privpipe.pipeline.stages.increment_check import TimeSpan
 from privpipe.store.collections.growing_collection import append_partition
 from privpipe.store.collections.ingest import IngestOptions, ingest
 from privpipe.store.sources.reading.source import SourceLayout
@@ -86,14 +80,9 @@ def append(
     )[1]
 
 
-@contextmanager
-def open_here(run_id: str) -> Iterator[Executor]:
-    del run_id
-    yield LocalExecutor()
-
-
 def release(options: RunOptions, since: int | None = None, until: int | None = None) -> str:
     """One run."""
-    scope = Scope(*(None if d is None else datetime.fromisoformat(day(d)) for d in (since, until)))
-    stages = Stages(train_stage, clean_stage, audit_stage, open_here)
-    return release_increment(options, Watch(), scope, stages)
+    times = TimeSpan(
+        *(None if d is None else datetime.fromisoformat(day(d)) for d in (since, until))
+    )
+    return release_increment(options, Watch(), times)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from privpipe.cluster.events import Event
-from privpipe.pipeline.serving.watch import Watch
+from privpipe.pipeline.runs.watch import Watch
 from privpipe.report.console import PlainConsole
 from tests.cluster.workers.test_monitoring import read_gauges
 

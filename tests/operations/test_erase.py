@@ -23,7 +23,7 @@ from privpipe.pipeline.operations.erase import ErasureOptions, erase_records, pl
 from privpipe.pipeline.operations.record_removal import Wanted, digest_of
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.pipeline.serving.watch import Watch
+from privpipe.pipeline.runs.watch import Watch
 from privpipe.store.access.workspace import hold_workspace
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.growing_collection import (

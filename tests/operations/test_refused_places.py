@@ -23,7 +23,7 @@ from privpipe.flows.deployments import retry_passing
 from privpipe.pipeline.operations.health import _judge, check_certificates
 from privpipe.pipeline.runs.configuration_file import fill_time, read_time
 from privpipe.pipeline.serving.prefect_setup import check_server
-from privpipe.pipeline.stages.increment_check import Scope
+from privpipe.pipeline.stages.increment_check import TimeSpan
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_logical_time__is_one_moment_however_it_is_written() -> None:
     with pytest.raises(OptionError, match="no logical time"):
         fill_time(place, None)
     with pytest.raises(OptionError, match="ends before it begins"):
-        Scope(berlin + timedelta(1), utc)
+        TimeSpan(berlin + timedelta(1), utc)
 
 
 def fail(error: PrivpipeError, times: int) -> tuple[list[float], list[PrivpipeError]]:

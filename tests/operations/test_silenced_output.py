@@ -41,7 +41,7 @@ def test_run__goes_on_when_nobody_reads_what_it_says(tmp_path: Path, way: str) -
 
 def test_log__of_lines_that_nobody_reads_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     from privpipe.cluster.workers.progress import Progress
-    from privpipe.pipeline.serving.watch import Reporting
+    from privpipe.pipeline.runs.watch import log_progress
 
     reader, writer = os.pipe()
     os.close(reader)
@@ -55,4 +55,4 @@ def test_log__of_lines_that_nobody_reads_ends_nothing(monkeypatch: pytest.Monkey
         monkeypatch.setattr(sys, "stderr", Unbuffered())
         with pytest.raises(BrokenPipeError):
             sys.stderr.write("x")
-        Reporting().say("begins", Progress())
+        log_progress("begins", Progress())

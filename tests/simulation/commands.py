@@ -38,8 +38,8 @@ from privpipe.pipeline.operations.record_removal import Wanted
 from privpipe.pipeline.runs.approval import write_case
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.pipeline.serving.watch import Watch
-from privpipe.pipeline.stages.increment_check import Scope
+from privpipe.pipeline.runs.watch import Watch
+from privpipe.pipeline.stages.increment_check import TimeSpan
 from privpipe.report.console import PlainConsole
 from privpipe.store.access import mounts
 from privpipe.store.arrays import blocks
@@ -234,7 +234,7 @@ class Command:
     is_dated: bool = False
 
 
-EVERYTHING = Scope()
+EVERYTHING = TimeSpan()
 
 
 def forget_process() -> None:
@@ -243,7 +243,7 @@ def forget_process() -> None:
     loaded_map.load_map.cache_clear()
 
 
-def run_alone(options: RunOptions, scope: Scope = EVERYTHING, until: str = "publish") -> str:
+def run_alone(options: RunOptions, scope: TimeSpan = EVERYTHING, until: str = "publish") -> str:
     """A run in this process, as one that begins."""
     forget_process()
     with serial_flows():
@@ -327,7 +327,7 @@ def _hold_more(world: World) -> None:
 
 def _backfill(world: World) -> None:
     days = [datetime.fromisoformat(f"2026-11-{day:02d}T00:00:00+00:00") for day in (2, 4)]
-    run_alone(_configure_parts(world), Scope(*days))
+    run_alone(_configure_parts(world), TimeSpan(*days))
 
 
 def _withdraw(world: World, hours: float) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import privpipe.flows.increment_flow
 import privpipe.flows.release_flow
 import privpipe.pipeline.stages.audit.audit_stage
 import privpipe.pipeline.stages.clean
@@ -22,7 +23,7 @@ import privpipe.pipeline.stages.train
 from privpipe.cluster.executors.executor import LocalExecutor
 from privpipe.cluster.passes import loaded_map
 from privpipe.pipeline.runs.run_options import RunOptions
-from privpipe.pipeline.serving.watch import Watch
+from privpipe.pipeline.runs.watch import Watch
 from privpipe.records.schema import CollectionSchema, Variable
 from privpipe.report.console import PlainConsole
 from privpipe.store.arrays import blocks
@@ -36,25 +37,8 @@ N_RECORDS, N_FEATURES, CHUNK_ROWS = 460, 5, 50
 def serial_flows() -> Iterator[None]:
     """Replace what needs Prefect or a cluster; everything else stays what it is."""
     with pytest.MonkeyPatch.context() as patch:
-        for stage in ("check", "train", "clean", "audit", "publish"):
-            patch.setattr(
-                privpipe.flows.release_flow,
-                f"{stage}_task",
-                getattr(privpipe.flows.release_flow, f"{stage}_stage"),
-            )
-        patch.setattr(
-            privpipe.flows.release_flow, "gate_task", privpipe.flows.release_flow.pass_gate
-        )
-        patch.setattr(
-            privpipe.flows.release_flow, "prove_task", privpipe.flows.release_flow.prove_sources
-        )
-        patch.setattr(
-            privpipe.flows.release_flow, "open_executor", lambda *_: nullcontext(LocalExecutor())
-        )
-        patch.setattr(privpipe.flows.release_flow, "span", lambda _: nullcontext())
-        patch.setattr(
-            privpipe.flows.release_flow, "create_markdown_artifact", lambda *_, **__: None
-        )
+        for flow in (privpipe.flows.release_flow, privpipe.flows.increment_flow):
+            patch.setattr(flow, "open_executor", lambda *_: nullcontext(LocalExecutor()))
         yield
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from privpipe.command.inspect_command import export_command
 from privpipe.flows.release_flow import release_collection
-from privpipe.pipeline.serving.watch import Watch
+from privpipe.pipeline.runs.watch import Watch
 from privpipe.store.access.objects import list_keys, open_store, read_bytes, write_bytes
 from privpipe.store.access.remote import create_bytes
 from privpipe.store.access.workspace import purge_workspace

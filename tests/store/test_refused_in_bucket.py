@@ -11,7 +11,7 @@ import pytest
 
 from privpipe.command.run_command import purge_command
 from privpipe.errors import GateError, IncompleteReleaseError
-from privpipe.flows import increment_flow, release_flow
+from privpipe.flows import increment_flow, stage_tasks
 from privpipe.pipeline.operations.erase import ErasureOptions, erase_records
 from privpipe.pipeline.operations.record_removal import Wanted, digest_of
 from privpipe.pipeline.operations.traces import find_traces
@@ -48,7 +48,7 @@ def list_place(url: str) -> list[str]:
 
 def refuse(monkeypatch: pytest.MonkeyPatch) -> None:
     """Close the gate, whatever was found."""
-    judge = release_flow.gate_stage
+    judge = stage_tasks.gate_stage
 
     def close(*args: Any) -> dict[str, Any]:
         judged = judge(*args)
@@ -56,7 +56,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> None:
         closed = {"state": "failed", "complaints": [complaint], "sentence": "Closed by the test."}
         return {**judged, "gate": {**judged["gate"], **closed}}
 
-    monkeypatch.setattr(release_flow, "gate_stage", close)
+    monkeypatch.setattr(stage_tasks, "gate_stage", close)
 
 
 @pytest.mark.slow
@@ -72,13 +72,13 @@ def test_refused_run__leaves_nothing_where_readers_look(
         release={"path": url, "include": ["copy"]},
     )
     seen: list[list[str]] = []
-    judge = release_flow.gate_stage
+    judge = stage_tasks.gate_stage
 
     def look(*args: Any) -> Any:
         seen.append(list_place(url))
         return judge(*args)
 
-    monkeypatch.setattr(release_flow, "gate_stage", look)
+    monkeypatch.setattr(stage_tasks, "gate_stage", look)
     with pytest.raises(GateError, match="secret") as refused:
         run_serially(options)
     assert seen == [[]]  # while it was judged

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import os
-import re
 import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
-from pathlib import PurePath
 from typing import Any, TypeVar
 
 from distributed import Client, Future, get_worker, wait
@@ -331,62 +328,6 @@ def _outcome(future: Future[Any]) -> Any:
 
 
 @contextmanager
-def report_performance(client: Client, path: str | None) -> Iterator[None]:
-    """Write the report of the block, private to its owner; nothing where no path is given.
-
-    Parameters
-    ----------
-    client
-        Of the cluster. Where its scheduler is gone at the end, nothing is written.
-    path
-        File; its folder is made.
-    """
-    if path is None:
-        yield
-        return
-    begun, count = time.time(), client.run_on_scheduler(_begin)
-    yield
-    page = client.run_on_scheduler(_draw, begun=begun, count=count)
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    # The mode is given at creation: between open and chmod others could read.
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(re.sub(r"<link[^>]*>", "", page))  # an icon, fetched from the network
-
-
-def _begin(dask_scheduler: Any) -> int:
-    """Scheduler side: begin to note tasks; at which record of the system."""
-    dask_scheduler.get_task_stream(start=0, stop=0)
-    return int(dask_scheduler.monitor.count)
-
-
-async def _draw(dask_scheduler: Any, begun: float, count: int) -> str:
-    """Scheduler side: the page, its profiles without source."""
-    # Profiles quote lines of source, and paths of the user's home: cut on the scheduler,
-    # where the page is drawn, for the time of drawing it.
-    real = dask_scheduler.get_profile
-
-    async def get_profile(**options: Any) -> Any:
-        return _drop_source(await real(**options))
-
-    dask_scheduler.get_profile = get_profile
-    try:
-        page: str = await dask_scheduler.performance_report(
-            start=begun, last_count=count, code="not shown", mode="inline"
-        )
-    finally:
-        del dask_scheduler.get_profile
-    return page
-
-
-def _drop_source(state: dict[str, Any]) -> dict[str, Any]:
-    """A profile, and those of its calls, with no line of code and no folder of this machine."""
-    described = {**state["description"], "line": ""}
-    described["filename"] = PurePath(str(described.get("filename", ""))).name
-    calls = {name: _drop_source(inner) for name, inner in state["children"].items()}
-    return {**state, "description": described, "children": calls}
-
-
-@contextmanager
 def open_executor(
     options: ClusterOptions, run: str, listener: Listener = ignore
 ) -> Iterator[Executor]:
@@ -411,5 +352,5 @@ def open_executor(
         with threadpool_limits(limits=1):
             yield LocalExecutor(listener)
         return
-    with connect(options) as client, report_performance(client, options.performance_report):
+    with connect(options) as client:
         yield DaskExecutor(client, run, listener)

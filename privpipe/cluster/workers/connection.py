@@ -112,8 +112,6 @@ class ClusterOptions:
     scratch
         Folder for a local cluster's spilled records, emptied at start and at end; a new private
         one by default.
-    performance_report
-        File for Dask's report of what the workers did, see `report_performance`.
     """
 
     address: str | None = None
@@ -122,7 +120,6 @@ class ClusterOptions:
     dashboard: str = "127.0.0.1:8787"
     wait_seconds: float = 60.0
     scratch: str | None = None
-    performance_report: str | None = None
 
 
 class PrepareWorker(WorkerPlugin):

@@ -38,7 +38,7 @@ def read_options(path: str, logical_time: datetime | None = None) -> RunOptions:
     path
         A TOML file.
     logical_time
-        What ``{logical_time}`` in ``[release] path`` stands for.
+        Fills ``{logical_time}`` in ``[release] path``.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def _parse(text: str, path: str) -> dict[str, Any]:
             raise OptionError(
                 f"{path} still says FILL IN at {', '.join(open_)}.",
                 remedy="The lines above each key say what it means; write a value there. For "
-                "utility_budget, 0.001 is a first try with wanted classes: `privpipe check` then "
+                "utility_budget, 0.001 is a first try with target classes: `privpipe check` then "
                 "says what share of the prediction's variance it is.",
                 code="fill-in",
             ) from None
@@ -102,9 +102,9 @@ def _override(content: Mapping[str, Any], given: Mapping[str, Mapping[str, Any]]
     """The file with what the environment sets; a section that is no table is left to be refused."""
     merged = dict(content)
     for section, keys in given.items():
-        own = merged.get(section, {})
-        if isinstance(own, dict):
-            merged[section] = {**own, **keys}
+        written = merged.get(section, {})
+        if isinstance(written, dict):
+            merged[section] = {**written, **keys}
     return merged
 
 
@@ -239,7 +239,7 @@ def find_place(text: str, names: Sequence[str]) -> tuple[int, int] | None:
 
 
 PLACE = "{logical_time}"
-"""Stands in ``[release] path`` for the logical time of the run."""
+"""In ``[release] path`` it is filled with the logical time of the run."""
 
 
 def read_time(text: str | datetime) -> datetime:
@@ -270,7 +270,7 @@ def read_time(text: str | datetime) -> datetime:
 
 
 def write_time(time: datetime) -> str:
-    """As it stands in names of releases, in UTC; names sort as times do."""
+    """As names of releases have it, in UTC; names sort as times do."""
     return time.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
@@ -280,7 +280,7 @@ def fill_time(path: str, time: datetime | None) -> str:
     Raises
     ------
     OptionError
-        If the path asks for a logical time and none is given.
+        If the path needs a logical time and none is given.
     """
     if PLACE not in path:
         return path

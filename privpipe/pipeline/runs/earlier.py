@@ -45,7 +45,7 @@ class Earlier:
     releases
         Those that are joined with this one.
     unread
-        Those that are there and cannot be read: what they tell is unknown.
+        Those that are there and cannot be read: what they reveal is unknown.
     warnings
         A sentence for each that is not at its place.
     """
@@ -64,7 +64,7 @@ def find_earlier(run: Run, plan: ReleasePlan | None = None) -> Earlier:
         Whose records are to be released.
     plan
         Of the release that is judged, where its records are written: an earlier one of the very
-        same tells nothing more.
+        same reveals nothing more.
 
     Raises
     ------
@@ -73,7 +73,7 @@ def find_earlier(run: Run, plan: ReleasePlan | None = None) -> Earlier:
     OptionError
         If a named release is of other records.
     """
-    if run.method.releases == "surrogate":  # whose rows are nobody's: no row joins another
+    if run.method.releases == "surrogate":  # whose rows are no one's: no row joins another
         find_named_surrogates(run)
         return Earlier()
     found: list[EarlierRelease] = []
@@ -81,7 +81,7 @@ def find_earlier(run: Run, plan: ReleasePlan | None = None) -> Earlier:
     for url in run.options.audit.earlier:
         found += _open_named(run, url, entries, [one.name for one in found])
     named = {one.run for one in found}
-    unread, warnings = list[LeftOut](), [] if plan is None else tell_charged(run)
+    unread, warnings = list[LeftOut](), [] if plan is None else describe_charged(run)
     for entry in entries:
         if entry.run in named or not entry.rows:
             continue
@@ -98,14 +98,11 @@ def find_earlier(run: Run, plan: ReleasePlan | None = None) -> Earlier:
         except PrivpipeError as error:
             why = f"it is a release of the same records, and cannot be read ({error.code}). {WAYS}"
             unread.append(LeftOut(entry.name, why))
-    if run.options.audit.unreachable == "report":
-        warnings += [f"{one.target}: {one.reason}" for one in unread]
-        unread = []
     return Earlier(tuple(found), tuple(unread), tuple(warnings))
 
 
 WAYS = (
-    "Name its place in [audit] earlier, or, where nobody has a copy, its run in [audit] disowned."
+    "Name its place in [audit] earlier, or, where no one has a copy, its run in [audit] disowned."
 )
 GONE = (
     "it is a release of these records in the register, and no longer at its place: moved, removed, "
@@ -114,13 +111,13 @@ GONE = (
 
 
 def find_differences(run: Run, model_digest: str) -> list[str]:
-    """Earlier models whose difference from this one would tell single records, in sentences.
+    """Earlier models whose difference from this one would reveal single records, in sentences.
 
     And earlier releases of which it is not known whether they hold these records.
 
     A mean, or any sum, over nearly the same records: what two of them differ by is made of the few
     records that only one of them saw. None where the model is the same, where the records are, or
-    where a model tells nothing of records that are not public.
+    where a model reveals nothing of records that are not public.
 
     Raises
     ------
@@ -130,18 +127,15 @@ def find_differences(run: Run, model_digest: str) -> list[str]:
     unknown = [
         f"The records of the release {entry.name} have no sketch beside the account, so that it is "
         "not known whether they are among those of this one. Make it by `privpipe account --sketch "
-        "COLLECTION`, or, where nobody has a copy, name its run in [audit] disowned."
+        "COLLECTION`, or, where no one has a copy, name its run in [audit] disowned."
         for entry in _list_unknown(run)
     ]
-    if run.options.release.anew:
-        return unknown
     return unknown + [
         f"The release {entry.name} has another model, learned from records of which "
-        f"{share} are among those of this one: the difference of the two tells of single "
-        "records that only one of them saw, whatever each tells by itself. Release with the "
+        f"{share} are among those of this one: the difference of the two reveals single "
+        "records that only one of them saw, whatever each reveals by itself. Release with the "
         "options of that one, whose model is then used again; name its place in [audit] earlier "
-        "if it was moved; learn from public records ([training] public = true); or say [release] "
-        "anew = true, which counts as weaker."
+        "if it was moved; or learn from public records ([training] public = true)."
         for entry, share in _list_different(run)
         if entry.model != model_digest
     ]
@@ -161,7 +155,7 @@ def find_model(run: Run) -> str | None:
     That of the newest release whose model was learned likewise from nearly, but not exactly, the
     same records.
     """
-    if run.options.release.anew or run.method.releases == "surrogate":
+    if run.method.releases == "surrogate":
         return None
     learned = digest_learned(run)
     moved = _find_moved(run)
@@ -197,7 +191,7 @@ def _list_different(run: Run) -> list[tuple[Registered, str]]:
         if overlaps := [ties.between(a, b) for a in mine for b in theirs if ties.meet(a, b)]:
             by_profile = all(one.by_profile for one in overlaps)
             share = f"up to {max(one.other for one in overlaps):.4g} of a partition"
-            found.append((entry, share + " (as far as equal profiles tell)" * by_profile))
+            found.append((entry, share + " (as far as equal profiles show)" * by_profile))
     return found
 
 
@@ -220,12 +214,12 @@ def digest_learned(run: Run) -> str:
 
 
 def _describe_bound(run: Run) -> str:
-    """What a model may tell of the records: nothing where they are public."""
+    """What a model may reveal of the records: nothing where they are public."""
     return "public" if run.training.public else "learned"
 
 
 def _is_disowned(run: Run, entry: Registered) -> bool:
-    """Whether the operator says that nobody has a copy: by run, name or place."""
+    """Whether the operator says that no one has a copy: by run, name or place."""
     return any(
         one in (entry.run, entry.name, entry.url) or entry.url.startswith(f"{one}/")
         for one in run.options.audit.disowned
@@ -280,7 +274,7 @@ def _read_register(run: Run) -> list[Registered]:
 
 
 def _list_registered(run: Run) -> list[Registered]:
-    """Those that hold records of this one; none of surrogates, whose rows are nobody's."""
+    """Those that hold records of this one; none of surrogates, whose rows are no one's."""
     if run.method.releases == "surrogate":
         return []
     entries, ties = _read_register(run), run.sketches.ties()
@@ -351,7 +345,7 @@ def find_named_surrogates(run: Run) -> tuple[EarlierSurrogates, ...]:
     )
 
 
-def tell_charged(run: Run) -> list[str]:
+def describe_charged(run: Run) -> list[str]:
     """A sentence for what was charged of these records under other partitions."""
     if run.options.method.consumes() is None:
         return []
@@ -366,10 +360,10 @@ def tell_charged(run: Run) -> list[str]:
         if not found:
             continue
         most: Overlap = max(found.values(), key=lambda one: one.mine)
-        why = ", as far as equal profiles tell" if most.by_profile else ""
+        why = ", as far as equal profiles show" if most.by_profile else ""
         sentences.append(
             f"Up to {most.mine:.3g} of the records of partition {part.digest[:12]} were charged "
-            f"before, in {len(found)} other partitions{why}: with those they have lost epsilon "
+            f"before, in {len(found)} other partitions{why}: with those they have consumed epsilon "
             f"{account.read_joined(part.digest)[0]:g}."
         )
     return sentences

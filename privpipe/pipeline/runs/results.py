@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import fsspec
 
 from privpipe.cluster.workers.boundary import seal
 from privpipe.errors import PrivpipeError
 from privpipe.pipeline.runs.run import now
+from privpipe.pipeline.runs.watch import Watch
 from privpipe.store.access.location import join
 from privpipe.store.access.objects import write_file
 from privpipe.store.arrays.headers import companion_url
-
-if TYPE_CHECKING:  # it imports Prefect, and a failed check should not have to wait for that
-    from privpipe.pipeline.serving.watch import Watch
 
 
 def write_results(
@@ -31,7 +29,7 @@ def write_results(
     watch
         Has seen the stages; None when a run ended before its first.
     outcome
-        "published", "stopped" (as asked, before the last stage), "nothing to do", "failed" or
+        "published", "stopped" (as ordered, before the last stage), "nothing to do", "failed" or
         "interrupted".
     error
         Why it failed; only what an error of ours says is written.

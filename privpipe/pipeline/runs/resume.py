@@ -1,4 +1,4 @@
-"""Begin a run, or go on with the one that its workspace belongs to."""
+"""Begin a run, or resume the one that its workspace belongs to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_published(options: RunOptions, collection: Collection) -> bool:
     Raises
     ------
     StoreError
-        If something else stands there.
+        If something else is there.
     """
     url = options.release.path
     if not exists(url):
@@ -29,8 +29,8 @@ def is_published(options: RunOptions, collection: Collection) -> bool:
     if read_kind(url) == "release":
         header = read_header(url, "release")
         # Both: the same options for other records are another release, and so are others for these.
-        asked = digest_options(options), collection.digest
-        if (header["options_sha256"], header["source_digest"]) == asked:
+        expected = digest_options(options), collection.digest
+        if (header["options_sha256"], header["source_digest"]) == expected:
             return True
         now = find_code(options.model_dump(mode="json")["method"])
         if changed := say_changed_code(find_code(header["options"]), now):
@@ -56,7 +56,7 @@ def begin_or_resume(run: Run) -> tuple[Run, bool]:
     run
         With the identifier and state to work under.
     resumed
-        Whether there was something to go on with.
+        Whether there was something to resume.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def begin_or_resume(run: Run) -> tuple[Run, bool]:
         raise OptionError(
             f"The interrupted run of {shown(run.release_url)} {why}.",
             remedy="Nothing of it was published. To begin anew with this one: `privpipe purge "
-            f"{shown(run.release_url)}`, then run again. To go on with that one, give it the "
+            f"{shown(run.release_url)}`, then run again. To resume that one, give it the "
             f"configuration it had{', with the file as it was' if changed else ''}.",
             code="other-configuration",
         )
@@ -108,7 +108,7 @@ def check_unchanged(run: Run) -> None:
         (run.collection, state.source_fingerprint),
         (run.training, state.training_fingerprint),
     ):
-        # The version that the store keeps, not a digest of all bytes: this is asked twice in a run.
+        # The version that the store has, not a digest of all bytes: this is compared twice a run.
         # That each chunk read is the one that was ingested is held by its receipt.
         if read_source_version(collection.url) != known:
             raise StoreError(
@@ -119,7 +119,7 @@ def check_unchanged(run: Run) -> None:
             )
 
 
-def reach_stage(
+def begin_stage(
     run: Run, stage: str, *, model_digest: str | None = None, n_chunks: int | None = None
 ) -> Run:
     """Record that a stage begins, with what is known by then."""

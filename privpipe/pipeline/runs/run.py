@@ -1,4 +1,4 @@
-"""A run as a value: what was asked, what was found out before any work, and who it is."""
+"""A run as a value: its options, what was found out before any work, and its identity."""
 
 from __future__ import annotations
 
@@ -89,17 +89,17 @@ class Run:
 
     @property
     def work_model_url(self) -> str:
-        """Where the model is kept until the release is published."""
+        """Where the model is until the release is published."""
         return join(workspace_url(self.release_url), "model.zarr")
 
     @property
     def checkpoints(self) -> Checkpoints:
-        """Where sums and outcomes of attacks are kept until the release is published."""
+        """Where sums and outcomes of attacks are checkpointed until the release is published."""
         return Checkpoints(join(workspace_url(self.release_url), "kept"))
 
     @property
     def sample_url(self) -> str:
-        """Where the audit's samples and their key are kept until the release is published."""
+        """Where the audit's samples and their key are until the release is published."""
         return join(workspace_url(self.release_url), "sample")
 
     @property
@@ -241,7 +241,7 @@ def find_fitted(options: RunOptions, training: Collection) -> FittedSchema:
 
 def make_run_id() -> str:
     """A new identifier."""
-    # Short, since it is in every Dask key and receipt: it tells apart the runs that meet on one
+    # Short, since it is in every Dask key and receipt: it distinguishes the runs that meet on one
     # scheduler or in one account, and need not be a secret.
     return secrets.token_hex(4)
 
@@ -254,7 +254,7 @@ def now() -> str:
 def digest_options(options: RunOptions) -> str:
     """SHA-256 of everything in the configuration that can change the released records.
 
-    How they are judged is no part of it: a corrected limit goes on with the run that failed.
+    How they are judged is no part of it: a corrected limit resumes the run that failed.
     Which records the fit does not see is.
     """
     # A key that came after the first release of a version is left out at its default, so that a run
@@ -264,8 +264,6 @@ def digest_options(options: RunOptions) -> str:
     counted = {"subject", "records_per_subject"}
     if not options.collection.standardise:  # as before there was such a key
         del content["collection"]["standardise"]
-    if not options.release.anew:
-        del content["release"]["anew"]
     content["privacy"] = options.privacy.model_dump(mode="json", include=counted)
     content["audit"] = options.audit.model_dump(mode="json", include={"holdout", "group"})
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -274,7 +272,7 @@ def digest_options(options: RunOptions) -> str:
 MOST_RECORDS = 20_000
 """Records of each side that the attack on membership compares: every one with all of its sample."""
 
-SHARED = ("max_records", "decides", "level", "uninformative")
+SHARED = ("max_records", "level", "uninformative")
 """Options of attacks that ``[audit]`` has by the same name."""
 
 
@@ -320,7 +318,6 @@ def cluster_options(options: RunOptions) -> ClusterOptions:
         memory_limit=section.memory_limit,
         dashboard=section.dashboard,
         scratch=f"{workspace}/dask",
-        performance_report=section.performance_report,
     )
 
 

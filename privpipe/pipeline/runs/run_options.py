@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import functools
 import operator
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from dask.utils import parse_bytes
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from privpipe.attacks.adversaries.attack_options import AdversaryName, AttackOptions, ScoreName
+from privpipe.attacks.adversaries.attack_options import AdversaryName, AttackOptions
 from privpipe.cluster.passes.cleaning_pass import Nonfinite
 from privpipe.option_values import take_plain
 from privpipe.sanitizers import METHODS
@@ -29,6 +30,18 @@ class Section(BaseModel):
     """What all sections share: flags and numbers are no texts, as in the options of methods."""
 
     model_config = _FROZEN
+    removed: ClassVar[Mapping[str, str]] = {}
+    """Keys of older versions, each with what to do instead."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_no_removed_key(cls, given: Any) -> Any:
+        for key in cls.removed if isinstance(given, dict) else ():
+            if key in given:
+                raise ValueError(
+                    f"{key} is no option any more: {cls.removed[key]}. Delete the line"
+                )
+        return given
 
     @field_validator("*", mode="before")
     @classmethod
@@ -68,19 +81,19 @@ class TrainingOptions(Section):
 class ReleaseOptions(Section):
     """``[release]``: where the release goes and what it holds beside the features."""
 
+    removed: ClassVar[Mapping[str, str]] = {
+        "anew": "a gate that the difference of two models keeps closed is opened once, by name, "
+        "with `privpipe approve`; [audit] disowned names releases of which no one has a copy"
+    }
     path: str
-    """URL or local path of the release; must not exist. {logical_time} stands for the time that a
-    scheduled run is for, or that of --time."""
+    """URL or local path of the release; must not exist. {logical_time} is filled with the time
+    that a scheduled run is for, or that of --time."""
     include: tuple[str, ...] = ()
     """Further variables to release by name; a confidential one is refused."""
     partitions: bool = False
-    """Tell how many records each partition of the source has, so that `export` can write a file for
-    each. Names of partitions are not released; which records stood together is, and may tell
-    what they were partitioned by."""
-    anew: bool = False
-    """Learn a model of its own although an earlier release has one that was learned from nearly the
-    same records. By default that one is used again: the difference of two models tells of the
-    few records that only one of them saw. Counted as weaker."""
+    """Publish how many records each partition of the source has, so that `export` writes a file for
+    each. Names of partitions are not released; which records stood together is, and may
+    reveal what they were partitioned by."""
     layout: Literal["dense", "factored"] = "dense"
     """dense: records. factored: the few coordinates of each record and one basis, from which
     readers make records, equal to the dense ones up to rounding (null-space cleaning only)."""
@@ -95,6 +108,9 @@ class ReleaseOptions(Section):
 class ClusterSection(Section):
     """``[cluster]``: workers of a local cluster, or the address of a running one."""
 
+    removed: ClassVar[Mapping[str, str]] = {
+        "performance_report": "the dashboard shows tasks, memory and profiles of a run"
+    }
     workers: Annotated[int | None, Field(ge=0)] = None
     """Local worker processes; 0 does all work in this process."""
     memory_limit: str = "auto"
@@ -104,9 +120,6 @@ class ClusterSection(Section):
     dashboard: str = "127.0.0.1:8787"
     """host:port of a local cluster's dashboard on this machine, https://host:port with certificates
     of Dask's configuration, or off."""
-    performance_report: str | None = None
-    """File for Dask's report of the run (tasks, memory, profiles without source code), one HTML
-    page that loads nothing. Not set: none."""
 
     @field_validator("memory_limit")
     @classmethod
@@ -140,7 +153,14 @@ class ClusterSection(Section):
 class AuditOptions(Section):
     """``[audit]``: which labelled training records are held out to judge the release."""
 
-    model_config = _FROZEN
+    removed: ClassVar[Mapping[str, str]] = {
+        "seed": "it is a hash of what is released, so that no seed can be tried until a leak is "
+        "found safe",
+        "decides": "all scores are held against the limits of [gate]",
+        "unreachable": "earlier releases that cannot be read keep the gate closed; disowned names "
+        "those of which no one has a copy",
+        "coefficients": "those of the surrogates are their own least squares",
+    }
     holdout: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """Share of the training records never seen by the fit."""
     group: str | None = None
@@ -153,41 +173,22 @@ class AuditOptions(Section):
     """Records that adversaries are given."""
     level: Annotated[float, Field(gt=0, lt=1)] = AttackOptions().level
     """Confidence of all verdicts together; attempts at a release of the same records share it."""
-    decides: Annotated[tuple[ScoreName, ...], Field(min_length=1)] = AttackOptions().decides
-    """Scores of classes that are held against the limits of [gate]; of a number R squared always
-    is, and of these the true-positive rates."""
     uninformative: tuple[str, ...] = ()
-    """Confidential variables that the raw records do not tell. Of any other "safe" needs the raw
-    records to tell more than chance to the same adversaries: of labels joined to the wrong
+    """Confidential variables that the raw records do not reveal. Of any other "safe" needs the
+    raw records to reveal more than chance to the same adversaries: of labels joined to the wrong
     records everything would be safe."""
     earlier: tuple[str, ...] = ()
     """Earlier releases of these records, or of some of them, paths or URLs: who holds them joins
-    them with this one record by record, and the verdict counts what that tells. Those that the
+    them with this one record by record, and the verdict counts what that reveals. Those that the
     register beside the account knows of need no line, unless they were moved."""
     disowned: tuple[str, ...] = ()
-    """Earlier releases, by run or place, of which nobody has a copy: they are not joined, and do
+    """Earlier releases, by run or place, of which no one has a copy: they are not joined, and do
     not keep the gate closed though they cannot be read. Printed, and counted as weaker."""
-    unreachable: Literal["refuse", "report"] = "refuse"
-    """Earlier releases that the register knows and that cannot be read: refuse keeps the gate
-    closed and names them; report prints them as warnings, and is counted as weaker."""
     vouched: tuple[str, ...] = ()
-    """With [training], of released records without labels: what nobody judges and you answer for.
+    """With [training], of released records without labels: what you answer for, as no attack does.
     Included variables by name, order, partitions, withheld. Every page names them."""
-    coefficients: bool = False
-    """Print the coefficients of a surrogate release beside those of the raw records. The first are
-    released anyhow; the second are then published with the audit."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _has_no_seed(cls, given: Any) -> Any:
-        if isinstance(given, dict) and "seed" in given:
-            raise ValueError(
-                "seed is no option any more: it is a hash of what is released, so that no seed can "
-                "be tried until a leak is found safe. Delete the line"
-            )
-        return given
-
-    @field_validator("decides", "earlier", "disowned", "adversaries", "uninformative", "vouched")
+    @field_validator("earlier", "disowned", "adversaries", "uninformative", "vouched")
     @classmethod
     def _are_distinct(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(names)) < len(names):
@@ -195,18 +196,12 @@ class AuditOptions(Section):
         return names
 
 
-AttackKindName = Literal[
-    "linkage", "reconstruction", "training_membership", "membership", "information", "drift"
-]
-"""Kinds of attack beside inference that a run measures, where the release allows it."""
-
-
 class PrivacySection(Section):
     """``[privacy]``: what every promise of differential privacy is charged to."""
 
     subject: str | None = None
-    """Variable that names a record's subject: a person with several records loses epsilon once for
-    each. Not set: the promise is about single records."""
+    """Variable that names a record's subject: a person with several records consumes epsilon once
+    for each. Not set: the promise is about single records."""
     records_per_subject: Annotated[int | None, Field(ge=1)] = None
     """Records of one subject that are released at most; further ones are withheld, in the order of
     the collection. Not set: as many as there are."""
@@ -227,37 +222,37 @@ Limit = Annotated[float, Field(ge=0, le=1)]
 class GateSection(Section):
     """``[gate]``: what the audit must show before a release is published; unknown never passes."""
 
+    removed: ClassVar[Mapping[str, str]] = {
+        "linkage_max": "the report says what linkage finds; run `privpipe audit`, read, then "
+        "`privpipe publish`",
+        "require": "the report says what was not measured; run `privpipe audit`, read, then "
+        "`privpipe publish`",
+        "previous": "`privpipe compare` holds methods side by side, and each report has its gains",
+    }
     enforce: bool = True
     """false publishes whatever the audit finds, and writes "not gated" into the release and its
     report."""
     confidential_advantage_max: Limit = AttackOptions().max_advantage
     """Largest advantage (0 is guessing, 1 is knowing) that any adversary may gain on a confidential
-    variable beyond knowing the wanted answer: 0.1 is a tenth of the way from guessing to
+    variable beyond knowing the target: 0.1 is a tenth of the way from guessing to
     knowing. The upper confidence limit counts."""
     exposed_max: Limit = AttackOptions().max_exposed
     """Largest share of records whose confidential value may be claimed rightly at .1 % and 1 %
-    false alarms, beyond those and beyond knowing the wanted answer."""
+    false alarms, beyond those and beyond knowing the target."""
     single_records: Literal["protected", "unprotected"] = "protected"
     """Of surrogates that carry exact coefficients: whoever knows all other records solves for the
     one that is left, and whoever has a release with and one without a record solves for that
     record. unprotected accepts it by name; without that the gate stays closed, whatever the
     attacks find."""
     utility_loss_max: Limit | None = None
-    """Largest loss of accuracy or R squared of any wanted prediction, from raw to released records.
+    """Largest loss of accuracy or R squared of any target prediction, from raw to released records.
     Not set: no limit."""
-    linkage_max: Limit | None = None
-    """Largest share of records whose release may be found by who has the raw record, beyond chance.
-    Not set: no limit."""
-    require: tuple[AttackKindName, ...] = ()
-    """Kinds of attack that must have been measured beside inference."""
     must_find: Annotated[float, Field(gt=0, le=1)] = AttackOptions().must_find
     """Share of records of which a planted leak must be found by the audit; without that power no
     verdict is "safe"."""
     drift_max: Annotated[float | None, Field(ge=0)] = 0.5
     """Largest difference of any feature's mean between a new partition of an incremental release
     and the training records, in standard deviations; the upper limit counts. Not set: no limit."""
-    previous: str | None = None
-    """An earlier release of these variables to compare with, path or URL."""
 
 
 if TYPE_CHECKING:

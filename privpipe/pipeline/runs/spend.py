@@ -50,7 +50,7 @@ def check_limit(run: Run) -> None:
     for part in run.collection.schema_of_records.partitions:
         loss = account.read(part.digest)
         # The same draws again lose nothing more. Whether these are the same is known only with the
-        # model, so here a charge of at least this epsilon has the benefit of the doubt; the account
+        # model, so here a charge of at least this epsilon is taken for that one; the account
         # itself decides when the loss is reserved.
         repeats = any(entry.epsilon >= epsilon for entry in loss.entries)
         if limit is None or repeats:
@@ -59,7 +59,7 @@ def check_limit(run: Run) -> None:
         lost = max(loss.epsilon, account.read_joined(part.digest)[0])
         if add_up_losses([lost, epsilon]) > limit:
             raise GuaranteeError(
-                f"A partition has lost epsilon {lost:g}; another {epsilon:g} would be above "
+                f"A partition has consumed epsilon {lost:g}; another {epsilon:g} would be above "
                 f"[privacy] limit = {limit:g}.",
                 remedy="Decide on another limit. `privpipe account` lists what was lost.",
                 code="account-exhausted",
@@ -67,12 +67,12 @@ def check_limit(run: Run) -> None:
 
 
 def make_keys(run: Run, trained: Trained) -> PartitionKeys:
-    """Keys of the draws: bound to content, model and treatment, kept apart from the release."""
+    """Keys of the draws: bound to content, model and treatment, stored apart from the release."""
     path = local_path(run.release_url)
     if path is not None:
         check_keys_apart(path)
     partitions = run.collection.schema_of_records.partitions
-    if trained.n_records is not None:  # records of nobody: who they are is what they are made from
+    if trained.n_records is not None:  # records of no one: who they are is what they are made from
         content = "".join(part.digest for part in run.training.schema_of_records.partitions)
         digest = hashlib.sha256(content.encode()).hexdigest()
         partitions = (Partition("surrogate", 0, trained.n_records, digest),)
@@ -221,7 +221,7 @@ def _list_releases(run: Run) -> Iterator[str]:
     """Places that may be releases: named ones, and all beside this one; each with its parts."""
     place = run.release_url.rstrip("/")
     folder, _, _ = place.rpartition("/")
-    if folder.endswith(f"/{PARTS}"):  # this is a part: what grows stands beside others
+    if folder.endswith(f"/{PARTS}"):  # this is a part: what grows lies beside others
         folder = folder.rpartition("/")[0].rpartition("/")[0]
     for url in (*run.options.audit.earlier, *_list_places(folder)):
         yield url
@@ -229,7 +229,7 @@ def _list_releases(run: Run) -> Iterator[str]:
 
 
 def _list_places(folder: str) -> list[str]:
-    """What stands in a folder; nothing where there is none, or it is a file."""
+    """What lies in a folder; nothing where there is none, or it is a file."""
     if not folder:
         return []
     with reaching(folder):
@@ -252,7 +252,7 @@ def _read_header(url: str) -> dict[str, Any]:
 
 
 def check_lasting(options: RunOptions) -> None:
-    """Refuse a promise that holds across runs where nothing is kept across them.
+    """Refuse a promise that holds across runs where nothing lasts across them.
 
     Raises
     ------
@@ -266,7 +266,7 @@ def check_lasting(options: RunOptions) -> None:
             f"{'. '.join(fleeting)}. What records have lost, and by which draws, would be "
             "forgotten.",
             remedy="Name folders that last, as a volume of the container, in [privacy] account or "
-            "PRIVPIPE_ACCOUNT and in PRIVPIPE_KEYS; or, for records that nobody releases again, "
+            "PRIVPIPE_ACCOUNT and in PRIVPIPE_KEYS; or, for records that no one releases again, "
             'set [privacy] ephemeral = "accept", which counts as weaker.',
             code="ephemeral",
         )
@@ -278,7 +278,7 @@ def is_promised_across_runs(options: RunOptions) -> bool:
 
 
 def list_fleeting(options: RunOptions) -> list[str]:
-    """What is kept for later runs and lies where it is lost, each in a sentence without its end.
+    """What is for later runs and lies where it is lost, each in a sentence without its end.
 
     The account, with its registers of releases and attempts, of every run; the keys of those that
     charge it.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from privpipe.errors import OptionError
 from privpipe.pipeline.runs.run import Run
@@ -13,6 +16,9 @@ from privpipe.protocols import BoolArray, Guarantee, IntArray
 from privpipe.store.access.location import join
 from privpipe.store.access.objects import open_store, write_bytes
 from privpipe.store.access.workspace import workspace_url
+
+Counts: TypeAlias = "pd.Series[int]"
+"""Records by subject."""
 
 
 def identify_subjects(values: npt.NDArray[np.generic]) -> IntArray:
@@ -22,67 +28,32 @@ def identify_subjects(values: npt.NDArray[np.generic]) -> IntArray:
     return values.astype(np.int64)
 
 
-@dataclass(frozen=True, eq=False)
-class SubjectCounts:
-    """How many records of every subject were met so far.
+def count_more(
+    counts: Counts, found: IntArray, most: int | None = None
+) -> tuple[Counts, BoolArray]:
+    """Counts with some more records, and which of these are beyond `most` of their subject.
 
     Parameters
     ----------
-    subjects : (n_subjects,), int64
-        In ascending order.
-    counts : (n_subjects,), int64
+    counts
+        Records met so far, by subject.
+    found : (n_records,)
+        Subjects of further ones, in the order of the records.
+    most
+        None: as many as there are.
 
     Examples
     --------
-    >>> seen, rest = SubjectCounts.of_none().take(np.array([4, 7, 4, 4]), most=2)
-    >>> seen.largest, rest
-    (3, array([False, False, False,  True]))
+    >>> counts, rest = count_more(pd.Series(dtype=np.int64), np.array([4, 7, 4, 4]), most=2)
+    >>> counts.to_dict(), rest
+    ({4: 3, 7: 1}, array([False, False, False,  True]))
     """
-
-    subjects: IntArray
-    counts: IntArray
-
-    @classmethod
-    def of_none(cls) -> SubjectCounts:
-        """Before the first record."""
-        return cls(np.empty(0, np.int64), np.empty(0, np.int64))
-
-    @property
-    def largest(self) -> int:
-        """Most records of one subject; 0 of none."""
-        return int(self.counts.max(initial=0))
-
-    def take(self, found: IntArray, most: int | None) -> tuple[SubjectCounts, BoolArray]:
-        """Counts with some more records, and which of these are beyond `most` of their subject.
-
-        Parameters
-        ----------
-        found : (n_records,)
-            Subjects, in the order of the records.
-        most
-            None: as many as there are.
-        """
-        own, place, counts = np.unique(found, return_inverse=True, return_counts=True)
-        order = np.argsort(place, kind="stable")
-        starts = np.cumsum(counts) - counts
-        rank = np.empty(len(found), np.int64)
-        rank[order] = np.arange(len(found)) - np.repeat(starts, counts)
-        before = self._find(own)
-        rest = np.zeros(len(found), np.bool_) if most is None else rank + before[place] >= most
-        return self._add(own, counts), rest
-
-    def _find(self, subjects: IntArray) -> IntArray:
-        """Records met so far of some subjects."""
-        if not len(self.subjects):
-            return np.zeros(len(subjects), np.int64)
-        at = np.minimum(np.searchsorted(self.subjects, subjects), len(self.subjects) - 1)
-        return np.where(self.subjects[at] == subjects, self.counts[at], 0)
-
-    def _add(self, subjects: IntArray, counts: IntArray) -> SubjectCounts:
-        both, place = np.unique(np.concatenate([self.subjects, subjects]), return_inverse=True)
-        total = np.zeros(len(both), np.int64)
-        np.add.at(total, place, np.concatenate([self.counts, counts]))
-        return SubjectCounts(both, total)
+    subjects = pd.Series(found)
+    rank = counts.reindex(subjects, fill_value=0).to_numpy()
+    rank = rank + subjects.groupby(subjects).cumcount().to_numpy()
+    more = subjects.value_counts()
+    rest = np.zeros(len(found), np.bool_) if most is None else rank >= most
+    return counts.add(more, fill_value=0).astype(np.int64), rest
 
 
 @dataclass(frozen=True)
@@ -135,29 +106,33 @@ def count_subjects(run: Run) -> SubjectFindings | None:
     name, most = run.options.privacy.subject, run.options.privacy.records_per_subject
     if name is None:
         return None
-    counts, n_withheld = SubjectCounts.of_none(), 0
-    for chunk in range(run.collection.plan.n_chunks):
-        counts, rest = counts.take(_read(run, name, chunk), most)
+    largest, n_subjects, n_withheld = 0, 0, 0
+    for counts, rest in _walk(run, name):
+        largest, n_subjects = int(counts.max()), len(counts)
         n_withheld += int(rest.sum())
-    released = counts.largest if most is None else min(most, counts.largest)
-    return SubjectFindings(name, len(counts.subjects), counts.largest, released, n_withheld)
+    released = largest if most is None else min(most, largest)
+    return SubjectFindings(name, n_subjects, largest, released, n_withheld)
 
 
 def write_withheld(run: Run) -> str | None:
     """Which records of each chunk are withheld, as bits in the workspace; None if none may be."""
-    name, most = run.options.privacy.subject, run.options.privacy.records_per_subject
-    if name is None or most is None:
+    name = run.options.privacy.subject
+    if name is None or run.options.privacy.records_per_subject is None:
         return None
     place = join(workspace_url(run.release_url), "withheld")
-    counts, store = SubjectCounts.of_none(), open_store(place)
-    for chunk in range(run.collection.plan.n_chunks):
-        counts, rest = counts.take(_read(run, name, chunk), most)
+    store = open_store(place)
+    for chunk, (_, rest) in enumerate(_walk(run, name)):
         write_bytes(store, f"{chunk:08d}", np.packbits(rest).tobytes())
     return place
 
 
-def _read(run: Run, name: str, chunk: int) -> IntArray:
-    return identify_subjects(run.collection.read(name, *run.collection.plan.rows(chunk)))
+def _walk(run: Run, name: str) -> Iterator[tuple[Counts, BoolArray]]:
+    """After each chunk, in their order: the counts, and which of its records are withheld."""
+    counts = pd.Series(dtype=np.int64)
+    for chunk in range(run.collection.plan.n_chunks):
+        found = identify_subjects(run.collection.read(name, *run.collection.plan.rows(chunk)))
+        counts, rest = count_more(counts, found, run.options.privacy.records_per_subject)
+        yield counts, rest
 
 
 def protect_subjects(guarantee: Guarantee, found: SubjectFindings | None) -> Guarantee:

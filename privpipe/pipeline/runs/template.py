@@ -60,7 +60,7 @@ def write_template(
         First values of other options of the method.
     gate
         What the audit must hold out and the gate allow, by section and key, where the defaults
-        ask for more records than there are.
+        need more records than there are.
     n_gaps
         Records with missing cells, which are then filled in.
     standardise
@@ -99,7 +99,7 @@ def write_template(
     }
     lines = [
         "# Configuration of privpipe; run it with: privpipe run THIS_FILE",
-        "# A commented key shows its default. Where 'FILL IN' stands, you decide.",
+        "# A commented key shows its default. Where it says 'FILL IN', you decide.",
     ]
     for section in known_sections():
         lines += ["", *_write_section(section, schema, given, method, n_gaps)]
@@ -153,7 +153,7 @@ def _write_section(
 
 _UNPROTECTED = (
     "THIS METHOD DOES NOT PROTECT SINGLE RECORDS. The gate stays closed until you accept that: "
-    "take the sign # away from the next line if nobody who may get the release knows the other "
+    "take the sign # away from the next line if no one who may get the release knows the other "
     "records, or nothing in a record needs protection. The acceptance is printed in the release."
 )
 
@@ -168,9 +168,9 @@ def _explain_weaker(section: str, default: Any) -> str:
     if section == "audit":
         return f"More than usual ({default}): with fewer held out, the gate could not open."
     return (
-        f"WEAKER THAN THE DEFAULT, {default}: even a release that tells nothing could not be shown "
+        f"WEAKER THAN THE DEFAULT, {default}: not even what reveals nothing could be shown "
         "to keep within the default with so few records of such classes. A release that passes is "
-        "only known to tell no more than this; take more records to show less."
+        "only known to reveal no more than this; take more records to show less."
     )
 
 

@@ -77,8 +77,8 @@ def _find(options: RunOptions) -> dict[str, str]:
 
 
 def _folder() -> Path:
-    own = os.environ.get(FOLDER)
-    return Path(own) if own else user_data_path("privpipe") / "trusted_code"
+    named = os.environ.get(FOLDER)
+    return Path(named) if named else user_data_path("privpipe") / "trusted_code"
 
 
 def find_code(options: Mapping[str, Any]) -> dict[str, str]:

@@ -31,7 +31,7 @@ from privpipe.cluster.workers.listener_owner import guard_address
 from privpipe.errors import ClusterError
 from privpipe.pipeline.serving.prefect_setup import (
     is_server,
-    own_home,
+    private_home,
     refuse_stored_results,
     servers_in,
 )
@@ -59,7 +59,8 @@ class Served:
     folder
         Holds that file.
     listener
-        The socket, kept: should the server die, no one else can listen there while the run lives.
+        The socket, which stays open: should the server die, no one else can listen there while the
+        run lives.
     process
         Of the server.
     """
@@ -82,12 +83,12 @@ class Served:
         self.folder.cleanup()
 
 
-def serve(patience: float) -> Served:
+def serve(time_limit: float) -> Served:
     """Start a server on loopback and wait until it answers.
 
     Parameters
     ----------
-    patience
+    time_limit
         Seconds.
 
     Raises
@@ -95,7 +96,7 @@ def serve(patience: float) -> Served:
     ClusterError
         If it does not.
     """
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + time_limit
     listener = socket.create_server(("127.0.0.1", 0), reuse_port=False)
     folder = TemporaryDirectory(prefix="privpipe-server-")
     place = Path(folder.name)
@@ -108,7 +109,7 @@ def serve(patience: float) -> Served:
         return Served(url, str(place / "authority.pem"), folder, listener, process)
     ended = process.poll()
     raise ClusterError(
-        f"Prefect's own server did not start within {patience:g} s: the machine is slow or busy."
+        f"Prefect's own server did not start within {time_limit:g} s: the machine is slow or busy."
         if ended is None
         else f"Prefect's own server ended with code {ended} when it started.",
         remedy="Run again; or raise PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS; or start "
@@ -151,13 +152,13 @@ def _wait(process: subprocess.Popen[bytes], url: str, authority: Path, deadline:
 
 
 LARGEST_BYTES = 64 * 2**20
-"""Of the database, about 80 kB for each run. Receipts tell of progress, not Prefect."""
+"""Of the database, about 80 kB for each run. Receipts show progress, not Prefect."""
 
-_PATIENCE = 5.0
+_TIME_LIMIT = 5.0
 
 
 _SERVED: list[Served] = []
-"""Held until Python ends: what Prefect still has to tell its server is told at the end."""
+"""Held until Python ends, since Prefect sends its last messages at the end."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -165,15 +166,15 @@ class Terminated(KeyboardInterrupt):
 
 
 @contextmanager
-def own_server() -> Iterator[None]:
+def ephemeral_server() -> Iterator[None]:
     """Run flows: with the server that ``PREFECT_API_URL`` or a profile names, or one's own.
 
     SIGTERM and SIGHUP interrupt the run as SIGINT does. A server that the run started is gone
     when the process is; after SIGKILL, when the next run starts.
     """
-    with _ending_in_order():
+    with _interrupting():
         home = os.environ.get("PREFECT_HOME", "")
-        if home == str(own_home()):
+        if home == str(private_home()):
             drop_database(Path(home))
         from prefect.context import refresh_global_settings_context
         from prefect.settings import get_current_settings
@@ -183,12 +184,12 @@ def own_server() -> Iterator[None]:
             fresh = f"privpipe:{secrets.token_urlsafe(32)}"
             password = os.environ.setdefault("PREFECT_SERVER_API_AUTH_STRING", fresh)
             os.environ["PREFECT_API_AUTH_STRING"] = password
-            # The server outlives the flow: what Prefect still has to tell it is told at the end.
+            # The server outlives the flow: Prefect sends its last messages at the end.
             atexit.register(_end_children)
             refresh_global_settings_context()
-            own = get_current_settings().server.ephemeral
-            if own.enabled:  # else Prefect says that it has no server
-                served = serve(own.startup_timeout_seconds)
+            ephemeral = get_current_settings().server.ephemeral
+            if ephemeral.enabled:  # else Prefect says that it has no server
+                served = serve(ephemeral.startup_timeout_seconds)
                 _SERVED.append(served)
                 os.environ |= {
                     "PREFECT_API_URL": served.url,
@@ -203,16 +204,16 @@ def own_server() -> Iterator[None]:
 
 
 @contextmanager
-def _ending_in_order() -> Iterator[None]:
+def _interrupting() -> Iterator[None]:
     """Turn the signals that end a process at once into an exception, the first time."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    ending: list[int] = []
+    received: list[int] = []
 
     def end(number: int, frame: FrameType | None) -> None:
-        if not ending:
-            ending.append(number)
+        if not received:
+            received.append(number)
             raise Terminated(signal.Signals(number).name)
 
     usual = {}
@@ -225,7 +226,7 @@ def _ending_in_order() -> Iterator[None]:
     finally:
         for number, handler in usual.items():
             # Once the process ends, the rest of its end is not to be disturbed either.
-            signal.signal(number, signal.SIG_IGN if ending else handler)
+            signal.signal(number, signal.SIG_IGN if received else handler)
 
 
 def _end_children() -> None:
@@ -235,7 +236,7 @@ def _end_children() -> None:
         for server in servers:
             with suppress(psutil.Error):
                 server.terminate()
-        for server in psutil.wait_procs(servers, timeout=_PATIENCE)[1]:
+        for server in psutil.wait_procs(servers, timeout=_TIME_LIMIT)[1]:
             with suppress(psutil.Error):
                 server.kill()
     while _SERVED:

@@ -43,12 +43,12 @@ REAPERS = ("systemd", "init")
 def prepare_prefect() -> None:
     """Set what is not set yet; Prefect's home becomes a private folder of privpipe's own.
 
-    The in-process servers of killed runs, which nobody would ever end, are ended.
+    The in-process servers of killed runs, which no one would ever end, are ended.
     """
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     if "PREFECT_HOME" not in os.environ:
-        home = own_home()
+        home = private_home()
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.environ["PREFECT_HOME"] = str(home)
     end_orphans(os.environ["PREFECT_HOME"])
@@ -73,11 +73,11 @@ def blaming_prefect() -> Iterator[None]:
         if not _is_prefects(error):
             raise
         problem = type(error).__name__
-    patience = os.environ.get("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS")
+    limit = os.environ.get("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS")
     raise ClusterError(
         f"The Prefect server that PREFECT_API_URL names does not answer as it should ({problem})."
         if url
-        else f"Prefect's own server did not start within {patience} s ({problem}): the machine is "
+        else f"Prefect's own server did not start within {limit} s ({problem}): the machine is "
         "slow or busy.",
         remedy="Start that server, or unset PREFECT_API_URL."
         if url
@@ -97,7 +97,7 @@ def _is_prefects(error: BaseException) -> bool:
     return name.partition(".")[0] in ("prefect", "httpx", "httpcore", "anyio")
 
 
-def own_home() -> Path:
+def private_home() -> Path:
     """Prefect's home of privpipe's own, where the user names none."""
     return user_data_path("privpipe") / "prefect"
 
@@ -116,8 +116,8 @@ def servers_in(home: str) -> Iterator[psutil.Process]:
         with suppress(psutil.Error, OSError):  # others' processes are not ours to look at
             if process.uids().real == os.getuid() and is_server(process):
                 environment = process.environ()
-                own = environment.get("PREFECT__SERVER_EPHEMERAL") == "1"
-                if own and environment.get("PREFECT_HOME") == home:
+                ours = environment.get("PREFECT__SERVER_EPHEMERAL") == "1"
+                if ours and environment.get("PREFECT_HOME") == home:
                     yield process
 
 
@@ -135,7 +135,7 @@ PAUSES = (0.2, 1.0)
 """Seconds between attempts. Prefect's client has tried each request several times by then."""
 
 
-def tell_prefect(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+def notify_prefect(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
     """What the function answers; None, and one line, where Prefect's server does not take it."""
     for pause in (*PAUSES, None):
         try:
@@ -144,7 +144,7 @@ def tell_prefect(function: Callable[..., Any], *given: Any, **named: Any) -> Any
             problem = type(error).__name__
         if pause is not None:
             time.sleep(pause)
-    say(f"prefect  does not take {function.__name__} ({problem}); the run goes on", stderr=True)
+    say(f"prefect  does not take {function.__name__} ({problem}); the run continues", stderr=True)
     return None
 
 
@@ -201,8 +201,8 @@ def check_server(settings: Mapping[str, str] = os.environ) -> str:
     ClusterError
         If no server is named.
     OptionError
-        If the server is beyond this machine, and is asked in the clear or without a password; if
-        it is on this machine, asked in the clear, and another user listens there.
+        If the server is beyond this machine, and is reached in the clear or without a password; if
+        it is on this machine, reached in the clear, and another user listens there.
     """
     url = settings.get("PREFECT_API_URL", "")
     parts = urlsplit(url)
@@ -219,9 +219,9 @@ def check_server(settings: Mapping[str, str] = os.environ) -> str:
     known = settings.get("PREFECT_API_AUTH_STRING") or settings.get("PREFECT_API_KEY")
     problem = ""
     if not known:
-        problem = "is asked without a password: whoever reaches it chooses what workers run"
+        problem = "has no password: whoever reaches it chooses what workers run"
     elif parts.scheme != "https":
-        problem = f"is asked by {parts.scheme or 'no scheme'}: the password travels in the clear"
+        problem = f"is reached by {parts.scheme or 'no scheme'}: the password travels in the clear"
     if problem:
         raise OptionError(
             f"The Prefect server {parts.hostname} is not on this machine and {problem}.",

@@ -1,4 +1,4 @@
-"""The check stage: all that metadata can tell, before a cluster is touched."""
+"""The check stage: all that metadata can show, before a cluster is touched."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def check_stage(options: RunOptions) -> Run:
     Raises
     ------
     OptionError, InputError, StoreError, FormatError
-        With what is wrong and the way out.
+        With what is wrong and the remedy.
     """
-    # From what needs the options alone, over what opens collections, to what asks the account: the
+    # From what needs the options alone, over what opens collections, to what reads the account: the
     # first refusal is the cheapest one. `matched` needs both collections, and what is checked after
     # it sees the released records by the names of the training records.
     method, roles = METHODS[options.method.name], _roles(options)
@@ -103,7 +103,7 @@ def check_stage(options: RunOptions) -> Run:
 def _check_method(
     options: RunOptions, method: Method, roles: Mapping[Role, tuple[str, ...]]
 ) -> None:
-    """The method has what the other sections ask of it, and they what it needs."""
+    """The method has what the other sections need of it, and they what it needs."""
     section = options.collection
     factors = options.method.may_factor()
     if options.release.layout == "factored" and not factors:
@@ -138,7 +138,7 @@ def _check_method(
 def _open(options: RunOptions, roles: dict[Role, tuple[str, ...]]) -> tuple[Collection, Collection]:
     """The records to release and those to learn from, which may be the same."""
     section = options.collection
-    # Surrogates are made of all records at once: a growing collection is released as it stands.
+    # Surrogates are made of all records at once: a growing collection is released as it is.
     whole = METHODS[options.method.name].releases == "surrogate"
     open_training = open_whole_collection if whole else open_collection
     training = replace(
@@ -174,14 +174,14 @@ def _weighing() -> list[str]:
 
 def _roles(options: RunOptions) -> dict[Role, tuple[str, ...]]:
     """Variables of each role: those of the configuration, and those the method itself names."""
-    asked = options.method.columns()
+    named = options.method.columns()
     section = options.collection
-    confidential = dict.fromkeys((*section.confidential, *asked.get("confidential", ())))
+    confidential = dict.fromkeys((*section.confidential, *named.get("confidential", ())))
     return {
         "desired": section.desired,
         "confidential": tuple(confidential),
-        "attributes": asked.get("attributes", ()),
-        "groups": asked.get("groups", ()),
+        "attributes": named.get("attributes", ()),
+        "groups": named.get("groups", ()),
     }
 
 
@@ -208,8 +208,8 @@ def _check_groups(options: RunOptions, groups: tuple[str, ...]) -> None:
 
 def _check_public(options: RunOptions, collection: Collection, training: Collection) -> None:
     """The records to protect are not public, whatever the configuration says."""
-    own = {part.digest for part in collection.schema_of_records.partitions}
-    shared = own & {part.digest for part in training.schema_of_records.partitions}
+    mine = {part.digest for part in collection.schema_of_records.partitions}
+    shared = mine & {part.digest for part in training.schema_of_records.partitions}
     if training.public and shared:
         raise GuaranteeError(
             f"[training] public is true, but {len(shared)} of its partitions hold the records of "
@@ -220,12 +220,12 @@ def _check_public(options: RunOptions, collection: Collection, training: Collect
 
 
 def _check_imputed(options: RunOptions, method: Method, training: Collection) -> None:
-    """A mean that stands in released records is learned, as a filter is."""
+    """A mean that is put into released records is learned, as a filter is."""
     promises = options.method.consumes() is not None
     if promises and options.release.nonfinite == "impute" and not training.public:
         raise GuaranteeError(
             '[release] nonfinite = "impute" puts the mean training record in the place of what is '
-            "missing, and the training records are not said to be public: what it tells of them "
+            "missing, and the training records are not said to be public: what it reveals of them "
             "is outside the promise.",
             remedy="Name public records as [training] with public = true; or set [release] "
             'nonfinite = "withhold"; or set [method] allow_data_bound = true, and the release '
@@ -275,18 +275,18 @@ def _check_include(options: RunOptions, schema: CollectionSchema) -> None:
 
 
 def _check_surrogate(options: RunOptions, method: Method) -> None:
-    """Records of nobody have no variables of anybody, and none of them is withheld."""
+    """Records of no one have no variables of anyone, and none is withheld."""
     release = options.release
     if method.releases != "surrogate":
         return
-    asked = {
+    forbidden = {
         "include": bool(release.include),
         'nonfinite = "withhold"': release.nonfinite == "withhold",
         "partitions": release.partitions,
         'layout = "factored"': release.layout == "factored",
     }
-    if any(asked.values()):
-        what = next(name for name, given in asked.items() if given)
+    if any(forbidden.values()):
+        what = next(name for name, given in forbidden.items() if given)
         raise OptionError(
             f"The method {method.name!r} releases records of its own, which belong to no record "
             f"of the collection; [release] {what} speaks of these.",
@@ -299,14 +299,14 @@ def _check_surrogate(options: RunOptions, method: Method) -> None:
         what = "[training]" if options.training is not None else '[release] nonfinite = "impute"'
         raise OptionError(
             f"The method {method.name!r} makes its records of those that it is fitted to, and "
-            f"completes missing entries itself; {what} asks for something else.",
+            f"completes missing entries itself; {what} demands something else.",
             remedy='Leave it out; [method] missing = "complete" completes records.',
             code="surrogate",
         )
 
 
 def _check_partitions(options: RunOptions, schema: CollectionSchema) -> None:
-    """Partitions by a confidential variable would tell it, whatever they are called."""
+    """Partitions by a confidential variable would reveal it, whatever they are called."""
     keys = {
         level.partition("=")[0]
         for partition in schema.partitions
@@ -318,7 +318,7 @@ def _check_partitions(options: RunOptions, schema: CollectionSchema) -> None:
         raise OptionError(
             f"[release] partitions is true, and the collection is partitioned by the confidential "
             f"variable {', '.join(map(repr, published))}.",
-            remedy="Set it to false: which records stood together would tell the variable.",
+            remedy="Set it to false: which records stood together would reveal the variable.",
             code="confidential-included",
         )
 
@@ -333,7 +333,7 @@ def _check_outputs(options: RunOptions, collection: Collection) -> None:
                 code="output-inside-input",
             )
     check_name(options.release.path)
-    is_published(options, collection)  # raises if something else stands there
+    is_published(options, collection)  # raises if something else is there
     _check_free(options)
     path = local_path(options.release.path)
     if path is None:

@@ -46,7 +46,7 @@ class DriftReference:
         }
 
     def with_nameless(self, sizes: Sequence[int]) -> DriftReference:
-        """With a feature more per block of indicators: that the record is in none of them."""
+        """With a feature more per block of indicators: that the record is in none."""
         lacking = _find_nameless(self.mean, sizes)
         return DriftReference(
             self.count,
@@ -97,7 +97,7 @@ def measure_drift(
         variances of both sides as they were found).
     sizes
         Categories of each attribute, where features are indicators of categories: a record whose
-        category the training records have not is in none of them, and that is compared as well.
+        category the training records have not is in none, and that is compared as well.
     """
     n = max(float(moments.count), 1.0)
     mean, variance = moments.mean, np.diag(moments.scatter) / max(n - 1, 1)
@@ -112,10 +112,10 @@ def measure_drift(
     typical = float(np.sqrt(np.mean(reference.deviation**2))) or 1.0
     scale = np.where(constant, typical, reference.deviation)
     apart = np.abs(mean - reference.mean) / scale
-    own = variance / scale**2
+    squared = variance / scale**2
     z = NormalDist().inv_cdf(1 - (1 - level) / (2 * max(len(apart), 1)))
-    spread = np.sqrt(own / n + 1.0 / max(reference.count, 1.0))
-    new = constant & ((own > 0) | (apart > 0))
+    spread = np.sqrt(squared / n + 1.0 / max(reference.count, 1.0))
+    new = constant & ((squared > 0) | (apart > 0))
     return Drift(
         float(np.max(apart, initial=0.0)),
         float(np.max(apart + z * spread, initial=0.0)),
@@ -138,7 +138,7 @@ def check_drift(drift: Drift, limit: float | None, name: str) -> None:
     Raises
     ------
     GateError
-        With both numbers; a partition too small to tell does not pass.
+        With both numbers; a partition too small to show it does not pass.
     """
     figure = Figure(drift.estimate, drift.estimate, drift.upper)
     if limit is None or figure.within(limit):

@@ -1,4 +1,4 @@
-"""What a few chunks tell before Prefect and a cluster start: rank, constants, budget, noise, gate.
+"""What a few chunks show before Prefect and a cluster start: rank, constants, budget, noise, gate.
 
 `check` shows it, `run` refuses by it: what would end the fit after a minute ends the command now.
 """
@@ -104,7 +104,7 @@ class FewChunks:
 
 @dataclass(frozen=True)
 class SampleFindings:
-    """What a few chunks tell of a run.
+    """What a few chunks show of a run.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ class SampleFindings:
     meaning
         What the budget means; None for methods without one.
     forecast
-        What the method tells of itself: its alphabet, its noise; None where it tells nothing.
+        What the method says of itself: its alphabet, its noise; None where it says nothing.
     gate
         What the gate needs of classes of such sizes; None where it is not enforced, or judges
         no variable.
@@ -216,12 +216,12 @@ def explain_budget(run: Run, *, strict: bool = False) -> BudgetMeaning | None:
 
 
 def forecast_run(run: Run) -> Forecast | None:
-    """What the method tells of a run before it; None where it tells nothing."""
+    """What the method says of a run before it; None where it says nothing."""
     if run.method.forecast is None:
         return None
     preview = FewChunks(run.training.keeping(run.split, "fit"), run.collection)
-    told: Forecast | None = run.method.forecast(preview, run.options.method)
-    return told
+    found: Forecast | None = run.method.forecast(preview, run.options.method)
+    return found
 
 
 def measure_rarest(options: RunOptions, training: Collection) -> dict[str, float]:

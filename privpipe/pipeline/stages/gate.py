@@ -1,7 +1,7 @@
 """The gate between audit and publish: what the audit must show, or nothing is published.
 
-Unknown never passes. A failed gate keeps the workspace: a corrected limit goes on with the attacks
-already measured, and `privpipe approve` overrides it once, for exactly what was found.
+Unknown never passes. A failed gate keeps the workspace: a corrected limit resumes with the
+attacks already measured, and `privpipe approve` overrides it once, for exactly what was found.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from typing import Any
 from privpipe.attacks.threats.verdicts.judgement import SCORE_WORDS
 from privpipe.attacks.threats.verdicts.outcomes import is_of_release
 from privpipe.errors import GateError, GuaranteeError
-from privpipe.numerics.limits import Figure, say_lower, say_upper
+from privpipe.numerics.limits import Figure
 from privpipe.pipeline.runs.approval import read_approval, write_case
 from privpipe.pipeline.runs.run import Cleaned, Run, find_attack_options
-from privpipe.pipeline.runs.run_options import GateSection, RunOptions
+from privpipe.pipeline.runs.run_options import GateSection, RunOptions, Section
 from privpipe.pipeline.runs.spend import is_promised_across_runs
-from privpipe.pipeline.stages.gate_forecast import read_previous
 from privpipe.pipeline.stages.report_writing import write_report
 from privpipe.store.arrays.blocks import digest_receipts
 from privpipe.store.keyring.account_chain import Kind, append_link
@@ -31,10 +30,6 @@ from privpipe.store.releases.release_writing import ReleasePlan, drop_refused, r
 OPEN = ("passed", "approved", "not gated")
 """States of a gate through which a release may go."""
 
-
-REGRESSION = 0.05
-"""How much more an adversary may gain of a variable than of the release named as previous: upper
-limits of two samples, which are not equal even where the releases are alike."""
 
 CONSTANT = "The released features do not vary: all records are released alike."
 """They hide everything, and no verdict should praise them."""
@@ -47,8 +42,8 @@ class Complaint:
     Parameters
     ----------
     code
-        "leaks", "unproven", "unknown", "not-protected", "membership", "utility", "linkage",
-        "required", "constant", "place", "difference" or "regression".
+        "leaks", "unproven", "unknown", "not-protected", "membership", "utility", "constant",
+        "place" or "difference".
     reason
         In a sentence: what, both numbers.
     """
@@ -71,19 +66,18 @@ def gate_stage(run: Run, cleaned: Cleaned, findings: Mapping[str, Any]) -> dict[
     -------
     findings
         With ``gate``: its state ("passed", "failed", "approved" or "not gated"), sentence,
-        complaints, limits, those that ask less than usual, and approval. Where it failed, what
+        complaints, limits, those that demand less than usual, and approval. Where it failed, what
         may be approved is recorded.
     """
     section, weaker = run.options.gate, list_weaker_limits(run.options)
-    previous = read_previous(run.options, run.training)
-    complaints = judge_findings(findings, section, previous)
+    complaints = judge_findings(findings, section)
     state, sentence, approval = "passed", _say(complaints, weaker), None
     if not section.enforce:
         state = "not gated"
     elif complaints:
         # The case is written before an approval is looked for: whoever approves signs the digest
         # that lies there, and an approval of anything else raises. The chain of the account notes
-        # either decision, so that nobody can say later that this was never refused.
+        # either decision, so that no one can say later that this was never refused.
         digest = digest_case(run, cleaned.plan, findings, complaints)
         write_case(run.release_url, digest, sentence)
         approval = read_approval(run.release_url, digest)
@@ -92,9 +86,9 @@ def gate_stage(run: Run, cleaned: Cleaned, findings: Mapping[str, Any]) -> dict[
     gate = {
         "state": state,
         "sentence": sentence,
-        "ways_out": find_ways_out(findings, run) if complaints else "",
+        "ways_out": find_remedies(findings, run) if complaints else "",
         "complaints": [asdict(one) for one in complaints],
-        "limits": section.model_dump(mode="json", exclude={"previous"}),
+        "limits": section.model_dump(mode="json"),
         "weaker": weaker,
         "approval": approval,
     }
@@ -128,7 +122,7 @@ def check_gated(findings: Mapping[str, Any]) -> None:
     codes = [one["code"] for one in gate["complaints"]]
     raise GateError(
         gate["sentence"],
-        remedy=f"Nothing was published; the workspace is kept, and the next run goes on with the "
+        remedy=f"Nothing was published; the workspace stays, and the next run resumes with the "
         f"attacks already measured. {gate['ways_out']}",
         code=codes[0],
     )
@@ -153,9 +147,7 @@ def dropping_refused(release_url: str) -> Iterator[None]:
     raise refused
 
 
-def judge_findings(
-    findings: Mapping[str, Any], section: GateSection, previous: Mapping[str, Any] | None = None
-) -> list[Complaint]:
+def judge_findings(findings: Mapping[str, Any], section: GateSection) -> list[Complaint]:
     """All that keeps a release from being published; none where the gate is open.
 
     Parameters
@@ -164,20 +156,16 @@ def judge_findings(
         Of the audit.
     section
         Limits.
-    previous
-        Findings of the release to compare with.
     """
-    found = [
+    members = (findings.get("attacks") or {}).get("training_membership")
+    return [
         *_judge_adversaries(findings["adversaries"], section),
         *([Complaint("constant", CONSTANT)] if findings.get("constant") else ()),
         *_judge_places(findings, section.confidential_advantage_max),
         *_judge_utility(findings, section.utility_loss_max),
-        *_judge_kinds(_list_kinds(findings), section),
+        *(() if members is None else _judge_membership(members, section)),
         *(Complaint("difference", said) for said in findings.get("differences", ())),
     ]
-    if previous is not None:
-        found += _judge_regression(findings, previous)
-    return found
 
 
 def _judge_adversaries(found: Mapping[str, Any], section: GateSection) -> Iterator[Complaint]:
@@ -230,11 +218,11 @@ def say_place(one: Mapping[str, Any], limit: float) -> str:
 
 
 def _judge_utility(findings: Mapping[str, Any], limit: float | None) -> Iterator[Complaint]:
-    """Wanted predictions that lose more than is allowed, by their best use of the release."""
+    """Target predictions that lose more than is allowed, by their best use of the release."""
     if limit is None:
         return
     if not findings["desired"]:
-        yield Complaint("utility", "No wanted prediction was measured, and its loss is limited.")
+        yield Complaint("utility", "No target prediction was measured, and its loss is limited.")
     for name, views in findings["desired"].items():
         loss = _measure_loss(views)
         # The sample's limits count beside the figure of all judged records, where there are some.
@@ -245,14 +233,14 @@ def _judge_utility(findings: Mapping[str, Any], limit: float | None) -> Iterator
         if not worst.within(limit):
             yield Complaint(
                 "utility",
-                f"The wanted prediction of {name!r} loses {worst.say(limit)}; allowed {limit:g}.",
+                f"The target prediction of {name!r} loses {worst.say(limit)}; allowed {limit:g}.",
             )
 
 
 def _measure_loss(views: Mapping[str, Any]) -> Figure:
     """What the best use of the release loses; unknown where either side is."""
-    kept = [_read_score(views.get(view)) for view in ("released", "released, attack retrained")]
-    best = max((value for value in kept if math.isfinite(value)), default=math.nan)
+    scores = [_read_score(views.get(view)) for view in ("released", "released, attack retrained")]
+    best = max((value for value in scores if math.isfinite(value)), default=math.nan)
     loss = _read_score(views.get("raw")) - best
     return Figure(loss, loss, loss, "it was not measured on raw and released records")
 
@@ -263,39 +251,14 @@ def _read_score(view: Mapping[str, float] | None) -> float:
     return float(view.get("accuracy", view.get("r2", math.nan)))
 
 
-def _list_kinds(findings: Mapping[str, Any]) -> dict[str, Any]:
-    """Kinds of attack that were measured; of a surrogate release membership stands by itself."""
-    members = findings.get("membership")
-    own = {} if members is None else {"membership": {"status": "measured", "report": members}}
-    return {**(findings.get("attacks") or {}), **own}
-
-
-def _judge_kinds(attacks: Mapping[str, Any], section: GateSection) -> Iterator[Complaint]:
-    """Kinds of attack that must have been measured, and what linkage may find."""
-    needed = dict.fromkeys(section.require)
-    if section.linkage_max is not None:
-        needed |= {"linkage": None}
-    for kind in needed:
-        found = attacks.get(kind) or {"status": "unknown", "reason": "it was not run"}
-        if found["status"] != "measured":
-            yield Complaint(
-                "required", f"The attack by {kind} is required and unknown: {found['reason']}."
-            )
-        elif kind == "linkage" and section.linkage_max is not None:
-            yield from _judge_linkage(found["report"], section.linkage_max)
-    members = attacks.get("training_membership")
-    if members is not None:
-        yield from _judge_membership(members, section)
-
-
 def _judge_membership(found: Mapping[str, Any], section: GateSection) -> Iterator[Complaint]:
-    """Whether a published model may tell whom it learned from; the score farthest beyond."""
+    """Whether a published model may reveal whom it learned from; the score farthest beyond."""
     if found["status"] != "measured":
         reason = found.get("reason", "it was not measured")
         yield Complaint("membership", f"Whom the model learned from is unknown: {reason}.")
         return
     report = found["report"]
-    # An adversary that failed may have been the one that tells: the rest cannot answer for it.
+    # An adversary that failed may have been the one that succeeds: the rest cannot answer for it.
     if report.get("n_unknown"):
         yield Complaint(
             "membership",
@@ -316,76 +279,20 @@ def _judge_membership(found: Mapping[str, Any], section: GateSection) -> Iterato
     if worst is None:
         yield Complaint("membership", "Whom the model learned from is unknown: nothing was scored.")
     elif not (figure := Figure.read(worst, "advantage")).within(limit := allow(worst)):
-        tells = "tells" if figure.exceeds(limit) else "may tell"
+        reveals = "reveals" if figure.exceeds(limit) else "may reveal"
         yield Complaint(
             "membership",
-            f"The model {tells} whom it learned from: {worst['adversary'].replace('_', ' ')} has "
+            f"The model {reveals} whom it learned from: {worst['adversary'].replace('_', ' ')} has "
             f"by {SCORE_WORDS[worst['score']]} an advantage of {figure.say(limit)}; allowed "
             f"{limit:g}.",
         )
 
 
-def _judge_linkage(report: Mapping[str, Any], limit: float) -> Iterator[Complaint]:
-    chance = Figure.read({"estimate": report["chance_1"]}).estimate
-
-    def measure(one: Mapping[str, Any]) -> Figure:
-        return Figure.read(one["top_1"]).minus_share(chance)
-
-    best = max(report["attacks"], key=lambda one: measure(one).over(limit))
-    if not (figure := measure(best)).within(limit):
-        yield Complaint(
-            "linkage",
-            f"The release of a known record is found at once ({best['method']} linkage) for "
-            f"{figure.say(limit)} of the records beyond chance ({chance:.3g}); allowed {limit:g}.",
-        )
-
-
-def _judge_regression(
-    findings: Mapping[str, Any], previous: Mapping[str, Any]
-) -> Iterator[Complaint]:
-    """Variables of which an adversary may gain more than of the previous release, by any score."""
-    found, before = findings["adversaries"], previous["adversaries"]
-    # The header of a release, all that is left where its report was removed, has no table: then
-    # the gains that decided are compared, of both sides alike.
-    by_score = bool(found.get("table")) and bool(before.get("table"))
-    for target in [one["target"] for one in found["decisions"]]:
-        new, old = (_read_gains(one, target, by_score=by_score) for one in (found, before))
-        more = {
-            score: Figure(gain, gain, gain).minus_share(old.get(score, math.nan))
-            for score, gain in new.items()
-        }
-        score = max(more, key=lambda one: more[one].over(REGRESSION), default="")
-        if not more.get(score, Figure.unknown("")).within(REGRESSION):
-            by = f" by {SCORE_WORDS[score]}" if score in SCORE_WORDS else ""
-            yield Complaint(
-                "regression",
-                f"Of {target!r} an adversary may gain {say_upper(new.get(score, math.nan))}{by}, "
-                f"of the previous release {say_lower(old.get(score, math.nan))}; allowed "
-                f"{REGRESSION:g} more.",
-            )
-
-
-def _read_gains(found: Mapping[str, Any], target: str, *, by_score: bool) -> dict[str, float]:
-    """The largest upper limit of a gain, by score that decides; NaN where one is unknown."""
-    if not by_score:
-        mine = next((one for one in found["decisions"] if one["target"] == target), None)
-        return {"": Figure.read(mine, "gain").upper}
-    decides = {"r2", *found["options"]["decides"]}
-    gains: dict[str, float] = {}
-    for row in found["table"]:
-        if row["target"] == target and is_of_release(row["source"]) and row["score"] in decides:
-            upper = Figure.read(row, "gain").upper
-            known = gains.get(row["score"], -math.inf)
-            # `max` would drop a NaN or keep it by its place; unknown has to stay unknown.
-            gains[row["score"]] = math.nan if math.isnan(known + upper) else max(known, upper)
-    return gains
-
-
-def find_ways_out(findings: Mapping[str, Any], run: Run) -> str:
+def find_remedies(findings: Mapping[str, Any], run: Run) -> str:
     """What would let this very release pass, as far as it was measured."""
     ways = ["Sanitise more strongly (another [method] or budget)"]
-    if telling := _find_telling(findings["adversaries"]):
-        ways.insert(0, f"Release without {telling}, which leaks by itself")
+    if leaking := _find_leaking(findings["adversaries"]):
+        ways.insert(0, f"Release without {leaking}, which leaks by itself")
         ways[1] = f"or {ways[1][0].lower()}{ways[1][1:]}"
     listed = (findings.get("places") or {}).get("places", ())
     in_places = max((one["excess_lower"] for one in listed), default=0.0)
@@ -398,14 +305,14 @@ def find_ways_out(findings: Mapping[str, Any], run: Run) -> str:
     return ", ".join(ways) + "."
 
 
-def _find_telling(found: Mapping[str, Any]) -> str:
-    """Included variables that by themselves tell more than is allowed."""
-    told = [
+def _find_leaking(found: Mapping[str, Any]) -> str:
+    """Included variables that by themselves reveal more than is allowed."""
+    leaking = [
         one["included"]
         for one in found.get("included", ())
         if one["gain_lower"] is not None and one["gain_lower"] > one["allowed"]
     ]
-    return ", ".join(repr(name) for name in dict.fromkeys(told))
+    return ", ".join(repr(name) for name in dict.fromkeys(leaking))
 
 
 def _find_limits(found: Mapping[str, Any], run: Run, in_places: float) -> str:
@@ -466,74 +373,51 @@ def digest_case(
     return hashlib.sha256(json.dumps(case, sort_keys=True).encode()).hexdigest()
 
 
-LARGER = {
-    "gate": ("confidential_advantage_max", "exposed_max", "must_find", "linkage_max", "drift_max")
-}
-"""Keys of which a larger number, or none, asks less: more is allowed."""
+LARGER = ("confidential_advantage_max", "exposed_max", "must_find", "drift_max")
+"""Keys of [gate] of which a larger number, or none, demands less: more is allowed."""
 
-SMALLER = {"audit": ("level", "holdout", "max_records")}
-"""Keys of which a smaller number asks less."""
-
-CHOICES = ("decides", "adversaries")
-"""Keys of [audit] of which a shorter list asks less."""
+SMALLER = ("level", "holdout", "max_records")
+"""Keys of [audit] of which a smaller number demands less."""
 
 NAMED = ("group", "uninformative", "vouched")
-"""Keys of [audit] by which something is not asked at all: of records of one group who is who, of
-variables whether raw records tell them, of what was not judged whether it leaks."""
+"""Keys of [audit] by which something is not judged at all: of records of one group who is who, of
+variables whether raw records reveal them, of what was not judged whether it leaks."""
 
 
 def list_weaker_limits(options: RunOptions) -> list[str]:
-    """Each key that asks less than its default, with its value and the usual one.
+    """Each key that demands less than its default, with its value and the usual one.
+
+    Whoever runs the pipeline may set each limit to what was measured; whoever reads the release
+    must see that.
 
     Returns
     -------
     weaker
         As ``exposed_max 0.06 (usually 0.01)``; empty where all is as strict as usual.
     """
-    found = []
-    for section in ("gate", "audit"):
-        mine = getattr(options, section)
-        usual = type(mine)()
-        found += [*_find_numbers(section, mine, usual)]
-    usual = GateSection().single_records
-    if (single := options.gate.single_records) != usual:
-        found.append(f"single_records {single} (usually {usual})")
-    choices = _find_choices(options.audit, type(options.audit)())
-    return [*found, *choices, *_find_forgotten(options)]
-
-
-def _find_forgotten(options: RunOptions) -> Iterator[str]:
-    """What of earlier releases is left out of account, or will be of this one."""
+    gate, audit = options.gate, options.audit
+    found = list(_find_numbers(gate, LARGER, 1))
+    found += _find_numbers(audit, SMALLER, -1)
+    if gate.single_records != (usual := GateSection().single_records):
+        found.append(f"single_records {gate.single_records} (usually {usual})")
+    usual_ones = type(audit)().adversaries
+    if missing := [one for one in usual_ones if one not in audit.adversaries]:
+        found.append(f"adversaries without {', '.join(missing)}")
+    for name in NAMED:
+        if value := getattr(audit, name):
+            shown = value if isinstance(value, str) else ", ".join(value)
+            found.append(f"{name} {shown} (usually none)")
     if options.privacy.ephemeral == "accept" and is_promised_across_runs(options):
-        yield "ephemeral accept (usually refuse)"
-    if options.release.anew:
-        yield "a model learned anew beside earlier ones (usually the same)"
-    if options.audit.unreachable == "report":
-        yield "unreachable report (usually refuse)"
-    if options.audit.disowned:
-        yield f"earlier releases disowned: {', '.join(map(_name_last, options.audit.disowned))}"
+        found.append("ephemeral accept (usually refuse)")
+    if audit.disowned:  # a run, or the last name of a place: no path is published
+        last = [one.rstrip("/").rpartition("/")[2] for one in audit.disowned]
+        found.append(f"earlier releases disowned: {', '.join(last)}")
+    return found
 
 
-def _name_last(disowned: str) -> str:
-    """A run, or the last name of a place: no path."""
-    return disowned.rstrip("/").rpartition("/")[2]
-
-
-def _find_numbers(section: str, mine: Any, usual: Any) -> Iterator[str]:
-    signs = [(name, 1) for name in LARGER.get(section, ())]
-    signs += [(name, -1) for name in SMALLER.get(section, ())]
-    for name, sign in signs:
-        value, default = getattr(mine, name), getattr(usual, name)
+def _find_numbers(section: Section, keys: tuple[str, ...], sign: int) -> Iterator[str]:
+    usual = type(section)()
+    for name in keys:
+        value, default = getattr(section, name), getattr(usual, name)
         if default is not None and (value is None or sign * value > sign * default):
             yield f"{name} {'none' if value is None else f'{value:g}'} (usually {default:g})"
-
-
-def _find_choices(mine: Any, usual: Any) -> Iterator[str]:
-    for name in CHOICES:
-        missing = [one for one in getattr(usual, name) if one not in getattr(mine, name)]
-        if missing:
-            yield f"{name} without {', '.join(missing)}"
-    for name in NAMED:
-        if value := getattr(mine, name):
-            shown = value if isinstance(value, str) else ", ".join(value)
-            yield f"{name} {shown} (usually none)"

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
+from bisect import bisect_left
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
-
-import fsspec
 
 from privpipe.attacks.adversaries.attack_options import (
     ALONE,
@@ -31,19 +28,17 @@ from privpipe.attacks.threats.verdicts.record_decisions import (
     halve_level,
     share_level,
 )
-from privpipe.errors import OptionError, StoreError
+from privpipe.errors import OptionError
 from privpipe.numerics.limits import say_upper
 from privpipe.pipeline.runs.earlier import count_earlier
 from privpipe.pipeline.runs.run import MOST_RECORDS, Run, find_attack_options
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.protocols import Column, Method
 from privpipe.sanitizers import METHODS
-from privpipe.store.access.location import join, shown
-from privpipe.store.arrays.headers import companion_url, exists, read_header
 from privpipe.store.collections.collection import Collection
 
 
-def plan_membership_reach(options: AttackOptions, n_members: int, n_others: int) -> float:
+def limit_guess(options: AttackOptions, n_members: int, n_others: int) -> float:
     """Upper limit of the advantage of a mere guess at who is in a surrogate release.
 
     Parameters
@@ -56,7 +51,7 @@ def plan_membership_reach(options: AttackOptions, n_members: int, n_others: int)
 
     Examples
     --------
-    >>> round(plan_membership_reach(AttackOptions(), 20_000, 8_000), 3)
+    >>> round(limit_guess(AttackOptions(), 20_000, 8_000), 3)
     0.041
     """
     level = share_level(options).level
@@ -65,26 +60,6 @@ def plan_membership_reach(options: AttackOptions, n_members: int, n_others: int)
         for n in (max(1, n_members // 2), max(1, n_others // 4))
     )
     return min(1.0, mine.upper - others.lower)
-
-
-def plan_recovery_reach(options: AttackOptions, n_members: int) -> float:
-    """Upper limit of the share of records recovered where none of so many attacked ones is."""
-    return measure_exact_interval(0, max(1, n_members), level=share_level(options).level).upper
-
-
-def plan_needed_others(options: AttackOptions, n_members: int, most: int) -> float:
-    """Held-out records with which a guess at who is in would be within its limit.
-
-    Infinite where not even `most` are enough.
-    """
-    low, high = 4, most
-    if plan_membership_reach(options, n_members, high) > options.max_advantage:
-        return math.inf
-    while high - low > max(1, low // 100):
-        middle = (low + high) // 2
-        enough = plan_membership_reach(options, n_members, middle) <= options.max_advantage
-        low, high = (low, middle) if enough else (middle, high)
-    return high
 
 
 HOLDOUT = 0.5
@@ -100,14 +75,14 @@ UNGATED = "or set [gate] enforce = false, which publishes it as not gated"
 
 @dataclass(frozen=True)
 class GateNeeds:
-    """What the gate asks of the number of held-out records.
+    """How many held-out records the gate needs.
 
     Parameters
     ----------
     variable, score
-        Of the limit that asks for most; of surrogates, it may be what is asked of single records.
+        Of the limit that needs most; of surrogates, it may be the one of single records.
     n_needed
-        Held-out records with which a release that tells nothing of the variable would pass;
+        Held-out records with which a release that reveals nothing of the variable would pass;
         infinite where none are enough.
     n_held_out
         Different records that are held out at most.
@@ -133,7 +108,7 @@ class GateNeeds:
 
     @property
     def has_room(self) -> bool:
-        """Whether a release that tells nothing passes by more than chance."""
+        """Whether a release that reveals nothing passes by more than chance."""
         return ROOM * self.reaches <= self.limit
 
     def describe(self) -> str:
@@ -157,34 +132,28 @@ def check_gate(run: Run) -> None:
     Raises
     ------
     OptionError
-        If nothing confidential is attacked, the held-out records are too few, or the previous
-        release is of other variables.
-    StoreError, FormatError
-        If the previous release cannot be read.
+        If nothing confidential is attacked, or the held-out records are too few.
     """
     options, method, training = run.options, run.method, run.training
     if not options.gate.enforce:
         return
-    read_previous(options, training)
-    _check_required(options, method, training)
-    why, way = "", "Name what is to be attacked"
-    if method.releases == "surrogate" and not _mixes_records(method):
-        why = "what a surrogate release tells of confidential variables is not judged"
-    elif not training.confidential and method.releases != "surrogate":
+    mixes, way = _mixes_records(method), "Name what is to be attacked"
+    why, unknown = "", "; unknown never passes"
+    if method.releases == "surrogate" and not mixes:
+        why = "what a surrogate release reveals of confidential variables is not judged"
+    elif not training.confidential and not mixes:
         why = "no variable is named as confidential, so that nothing would be shown"
-    elif method.releases == "surrogate" and not options.audit.holdout > 0:
+    elif mixes and not options.audit.holdout > 0:
         why = "[audit] holdout is 0, so that no record is known to be in no surrogate"
         way = "Hold records out"
     elif not options.audit.adversaries and training.confidential:
         why = "[audit] adversaries is empty, so that nothing would be attacked"
-    elif _mixes_records(method) and options.gate.single_records != "unprotected":
-        why = UNPROTECTED
+    elif mixes and options.gate.single_records != "unprotected":
+        why, unknown = UNPROTECTED, ""
         way = 'Accept that by name, with [gate] single_records = "unprotected"'
     if why:
         raise OptionError(
-            f"The gate cannot be passed: {why}; unknown never passes."
-            if why != UNPROTECTED
-            else f"The gate cannot be passed: {why}.",
+            f"The gate cannot be passed: {why}{unknown}.",
             remedy=f"{way}, {UNGATED}.",
             code="gate-cannot-pass",
         )
@@ -203,29 +172,6 @@ def check_gate(run: Run) -> None:
         )
 
 
-def _check_required(options: RunOptions, method: Method, training: Collection) -> None:
-    """Kinds of attack that this release cannot be given: they would be unknown for ever."""
-    surrogate, codes = method.releases == "surrogate", bool(training.attributes)
-    held_out = options.audit.holdout > 0
-    why = {
-        "membership": "" if surrogate else "its records are not surrogates",
-        "training_membership": "" if held_out else "[audit] holdout is 0",
-        "information": "" if codes else "it releases no codes",
-        "drift": "" if options.training else "it is judged by its own records",
-    }
-    for kind in options.gate.require:
-        reason = why.get(kind, "")
-        if surrogate and kind != "membership":
-            reason = "its records are surrogates of nobody"
-        if reason:
-            raise OptionError(
-                f"[gate] require names {kind!r}, which cannot be measured of this release: "
-                f"{reason}.",
-                remedy="Leave it out; unknown never passes.",
-                code="gate-cannot-pass",
-            )
-
-
 def _mixes_records(method: Method) -> bool:
     """Whether the surrogates are sums of records, which the audit judges."""
     return any(hasattr(one, "sum_records") for one in method.maps)
@@ -237,7 +183,7 @@ def plan_gate(
     rarest: Mapping[str, float] | None = None,
     n_earlier: int = 0,
 ) -> GateNeeds | None:
-    """What the limit that asks for most asks for; None where nothing is attacked.
+    """What the limit that needs most needs; None where nothing is attacked.
 
     Parameters
     ----------
@@ -256,7 +202,7 @@ def plan_limits(
     rarest: Mapping[str, float] | None = None,
     n_earlier: int = 0,
 ) -> list[GateNeeds]:
-    """What every limit asks for, of all that is attacked.
+    """What every limit needs, of all that is attacked.
 
     Of a release of surrogates that are sums of records, confidential variables and single records
     share the level.
@@ -284,25 +230,31 @@ def plan_limits(
 
 
 def _plan_records(attacked: AttackOptions, n_records: int, n_held_out: int) -> list[GateNeeds]:
-    """What the attacks on single records ask for."""
+    """What the attacks on single records need."""
     n_members, n_others = (min(n, MOST_RECORDS) for n in (n_records - n_held_out, n_held_out))
+
+    def is_enough(n_others: int) -> bool:
+        return limit_guess(attacked, n_members, n_others) <= attacked.max_advantage
+
+    found = bisect_left(range(MOST_RECORDS), True, key=is_enough)  # more are never compared
+    # Records of the fit are attacked, however many are held out; of few, fewer. Where none of them
+    # is recovered, this share of records still may be.
     level = share_level(attacked).level
-    n_targets = min(n_members, count_needed_trials(attacked.max_exposed, level))
-    recovered = plan_recovery_reach(attacked, n_targets)
+    n_targets = max(1, min(n_members, count_needed_trials(attacked.max_exposed, level)))
+    recovered = measure_exact_interval(0, n_targets, level=level).upper
     return [
         GateNeeds(
             RECORD_ATTACKS["tracing"],
             "advantage",
-            plan_needed_others(attacked, n_members, MOST_RECORDS),
+            found if found < MOST_RECORDS else math.inf,
             n_others,
             len(RECORD_ATTACKS),
             attacked.max_advantage,
-            plan_membership_reach(attacked, n_members, n_others),
+            limit_guess(attacked, n_members, n_others),
         ),
         GateNeeds(
             RECORD_ATTACKS["outlying_record"],
             "share_recovered",
-            # Records of the fit are attacked; of few, fewer. However many are held out.
             0 if recovered <= attacked.max_exposed else math.inf,
             n_others,
             len(RECORD_ATTACKS),
@@ -320,7 +272,7 @@ def _plan_variables(
     rarest: Mapping[str, float] | None,
     n_earlier: int,
 ) -> list[GateNeeds]:
-    """What the attacks on confidential variables ask for."""
+    """What the attacks on confidential variables need."""
     n_held_out = min(n_held_out, attacked.max_records)
     # Not below the 20 records from which `plan_needed_records` searches: both reckon alike.
     n_test = max(20, min(int(n_held_out * attacked.test_share), attacked.max_test))
@@ -360,7 +312,7 @@ def suggest_gate(
     """Keys to write into a configuration; none where the limits can be shown with some room.
 
     The limits are those that this number of records can show, no smaller: whoever wants less
-    needs more records. They stand in the configuration and in the release. `rarest` and
+    needs more records. They are in the configuration and in the release. `rarest` and
     `n_earlier` as of `plan_limits`.
     """
     if _find_short(options, training, rarest, n_earlier) is None:
@@ -377,8 +329,7 @@ def suggest_gate(
             break
         is_share = needs.score.startswith(("tpr", "share"))
         key = "exposed_max" if is_share else "confidential_advantage_max"
-        # In hundredths and rounded up, with room: a release that tells nothing passes by more than
-        # the chance of one sample.
+        # In hundredths and rounded up, with room: what reveals nothing passes by more than chance.
         found["gate", key] = min(1.0, math.ceil(100 * ROOM * needs.reaches) / 100)
         gate = gate.model_copy(update={key: found["gate", key]})
         options = options.model_copy(update={"gate": gate})
@@ -394,7 +345,7 @@ def _find_short(
 
 
 def write_keys(keys: Mapping[tuple[str, str], Any]) -> str:
-    """Keys and values as they would stand in a configuration.
+    """Keys and values as a configuration would have them.
 
     >>> write_keys({("audit", "holdout"): 0.5, ("gate", "exposed_max"): 0.03})
     '[audit] holdout = 0.5, [gate] exposed_max = 0.03'
@@ -403,61 +354,19 @@ def write_keys(keys: Mapping[tuple[str, str], Any]) -> str:
 
 
 def count_attacks(options: RunOptions, column: Column, has_desired: bool, n_earlier: int) -> int:
-    """Attacks on readings of the release, as far as the configuration tells."""
+    """Attacks on readings of the release, as far as the configuration shows."""
     attacked, release = find_attack_options(options), options.release
-    beside = bool(release.include) or release.partitions or options.training is None
-    beside &= METHODS[options.method.name].releases == "rows"  # surrogates stand beside nobody
+    has_more = bool(release.include) or release.partitions or options.training is None
+    # Surrogates have no included variable, order or partition of a record beside them.
+    has_more &= METHODS[options.method.name].releases == "rows"
     readings = [
         "released",
         "bits",
         "surroundings",
-        *["everything"] * beside,
+        *["everything"] * has_more,
         *["joined"] * has_desired,
     ]
     readings += [f"{ALONE}{name}" for name in release.include]
     readings += [f"{TOGETHER}{k}" for k in range(n_earlier)]
     kind = column.is_categorical
     return sum(len(choose_readers(reading, kind, attacked)) for reading in readings)
-
-
-def _read_audit(url: str) -> Mapping[str, Any]:
-    """The whole audit beside a release; what its header says of it where that is not there."""
-    with suppress(OSError, ValueError):
-        report = join(companion_url(url, "report"), "audit.json")
-        with fsspec.open(report, encoding="utf-8", mode="rt") as file:
-            found: Mapping[str, Any] = json.load(file)
-        return found
-    header: Mapping[str, Any] = read_header(url, "release")["audit"]
-    return header
-
-
-def read_previous(options: RunOptions, training: Collection) -> Mapping[str, Any] | None:
-    """Findings of the release named by ``[gate] previous``; None where none is named.
-
-    Raises
-    ------
-    StoreError
-        If it is not there.
-    OptionError
-        If its audit does not speak of every confidential variable.
-    """
-    url = options.gate.previous
-    if url is None:
-        return None
-    if not exists(url):
-        raise StoreError(
-            f"[gate] previous names {shown(url)}, where there is no release.",
-            remedy="Name a published release, or leave it out.",
-            code="missing",
-        )
-    findings = _read_audit(url)
-    judged = {one["target"] for one in findings["adversaries"].get("decisions", ())}
-    missing = [column.name for column in training.schema.confidential if column.name not in judged]
-    if missing:
-        raise OptionError(
-            f"[gate] previous names {shown(url)}, whose audit did not judge "
-            f"{', '.join(map(repr, missing))}.",
-            remedy="Name a release of the same confidential variables, or leave it out.",
-            code="other-variables",
-        )
-    return findings

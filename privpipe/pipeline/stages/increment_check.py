@@ -1,4 +1,4 @@
-"""A line of generations: one configuration, one model, one audit; its parts are never mixed."""
+"""A history of generations: one configuration, one model, one audit; its parts are never mixed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from datetime import datetime
 from typing import Any
 
 from privpipe.errors import OptionError
-from privpipe.pipeline.runs.run import Run, make_run_id, now
+from privpipe.pipeline.runs.run import Run, now
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.stages.check import check_stage
 from privpipe.report.published_findings import publish_findings
 from privpipe.sanitizers import METHODS
-from privpipe.store.access.workspace import RunState
 from privpipe.store.arrays.headers import companion_url
 from privpipe.store.collections.collection import open_collection
 from privpipe.store.collections.growing_collection import StoredPartition, read_partitions
@@ -22,8 +21,8 @@ from privpipe.store.releases.incremental_release import part_url
 
 
 @dataclass(frozen=True)
-class Line:
-    """What all parts of a line share.
+class History:
+    """What all parts of a history of generations share.
 
     Parameters
     ----------
@@ -56,27 +55,27 @@ def check_incremental(options: RunOptions) -> None:
         problem = f"has the method {options.method.name!r}, whose records sum up all others"
         remedy = "Release it whole: [release] incremental = false."
     elif options.release.layout == "factored" or options.release.partitions:
-        problem = "asks for layout or partitions"
+        problem = "has layout or partitions"
         remedy = 'Use layout = "dense" and partitions = false: parts are partitions, unnamed.'
     if problem:
         raise OptionError(f"An incremental release {problem}.", remedy=remedy, code="incremental")
 
 
 def check_growing(options: RunOptions) -> None:
-    """All that metadata can tell of an incremental run; see `check_stage`.
+    """All that metadata can show of an incremental run; see `check_stage`.
 
     Raises
     ------
     OptionError, InputError, StoreError, FormatError
-        With what is wrong and the way out.
+        With what is wrong and the remedy.
     """
     check_incremental(options)
     partitions = read_partitions(options.collection.path)
-    check_part_of(options, find_line(options), partitions[-1], "check")
+    check_part_of(options, find_history(options), partitions[-1], "check")
 
 
-def find_line(options: RunOptions) -> Line:
-    """The line that a configuration makes."""
+def find_history(options: RunOptions) -> History:
+    """The history that a configuration makes."""
     training = open_collection(options.training_path)
     content = options.model_dump(
         mode="json", exclude={"cluster", "gate", "audit", "collection", "release"}
@@ -85,21 +84,21 @@ def find_line(options: RunOptions) -> Line:
     if not options.collection.standardise:  # as before there was such a key
         del content["collection"]["standardise"]
     content["release"] = options.release.model_dump(mode="json", exclude={"path"})
-    if not options.release.anew:
-        del content["release"]["anew"]
     content["audit"] = options.audit.model_dump(mode="json", include={"holdout", "group"})
     content["training"] = training.digest
     del content["privacy"]["ephemeral"]  # says nothing of what is released
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     url = options.release.path
-    return Line(
+    return History(
         digest,
         companion_url(url, f"{digest[:8]}.model.zarr"),
         companion_url(url, f"{digest[:8]}.report"),
     )
 
 
-def check_part_of(options: RunOptions, line: Line, partition: StoredPartition, part: str) -> Run:
+def check_part_of(
+    options: RunOptions, history: History, partition: StoredPartition, part: str
+) -> Run:
     """The run that makes one part, checked against the partition's metadata."""
     release = options.release.model_copy(
         update={"path": part_url(options.release.path, part), "incremental": False}
@@ -108,11 +107,11 @@ def check_part_of(options: RunOptions, line: Line, partition: StoredPartition, p
         update={"path": partition.url(options.collection.path)}
     )
     run = check_stage(options.model_copy(update={"release": release, "collection": collection}))
-    return replace(run, shared_model=line.model_url, shared_report=line.report_url)
+    return replace(run, shared_model=history.model_url, shared_report=history.report_url)
 
 
-def describe_line(run: Run, trained: Any, findings: dict[str, Any]) -> dict[str, Any]:
-    """What a generation says of its line."""
+def describe_history(run: Run, trained: Any, findings: dict[str, Any]) -> dict[str, Any]:
+    """What a generation says of its history."""
     same = trained.reads == "features" and trained.keeps_features
     return {
         "method": run.method.name,
@@ -127,13 +126,8 @@ def describe_line(run: Run, trained: Any, findings: dict[str, Any]) -> dict[str,
     }
 
 
-def fresh_state(options_sha256: str) -> RunState:
-    """State of the release's own workspace, so that a gate that refused can be approved."""
-    return RunState(make_run_id(), options_sha256, "", "", "", now(), stage="gate")
-
-
 @dataclass(frozen=True)
-class Scope:
+class TimeSpan:
     """Times from `since`, included, to `until`, included; None is no limit.
 
     A scheduled run is for all that came until its logical time; a backfill for a span. Runs may

@@ -47,7 +47,7 @@ def publish_stage(
     check_gated(findings)
     check_unchanged(run)
     # The order is the promise: the register knows of the release before anybody can see it, so
-    # that the next run joins the two even if this one dies here; the model stands before the
+    # that the next run joins the two even if this one dies here; the model is there before the
     # release that names its digest; losses are confirmed, keys destroyed, once both are visible.
     plan, chain = cleaned.plan, note_release(run, trained.model_digest)
     if exists(run.work_model_url):  # otherwise a run died between this line and the next

@@ -53,7 +53,7 @@ def train_stage(run: Run, executor: Executor) -> Trained:
         _check_trained_alike(fitted, run)
         return _describe(fitted, run, executor)
     check_output_free(run.model_url)
-    known = find_model(run)  # two models of nearly the same records tell of one
+    known = find_model(run)  # two models of nearly the same records reveal one
     if known is not None and _is_alike(open_model(known), known, run):
         write_model(open_model(known), run.work_model_url, _head_again(known))
         return _describe(open_model(run.stored_model_url), run, executor)

@@ -122,8 +122,6 @@ def audit_masking(
         attacks, controls = answer
         masked = learn(_sum_released(plan, trained), trained.n_features_out)
         utility = _measure_utility(trained, masked, read, held_out, executor, options, as_read)
-        if utility is not None and run.options.audit.coefficients:
-            utility["coefficients"] = _list_coefficients(trained, masked, read, fitted)
         found = _attack_variables(run, held_out, masked, executor, options, as_read)
     return NOT_COMPARED | {
         "basis": "A surrogate release: its records are nobody's. Confidential variables are "
@@ -291,20 +289,6 @@ def _measure_utility(
     hidden = name_targets(held_out.schema.confidential)
     names = trained.response_names
     return report_utility(tests, masked, raw, names, hidden, level=options.level).as_dict()
-
-
-def _list_coefficients(
-    trained: Trained, masked: FloatArray, pairs: CoMoments, fitted: Collection
-) -> list[dict[str, Any]]:
-    """Both models side by side, for who asked for it."""
-    raw = learn(_expand(pairs, len(masked) - 1), len(masked))
-    schema = fitted.schema
-    names = schema.feature_names or tuple(f"feature_{j}" for j in range(schema.n_features))
-    return [
-        {"response": response, "feature": name, "surrogates": float(a), "raw": float(b)}
-        for k, response in enumerate(trained.response_names)
-        for name, a, b in zip((*names, "bias"), masked[:, k], raw[:, k], strict=True)
-    ]
 
 
 def _sum_released(plan: ReleasePlan, trained: Trained) -> FloatArray:

@@ -1,4 +1,4 @@
-"""Showing a run: one line per stage, a bar with records per second, a Prefect artifact."""
+"""Showing a run: a line per stage, a bar with records per second, gauges for who reads them."""
 
 from __future__ import annotations
 
@@ -11,50 +11,44 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
-from uuid import UUID
 
-from prefect.artifacts import create_progress_artifact, update_progress_artifact
-from prefect.context import FlowRunContext
 from rich.text import Text
 
 from privpipe.cluster.events import Event
 from privpipe.cluster.executors.executor import Executor
 from privpipe.cluster.workers.progress import GATES, STAGES, UNITS, Progress, find_stage
 from privpipe.errors import printable
-from privpipe.pipeline.serving.prefect_setup import tell_prefect
 from privpipe.report.console import PlainConsole
 from privpipe.report.work_bar import WorkBar
 
 SHOW_EVERY = 0.5
 """Seconds between two messages to the scheduler."""
 
-ARTIFACT_EVERY = 5.0
-"""Seconds between two updates of the Prefect artifact, each of which is a request."""
+EXPORT_EVERY = 5.0
+"""Seconds between two exports of gauges, each of which is a file or a request."""
 
 
 class Watch:
-    """Shows stages, and the events of long work, on a console and in Prefect."""
+    """Shows stages, and the events of long work, on a console and to whoever reads metrics."""
 
     def __init__(self, console: PlainConsole | None = None) -> None:
         self.console = console or PlainConsole(stderr=True)
         self._bar = WorkBar(self.console)
-        self._artifact: UUID | None = None
         self._work = ""
-        self._updated = self._shown = 0.0
+        self._shown, self._exported = 0.0, -EXPORT_EVERY
         self.run_id: str | None = None
         self.stages: list[tuple[str, float]] = []
         self.current = "check"
         self.progress = ProgressKeeper()
         self.executor: Executor | None = None
-        self._telling = Reporting()
 
     @contextmanager
     def stage(self, name: str, what: str) -> Iterator[None]:
         """Print a line when a stage ends well, with its seconds."""
         begun = time.perf_counter()
         self.current = name
-        self.progress.reach(name, self.run_id)
-        self._telling.say("begins", self.progress.now)
+        self.progress.enter(name, self.run_id)
+        log_progress("begins", self.progress.now)
         self._show(at_once=True)
         try:
             yield
@@ -63,7 +57,7 @@ class Watch:
             self._show(at_once=True)  # how far it came: what advanced last may not be shown yet
         spent = time.perf_counter() - begun
         self.stages.append((name, spent))
-        self._telling.say("ends", self.progress.now, spent)
+        log_progress("ends", self.progress.now, spent)
         line = Text(f"{name:8s} {printable(what)}  ")
         self.console.print(line.append(f"{spent:.1f} s", "dim"))
 
@@ -72,7 +66,7 @@ class Watch:
         self.console.print(line, style=style)
 
     def hear(self, event: Event) -> None:
-        """Show what long work tells: a bar while it advances, a line when it stalls."""
+        """Show what long work reports: a bar while it advances, a line when it stalls."""
         self.progress.hear(event)
         if event.what != "advances" or time.monotonic() - self._shown > SHOW_EVERY:
             self._show()
@@ -80,58 +74,40 @@ class Watch:
             n_workers = dict(event.numbers).get("workers", 0)
             line = f"Nothing finished for {event.amount:.0f} s; {n_workers:.0f} workers."
             self.say(line, style="yellow")
-        elif event.what == "begins":
-            self._open(event)
-        elif event.what == "advances":
-            if self._work != event.work:  # rounds, whose number nobody knows before
-                self._open(replace(event, amount=0))
-            self._advance(event.amount)
-        else:
+        elif event.what == "ends":
             self._close()
+        else:
+            begins = event.what == "begins"
+            if begins or self._work != event.work:  # rounds, whose number no one knows before
+                self._work, stage = event.work, find_stage(event.work)
+                label = event.work if stage == "other" else stage
+                self._bar.begin(label, event.amount if begins else 0, event.unit)
+            if not begins:
+                self._bar.advance(event.amount)
 
     def judge(self, gate: str) -> None:
         """Show what the gate said."""
         self.progress.judge(gate)
-        self._telling.say("gate", self.progress.now)
+        log_progress("gate", self.progress.now)
         self._show(at_once=True)
 
     def _show(self, *, at_once: bool = False) -> None:
-        """On the cluster's page and gauges, and where the environment asks for them."""
-        self._shown = time.monotonic()
+        """On the cluster's page and gauges, and where the environment names a place for them.
+
+        Gauges are written or pushed now and then, but for what must not be missed: a stage, a
+        verdict.
+        """
+        self._shown = now = time.monotonic()
         if self.executor is not None:
             self.executor.show(self.progress.now)
-        self._telling.export(self.progress.now, at_once=at_once)
-
-    def _open(self, event: Event) -> None:
-        """Show a bar; without an end where the amount of work is not known."""
-        self._close()
-        self._work = event.work
-        self._updated = time.monotonic()
-        stage = find_stage(event.work)
-        label = event.work if stage == "other" else stage
-        self._bar.begin(label, event.amount, event.unit)
-        if event.amount > 0 and FlowRunContext.get() is not None:
-            about = f"{label}: {event.unit} done"
-            found = tell_prefect(create_progress_artifact, 0.0, description=about)
-            self._artifact = found if isinstance(found, UUID) else None
-
-    def _advance(self, amount: float) -> None:
-        """Move the bar, and now and then the artifact."""
-        self._bar.advance(amount)
-        if time.monotonic() - self._updated > ARTIFACT_EVERY:
-            self._update_artifact()
+        if at_once or now - self._exported >= EXPORT_EVERY:
+            self._exported = now
+            export_progress(self.progress.now)
 
     def _close(self) -> None:
         """Take the bar away."""
-        if self._bar.is_open:
-            self._update_artifact()
-            self._bar.end()
-        self._work, self._artifact = "", None
-
-    def _update_artifact(self) -> None:
-        self._updated = time.monotonic()
-        if self._artifact is not None:
-            tell_prefect(update_progress_artifact, self._artifact, 100.0 * self._bar.share)
+        self._bar.end()
+        self._work = ""
 
 
 NOTHING_DONE: dict[str, Any] = {
@@ -170,7 +146,7 @@ class ProgressKeeper:
                 self._begin(replace(event, amount=0.0), {})
             self._advance(event, numbers)
 
-    def reach(self, stage: str, run: str | None = None) -> None:
+    def enter(self, stage: str, run: str | None = None) -> None:
         """A stage begins."""
         stage = stage if stage in STAGES else "other"
         self.now = replace(self.now, **NOTHING_DONE, stage=stage, run=run or self.now.run)
@@ -218,46 +194,31 @@ class ProgressKeeper:
         )
 
 
-EXPORT_EVERY = 5.0
-"""Seconds between two exports, each of which is a file or a request."""
+def log_progress(what: str, now: Progress, seconds: float | None = None) -> None:
+    """Write one line for whoever reads logs of the driver, if lines are requested."""
+    if os.environ.get("PRIVPIPE_LOG") != "json":
+        return
+    line = {
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "event": what,
+        **now.encode(),
+        "seconds": None if seconds is None else round(seconds, 3),
+    }
+    with suppress(OSError):  # no one reads any more
+        sys.stderr.write(json.dumps(line) + "\n")
 
 
-class Reporting:
-    """Tells whoever reads logs and metrics of the driver."""
+def export_progress(now: Progress) -> None:
+    """Write or push the gauges, if a place is named; never a reason for a run to fail."""
+    path = os.environ.get("PRIVPIPE_METRICS_FILE")
+    gateway = os.environ.get("PRIVPIPE_METRICS_GATEWAY")
+    if not (path or gateway):
+        return
+    # prometheus_client is loaded for those who need it only.
+    from privpipe.cluster.workers.metrics import push_progress, write_progress
 
-    def __init__(self) -> None:
-        self._exported = -EXPORT_EVERY
-
-    def say(self, what: str, now: Progress, seconds: float | None = None) -> None:
-        """One line, if lines are asked for."""
-        if os.environ.get("PRIVPIPE_LOG") != "json":
-            return
-        line = {
-            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "event": what,
-            **now.encode(),
-            "seconds": None if seconds is None else round(seconds, 3),
-        }
-        with suppress(OSError):  # nobody reads any more
-            sys.stderr.write(json.dumps(line) + "\n")
-
-    def export(self, now: Progress, *, at_once: bool = False) -> None:
-        """Write or push the gauges, if somebody wants them; never a reason for a run to fail.
-
-        Now and then, but for what must not be missed: a stage, a verdict.
-        """
-        path = os.environ.get("PRIVPIPE_METRICS_FILE")
-        gateway = os.environ.get("PRIVPIPE_METRICS_GATEWAY")
-        moment = time.monotonic()
-        if not (path or gateway):
-            return
-        if not at_once and moment - self._exported < EXPORT_EVERY:
-            return
-        self._exported = moment
-        from privpipe.cluster.workers.metrics import push_progress, write_progress
-
-        with suppress(Exception):
-            if path:
-                write_progress(now, path)
-            if gateway:
-                push_progress(now, gateway)
+    with suppress(Exception):
+        if path:
+            write_progress(now, path)
+        if gateway:
+            push_progress(now, gateway)

@@ -1,0 +1,107 @@
+"""The stages as tasks of Prefect within a flow run, and as plain calls elsewhere.
+
+Inside a stage chunks are futures of Dask, never tasks of Prefect. Exceptions are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from distributed import span
+from prefect import task
+from prefect.artifacts import create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.context import FlowRunContext, TaskRunContext
+from prefect.events import emit_event
+
+from privpipe.cluster.workers.boundary import run_sealed
+from privpipe.pipeline.runs.run import Cleaned, Run
+from privpipe.pipeline.runs.watch import Watch
+from privpipe.pipeline.serving.prefect_setup import notify_prefect
+from privpipe.pipeline.stages.audit.audit_stage import audit_stage
+from privpipe.pipeline.stages.check import check_stage
+from privpipe.pipeline.stages.clean import clean_stage
+from privpipe.pipeline.stages.gate import check_gated, gate_stage
+from privpipe.pipeline.stages.publish import publish_stage
+from privpipe.pipeline.stages.train import prove_sources, train_stage
+
+R = TypeVar("R")
+
+
+class Held:
+    """Hides a value: Prefect neither walks through nor stores what it holds."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return "Held(...)"
+
+
+def as_task(function: Callable[..., R], name: str) -> Callable[..., R]:
+    """A stage as a Prefect task: no cache, no stored result, sealed errors."""
+
+    def stage(*held: Held) -> Held:
+        return Held(run_sealed(function, *(item.value for item in held)))
+
+    wrapped = task(name=name, cache_policy=NO_CACHE, persist_result=False)(stage)
+
+    def call(*args: Any) -> R:
+        # The name is the group of the stage's tasks on Dask's dashboard.
+        with span(name):
+            if FlowRunContext.get() is None:
+                return function(*args)
+            result: R = wrapped(*map(Held, args)).value
+            return result
+
+    return call
+
+
+def _in_flow() -> bool:
+    """Whether Prefect runs this, as a flow or as one of its tasks, where it shows no flow."""
+    return FlowRunContext.get() is not None or TaskRunContext.get() is not None
+
+
+def pass_gate(
+    run: Run, cleaned: Cleaned, findings: Mapping[str, Any], enforced: bool, watch: Watch
+) -> dict[str, Any]:
+    """Judge the findings, and stop a run whose gate stays closed.
+
+    Raises
+    ------
+    GateError
+        With the sentence of the gate, where it is `enforced`.
+    """
+    judged = gate_stage(run, cleaned, findings)
+    report_gate(run.run_id, judged["gate"])
+    watch.judge(str(judged["gate"]["state"]))
+    if enforced:
+        check_gated(judged)
+    return judged
+
+
+def report_gate(run_id: str, gate: Mapping[str, Any]) -> None:
+    """The event that automations wait for; nothing outside a flow."""
+    if _in_flow():
+        notify_prefect(
+            emit_event,
+            event="privpipe.gate",
+            resource={"prefect.resource.id": f"privpipe.run.{run_id}"},
+            payload={"state": gate["state"], "sentence": gate["sentence"]},
+        )
+
+
+def report_summary(text: str) -> None:
+    """The Markdown that Prefect's page of the run shows; nothing outside a flow."""
+    if _in_flow():
+        notify_prefect(create_markdown_artifact, text, key="privpipe-summary")
+
+
+check_task = as_task(check_stage, "check")
+prove_task = as_task(prove_sources, "prove")
+train_task = as_task(train_stage, "train")
+clean_task = as_task(clean_stage, "clean")
+audit_task = as_task(audit_stage, "audit")
+gate_task = as_task(pass_gate, "gate")
+publish_task = as_task(publish_stage, "publish")
