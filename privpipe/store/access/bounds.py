@@ -1,7 +1,7 @@
 """Chunks that decode to more than their array declares are refused before they are decoded.
 
-A few kilobytes can decode to gigabytes. Blosc and LZ4 tell the decoded size first, Zstandard
-mostly; where nothing tells, the stream is decoded piece by piece and given up at the limit. Codecs
+A few kilobytes can decode to gigabytes. Blosc and LZ4 say the decoded size first, Zstandard
+mostly; where nothing does, the stream is decoded piece by piece and given up at the limit. Codecs
 that cannot be bounded, and `pickle`, which runs code, are not read at all.
 """
 
@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 import zlib
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import zarr
+from zarr.abc.codec import BytesBytesCodec
 from zarr.abc.store import ByteRequest, Store
 from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
 from zarr.core.array_spec import ArraySpec
@@ -131,36 +132,41 @@ def _allowed(spec: ArraySpec) -> int:
     return int(8 * math.prod(spec.shape) * itemsize + 2**16)
 
 
-class BoundedBlosc(BloscCodec):
-    """Blosc that looks at the decoded size first."""
+class _Bounded(BytesBytesCodec):
+    """A codec that looks at the decoded size before it decodes."""
+
+    compressor: ClassVar[str]
 
     def _decode_sync(self, chunk_bytes: Buffer, chunk_spec: ArraySpec) -> Buffer:
-        check_decoded_size("blosc", chunk_bytes.to_bytes()[:16], _allowed(chunk_spec))
-        return super()._decode_sync(chunk_bytes, chunk_spec)
+        check_decoded_size(self.compressor, chunk_bytes.to_bytes(), _allowed(chunk_spec))
+        decoded: Buffer = super()._decode_sync(chunk_bytes, chunk_spec)  # type: ignore[misc]
+        return decoded
 
 
-class BoundedZstd(ZstdCodec):
-    """Zstandard that looks at the decoded size first."""
+class BoundedBlosc(_Bounded, BloscCodec):
+    """Blosc, which says the decoded size in its header."""
 
-    def _decode_sync(self, chunk_bytes: Buffer, chunk_spec: ArraySpec) -> Buffer:
-        check_decoded_size("zstd", chunk_bytes.to_bytes(), _allowed(chunk_spec))
-        return super()._decode_sync(chunk_bytes, chunk_spec)
+    compressor = "blosc"
 
 
-class BoundedGzip(GzipCodec):
+class BoundedZstd(_Bounded, ZstdCodec):
+    """Zstandard, whose frames mostly say their decoded size."""
+
+    compressor = "zstd"
+
+
+class BoundedGzip(_Bounded, GzipCodec):
     """Gzip, decoded once to know how much it is."""
 
-    def _decode_sync(self, chunk_bytes: Buffer, chunk_spec: ArraySpec) -> Buffer:
-        check_decoded_size("gzip", chunk_bytes.to_bytes(), _allowed(chunk_spec))
-        return super()._decode_sync(chunk_bytes, chunk_spec)
+    compressor = "gzip"
 
 
 @cache
 def use_bounded_codecs() -> None:
     """Let Zarr read every array of this process with bounded codecs, inside shards too."""
-    for name, codec in (("blosc", BoundedBlosc), ("zstd", BoundedZstd), ("gzip", BoundedGzip)):
-        register_codec(name, codec)
-        zarr.config.set({f"codecs.{name}": f"{codec.__module__}.{codec.__qualname__}"})
+    for codec in (BoundedBlosc, BoundedZstd, BoundedGzip):
+        register_codec(codec.compressor, codec)
+        zarr.config.set({f"codecs.{codec.compressor}": f"{__name__}.{codec.__qualname__}"})
 
 
 class BoundedStore(WrapperStore[Store]):
@@ -181,7 +187,7 @@ class BoundedStore(WrapperStore[Store]):
 
 
 def check_bounded(array: zarr.Array[Any], n_stored: int, where: str) -> zarr.Array[Any]:
-    """A foreign array, once its metadata tells that it can be read within bounds.
+    """A foreign array, once its metadata says that it can be read within bounds.
 
     Parameters
     ----------
@@ -243,8 +249,6 @@ def _find_unbounded(array: zarr.Array[Any]) -> str:
 
 def _names(codecs: Any) -> set[str]:
     """Names of codecs, those inside shards too."""
-    found: set[str] = set()
-    for codec in codecs:
-        found.add(str(codec.to_dict()["name"]))
-        found |= _names((*getattr(codec, "codecs", ()), *getattr(codec, "index_codecs", ())))
-    return found
+    inner = [one for codec in codecs for one in getattr(codec, "codecs", ())]
+    inner += [one for codec in codecs for one in getattr(codec, "index_codecs", ())]
+    return {str(codec.to_dict()["name"]) for codec in codecs} | (_names(inner) if inner else set())

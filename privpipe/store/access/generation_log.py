@@ -1,4 +1,4 @@
-"""A numbered line of documents, each made only if its number is free: the newest is what holds.
+"""A numbered history of documents, each made only if its number is free: the newest holds.
 
 One step makes a generation visible, on a file system and in a bucket alike: the document of number
 n + 1 comes to exist, by whoever is first. The root names a generation from which readers look
@@ -55,15 +55,8 @@ class Generation:
 
     def encode(self) -> bytes:
         """The document, sealed by its digest."""
-        body = json.dumps(
-            {
-                "number": self.number,
-                "previous": self.previous,
-                "kind": self.kind,
-                "content": self.content,
-            },
-            sort_keys=True,
-        )
+        said = {name: getattr(self, name) for name in ("number", "previous", "kind", "content")}
+        body = json.dumps(said, sort_keys=True)
         return json.dumps({"sha256": _digest(body), "body": body}).encode()
 
     @property
@@ -73,7 +66,7 @@ class Generation:
 
 
 def is_generational(url: str) -> bool:
-    """Whether a place is a line of generations, or has begun to be one."""
+    """Whether a place has a history of generations, or has begun to."""
     return _read_root(url) > 0 or _read(url, 1) is not None
 
 
@@ -142,7 +135,7 @@ def publish_generation(
     if not _create(url, following.number, following.encode()):
         raise StoreError(
             f"Another writer made generation {following.number} of {shown(url)} first.",
-            remedy="Nothing was changed. Run again: it goes on from that generation.",
+            remedy="Nothing was changed. Run again: it continues from that generation.",
             code="generation-taken",
         )
     write_root(url, following)
@@ -150,10 +143,10 @@ def publish_generation(
 
 
 def blank_older(url: str, newest: Generation) -> None:
-    """Empty the content of all generations before the newest one; the line of their digests stays.
+    """Empty the content of all generations before the newest one; the chain of their digests stays.
 
-    What they said is in no place of ours any more. A reader who begins at one of them goes on to
-    the newest, as always. Only who holds the place may.
+    What they said is in no place of ours any more. A reader who begins at one of them
+    continues to the newest, as always. Only who holds the place may.
     """
     write_root(url, newest)  # a writer that died may have left it behind
     for number in range(1, newest.number):

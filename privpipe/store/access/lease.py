@@ -1,7 +1,7 @@
 """A lease: who may write where nothing can be locked, for a bounded time.
 
 Leases of one workspace are numbered objects, each made only if it is absent: the store itself
-decides who holds number n + 1, and it may be asked for only when number n has expired. Nothing is
+decides who holds number n + 1, and it may be taken only when number n has expired. Nothing is
 deleted to take a lease, so two who find the same one expired cannot both win. The holder renews
 its object from a thread; a holder that dies stops renewing, so a kill never needs a hand.
 """
@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 
 import fsspec
 
@@ -28,12 +27,6 @@ MOST_SKEW = LEASE_SECONDS / 4
 """Seconds that the clock of a holder may be away from the store's."""
 LEASES = "lease"
 """Folder of the leases within a workspace."""
-
-
-@dataclass(frozen=True)
-class _Lease:
-    holder: str
-    expires: float
 
 
 @contextmanager
@@ -58,7 +51,8 @@ def hold_lease(work_url: str, *, seconds: float = LEASE_SECONDS) -> Iterator[Non
                 if _newest(work_url) != number:
                     lost.set()
                     return
-                _write(_place(work_url, number), _Lease(holder, time.time() + seconds))
+                file_system, path = fsspec.core.url_to_fs(_place(work_url, number))
+                file_system.pipe_file(path, _make_lease(holder, seconds))
 
     thread = threading.Thread(target=renew, name="privpipe-lease", daemon=True)
     thread.start()
@@ -81,10 +75,9 @@ def _take(work_url: str, holder: str, seconds: float) -> int:
     number = _newest(work_url)
     if number is None or _has_expired(_place(work_url, number)):
         following = 0 if number is None else number + 1
-        lease = _Lease(holder, time.time() + seconds)
-        if create_bytes(_place(work_url, following), _encode(lease)):
-            rival = _Lease(secrets.token_hex(8), time.time() + seconds)
-            check_enforced(_place(work_url, following), _encode(rival))
+        if create_bytes(_place(work_url, following), _make_lease(holder, seconds)):
+            rival = _make_lease(secrets.token_hex(8), seconds)
+            check_enforced(_place(work_url, following), rival)
             _check_clock(work_url, following)
             return following
     raise StoreError(
@@ -173,18 +166,11 @@ def _has_expired(url: str) -> bool:
         return True
 
 
-def _encode(lease: _Lease) -> bytes:
-    return json.dumps(asdict(lease)).encode()
-
-
-def _write(url: str, lease: _Lease) -> None:
-    file_system, path = fsspec.core.url_to_fs(url)
-    file_system.pipe_file(path, _encode(lease))
+def _make_lease(holder: str, seconds: float) -> bytes:
+    return json.dumps({"holder": holder, "expires": time.time() + seconds}).encode()
 
 
 def _delete(url: str) -> None:
     file_system, path = fsspec.core.url_to_fs(url)
-    try:
+    with suppress(FileNotFoundError):
         file_system.rm_file(path)
-    except FileNotFoundError:
-        return

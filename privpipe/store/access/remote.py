@@ -41,7 +41,7 @@ def explain_refusal(error: BaseException) -> StoreError | None:
         return StoreError(
             "The object store refuses the credentials, or they have expired.",
             remedy="Renew them where the store's client looks for them, on workers too, then run "
-            "again: the work so far is kept.",
+            "again: the work so far is stored.",
             code="credentials",
         )
     if status == HTTPStatus.NOT_FOUND:
@@ -53,7 +53,7 @@ def explain_refusal(error: BaseException) -> StoreError | None:
     said = f"status {status}" if status else type(chain[-1]).__name__
     return StoreError(
         f"The object store does not answer as it should ({said}).",
-        remedy="Run again in a while: the work so far is kept.",
+        remedy="Run again in a while: the work so far is stored.",
         code="unreachable",
     )
 

@@ -18,18 +18,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 
 from privpipe.errors import FormatError, OptionError, StoreError
+from privpipe.store.access import objects
 from privpipe.store.access.durability import flush_folder
 from privpipe.store.access.lease import LEASES, hold_lease
 from privpipe.store.access.location import MOST_NAME_BYTES, local_path, shown
-from privpipe.store.access.objects import (
-    check_no_links,
-    delete_place,
-    delete_tree,
-    keep_bytes,
-    list_keys,
-    open_store,
-    read_bytes,
-)
 
 STATE = "state.json"
 MAKING = "making.json"
@@ -49,7 +41,7 @@ REMOVED = ".removed-"
 
 @dataclass(frozen=True)
 class RunState:
-    """What a run has decided and done so far; enough to go on with it.
+    """What a run has decided and done so far; enough to resume it.
 
     Parameters
     ----------
@@ -86,29 +78,27 @@ class RunState:
 
 
 def workspace_url(url: str) -> str:
-    """The private workspace of a release: a hidden neighbour.
+    """The private workspace of a release: a neighbour whose name begins with a dot.
 
-    In a bucket, where nothing has modes, that of a part is within the one of its release: beside
+    In a bucket, where nothing has modes, that of a part is within the one of its release: next to
     the part it would be among what readers list.
 
     >>> workspace_url("s3://bucket/release.zarr")
     's3://bucket/.release.zarr.privpipe'
     """
-    path = local_path(url)
-    if path is not None:
-        return _beside(path)
-    if (part := PART.fullmatch(url.rstrip("/"))) is not None:
-        return f"{_beside(part['release'])}/parts/{part['id']}"
-    return _beside(url.rstrip("/"))
+    place = local_path(url) or url.rstrip("/")
+    if (part := PART.fullmatch(place)) is not None:
+        return f"{_neighbour(part['release'])}/parts/{part['id']}"
+    return _neighbour(place)
 
 
 def list_parts_begun(url: str) -> list[str]:
     """Parts of a release whose workspaces are within its own, as they are in a bucket."""
-    keys = list_keys(open_store(workspace_url(url), read_only=True), "parts/")
+    keys = objects.list_keys(objects.open_store(workspace_url(url), read_only=True), "parts/")
     return sorted({key.split("/")[1] for key in keys})
 
 
-def _beside(place: str) -> str:
+def _neighbour(place: str) -> str:
     parent, _, name = place.rpartition("/")
     return f"{parent}/.{name}.privpipe"
 
@@ -121,19 +111,19 @@ def _removed(path: str) -> str:
 def check_name(url: str) -> None:
     """Raise OptionError for a local place whose workspace could not be made, or not removed.
 
-    Its name is longer than the place's own, and longest while it is removed.
+    Its name is longer than the place's, and longest while it is removed.
     """
     path = local_path(url)
-    name = os.path.basename(path or "")
-    longest = os.path.basename(_removed(_beside(path))) if path is not None else ""
-    beside = len(longest) - len(name)
-    n_bytes = len(os.fsencode(name))
-    if path is not None and n_bytes + beside > MOST_NAME_BYTES:
+    if path is None:
+        return
+    n_bytes = len(os.fsencode(os.path.basename(path)))
+    more = len(os.path.basename(_removed(_neighbour(path)))) - len(os.path.basename(path))
+    if n_bytes + more > MOST_NAME_BYTES:
         raise OptionError(
-            f"The name {shown(name[:40])}... has {n_bytes} bytes; with that of its workspace "
-            f"beside it, {beside} bytes more, it is longer than the {MOST_NAME_BYTES} that a file "
-            "system keeps.",
-            remedy=f"Give a name of at most {MOST_NAME_BYTES - beside} bytes.",
+            f"The name {shown(os.path.basename(path)[:40])}... has {n_bytes} bytes; with that of "
+            f"its workspace beside it, {more} bytes more, it is longer than the {MOST_NAME_BYTES} "
+            "that a file system keeps.",
+            remedy=f"Give a name of at most {MOST_NAME_BYTES - more} bytes.",
             code="place",
         )
 
@@ -155,18 +145,22 @@ def hold_workspace(url: str) -> Iterator[None]:
         with hold_lease(workspace_url(url)):
             yield
         return
+    busy = f"Another run is writing the release {shown(url)}."
+    with _hold_folder(path, busy, "Wait for it: `privpipe status` shows how far it is."):
+        objects.check_no_links(path, skip=(SCRATCH,))
+        yield
+
+
+@contextmanager
+def _hold_folder(path: str, busy: str, remedy: str) -> Iterator[None]:
+    """Own a folder by its lock, which the kernel takes back from a process that dies."""
     mask = os.umask(0o077)  # all that this process writes meanwhile is its owner's alone
     lock = -1
     try:
         _make_private(path)
         lock = _open_lock(path)
         if not _take(lock, os.path.join(path, LOCK)):
-            raise StoreError(
-                f"Another run is writing the release {shown(url)}.",
-                remedy="Wait for it: `privpipe status` shows how far it is.",
-                code="busy",
-            )
-        check_no_links(path, skip=(SCRATCH,))
+            raise StoreError(busy, remedy=remedy, code="busy")
         yield
     finally:
         if lock >= 0:
@@ -179,7 +173,7 @@ def has_workspace(url: str) -> bool:
     path = local_path(workspace_url(url))
     if path is not None:
         return os.path.lexists(path) or bool(_leftovers(path))
-    return bool(list_keys(open_store(workspace_url(url), read_only=True)))
+    return bool(objects.list_keys(objects.open_store(workspace_url(url), read_only=True)))
 
 
 def is_held(url: str) -> bool:
@@ -205,7 +199,7 @@ def read_state(url: str) -> RunState | None:
     FormatError
         If it is damaged.
     """
-    content = read_bytes(open_store(workspace_url(url), read_only=True), STATE)
+    content = objects.read_bytes(objects.open_store(workspace_url(url), read_only=True), STATE)
     if content is None:
         return None
     try:
@@ -219,7 +213,7 @@ def read_state(url: str) -> RunState | None:
 
 def write_state(url: str, state: RunState) -> None:
     """Replace the state, whole."""
-    keep_bytes(workspace_url(url), STATE, json.dumps(asdict(state)).encode())
+    objects.keep_bytes(workspace_url(url), STATE, json.dumps(asdict(state)).encode())
 
 
 def remove_workspace(url: str) -> None:
@@ -230,7 +224,7 @@ def remove_workspace(url: str) -> None:
     """
     path = local_path(workspace_url(url))
     if path is None:
-        delete_tree(open_store(workspace_url(url)), keep=f"{LEASES}/")
+        objects.delete_tree(objects.open_store(workspace_url(url)), keep=f"{LEASES}/")
         return
     with suppress(FileNotFoundError):
         os.rename(path, _removed(path))
@@ -243,7 +237,7 @@ def remove_workspace(url: str) -> None:
 
 
 def remove_place(url: str) -> None:
-    """Remove what stands at a place and all of its workspace; readers open it whole or not at all.
+    """Remove what is at a place and all of its workspace; readers open it whole or not at all.
 
     A folder takes the name of a workspace that is being removed: what a kill leaves is found by
     the next removal. Nothing is done, and nothing is wrong, where there is nothing.
@@ -258,10 +252,9 @@ def remove_place(url: str) -> None:
         return
     with hold_workspace(url):
         if path is None:
-            delete_place(url)
+            objects.delete_place(url)
         elif os.path.isdir(path) and not os.path.islink(path):
-            hidden = f"{local_path(workspace_url(url))}{REMOVED}{secrets.token_hex(8)}"
-            os.rename(path, hidden)
+            os.rename(path, _removed(str(local_path(workspace_url(url)))))
             flush_folder(os.path.dirname(path))  # or a power cut leaves the name, and no content
         else:
             with suppress(FileNotFoundError):
@@ -272,7 +265,7 @@ def remove_place(url: str) -> None:
 def purge_workspace(url: str) -> bool:
     """Remove what an interrupted run left; False if there was nothing.
 
-    The workspace is held until it is gone. A link that stands in its place is removed, and
+    The workspace is held until it is gone. A link in its place is removed, and
     nothing that it leads to.
 
     Raises
@@ -289,29 +282,21 @@ def purge_workspace(url: str) -> bool:
     if path is None:
         with hold_workspace(url):
             if _is_begun_in_place(url):
-                delete_place(url)
+                objects.delete_place(url)
             remove_workspace(url)
         return True
-    _make_private(path)
-    if os.path.islink(os.path.join(path, LOCK)):  # nobody holds what is no lock
+    if os.path.islink(os.path.join(path, LOCK)):  # no one holds what is no lock
         os.unlink(os.path.join(path, LOCK))
-    lock = _open_lock(path)
-    try:
-        if not _take(lock, os.path.join(path, LOCK)):
-            raise StoreError(
-                f"A run is writing {shown(url)}.", remedy="Stop it first.", code="busy"
-            )
+    with _hold_folder(path, f"A run is writing {shown(url)}.", "Stop it first."):
         remove_workspace(url)
-    finally:
-        os.close(lock)
     return True
 
 
 def _is_begun_in_place(url: str) -> bool:
     """Whether somebody wrote where nothing can be renamed, and did not end."""
-    work, place = (open_store(one, read_only=True) for one in (workspace_url(url), url))
-    begun = any(read_bytes(work, name) is not None for name in (STATE, MAKING))
-    return begun and all(read_bytes(place, name) is None for name in LAST)
+    work, place = (objects.open_store(one, read_only=True) for one in (workspace_url(url), url))
+    begun = any(objects.read_bytes(work, name) is not None for name in (STATE, MAKING))
+    return begun and all(objects.read_bytes(place, name) is None for name in LAST)
 
 
 def _leftovers(path: str) -> list[str]:
@@ -325,6 +310,7 @@ def _make_private(path: str) -> None:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with suppress(FileExistsError):
             os.mkdir(path, mode=0o700)
+        # By a descriptor: between a look and a chmod by name somebody may put a link there.
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
             os.fchmod(folder, 0o700)

@@ -14,16 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from privpipe.errors import StoreError
+from privpipe.store.access import objects
 from privpipe.store.access.durability import flush_folder, flush_tree
 from privpipe.store.access.lease import LEASE_SECONDS
 from privpipe.store.access.location import join, local_path, shown
-from privpipe.store.access.objects import (
-    delete_tree,
-    list_keys,
-    open_store,
-    read_bytes,
-    write_bytes,
-)
 from privpipe.store.access.remote import create_bytes
 from privpipe.store.access.workspace import (
     MAKING,
@@ -102,7 +96,7 @@ def show_made(url: str, work: str, last: bytes, *, name: str = ROOT_DOCUMENT) ->
         if not create_bytes(join(url, name), last):
             raise _taken(url)
         return
-    write_bytes(open_store(work), name, last)
+    objects.write_bytes(objects.open_store(work), name, last)
     move_made(made, path)
 
 
@@ -124,7 +118,7 @@ def check_free(url: str) -> None:
     taken = (
         os.path.lexists(path)
         if path is not None
-        else bool(list_keys(open_store(url, read_only=True)))
+        else bool(objects.list_keys(objects.open_store(url, read_only=True)))
     )
     if taken:
         raise _taken(url)
@@ -134,7 +128,7 @@ def _check_hidden(url: str, last: str) -> None:
     """What is visible is refused before a workspace is made beside it."""
     if local_path(url) is not None:
         check_free(url)
-    elif read_bytes(open_store(url, read_only=True), last) is not None:
+    elif objects.read_bytes(objects.open_store(url, read_only=True), last) is not None:
         raise _taken(url)
 
 
@@ -151,7 +145,7 @@ def _begin(url: str) -> str:
     """Where to write."""
     if local_path(url) is not None:
         return join(workspace_url(url), MADE)
-    write_bytes(open_store(workspace_url(url)), MAKING, b"{}")
+    objects.write_bytes(objects.open_store(workspace_url(url)), MAKING, b"{}")
     return url
 
 
@@ -163,10 +157,10 @@ def _clear(url: str, last: str) -> None:
         if os.path.isfile(made):
             os.unlink(made)
         return
-    if read_bytes(open_store(workspace_url(url), read_only=True), MAKING) is None:
+    if objects.read_bytes(objects.open_store(workspace_url(url), read_only=True), MAKING) is None:
         return
-    if read_bytes(open_store(url, read_only=True), last) is None:
-        delete_tree(open_store(url))
+    if objects.read_bytes(objects.open_store(url, read_only=True), last) is None:
+        objects.delete_tree(objects.open_store(url))
 
 
 def _taken(url: str) -> StoreError:

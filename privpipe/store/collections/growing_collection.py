@@ -21,24 +21,8 @@ from pydantic import TypeAdapter
 
 from privpipe.errors import FormatError, OptionError, StoreError
 from privpipe.records.schema import CollectionSchema
-from privpipe.store.access.generation_log import (
-    Generation,
-    is_generational,
-    newest_kind,
-    publish_generation,
-    read_generation,
-    read_newest,
-    write_root,
-)
+from privpipe.store.access import generation_log, objects
 from privpipe.store.access.location import Place, as_url, join, local_path, shown
-from privpipe.store.access.objects import (
-    UNFINISHED,
-    drop_unfinished,
-    join_inside,
-    list_keys,
-    open_store,
-    remove_tree,
-)
 from privpipe.store.access.workspace import hold_workspace, remove_workspace
 from privpipe.store.arrays.headers import exists, read_kind
 from privpipe.store.collections.collection import Collection, open_collection
@@ -74,7 +58,7 @@ def open_whole_collection(url: Place, **roles: Any) -> Collection:
     Parameters, errors: as `open_collection`.
     """
     url = as_url(url)
-    if not is_generational(url):
+    if not generation_log.is_generational(url):
         return open_collection(url, **roles)
     parts = tuple(open_collection(one.url(url), **roles) for one in read_partitions(url))
     if not parts or any(part.sealed.proof is None for part in parts):
@@ -123,7 +107,7 @@ class StoredPartition:
 
     def url(self, collection: str) -> str:
         """Where its collection is; StoreError or FormatError where that is elsewhere."""
-        return join_inside(collection, *self.place.split("/"))
+        return objects.join_inside(collection, *self.place.split("/"))
 
 
 def read_partitions(url: str) -> tuple[StoredPartition, ...]:
@@ -136,7 +120,7 @@ def read_partitions(url: str) -> tuple[StoredPartition, ...]:
     StoreError
         If there is none.
     """
-    newest = read_newest(url, "collection")
+    newest = generation_log.read_newest(url, "collection")
     if newest is not None:
         return _partitions(newest)
     if exists(url) and read_kind(url) == "collection":
@@ -203,9 +187,9 @@ def _append_held(
     source: str, url: str, name: str, time: str, options: IngestOptions | None, *, replacing: bool
 ) -> tuple[StoredPartition, bool]:
     """Append, for who holds the collection."""
-    newest = read_newest(url, "collection")
+    newest = generation_log.read_newest(url, "collection")
     if newest is not None:
-        write_root(url, newest)  # a writer that died may have left it behind
+        generation_log.write_root(url, newest)  # a writer that died may have left it behind
     like = None if newest is None else read_schema(newest)
     _sweep(url, _all_named(url, newest))
     place = f"partitions/{secrets.token_hex(8)}"
@@ -216,10 +200,10 @@ def _append_held(
     try:
         known = _find(there, added, shown(url), replacing=replacing)
     except StoreError:
-        remove_tree(added.url(url))
+        objects.remove_tree(added.url(url))
         raise
     if known is not None:
-        remove_tree(added.url(url))
+        objects.remove_tree(added.url(url))
         return known, False
     kept = [partition for partition in there if partition.name != name]
     schema = like or replace(made, n_records=0, partitions=())
@@ -227,7 +211,7 @@ def _append_held(
         "schema": asdict(schema),
         "partitions": [asdict(partition) for partition in (*kept, added)],
     }
-    publish_generation(url, "collection", content, newest)
+    generation_log.publish_generation(url, "collection", content, newest)
     return added, True
 
 
@@ -260,8 +244,8 @@ def _sweep(url: str, there: Sequence[StoredPartition]) -> None:
     """
     named = {partition.place for partition in there}
     for place in list_places(url) - named:
-        remove_tree(join(url, place))
-    drop_unfinished(url)
+        objects.remove_tree(join(url, place))
+    objects.drop_unfinished(url)
 
 
 def drop_unnamed(url: str) -> None:
@@ -273,7 +257,7 @@ def list_places(url: str) -> set[str]:
     """Everything that stands among the partitions, their makers' workspaces included."""
     path = local_path(url)
     if path is None:
-        keys = list_keys(open_store(url, read_only=True), "partitions/")
+        keys = objects.list_keys(objects.open_store(url, read_only=True), "partitions/")
         return {"/".join(key.split("/")[:2]) for key in keys}
     with suppress(FileNotFoundError, NotADirectoryError):
         return {f"partitions/{name}" for name in os.listdir(os.path.join(path, "partitions"))}
@@ -298,15 +282,17 @@ def purge_collection(url: str) -> bool:
         If another process writes.
     """
     left = list_places(url)
-    if not (left or is_generational(url)) or _is_foreign(url) or newest_kind(url) == "release":
+    if not (left or generation_log.is_generational(url)) or _is_foreign(url):
+        return False
+    if generation_log.newest_kind(url) == "release":
         return False
     with hold_workspace(url):
-        newest = read_newest(url, "collection")
+        newest = generation_log.read_newest(url, "collection")
         there = () if newest is None else _partitions(newest)
         removed = newest is None or bool(left - {one.place for one in there})
         _sweep(url, there)
         if newest is None:
-            remove_tree(url)
+            objects.remove_tree(url)
         remove_workspace(url)
     return removed
 
@@ -318,12 +304,12 @@ def _check_growing(url: str) -> None:
 
 
 def _is_foreign(url: str) -> bool:
-    if is_generational(url) or not exists(url):
+    if generation_log.is_generational(url) or not exists(url):
         return False
     path = local_path(url)
     if path is None or not os.path.isdir(path) or os.path.islink(path):
         return True  # in a bucket something is there only with its root
-    whole = [name for name in os.listdir(path) if not name.endswith(UNFINISHED)]
+    whole = [name for name in os.listdir(path) if not name.endswith(objects.UNFINISHED)]
     return not set(whole) <= {"partitions", "generations"}
 
 
@@ -333,15 +319,15 @@ def digest_content(schema: CollectionSchema) -> str:
     return hashlib.sha256(digests.encode()).hexdigest()
 
 
-def _all_named(url: str, newest: Generation | None) -> list[StoredPartition]:
+def _all_named(url: str, newest: generation_log.Generation | None) -> list[StoredPartition]:
     """Partitions of the newest generation and of the one before, which readers may have open."""
     found = [] if newest is None else list(_partitions(newest))
     if newest is not None and newest.number > 1:
-        found += _partitions(read_generation(url, newest.number - 1))
+        found += _partitions(generation_log.read_generation(url, newest.number - 1))
     return found
 
 
-def _partitions(generation: Generation) -> tuple[StoredPartition, ...]:
+def _partitions(generation: generation_log.Generation) -> tuple[StoredPartition, ...]:
     try:
         return tuple(StoredPartition(**item) for item in generation.content["partitions"])
     except (KeyError, TypeError):
@@ -352,7 +338,7 @@ def _partitions(generation: Generation) -> tuple[StoredPartition, ...]:
         ) from None
 
 
-def read_schema(generation: Generation) -> CollectionSchema:
+def read_schema(generation: generation_log.Generation) -> CollectionSchema:
     """The schema of all partitions, as a generation says it."""
     content: Mapping[str, Any] = generation.content["schema"]
     try:

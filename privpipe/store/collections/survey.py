@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ MAX_DISTINCT = 2**17
 """Different values counted before pooling; with more, a variable is an identifier."""
 
 POOLED = "(other)"
-"""The category that stands for all rare ones."""
+"""The category of all rare values."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,8 @@ def count_values(values: npt.NDArray[Any] | Coded) -> Counter[str]:
     sizes = np.bincount(coded.codes[coded.codes >= 0], minlength=len(coded.names))
     found: Counter[str] = Counter()
     for name, size in zip(coded.names, sizes.tolist(), strict=True):
-        if size:
-            found[name] += size
-    return found
+        found[name] += size  # a name may occur twice: 1 and 1.0 are written alike
+    return +found
 
 
 def pool_rare(counts: Mapping[str, int], min_count: int, name: str) -> tuple[tuple[str, ...], int]:
@@ -141,10 +141,10 @@ def pool_rare(counts: Mapping[str, int], min_count: int, name: str) -> tuple[tup
         if kind not in pool:
             pool.add(kind)
             size += counts[kind]
-    kept = order_names(kind for kind in counts if kind not in pool)
-    if len(kept) + bool(pool) > MAX_CATEGORIES:
+    common = order_names(kind for kind in counts if kind not in pool)
+    if len(common) + bool(pool) > MAX_CATEGORIES:
         raise too_many(name, MAX_CATEGORIES)
-    return ((*kept, POOLED), size) if pool else (kept, 0)
+    return ((*common, POOLED), size) if pool else (common, 0)
 
 
 def too_many(name: str, most: int) -> InputError:
@@ -157,14 +157,13 @@ def too_many(name: str, most: int) -> InputError:
     )
 
 
-def order_names(names: Any) -> tuple[str, ...]:
+def order_names(names: Iterable[str]) -> tuple[str, ...]:
     """Names in natural order: numbers by size, then text.
 
     >>> order_names(["10", "b", "9", "a"])
     ('9', '10', 'a', 'b')
     """
-    found: Sequence[str] = sorted(names, key=_natural)
-    return tuple(found)
+    return tuple(sorted(names, key=_natural))
 
 
 def _natural(text: str) -> tuple[int, float, str]:
@@ -193,19 +192,19 @@ def fit_survey(survey: Survey, source: RecordSource, like: CollectionSchema, whe
         the collection does not know and does not pool.
     """
     found = {coder.variable.name: coder.variable for coder in survey.coders}
-    wanted = {variable.name: variable for variable in like.variables}
+    known = {variable.name: variable for variable in like.variables}
     problem = ""
     if source.n_features != like.n_features:
         problem = f"has {source.n_features} features, the collection {like.n_features}"
     elif tuple(source.feature_names) != tuple(like.feature_names):
         problem = "has features of other names, or in another order"
-    elif missing := sorted(set(wanted) - set(found)):
+    elif missing := sorted(set(known) - set(found)):
         problem = f"has no variable {', '.join(map(repr, missing))}"
-    elif further := sorted(set(found) - set(wanted)):
+    elif further := sorted(set(found) - set(known)):
         problem = f"has the variable {', '.join(map(repr, further))}, the collection has not"
     if problem:
         raise _drifted(where, problem)
-    for name, variable in wanted.items():
+    for name, variable in known.items():
         _check_kind(where, found[name], variable)
     coders = tuple(
         Coder(variable, has_pool=POOLED in (variable.categories or ()))
@@ -214,19 +213,19 @@ def fit_survey(survey: Survey, source: RecordSource, like: CollectionSchema, whe
     return replace(survey, coders=coders, guessed=())
 
 
-def _check_kind(where: str, found: Variable, wanted: Variable) -> None:
-    if wanted.categories is None or found.categories is None:
-        if (wanted.categories is None) != (found.categories is None):
-            kind = "numbers" if wanted.categories is None else "classes"
-            option = "--numeric" if wanted.categories is None else "--categorical"
+def _check_kind(where: str, found: Variable, known: Variable) -> None:
+    if known.categories is None or found.categories is None:
+        if (known.categories is None) != (found.categories is None):
+            kind = "numbers" if known.categories is None else "classes"
+            option = "--numeric" if known.categories is None else "--categorical"
             raise _drifted(
-                where, f"has {wanted.name!r} of another kind; it holds {kind} (give {option})"
+                where, f"has {known.name!r} of another kind; it holds {kind} (give {option})"
             )
         return
-    unseen = set(found.categories) - set(wanted.categories)
-    if unseen and POOLED not in wanted.categories:
+    unseen = set(found.categories) - set(known.categories)
+    if unseen and POOLED not in known.categories:
         raise _drifted(
-            where, f"has {len(unseen)} categories of {wanted.name!r} that the collection has not"
+            where, f"has {len(unseen)} categories of {known.name!r} that the collection has not"
         )
 
 
@@ -293,14 +292,19 @@ def survey_source(
     InputError
         If a variable cannot be of its kind, or has too many categories.
     """
+    for variable in source.variables:
+        if variable.kind == "text" and variable.name in numeric:
+            raise InputError(
+                f"The variable {variable.name!r} holds text and cannot be numeric.",
+                remedy="Leave it out of --numeric, or drop it with --drop.",
+                code="text-variable",
+            )
     counters = {
         variable.name: _Counter(variable, variable.name in categorical)
         for variable in source.variables
         if variable.name in categorical
         or (variable.name not in numeric and variable.kind != "number")
     }
-    for variable in source.variables:
-        _check_numeric(variable, numeric)
     sizes = [0] * len(source.partitions)
     for block in source.blocks(rows, with_features=False):
         sizes[block.partition] += block.n_records
@@ -334,36 +338,21 @@ class _Counter:
     variable: SourceVariable
     forced: bool
 
-    def __post_init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        self.is_categorical = True
-
-    def _is_signed(self) -> bool:
-        return len(self.counts) > 2 and any(name.startswith("-") for name in self.counts)
+    counts: Counter[str] = field(default_factory=Counter)
+    is_categorical: bool = True
 
     def add(self, block: Block) -> None:
         if not self.is_categorical:
             return
         self.counts.update(count_values(block.variables[self.variable.name]))
         if self.variable.kind == "integer" and not self.forced:
-            self.is_categorical = are_classes(len(self.counts)) and not self._is_signed()
+            # Numbers below zero besides a pair such as -1 and 1 are measurements, not classes.
+            is_signed = len(self.counts) > 2 and any(name.startswith("-") for name in self.counts)
+            self.is_categorical = are_classes(len(self.counts)) and not is_signed
         if self.is_categorical and len(self.counts) > MAX_DISTINCT:
             raise too_many(self.variable.name, MAX_DISTINCT)
 
 
-def _check_numeric(variable: SourceVariable, numeric: frozenset[str]) -> None:
-    if variable.kind == "text" and variable.name in numeric:
-        raise InputError(
-            f"The variable {variable.name!r} holds text and cannot be numeric.",
-            remedy="Leave it out of --numeric, or drop it with --drop.",
-            code="text-variable",
-        )
-
-
 def _place(names: tuple[str, ...], sizes: list[int]) -> tuple[Partition, ...]:
-    found: list[Partition] = []
-    first = 0
-    for name, size in zip(names, sizes, strict=True):
-        found.append(Partition(name, first, size))
-        first += size
-    return tuple(found)
+    firsts = accumulate(sizes, initial=0)
+    return tuple(map(Partition, names, firsts, sizes))

@@ -13,7 +13,7 @@ from scipy.io import arff
 
 from privpipe.errors import FormatError, InputError, OptionError
 from privpipe.store.collections.ingest import IngestOptions, ingest
-from privpipe.store.sources.arff_rows import read_arff_header
+from privpipe.store.sources.arff import read_arff_header
 from privpipe.store.sources.reading.files import read_label_list
 from privpipe.store.sources.reading.source import SourceLayout
 from tests.store.tables import read_collection
