@@ -1,4 +1,4 @@
-"""Who stands open: the share of records an adversary claims rightly at few false alarms.
+"""Exposure: the share of records that an adversary claims rightly at few false alarms.
 
 Averages hide a few records that are known for certain. Here the adversary claims a class only
 where it is surest, and what counts is the true-positive rate at a small false-positive rate
@@ -18,6 +18,7 @@ from privpipe.attacks.statistics.intervals import (
     code_groups,
     find_limits,
     limit_difference,
+    limit_exactly,
     plan_effective,
 )
 from privpipe.protocols import BoolArray, FloatArray, IntArray
@@ -38,7 +39,7 @@ def measure_exposure(
     Every record is claimed for every class, most certainly where its ranking exceeds the class's
     median most. A claim of the true class is positive, any other negative; of two classes either
     may be the one that shows. The negative claims of a class weigh together as much as its
-    positive ones, and what is unknown ranks in random order, so that a release that tells nothing
+    positive ones, and what is unknown ranks in random order, so that a release that reveals nothing
     has a rate equal to the false-positive rate, however uneven the classes.
 
     Parameters
@@ -53,7 +54,7 @@ def measure_exposure(
     groups : (n_records,), optional
         Subjects that share records; numbers of claims then become effective ones.
     level, also
-        Two-sided confidence, and lower levels at which limits are kept as well.
+        Two-sided confidence, and lower levels at which limits are found as well.
     seed
         Seed of the order of ties.
 
@@ -64,7 +65,7 @@ def measure_exposure(
 
     Notes
     -----
-    Two things are uncertain: where the threshold of the wanted rate lies (order statistics of the
+    Two things are uncertain: where the threshold of the given rate lies (order statistics of the
     negative claims) and how many positive claims exceed it (Clopper and Pearson). The distances
     of both from the estimate are joined by their squares, as Zou and Donner do.
 
@@ -80,14 +81,14 @@ def measure_exposure(
     >>> 0.045 < found.estimate < 0.055, found.lower > 0.03, found.upper < 0.07
     (True, True, True)
     """
-    claims = _rank_claims(truth, ranking, false_positive, groups, seed)
     method = "ranks" if groups is None else "grouped_ranks"
-    if claims is None:
+    if len(np.unique(truth)) < 2:
         return Interval(np.nan, np.nan, np.nan, level, method)
+    claims = _rank_claims(truth, ranking, false_positive, groups, seed)
     return find_limits(claims.estimate, claims.limits, level, also, method)
 
 
-def measure_exposure_beyond(
+def measure_exposure_gain(
     truth: IntArray,
     ranking: FloatArray,
     known: FloatArray,
@@ -123,17 +124,17 @@ def measure_exposure_beyond(
     Zou and Donner 2008; Newcombe 1998, Improved Confidence Intervals for the Difference Between
     Binomial Proportions Based on Paired Data.
     """
-    mine = _rank_claims(truth, ranking, false_positive, groups, seed)
-    theirs = _rank_claims(truth, known, false_positive, groups, seed)
     method = "ranks" if groups is None else "grouped_ranks"
-    if mine is None or theirs is None:
+    if len(np.unique(truth)) < 2:
         return Interval(np.nan, np.nan, np.nan, level, method)
-    shown, estimate = (mine.shown, theirs.shown), mine.estimate - theirs.estimate
+    mine, theirs = (
+        _rank_claims(truth, one, false_positive, groups, seed) for one in (ranking, known)
+    )
+    estimate = mine.estimate - theirs.estimate
 
     def limits(level: float) -> tuple[float, float]:
-        tail = (1 - level) / 2
-        down, up = limit_difference(*shown, groups=groups, level=level)
-        below, above = _reach_together(mine, theirs, tail)
+        down, up = limit_difference(mine.shown, theirs.shown, groups, level)
+        below, above = _vary_thresholds(mine, theirs, (1 - level) / 2)
         lower = estimate - np.hypot(estimate - down, below)
         upper = estimate + np.hypot(up - estimate, above)
         return max(-1.0, float(lower)), min(1.0, float(upper))
@@ -141,11 +142,11 @@ def measure_exposure_beyond(
     return find_limits(estimate, limits, level, also, method)
 
 
-def _reach_together(mine: _Claims, theirs: _Claims, tail: float) -> tuple[float, float]:
+def _vary_thresholds(mine: _Claims, theirs: _Claims, tail: float) -> tuple[float, float]:
     """How far below and above the estimate a difference lies where both thresholds may be."""
     both = int((mine.shown & theirs.shown).sum())
     alike = both / max(int(mine.shown.sum()), int(theirs.shown.sum()), 1)
-    (down, up), (their_down, their_up) = mine.reach(tail), theirs.reach(tail)
+    (down, up), (their_down, their_up) = mine.vary(tail), theirs.vary(tail)
     moved = (their_down - down, up - their_up)  # both thresholds early, both late
     apart = float(np.sqrt(1 - alike**2))
     below = np.hypot(max(0.0, *(-one for one in moved)), apart * np.hypot(down, their_up))
@@ -154,7 +155,7 @@ def _reach_together(mine: _Claims, theirs: _Claims, tail: float) -> tuple[float,
 
 
 def plan_null_exposure(n_records: int, n_classes: int, rate: float, level: float) -> float:
-    """Upper limit of the exposure of a release that tells nothing, beyond the rate itself.
+    """Upper limit of the exposure of a release that reveals nothing, beyond the rate itself.
 
     Parameters
     ----------
@@ -179,7 +180,7 @@ def plan_null_exposure(n_records: int, n_classes: int, rate: float, level: float
 
 @dataclass(frozen=True, eq=False)
 class _Claims:
-    """Positive claims above each negative one, and for how many independent ones they stand.
+    """Positive claims above each negative one, and how many independent ones they are worth.
 
     Parameters
     ----------
@@ -189,7 +190,7 @@ class _Claims:
         Share of the negative claims down to the j-th.
     n_positive
         Positive claims.
-    wanted
+    allowed
         False-positive rate.
     real_positive, real_negative
         Effective numbers of claims.
@@ -200,7 +201,7 @@ class _Claims:
     above: IntArray
     weight: FloatArray
     n_positive: int
-    wanted: float
+    allowed: float
     real_positive: float
     real_negative: float
     shown: BoolArray
@@ -211,31 +212,29 @@ class _Claims:
 
     @property
     def estimate(self) -> float:
-        return self.rate(int(np.searchsorted(self.weight, self.wanted + _ROUNDING, "right")))
+        return self.rate(int(np.searchsorted(self.weight, self.allowed + _ROUNDING, "right")))
 
-    def reach(self, tail: float) -> tuple[float, float]:
+    def vary(self, tail: float) -> tuple[float, float]:
         """How far below and above the estimate the rate lies where the threshold may be."""
         early, late = self._thresholds(tail)
         found = self.estimate
         return max(0.0, found - self.rate(early)), max(0.0, self.rate(late) - found)
 
     def limits(self, level: float) -> tuple[float, float]:
-        tail, found = (1 - level) / 2, self.estimate
-        below, above = self.reach(tail)
-        hits, n = found * self.real_positive, self.real_positive
-        low = float(scipy.stats.beta.ppf(tail, hits, n - hits + 1)) if hits > 0 else 0.0
-        high = float(scipy.stats.beta.ppf(1 - tail, hits + 1, n - hits)) if hits < n else 1.0
+        found = self.estimate
+        below, above = self.vary((1 - level) / 2)
+        low, high = limit_exactly(found * self.real_positive, self.real_positive, level)
         lower = found - np.hypot(below, found - low)
         upper = found + np.hypot(above, high - found)
         return max(0.0, float(lower)), min(1.0, float(upper))
 
     def _thresholds(self, tail: float) -> tuple[int, int]:
-        """Negative claims by which the wanted rate is surely not yet, and surely reached."""
+        """Negative claims by which the rate is surely not yet, and surely reached."""
         n = max(1, int(self.real_negative))
-        fewest = int(scipy.stats.binom.ppf(tail, n, self.wanted))
-        if scipy.stats.binom.cdf(fewest, n, self.wanted) > tail:
+        fewest = int(scipy.stats.binom.ppf(tail, n, self.allowed))
+        if scipy.stats.binom.cdf(fewest, n, self.allowed) > tail:
             fewest -= 1  # the j-th lies beyond the rate when fewer than j negatives are within
-        most = int(scipy.stats.binom.isf(tail, n, self.wanted)) + 1
+        most = int(scipy.stats.binom.isf(tail, n, self.allowed)) + 1
         early = np.searchsorted(self.weight, (fewest + 1) / n + _ROUNDING, "right") - 1
         late = np.searchsorted(self.weight, min(most / n, 1.0) - _ROUNDING, "left")
         return int(early), int(late)
@@ -246,33 +245,32 @@ _ROUNDING = 1e-9
 
 
 def _rank_claims(
-    truth: IntArray, ranking: FloatArray, wanted: float, groups: IntArray | None, seed: int
-) -> _Claims | None:
+    truth: IntArray, ranking: FloatArray, allowed: float, groups: IntArray | None, seed: int
+) -> _Claims:
+    """All claims of records of at least two classes."""
     n, k = ranking.shape
     if k == 2:
         margin = ranking[:, 1] - ranking[:, 0]
         ranking = np.column_stack([-margin, margin])
-    own = np.zeros((n, k), np.bool_)
-    own[np.arange(n), truth] = True
-    sizes = own.sum(axis=0)
-    if sizes.max() == n:
-        return None
+    is_true = truth[:, None] == np.arange(k)
+    sizes = is_true.sum(axis=0)
     place = _order(ranking - np.median(ranking, axis=0), seed)
-    shares = np.broadcast_to(sizes / n / (n - sizes), (n, k))[~own]
-    order = np.argsort(-place[~own])
-    negative, shares = place[~own][order], shares[order]
-    positive = np.sort(place[own])
-    above = np.concatenate([[0], n - np.searchsorted(positive, negative)])
+    order = np.argsort(-place[~is_true])
+    negative = place[~is_true][order]
+    # The negative claims of a class weigh together as much as its positive ones.
+    shares = np.broadcast_to(sizes / n / (n - sizes), (n, k))[~is_true][order]
+    above = np.concatenate([[0], n - np.searchsorted(np.sort(place[is_true]), negative)])
     weight = np.concatenate([[0.0], np.cumsum(shares)])
+    made = place > negative[np.searchsorted(weight[1:], allowed + _ROUNDING, "right")]
+    # Kish's effective number of claims of unequal weight; the weights add up to 1.
     real = 1 / float(shares @ shares)
-    made = place > negative[np.searchsorted(weight[1:], wanted + _ROUNDING, "right")]
-    claims = _Claims(above, weight, n, wanted, float(n), real, made[own])
+    claims = _Claims(above, weight, n, allowed, float(n), real, made[is_true])
     if groups is None:
         return claims
     codes, n_groups = code_groups(groups, n)
-    subject = np.broadcast_to(codes[:, None], (n, k))[~own]
-    alike = plan_effective(made[~own], subject, n_groups) / len(negative)
-    effective = plan_effective(made[own], codes, n_groups)
+    subject = np.broadcast_to(codes[:, None], (n, k))[~is_true]
+    alike = plan_effective(made[~is_true], subject, n_groups) / len(negative)
+    effective = plan_effective(made[is_true], codes, n_groups)
     return replace(claims, real_positive=effective, real_negative=real * alike)
 
 

@@ -1,12 +1,15 @@
-"""Intervals of proportions: Wilson and Clopper-Pearson, and Wilson's where records share subjects.
+"""Intervals of proportions and, by the bootstrap, of other scores; subjects may share records.
 
-For scores that are no proportions see `bootstrap`.
+A bootstrap interval is formed on a scale where the score's errors are near normal, with the
+corrections that few records or groups need.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -15,6 +18,8 @@ from scipy import special
 
 from privpipe.errors import InputError, OptionError
 from privpipe.protocols import BoolArray, FloatArray, IntArray
+
+Scale = Callable[[FloatArray], FloatArray]
 
 Limits = Callable[[float], tuple[float, float]]
 """Lower and upper limit at a level."""
@@ -35,7 +40,7 @@ class Interval:
         "grouped_ranks" or "none".
     relaxed
         Limits at lower levels, as (level, lower, upper): a procedure that shares its level over
-        several questions asks for less confidence once some are answered.
+        several questions needs less confidence once some are answered.
     """
 
     estimate: float
@@ -46,13 +51,13 @@ class Interval:
     relaxed: tuple[tuple[float, float, float], ...] = ()
 
     def at(self, level: float) -> Interval:
-        """The interval at the lowest level kept that is at least this one, or this very one.
+        """The interval at the lowest level held that is at least this one, or this very one.
 
         >>> interval = measure_wilson_interval(50, 100, level=0.99, also=[0.95])
         >>> interval.at(0.95) == measure_wilson_interval(50, 100, level=0.95)
         True
         """
-        fit = min((kept for kept in self.relaxed if kept[0] >= level), default=None)
+        fit = min((limits for limits in self.relaxed if limits[0] >= level), default=None)
         if fit is None:
             return self
         return replace(self, level=fit[0], lower=fit[1], upper=fit[2], relaxed=())
@@ -73,10 +78,15 @@ def find_limits(
         Two-sided confidence, and further ones below it.
     method
         As in `Interval`.
+
+    Raises
+    ------
+    OptionError
+        If `level` is not strictly between 0 and 1.
     """
     check_level(level)
-    kept = tuple((one, *limits(one)) for one in sorted(also) if one < level)
-    return Interval(estimate, *limits(level), level, method, kept)
+    relaxed = tuple((one, *limits(one)) for one in sorted(also) if one < level)
+    return Interval(estimate, *limits(level), level, method, relaxed)
 
 
 def measure_wilson_interval(
@@ -91,7 +101,7 @@ def measure_wilson_interval(
     level
         Two-sided confidence.
     also
-        Lower levels at which limits are kept as well.
+        Lower levels at which limits are found as well.
 
     Raises
     ------
@@ -111,13 +121,7 @@ def measure_wilson_interval(
     (0.4038, 0.5962)
     """
     _check_counts(n_hits, n_trials)
-    check_level(level)
-    p = n_hits / n_trials
-
-    def limits(level: float) -> tuple[float, float]:
-        return limit_wilson(p, n_trials, float(scipy.stats.norm.ppf(0.5 + level / 2)))
-
-    return find_limits(p, limits, level, also, "wilson")
+    return _find_wilson(n_hits / n_trials, n_trials, math.inf, level, also, "wilson")
 
 
 def measure_exact_interval(n_hits: int, n_trials: int, *, level: float = 0.95) -> Interval:
@@ -131,11 +135,8 @@ def measure_exact_interval(n_hits: int, n_trials: int, *, level: float = 0.95) -
     0.3085
     """
     _check_counts(n_hits, n_trials)
-    check_level(level)
-    tail, beta = (1 - level) / 2, scipy.stats.beta
-    lower = 0.0 if n_hits == 0 else beta.ppf(tail, n_hits, n_trials - n_hits + 1)
-    upper = 1.0 if n_hits == n_trials else beta.ppf(1 - tail, n_hits + 1, n_trials - n_hits)
-    return Interval(n_hits / n_trials, float(lower), float(upper), level, "exact")
+    exact = partial(limit_exactly, n_hits, n_trials)
+    return find_limits(n_hits / n_trials, exact, level, (), "exact")
 
 
 def measure_grouped_wilson_interval(
@@ -174,19 +175,26 @@ def measure_grouped_wilson_interval(
     True
     """
     _check_counts(int(hits.sum()), len(hits))
-    check_level(level)
     codes, n_groups = code_groups(groups, len(hits))
-    p = float(hits.mean())
     effective = plan_effective(hits, codes, n_groups)
+    return _find_wilson(float(hits.mean()), effective, n_groups - 1, level, also, "grouped_wilson")
 
-    def limits(level: float) -> tuple[float, float]:
-        return limit_wilson(p, effective, float(scipy.stats.t.ppf(0.5 + level / 2, n_groups - 1)))
 
-    return find_limits(p, limits, level, also, "grouped_wilson")
+def measure_hits_interval(
+    hits: BoolArray,
+    groups: IntArray | None = None,
+    *,
+    level: float = 0.95,
+    also: Sequence[float] = (),
+) -> Interval:
+    """Wilson's interval for a proportion of trials, over groups where there are some."""
+    if groups is None:
+        return measure_wilson_interval(int(hits.sum()), len(hits), level=level, also=also)
+    return measure_grouped_wilson_interval(hits, groups, level=level, also=also)
 
 
 def measure_parts_interval(hits: FloatArray, sizes: FloatArray, *, level: float = 0.95) -> Interval:
-    """As `measure_grouped_wilson_interval`, from sums over parts of the trials that were kept.
+    """As `measure_grouped_wilson_interval`, from sums over parts of the trials.
 
     Subjects are whole within a part; parts are drawn by hash, and few: 64 give a variance with 63
     degrees of freedom whatever the number of subjects.
@@ -209,22 +217,13 @@ def measure_parts_interval(hits: FloatArray, sizes: FloatArray, *, level: float 
     >>> round(found.estimate, 3), round(found.upper - found.lower, 3)
     (0.51, 0.025)
     """
-    check_level(level)
-    held = sizes > 0
-    n_parts, total = int(held.sum()), float(sizes.sum())
-    if n_parts < 2:
+    hits, sizes = hits[sizes > 0], sizes[sizes > 0]
+    if len(sizes) < 2:
         raise InputError(
-            f"{n_parts} parts of the records hold a trial.", remedy="Judge more records."
+            f"{len(sizes)} parts of the records hold a trial.", remedy="Judge more records."
         )
-    p = float(hits.sum()) / total
-    departure = (hits - p * sizes)[held]
-    variance = n_parts / (n_parts - 1) * float(departure @ departure) / total**2
-    effective = min(p * (1 - p) / variance if variance > 0 else float(n_parts), total)
-
-    def limits(level: float) -> tuple[float, float]:
-        return limit_wilson(p, effective, float(scipy.stats.t.ppf(0.5 + level / 2, n_parts - 1)))
-
-    return find_limits(p, limits, level, (), "parts_wilson")
+    p, effective = _count_effective(hits, sizes)
+    return _find_wilson(p, effective, len(sizes) - 1, level, (), "parts_wilson")
 
 
 def measure_difference_interval(
@@ -257,38 +256,31 @@ def measure_difference_interval(
     (0.1, True, True)
     """
     _check_counts(int(hits.sum()), len(hits))
-    estimate = float(np.mean(hits) - np.mean(others))
-
-    def limits(level: float) -> tuple[float, float]:
-        return limit_difference(hits, others, groups=groups, level=level)
-
-    return find_limits(
-        estimate, limits, level, also, "wilson" if groups is None else "grouped_wilson"
-    )
+    limits = partial(limit_difference, hits, others, groups)
+    method = "wilson" if groups is None else "grouped_wilson"
+    return find_limits(float(np.mean(hits) - np.mean(others)), limits, level, also, method)
 
 
 def limit_difference(
-    hits: BoolArray, others: BoolArray, *, groups: IntArray | None, level: float
+    hits: BoolArray, others: BoolArray, groups: IntArray | None, level: float
 ) -> tuple[float, float]:
     """Limits of the difference of two proportions of the same trials; see above.
 
     Only trials that one way alone gets right say anything: their two shares have Wilson limits,
     which are joined by their squares with the correlation of two shares of one total.
     """
-    gained, lost = hits & ~others, others & ~hits
-
-    def measure(found: BoolArray) -> Interval:
-        if groups is None:
-            return measure_wilson_interval(int(found.sum()), len(found), level=level)
-        return measure_grouped_wilson_interval(found, groups, level=level)
-
-    up, down = measure(gained), measure(lost)
+    up, down = (
+        measure_hits_interval(found, groups, level=level)
+        for found in (hits & ~others, others & ~hits)
+    )
     b, c = up.estimate, down.estimate
-    together = 2 * float(np.sqrt(b * c / max((1 - b) * (1 - c), 1e-12)))
-    below = (b - up.lower, down.upper - c)
-    above = (up.upper - b, c - down.lower)
-    reach = [float(np.sqrt(x * x + y * y + together * x * y)) for x, y in (below, above)]
-    return b - c - reach[0], b - c + reach[1]
+    # Twice the correlation: of one total, a larger share of one is a smaller one of the other.
+    twice = 2 * float(np.sqrt(b * c / max((1 - b) * (1 - c), 1e-12)))
+    below, above = (
+        float(np.sqrt(x * x + y * y + twice * x * y))
+        for x, y in ((b - up.lower, down.upper - c), (up.upper - b, c - down.lower))
+    )
+    return b - c - below, b - c + above
 
 
 def plan_effective(hits: BoolArray, codes: IntArray, n_groups: int) -> float:
@@ -303,13 +295,47 @@ def plan_effective(hits: BoolArray, codes: IntArray, n_groups: int) -> float:
     n_groups
         Number of groups; without any spread (all hits, or none) each counts as one trial.
     """
-    p = float(hits.mean())
-    sizes = np.bincount(codes, minlength=n_groups)
-    weights = hits.astype(np.float64)
-    departure = np.bincount(codes, weights=weights, minlength=n_groups) - p * sizes
-    variance = n_groups / (n_groups - 1) * float(departure @ departure) / len(hits) ** 2
-    effective = p * (1 - p) / variance if variance > 0 else float(n_groups)
-    return min(effective, float(len(hits)))
+    sums, sizes = (
+        np.bincount(codes, one, minlength=n_groups).astype(np.float64) for one in (hits, None)
+    )
+    return _count_effective(sums, sizes)[1]
+
+
+def _count_effective(hits: FloatArray, sizes: FloatArray) -> tuple[float, float]:
+    """The proportion, and effective trials, of sums over groups or parts."""
+    n, total = len(sizes), float(sizes.sum())
+    p = float(hits.sum()) / total
+    departure = hits - p * sizes
+    # The linearised variance of a ratio of sums over groups.
+    variance = n / (n - 1) * float(departure @ departure) / total**2
+    return p, min(p * (1 - p) / variance if variance > 0 else float(n), total)
+
+
+def _find_wilson(
+    p: float, n: float, freedom: float, level: float, also: Sequence[float], method: str
+) -> Interval:
+    """Wilson's interval with Student's quantile, which of endless freedom is the normal one."""
+
+    def limits(level: float) -> tuple[float, float]:
+        return limit_wilson(p, n, float(scipy.stats.t.ppf(0.5 + level / 2, freedom)))
+
+    return find_limits(p, limits, level, also, method)
+
+
+def limit_wilson(p: float, n: float, z: float) -> tuple[float, float]:
+    """Wilson's limits of a proportion of so many trials, `z` standard errors away."""
+    middle = (p + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * float(np.sqrt(p * (1 - p) / n + z * z / (4 * n * n)))
+    # By rounding the estimate may lie outside its limits where they are at 0 or 1.
+    return max(0.0, min(p, middle - half)), min(1.0, max(p, middle + half))
+
+
+def limit_exactly(n_hits: float, n_trials: float, level: float) -> tuple[float, float]:
+    """Clopper and Pearson's limits; numbers of effective trials need not be whole."""
+    tail, beta = (1 - level) / 2, scipy.stats.beta
+    lower = beta.ppf(tail, n_hits, n_trials - n_hits + 1) if n_hits > 0 else 0.0
+    upper = beta.ppf(1 - tail, n_hits + 1, n_trials - n_hits) if n_hits < n_trials else 1.0
+    return float(lower), float(upper)
 
 
 def check_level(level: float) -> None:
@@ -324,13 +350,6 @@ def _check_counts(n_hits: int, n_trials: int) -> None:
             f"A proportion of {n_hits} in {n_trials} has no interval.",
             remedy="Give at least one trial and no more hits than trials.",
         )
-
-
-def limit_wilson(p: float, n: float, z: float) -> tuple[float, float]:
-    """Wilson's limits of a proportion of so many trials, `z` standard errors away."""
-    middle = (p + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * float(np.sqrt(p * (1 - p) / n + z * z / (4 * n * n)))
-    return max(0.0, min(p, middle - half)), min(1.0, max(p, middle + half))
 
 
 def code_groups(groups: IntArray, n_records: int) -> tuple[IntArray, int]:
@@ -394,7 +413,7 @@ def measure_bootstrap_interval(
         Scale of the limits: "logit" for scores within 0 and 1, "log" for positive ones,
         "log_complement" for those below 1 such as R squared.
     level, also
-        Two-sided confidence, and lower levels at which limits are kept as well.
+        Two-sided confidence, and lower levels at which limits are found as well.
     n_replicates
         Number of replicates.
     seed
@@ -425,34 +444,32 @@ def measure_bootstrap_interval(
     >>> interval.estimate, bool(43 < interval.lower < 45), bool(54 < interval.upper < 56)
     (49.5, True, True)
     """
-    check_level(level)
     if n_replicates < 50:
         raise OptionError(f"n_replicates is {n_replicates}.", remedy="Use 50 or more.")
-    if groups is None:
-        codes, n_units = None, n_records
-        if n_records < 2:
-            raise InputError(
-                f"A bootstrap needs 2 records, got {n_records}.", remedy="Use more records."
-            )
-    else:
-        codes, n_units = code_groups(groups, n_records)
+    if n_records < 2:
+        raise InputError(
+            f"A bootstrap needs 2 records, got {n_records}.", remedy="Use more records."
+        )
+    codes, n_units = (None, n_records) if groups is None else code_groups(groups, n_records)
     estimate = float(score(np.ones((1, n_records)))[0])
     replicates = np.concatenate(
         [score(w) for w in draw_weights(n_records, codes, n_units, n_replicates, seed)]
     )
-    seen = replicates[np.isfinite(replicates)]
-    clip = 0.5 / n_units
-    spread = float(np.std(_to_link(seen, link, clip), ddof=1)) if len(seen) > 1 else np.nan
-    centre = float(_to_link(np.array([estimate]), link, clip)[0])
+    # The estimate, and what is clipped with it, on the scale of the link.
+    clip, (to_link, from_link) = 0.5 / n_units, _LINKS[link]
+    seen = to_link(replicates[np.isfinite(replicates)], clip)
+    centre = float(to_link(np.array([estimate]), clip)[0])
+    spread = float(np.std(seen, ddof=1)) if len(seen) > 1 else np.nan
     spread *= float(np.sqrt(n_units / (n_units - 1)))
 
     def limits(level: float) -> tuple[float, float]:
-        reach = spread * float(scipy.stats.t.ppf(0.5 + level / 2, n_units - 1))
-        ends = _from_link(np.array([centre - reach, centre + reach]), link)
+        half = spread * float(scipy.stats.t.ppf(0.5 + level / 2, n_units - 1))
+        ends = from_link(np.array([centre - half, centre + half]))
         # A score at its edge (an area of exactly 1) is clipped on the link's scale.
         lower, upper = min(float(ends.min()), estimate), max(float(ends.max()), estimate)
         if decisive is None:
             return lower, upper
+        # By chance so many units are in order with the probability that is allowed.
         most = float(np.mean(((1 - level) / 2) ** (1 / np.maximum(decisive, 1))))
         return min(lower, most), max(upper, 1 - most)
 
@@ -485,21 +502,10 @@ def draw_weights(
         yield (counts if codes is None else counts[:, codes]).astype(np.float64)
 
 
-def _to_link(values: FloatArray, link: Link, clip: float) -> FloatArray:
-    if link == "logit":
-        return np.asarray(special.logit(np.clip(values, clip, 1 - clip)))
-    if link == "log":
-        return np.log(np.maximum(values, np.finfo(float).tiny))
-    if link == "log_complement":
-        return np.log(np.maximum(1 - values, EXACT))
-    return values
-
-
-def _from_link(values: FloatArray, link: Link) -> FloatArray:
-    if link == "logit":
-        return np.asarray(special.expit(values))
-    if link == "log":
-        return np.exp(values)
-    if link == "log_complement":
-        return 1 - np.exp(values)
-    return values
+_LINKS: dict[Link, tuple[Callable[[FloatArray, float], FloatArray], Scale]] = {
+    "identity": (lambda x, _: x, lambda y: y),
+    "logit": (lambda x, clip: special.logit(np.clip(x, clip, 1 - clip)), special.expit),
+    "log": (lambda x, _: np.log(np.maximum(x, np.finfo(float).tiny)), np.exp),
+    "log_complement": (lambda x, _: np.log(np.maximum(1 - x, EXACT)), lambda y: 1 - np.exp(y)),
+}
+"""Each link, which takes what to clip, and its inverse."""

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import scipy
 
 from privpipe.attacks.statistics.intervals import Interval, measure_bootstrap_interval
 from privpipe.errors import InputError
@@ -15,7 +14,7 @@ from privpipe.protocols import BoolArray, FloatArray, IntArray
 WeightedScore = Callable[[FloatArray], FloatArray]
 
 GRID = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0)
-"""False-positive rates at which the curve of an attack is kept."""
+"""False-positive rates at which the curve of an attack is reported."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +43,8 @@ class RocCurve:
         The low end of the curve is what an attack on single records is judged by (Carlini
         et al. 2022, Membership Inference Attacks From First Principles).
         """
-        reached = self.true_positive[self.false_positive <= false_positive]
-        return float(reached.max(initial=0.0))
+        found = self.true_positive[self.false_positive <= false_positive]
+        return float(found.max(initial=0.0))
 
 
 def measure_roc(
@@ -101,9 +100,6 @@ def measure_roc(
             f"value is not finite for {np.count_nonzero(~np.isfinite(scores))} records.",
             remedy="Give finite rankings.",
         )
-    from sklearn import metrics  # slow to import; the driver needs GRID alone
-
-    fpr, tpr, _ = metrics.roc_curve(truth, scores, drop_intermediate=True)
     area = measure_bootstrap_interval(
         weigh_areas(truth, np.column_stack([np.zeros(len(scores)), scores])),
         len(truth),
@@ -113,7 +109,7 @@ def measure_roc(
         n_replicates=n_replicates,
         seed=seed,
     )
-    return RocCurve(fpr, tpr, area, n_positive, n_negative)
+    return RocCurve(*_trace(truth == 1, scores), area, n_positive, n_negative)
 
 
 def sample_curve(truth: FloatArray, ranking: FloatArray, kind: str) -> tuple[float, ...]:
@@ -140,25 +136,36 @@ def sample_curve(truth: FloatArray, ranking: FloatArray, kind: str) -> tuple[flo
     >>> rates[0], rates[-1]
     (1.0, 1.0)
     """
+    pairs = _list_rankings(truth, ranking)
     if kind == "numbers":
         pairs = [(halve_numbers(truth) == 1, ranking)]
-    else:
-        codes, n_classes = truth.astype(np.int64), ranking.shape[1]
-        if n_classes == 2:
-            pairs = [(codes == 1, ranking[:, 1] - ranking[:, 0])]
-        else:
-            pairs = [(codes == k, ranking[:, k]) for k in range(n_classes)]
-    curves = [_sample_one(positive, value) for positive, value in pairs if 0 < positive.mean() < 1]
+    curves = []
+    for positive, value in pairs:
+        if 0 < positive.mean() < 1:
+            false, found = _trace(positive, value)
+            # Shares are ratios of counts: one that is .01 may be a rounding above it.
+            curves.append(found[np.searchsorted(false, np.array(GRID) + 1e-12, side="right") - 1])
     return tuple(np.mean(curves, axis=0).tolist()) if curves else ()
 
 
-def _sample_one(positive: BoolArray, value: FloatArray) -> FloatArray:
+def _list_rankings(
+    truth: IntArray | FloatArray, ranking: FloatArray
+) -> list[tuple[BoolArray, FloatArray]]:
+    """Each class against the rest, of two the second alone, and the values that rank for it."""
+    if ranking.ndim == 2 and ranking.shape[1] == 2:
+        return [(truth == 1, ranking[:, 1] - ranking[:, 0])]
+    return [(truth == k, values) for k, values in enumerate(ranking.T)]
+
+
+def _trace(positive: BoolArray, value: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Shares of false and of true positives above each value, from none to all."""
     order = np.argsort(-value, kind="stable")
-    ends = np.flatnonzero(np.append(np.diff(value[order]) != 0, True))
-    found = np.concatenate([[0], np.cumsum(positive[order])[ends]]) / positive.sum()
-    false = np.concatenate([[0], np.cumsum(~positive[order])[ends]]) / (~positive).sum()
-    at = np.searchsorted(false, np.asarray(GRID) + 1e-12, side="right") - 1
-    return np.asarray(found[at])
+    ends = np.flatnonzero(np.append(np.diff(value[order]) != 0, True))  # ties pass at once
+    false, found = (
+        np.concatenate([[0], np.cumsum(one[order])[ends]]) / one.sum()
+        for one in (~positive, positive)
+    )
+    return false, found
 
 
 def halve_numbers(truth: FloatArray) -> IntArray:
@@ -184,12 +191,9 @@ def orient_ranking(truth: IntArray, ranking: FloatArray) -> FloatArray:
         1 or -1; equal for two classes, whose difference ranks.
     """
     ones = np.ones((1, len(truth)))
-    if ranking.shape[1] == 2:
-        areas = np.repeat(measure_area(truth, ranking), 2)
-    else:
-        columns = range(ranking.shape[1])
-        areas = np.array([_weigh_area(truth == k, ranking[:, k])(ones)[0] for k in columns])
-    return np.where(areas < 0.5, -1.0, 1.0)
+    areas = [_weigh_area(*one)(ones)[0] for one in _list_rankings(truth, ranking)]
+    signs = np.where(np.array(areas) < 0.5, -1.0, 1.0)  # 1 where the area is undefined
+    return np.array(np.broadcast_to(signs, ranking.shape[1]))
 
 
 def weigh_areas(truth: IntArray, decision: FloatArray) -> WeightedScore:
@@ -198,10 +202,7 @@ def weigh_areas(truth: IntArray, decision: FloatArray) -> WeightedScore:
     With two classes the area of the second against the first; with more the mean of each
     class against the rest, over the classes that a replicate holds.
     """
-    n_classes = decision.shape[1]
-    if n_classes == 2:
-        return _weigh_area(truth == 1, decision[:, 1] - decision[:, 0])
-    areas = [_weigh_area(truth == k, decision[:, k]) for k in range(n_classes)]
+    areas = [_weigh_area(*one) for one in _list_rankings(truth, decision)]
 
     def mean(weights: FloatArray) -> FloatArray:
         found = np.array([area(weights) for area in areas])
@@ -219,20 +220,14 @@ def measure_area(truth: IntArray, decision: FloatArray) -> float:
     >>> measure_area(np.array([0, 0, 1, 1]), np.array([[0.9, 0.1], [0.6, 0.4], [0.7, 0.3], [0, 1]]))
     0.75
     """
-    ranking, n_classes = decision, decision.shape[1]
-    is_class = truth[:, None] == np.arange(n_classes)
-    if n_classes == 2:
-        ranking, is_class = decision[:, 1:] - decision[:, :1], is_class[:, 1:]
-    sizes = is_class.sum(axis=0)
-    pairs = sizes * (len(truth) - sizes)
-    won = (scipy.stats.rankdata(ranking, axis=0) * is_class).sum(axis=0) - sizes * (sizes + 1) / 2
-    return float((won[pairs > 0] / pairs[pairs > 0]).mean()) if pairs.any() else 0.5
+    area = float(weigh_areas(truth, decision)(np.ones((1, len(truth))))[0])
+    return area if np.isfinite(area) else 0.5
 
 
-def _weigh_area(positive: np.ndarray, value: FloatArray) -> WeightedScore:
+def _weigh_area(positive: BoolArray, value: FloatArray) -> WeightedScore:
     """Pairs won by positives, from cumulated weights at the two ends of their ties."""
     order = np.argsort(value, kind="stable")
-    ordered, is_positive = value[order], positive[order].astype(np.bool_)
+    ordered, is_positive = value[order], positive[order]
     at = np.flatnonzero(is_positive)
     ends = [np.searchsorted(ordered, ordered[at], side) for side in ("left", "right")]
     passed = np.concatenate([[0], np.cumsum(is_positive)])
@@ -251,6 +246,4 @@ def _weigh_area(positive: np.ndarray, value: FloatArray) -> WeightedScore:
 
 def _cumulate(weights: FloatArray) -> FloatArray:
     """Sums of the first 0, 1, ... columns."""
-    sums = np.zeros((len(weights), weights.shape[1] + 1))
-    np.cumsum(weights, axis=1, out=sums[:, 1:])
-    return sums
+    return np.pad(np.cumsum(weights, axis=1), ((0, 0), (1, 0)))

@@ -3,6 +3,11 @@
 Classes: accuracy, balanced accuracy, F1 (macro), area under the ROC curve (macro, one against
 the rest). Numbers: R squared and root mean squared error. Both: true-positive rates at few false
 alarms, see `exposure`; of a number the claims are "above" and "not above the median".
+
+Whoever knows whether a digit is a zero can guess digits better than who knows nothing. That is no
+fault of a release that was to hold it. So each score may be compared, on the same test records,
+with that of a guess from the true desired variables alone; the difference of both advantages is
+what the release is to blame for: the gain.
 """
 
 from __future__ import annotations
@@ -10,19 +15,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 from scipy import sparse
 
-from privpipe.attacks.statistics.exposure import measure_exposure, measure_exposure_beyond
+from privpipe.attacks.statistics.exposure import measure_exposure, measure_exposure_gain
 from privpipe.attacks.statistics.intervals import (
     Interval,
     Link,
     measure_bootstrap_interval,
     measure_difference_interval,
-    measure_grouped_wilson_interval,
-    measure_wilson_interval,
+    measure_hits_interval,
 )
 from privpipe.attacks.statistics.roc import WeightedScore, halve_numbers, weigh_areas
 from privpipe.protocols import FloatArray, IntArray
@@ -32,6 +36,26 @@ EXPOSURES = {"tpr_at_0.001": 0.001, "tpr_at_0.01": 0.01}
 
 CLASS_SCORES = ("accuracy", "balanced_accuracy", "f1", "auc", *EXPOSURES)
 NUMBER_SCORES = ("r2", "rmse", *EXPOSURES)
+
+
+class Confidence(TypedDict, total=False):
+    """How intervals of scores are found.
+
+    Parameters
+    ----------
+    groups : (n_records,), optional
+        Subjects that share records; then all intervals are over subjects.
+    level, also
+        Confidence of the intervals, .95, and lower levels at which limits are found as well.
+    n_replicates, seed
+        Bootstrap of the intervals, 400.
+    """
+
+    groups: IntArray | None
+    level: float
+    also: Sequence[float]
+    n_replicates: int
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -48,30 +72,30 @@ class Score:
     baseline
         What a guess without the records reaches: the majority class or the mean of the
         training records, scored on the test records.
-    beyond
-        Advantage minus that of who knows the wanted answer and no more, on the same records;
-        None where nothing is wanted. See `beyond`.
+    gained
+        Advantage minus that of who knows the desired variables and no more, on the same records;
+        None where nothing is desired. See `compare_class_scores`.
     """
 
     name: str
     interval: Interval
     baseline: float
-    beyond: Interval | None = None
+    gained: Interval | None = None
 
     @property
     def gain(self) -> float:
-        """Advantage beyond knowing the wanted answer; all of it where none is wanted."""
-        return self.advantage if self.beyond is None else self.beyond.estimate
+        """Advantage beyond knowing the desired variables; all of it where there are none."""
+        return self.advantage if self.gained is None else self.gained.estimate
 
     @property
     def gain_lower(self) -> float:
         """Smallest gain within the limits."""
-        return self.advantage_lower if self.beyond is None else self.beyond.lower
+        return self.advantage_lower if self.gained is None else self.gained.lower
 
     @property
     def gain_upper(self) -> float:
         """Largest gain within the limits."""
-        return self.advantage_upper if self.beyond is None else self.beyond.upper
+        return self.advantage_upper if self.gained is None else self.gained.upper
 
     @property
     def advantage(self) -> float:
@@ -90,8 +114,8 @@ class Score:
 
     def at(self, level: float) -> Score:
         """The same score with limits at a lower level; see `Interval.at`."""
-        beyond = None if self.beyond is None else self.beyond.at(level)
-        return replace(self, interval=self.interval.at(level), beyond=beyond)
+        gained = None if self.gained is None else self.gained.at(level)
+        return replace(self, interval=self.interval.at(level), gained=gained)
 
     def _ends(self) -> list[float]:
         # NumPy's extremes of a limit that is no number are no numbers either.
@@ -122,11 +146,7 @@ def measure_class_scores(
     *,
     guess: int,
     ranking: FloatArray | None = None,
-    groups: IntArray | None = None,
-    level: float = 0.95,
-    also: Sequence[float] = (),
-    n_replicates: int = 400,
-    seed: int = 0,
+    **confidence: Unpack[Confidence],
 ) -> tuple[Score, ...]:
     """Score a prediction of classes, each score with its interval and baseline.
 
@@ -141,57 +161,53 @@ def measure_class_scores(
     ranking : (n_records, n_classes), optional
         How records rank for each class, for areas and true-positive rates; `decision` itself
         where its signs were not turned.
-    groups : (n_records,), optional
-        Subjects that share records; then all intervals are over subjects.
-    level, also
-        Confidence of the intervals, and lower levels at which limits are kept as well.
-    n_replicates, seed
-        Bootstrap of the intervals.
+    confidence
+        See `Confidence`.
 
     Returns
     -------
     tuple of Score
         In the order of `CLASS_SCORES`.
     """
-    n_classes = decision.shape[1]
-    predicted = np.argmax(decision, axis=1)
     ranking = decision if ranking is None else ranking
-    hits = predicted == truth
-    interval = partial(
-        measure_bootstrap_interval,
-        n_records=len(truth),
-        groups=groups,
-        link="logit",
-        level=level,
-        also=also,
-        n_replicates=n_replicates,
-        seed=seed,
-        decisive=_count_decisive(truth, groups),
+    decisive = _count_decisive(truth, confidence.get("groups"))
+    guessed = weigh_confusion(truth, np.full_like(truth, guess), decision.shape[1])
+    counts = guessed(np.ones((1, len(truth))))
+    baselines = {
+        "balanced_accuracy": float(balance_confusion(counts)[0]),
+        # Who says each class as often as it occurs does better than the majority class.
+        "f1": max(float(harmonise_confusion(counts)[0]), 1 / len(np.unique(truth))),
+        "auc": 0.5,
+    }
+    accuracy = measure_hits_interval(
+        np.argmax(decision, axis=1) == truth, **_without_bootstrap(confidence)
     )
-    if groups is None:
-        accuracy = measure_wilson_interval(int(hits.sum()), len(hits), level=level, also=also)
-    else:
-        accuracy = measure_grouped_wilson_interval(hits, groups, level=level, also=also)
-    guessed = weigh_confusion(truth, np.full_like(truth, guess), n_classes)(
-        np.ones((1, len(truth)))
-    )
-    confusion = weigh_confusion(truth, predicted, n_classes)
     return (
         Score("accuracy", accuracy, float(np.mean(truth == guess))),
-        Score(
-            "balanced_accuracy",
-            interval(lambda w: balance_confusion(confusion(w))),
-            float(balance_confusion(guessed)[0]),
+        *(
+            Score(
+                name,
+                measure_bootstrap_interval(
+                    score, len(truth), link="logit", decisive=decisive, **confidence
+                ),
+                baselines[name],
+            )
+            for name, score in _weigh_classes(truth, decision, ranking).items()
         ),
-        Score(
-            "f1",
-            interval(lambda w: harmonise_confusion(confusion(w))),
-            # Who says each class as often as it occurs does better than the majority class.
-            max(float(harmonise_confusion(guessed)[0]), 1 / len(np.unique(truth))),
-        ),
-        Score("auc", interval(weigh_areas(truth, ranking)), 0.5),
-        *_measure_exposures(truth, ranking, groups=groups, level=level, also=also, seed=seed),
+        *_measure_exposures(truth, ranking, confidence),
     )
+
+
+def _weigh_classes(
+    truth: IntArray, decision: FloatArray, ranking: FloatArray
+) -> dict[str, WeightedScore]:
+    """Scores of classes that are bootstrapped, by name."""
+    confusion = weigh_confusion(truth, np.argmax(decision, axis=1), decision.shape[1])
+    return {
+        "balanced_accuracy": lambda weights: balance_confusion(confusion(weights)),
+        "f1": lambda weights: harmonise_confusion(confusion(weights)),
+        "auc": weigh_areas(truth, ranking),
+    }
 
 
 def _count_decisive(truth: IntArray, groups: IntArray | None) -> IntArray:
@@ -208,111 +224,23 @@ def _count_decisive(truth: IntArray, groups: IntArray | None) -> IntArray:
     return np.asarray(np.minimum(sizes, len(units) - sizes))
 
 
-def _measure_exposures(
-    truth: IntArray,
-    ranking: FloatArray,
-    *,
-    groups: IntArray | None,
-    level: float,
-    also: Sequence[float],
-    seed: int,
-) -> list[Score]:
+def _without_bootstrap(confidence: Confidence) -> dict[str, Any]:
+    """What intervals of proportions take."""
+    return {name: confidence[name] for name in _SHARED if name in confidence}
+
+
+_SHARED: tuple[Literal["groups"], Literal["level"], Literal["also"]] = ("groups", "level", "also")
+
+
+def _measure_exposures(truth: IntArray, ranking: FloatArray, confidence: Confidence) -> list[Score]:
     measure = partial(
-        measure_exposure, truth, ranking, groups=groups, level=level, also=also, seed=seed
+        measure_exposure,
+        truth,
+        ranking,
+        seed=confidence.get("seed", 0),
+        **_without_bootstrap(confidence),
     )
     return [Score(name, measure(false_positive=rate), rate) for name, rate in EXPOSURES.items()]
-
-
-def measure_number_scores(
-    truth: FloatArray,
-    predicted: FloatArray,
-    *,
-    guess: float,
-    groups: IntArray | None = None,
-    level: float = 0.95,
-    also: Sequence[float] = (),
-    n_replicates: int = 400,
-    seed: int = 0,
-) -> tuple[Score, ...]:
-    """Score a prediction of numbers, each score with its interval and baseline.
-
-    Parameters
-    ----------
-    truth, predicted : (n_records,)
-        In the unit of the confidential variable.
-    guess
-        Mean of the training records, the baseline; R squared is relative to it.
-    groups, level, also, n_replicates, seed
-        As `measure_class_scores`.
-
-    Returns
-    -------
-    tuple of Score
-        In the order of `NUMBER_SCORES`.
-    """
-    residual, spread = (truth - predicted) ** 2, (truth - guess) ** 2
-
-    def bootstrap(score: WeightedScore, link: Link) -> Interval:
-        return measure_bootstrap_interval(
-            score,
-            len(truth),
-            groups=groups,
-            link=link,
-            level=level,
-            also=also,
-            n_replicates=n_replicates,
-            seed=seed,
-        )
-
-    def explained(weights: FloatArray) -> FloatArray:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.asarray(1 - (weights @ residual) / (weights @ spread))
-
-    def rms(weights: FloatArray) -> FloatArray:
-        return np.asarray(np.sqrt(weights @ residual / weights.sum(axis=1)))
-
-    return (
-        Score("r2", bootstrap(explained, "log_complement"), 0.0),
-        Score("rmse", bootstrap(rms, "log"), float(np.sqrt(spread.mean()))),
-        *_measure_exposures(
-            halve_numbers(truth),
-            np.column_stack([-predicted, predicted]),
-            groups=groups,
-            level=level,
-            also=also,
-            seed=seed,
-        ),
-    )
-
-
-def weigh_confusion(
-    truth: IntArray, predicted: IntArray, n_classes: int
-) -> Callable[[FloatArray], FloatArray]:
-    """Confusion counts as a function of weights: (b, n_records) to (b, n_classes, n_classes)."""
-    cells = truth.astype(np.int64) * n_classes + predicted
-    one_hot = sparse.csr_array(
-        (np.ones(len(cells)), (np.arange(len(cells)), cells)), shape=(len(cells), n_classes**2)
-    )
-
-    def count(weights: FloatArray) -> FloatArray:
-        return np.asarray(weights @ one_hot).reshape(-1, n_classes, n_classes)
-
-    return count
-
-
-def balance_confusion(counts: FloatArray) -> FloatArray:
-    """Mean recall over the classes present, (b, n_classes, n_classes) to (b,)."""
-    sizes, hits = counts.sum(axis=2), np.einsum("bii->bi", counts)
-    recall = np.divide(hits, sizes, out=np.zeros_like(hits), where=sizes > 0)
-    return np.asarray(recall.sum(axis=1) / np.maximum((sizes > 0).sum(axis=1), 1))
-
-
-def harmonise_confusion(counts: FloatArray) -> FloatArray:
-    """Mean F1 over the classes present or predicted, (b, n_classes, n_classes) to (b,)."""
-    hits = np.einsum("bii->bi", counts)
-    both = counts.sum(axis=1) + counts.sum(axis=2)
-    f1 = np.divide(2 * hits, both, out=np.zeros_like(hits), where=both > 0)
-    return np.asarray(f1.sum(axis=1) / np.maximum((both > 0).sum(axis=1), 1))
 
 
 def compare_class_scores(
@@ -323,51 +251,84 @@ def compare_class_scores(
     *,
     ranking: FloatArray,
     known_ranking: FloatArray,
-    groups: IntArray | None = None,
-    level: float = 0.95,
-    also: Sequence[float] = (),
-    n_replicates: int = 400,
-    seed: int = 0,
+    **confidence: Unpack[Confidence],
 ) -> tuple[Score, ...]:
-    """The scores of a prediction of classes, each with what it has beyond another prediction.
+    """The scores of a prediction of classes, each with its gain over another prediction.
 
     Parameters
     ----------
     scores
         Of `measure_class_scores`.
-    truth, decision, ranking, groups, level, also, n_replicates, seed
+    truth, decision, ranking, confidence
         As given to `measure_class_scores`.
     known, known_ranking : (n_records, n_classes)
-        Decision and ranking of who knows the wanted answer alone.
+        Decision and ranking of who knows the desired variables alone.
     """
-    n_classes = decision.shape[1]
-    predicted, expected = np.argmax(decision, axis=1), np.argmax(known, axis=1)
-    given: dict[str, Any] = {"groups": groups, "level": level, "also": also}
-
-    def bootstrap(score: WeightedScore) -> Interval:
-        return measure_bootstrap_interval(
-            score, len(truth), n_replicates=n_replicates, seed=seed, **given
-        )
-
-    mine = weigh_confusion(truth, predicted, n_classes)
-    theirs = weigh_confusion(truth, expected, n_classes)
+    mine = _weigh_classes(truth, decision, ranking)
+    theirs = _weigh_classes(truth, known, known_ranking)
+    hits, expected = (np.argmax(one, axis=1) == truth for one in (decision, known))
     found: dict[str, Callable[[], Interval]] = {
-        "accuracy": lambda: measure_difference_interval(
-            predicted == truth, expected == truth, **given
-        ),
-        "balanced_accuracy": lambda: bootstrap(
-            lambda w: balance_confusion(mine(w)) - balance_confusion(theirs(w))
-        ),
-        "f1": lambda: bootstrap(
-            lambda w: harmonise_confusion(mine(w)) - harmonise_confusion(theirs(w))
-        ),
-        "auc": lambda: bootstrap(
-            _subtract(weigh_areas(truth, ranking), weigh_areas(truth, known_ranking))
-        ),
+        name: partial(
+            measure_bootstrap_interval,
+            _subtract(mine[name], theirs[name]),
+            len(truth),
+            **confidence,
+        )
+        for name in mine
     }
-    exposed = partial(measure_exposure_beyond, truth, ranking, known_ranking, seed=seed, **given)
-    found |= {name: partial(exposed, false_positive=rate) for name, rate in EXPOSURES.items()}
-    return tuple(_add(score, found[score.name]()) for score in scores)
+    found["accuracy"] = partial(
+        measure_difference_interval, hits, expected, **_without_bootstrap(confidence)
+    )
+    found |= _compare_exposures(truth, ranking, known_ranking, confidence)
+    return tuple(_add_gain(score, found[score.name]()) for score in scores)
+
+
+def _compare_exposures(
+    truth: IntArray, ranking: FloatArray, known: FloatArray, confidence: Confidence
+) -> dict[str, Callable[[], Interval]]:
+    measure = partial(
+        measure_exposure_gain,
+        truth,
+        ranking,
+        known,
+        seed=confidence.get("seed", 0),
+        **_without_bootstrap(confidence),
+    )
+    return {name: partial(measure, false_positive=rate) for name, rate in EXPOSURES.items()}
+
+
+def measure_number_scores(
+    truth: FloatArray, predicted: FloatArray, *, guess: float, **confidence: Unpack[Confidence]
+) -> tuple[Score, ...]:
+    """Score a prediction of numbers, each score with its interval and baseline.
+
+    Parameters
+    ----------
+    truth, predicted : (n_records,)
+        In the unit of the confidential variable.
+    guess
+        Mean of the training records, the baseline; R squared is relative to it.
+    confidence
+        See `Confidence`.
+
+    Returns
+    -------
+    tuple of Score
+        In the order of `NUMBER_SCORES`.
+    """
+    residual, spread = (truth - predicted) ** 2, (truth - guess) ** 2
+
+    def rms(weights: FloatArray) -> FloatArray:
+        return np.asarray(np.sqrt(weights @ residual / weights.sum(axis=1)))
+
+    def bootstrap(score: WeightedScore, link: Link) -> Interval:
+        return measure_bootstrap_interval(score, len(truth), link=link, **confidence)
+
+    return (
+        Score("r2", bootstrap(_explain(spread - residual, spread), "log_complement"), 0.0),
+        Score("rmse", bootstrap(rms, "log"), float(np.sqrt(spread.mean()))),
+        *_measure_exposures(halve_numbers(truth), _rank_halves(predicted), confidence),
+    )
 
 
 def compare_number_scores(
@@ -377,60 +338,87 @@ def compare_number_scores(
     known: FloatArray,
     *,
     guess: float,
-    groups: IntArray | None = None,
-    level: float = 0.95,
-    also: Sequence[float] = (),
-    n_replicates: int = 400,
-    seed: int = 0,
+    **confidence: Unpack[Confidence],
 ) -> tuple[Score, ...]:
-    """The same of a prediction of numbers; the error in the variable's own unit has none.
+    """The same of a prediction of numbers; the error in the variable's own unit has no gain.
 
     Parameters
     ----------
     scores
         Of `measure_number_scores`.
-    truth, predicted, guess, groups, level, also, n_replicates, seed
+    truth, predicted, guess, confidence
         As given to `measure_number_scores`.
     known : (n_records,)
-        Prediction of who knows the wanted answer alone.
+        Prediction of who knows the desired variables alone.
     """
     saved, spread = (truth - known) ** 2 - (truth - predicted) ** 2, (truth - guess) ** 2
+    found: dict[str, Callable[[], Interval]] = {
+        "r2": partial(measure_bootstrap_interval, _explain(saved, spread), len(truth), **confidence)
+    }
+    mine, theirs = _rank_halves(predicted), _rank_halves(known)
+    found |= _compare_exposures(halve_numbers(truth), mine, theirs, confidence)
+    return tuple(_add_gain(s, found[s.name]()) if s.name in found else s for s in scores)
+
+
+def _explain(saved: FloatArray, spread: FloatArray) -> WeightedScore:
+    """Share of the spread that is saved, as a function of weights."""
 
     def explained(weights: FloatArray) -> FloatArray:
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.asarray((weights @ saved) / (weights @ spread))
 
-    given: dict[str, Any] = {"groups": groups, "level": level, "also": also, "seed": seed}
-    found: dict[str, Callable[[], Interval]] = {
-        "r2": lambda: measure_bootstrap_interval(
-            explained, len(truth), n_replicates=n_replicates, **given
-        )
-    }
-    halves = halve_numbers(truth)
-    mine, theirs = (np.column_stack([-values, values]) for values in (predicted, known))
-    exposed = partial(measure_exposure_beyond, halves, mine, theirs, **given)
-    found |= {name: partial(exposed, false_positive=rate) for name, rate in EXPOSURES.items()}
-    return tuple(_add(s, found[s.name]()) if s.name in found else s for s in scores)
+    return explained
+
+
+def _rank_halves(predicted: FloatArray) -> FloatArray:
+    """How records rank as not above, and above the median."""
+    return np.column_stack([-predicted, predicted])
 
 
 def _subtract(mine: WeightedScore, theirs: WeightedScore) -> WeightedScore:
     return lambda weights: np.asarray(mine(weights) - theirs(weights))
 
 
-def _add(score: Score, difference: Interval) -> Score:
+def _add_gain(score: Score, difference: Interval) -> Score:
     """A difference of scores as one of advantages, which share their baseline."""
     unit = 1 / (1 - score.baseline) if score.baseline < 1 else 0.0
 
-    def scale(one: tuple[float, float, float]) -> tuple[float, float, float]:
-        # Nobody who knows the wanted answer does worse than guess: no gain is above knowing.
-        return one[0], one[1] * unit, min(1.0, one[2] * unit)
+    def scale(value: float) -> float:
+        # Who knows the desired variables does no worse than guess: no gain is above knowing.
+        return min(1.0, value * unit)
 
-    _, lower, upper = scale((difference.level, difference.lower, difference.upper))
-    beyond = replace(
+    gained = replace(
         difference,
-        estimate=min(1.0, difference.estimate * unit),
-        lower=min(1.0, lower),
-        upper=upper,
-        relaxed=tuple(map(scale, difference.relaxed)),
+        estimate=scale(difference.estimate),
+        lower=scale(difference.lower),
+        upper=scale(difference.upper),
+        relaxed=tuple((at, low * unit, scale(up)) for at, low, up in difference.relaxed),
     )
-    return replace(score, beyond=beyond)
+    return replace(score, gained=gained)
+
+
+def weigh_confusion(truth: IntArray, predicted: IntArray, n_classes: int) -> WeightedScore:
+    """Confusion counts as a function of weights: (b, n_records) to (b, n_classes, n_classes)."""
+    cells = truth.astype(np.int64) * n_classes + predicted
+    indicators = sparse.csr_array(
+        (np.ones(len(cells)), (np.arange(len(cells)), cells)), shape=(len(cells), n_classes**2)
+    )
+    return lambda weights: np.asarray(weights @ indicators).reshape(-1, n_classes, n_classes)
+
+
+def balance_confusion(counts: FloatArray) -> FloatArray:
+    """Mean recall over the classes present, (b, n_classes, n_classes) to (b,)."""
+    sizes, hits = counts.sum(axis=2), np.einsum("bii->bi", counts)
+    return _average(hits, sizes)
+
+
+def harmonise_confusion(counts: FloatArray) -> FloatArray:
+    """Mean F1 over the classes present or predicted, (b, n_classes, n_classes) to (b,)."""
+    both = counts.sum(axis=1) + counts.sum(axis=2)
+    return _average(2 * np.einsum("bii->bi", counts), both)
+
+
+def _average(hits: FloatArray, sizes: FloatArray) -> FloatArray:
+    """Mean ratio over the classes that a replicate holds."""
+    ratio = np.divide(hits, sizes, out=np.zeros_like(hits), where=sizes > 0)
+    return np.asarray(ratio.sum(axis=1) / np.maximum((sizes > 0).sum(axis=1), 1))

@@ -164,4 +164,4 @@ def _measure_rise(
             n_replicates=options.n_replicates,
             seed=options.seed,
         )
-    return {one.name: math.nan if one.beyond is None else one.beyond.lower for one in found}
+    return {one.name: math.nan if one.gained is None else one.gained.lower for one in found}

@@ -158,7 +158,7 @@ def _find_room(draws: Sequence[Sequence[Score]], kind: str, options: AttackOptio
 
 def _count_errors(draws: Sequence[Score]) -> float:
     """The same of one score, its limits averaged over draws."""
-    first = draws[0].interval if draws[0].beyond is None else draws[0].beyond
+    first = draws[0].interval if draws[0].gained is None else draws[0].gained
     lower = float(np.mean([s.gain_lower for s in draws]))
     reach = float(np.mean([s.gain for s in draws])) - lower  # so many standard errors
     if not math.isfinite(lower):

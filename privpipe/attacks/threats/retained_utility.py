@@ -138,6 +138,6 @@ def _lose(
         released.decided[0],
         **given,  # type: ignore[arg-type]
     )
-    beyond = next(one.beyond for one in compared if one.name == "r2")
+    beyond = next(one.gained for one in compared if one.name == "r2")
     assert beyond is not None, "R squared is compared"
     return beyond

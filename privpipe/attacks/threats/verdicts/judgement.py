@@ -342,7 +342,7 @@ def _plan_groups(case: _Case, n_open: int, judged: _Judged) -> dict[str, float]:
 
 def _say_gain(score: Score, allowed: float) -> str:
     """What of an advantage the limits count, where a wanted answer tells some of it."""
-    if score.beyond is None:
+    if score.gained is None:
         return ""
     return (
         f", {score.gain:.3g} ({say_limits(score.gain_lower, score.gain_upper, allowed)}) of it "
