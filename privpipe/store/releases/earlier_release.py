@@ -7,8 +7,10 @@ records in which they differ. Nothing is compared with raw records.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import zarr
@@ -37,7 +39,7 @@ class EarlierRelease:
     name
         What reports call it: its method and run, no path.
     arrays
-        Its arrays of numbers, with their columns: None for what is coded.
+        Its arrays of numbers, with how many columns they have.
     coded
         Its variables of codes, with their numbers of categories.
     basis
@@ -120,36 +122,50 @@ def open_earlier_release(
     OptionError
         If it is of other records.
     """
-    if not exists(url):
-        raise StoreError(
-            f"[audit] earlier names {shown(url)}, where there is no release.",
-            remedy="Name a published release, or leave it out.",
-            code="missing",
-        )
-    header = check_release(url)
+    header = _check(url)
     if header.get("source_digest", "") != source_digest:
-        raise OptionError(
-            f"[audit] earlier names {shown(url)}, which is a release of other records.",
-            remedy="Name releases of this very collection; of others no row belongs to one of its.",
-            code="other-records",
+        raise _other_records(
+            f"{shown(url)}, which is a release of other records.",
+            "Name releases of this very collection; of others no row belongs to one of its.",
         )
-    arrays, coded = _list_arrays(url, header)
-    if any(n != n_records for _, n, _ in arrays):
-        raise OptionError(
-            f"[audit] earlier names {shown(url)}, whose records are surrogates of nobody.",
-            remedy="Leave it out: no row of it belongs to a record.",
-            code="other-records",
-        )
+    store, is_coded = open_store(url, read_only=True), dict[str, int]()
+    widths = {}
+    for name in header["arrays"]:
+        array = zarr.open_array(store, path=name, mode="r")
+        if array.shape[0] != n_records:
+            raise _other_records(
+                f"{shown(url)}, whose records are surrogates, of no one.",
+                "Leave it out: no row of it belongs to a record.",
+            )
+        categories = array.attrs.get("categories")
+        if isinstance(categories, list) and categories:
+            is_coded[name] = len(categories)
+        else:
+            widths[name] = math.prod(array.shape[1:])
     name = f"{header['method']} {header['run']}"
     return EarlierRelease(
         url,
         str(header["run"]),
         name if name not in names else f"{name} {len(names)}",
-        tuple((name, width) for name, _, width in arrays if name not in coded),
-        tuple(coded.items()),
+        tuple(widths.items()),
+        tuple(is_coded.items()),
         read_basis(url) if header.get("layout") == "factored" else None,
         rows,
     )
+
+
+def _check(url: str) -> Mapping[str, Any]:
+    if exists(url):
+        return check_release(url)
+    raise StoreError(
+        f"[audit] earlier names {shown(url)}, where there is no release.",
+        remedy="Name a published release, or leave it out.",
+        code="missing",
+    )
+
+
+def _other_records(what: str, remedy: str) -> OptionError:
+    return OptionError(f"[audit] earlier names {what}", remedy=remedy, code="other-records")
 
 
 def holds_the_same(url: str, receipts: Sequence[Receipt]) -> bool:
@@ -167,22 +183,6 @@ def holds_the_same(url: str, receipts: Sequence[Receipt]) -> bool:
     return all((one.chunk, stored) in mine for one in theirs for stored in one.objects)
 
 
-def _list_arrays(
-    url: str, header: Mapping[str, object]
-) -> tuple[list[tuple[str, int, int]], dict[str, int]]:
-    """Name, length and width of every array, and categories of those that have some."""
-    store, found, coded = open_store(url, read_only=True), [], {}
-    names = header["arrays"]
-    assert isinstance(names, list), "checked with the manifest"
-    for name in names:
-        array = zarr.open_array(store, path=name, mode="r")
-        found.append((name, array.shape[0], 1 if array.ndim == 1 else array.shape[1]))
-        categories = array.attrs.get("categories")
-        if isinstance(categories, list) and categories:
-            coded[name] = len(categories)
-    return found, coded
-
-
 @dataclass(frozen=True)
 class EarlierSurrogates:
     """What readers see of an earlier release of surrogates; small and picklable.
@@ -194,7 +194,7 @@ class EarlierSurrogates:
     name
         What reports call it: its method and run, no path.
     response_names
-        Its arrays beside the features.
+        Its arrays other than the features.
     n_records
     """
 
@@ -235,26 +235,19 @@ def open_earlier_surrogates(
     OptionError
         If it is none of surrogates with these columns.
     """
-    if not exists(url):
-        raise StoreError(
-            f"[audit] earlier names {shown(url)}, where there is no release.",
-            remedy="Name a published release, or leave it out.",
-            code="missing",
-        )
-    header = check_release(url)
+    header = _check(url)
     same = (
         list(header.get("feature_names") or ()) == list(feature_names)
         and list(header["arrays"]) == [FEATURES, *response_names]
         and not header.get("partitions")
     )
     if not same:
-        raise OptionError(
-            f"[audit] earlier names {shown(url)}, which is no release of surrogates with the same "
-            "features and responses.",
-            remedy="Name earlier releases of surrogates of these variables: only those are held "
-            "against this one.",
-            code="other-records",
+        raise _other_records(
+            f"{shown(url)}, which is no release of surrogates with the same features and "
+            "responses.",
+            "Name earlier releases of surrogates of these variables: only those are held against "
+            "this one.",
         )
-    name = f"{header['method']} {header['run']}"
-    n = int(header["n_records"])
-    return EarlierSurrogates(url, str(header["run"]), name, tuple(response_names), n)
+    run, n_records = str(header["run"]), int(header["n_records"])
+    name = f"{header['method']} {run}"
+    return EarlierSurrogates(url, run, name, tuple(response_names), n_records)

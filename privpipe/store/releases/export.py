@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import fsspec
@@ -16,20 +17,14 @@ import zarr
 
 from privpipe.errors import FormatError, OptionError, StoreError
 from privpipe.records.schema import MISSING
-from privpipe.store.access.location import (
-    Place,
-    as_url,
-    explain_unreachable,
-    join,
-    local_path,
-    shown,
-)
+from privpipe.store.access.location import Place, as_url, join, local_path, shown
 from privpipe.store.access.objects import open_store
 from privpipe.store.access.workspace import SUCCESS, hold_workspace
 from privpipe.store.arrays.blocks import read_block
 from privpipe.store.arrays.destination import hold_destination, move_made, show_made
 from privpipe.store.arrays.factored_basis import read_basis
 from privpipe.store.arrays.layout import FEATURES
+from privpipe.store.keyring.account_chain import reaching
 from privpipe.store.releases.published import check_release
 
 
@@ -53,7 +48,7 @@ def export_release(
     verify
         First read every stored byte and compare it with its receipt.
     listen
-        Is told after each batch how many records it had, and how many there are in all.
+        Called after each batch with how many records it had, and how many there are in all.
 
     Returns
     -------
@@ -84,11 +79,10 @@ def export_release(
     is_folder = _is_folder(out_url)
     header = check_release(url, verify=verify)
     released = _Released(url, header, listen)
-    parts = list(_cut(header)) if is_folder else [(0, released.n_records)]
     problem = ""
     try:
         if is_folder:
-            _write_folder(released, parts, out_url.rstrip("/"))
+            _write_folder(released, header, out_url.rstrip("/"))
         else:
             _write_file(released, out_url)
         return released.n_records
@@ -114,17 +108,11 @@ def _is_folder(out_url: str) -> bool:
     )
 
 
-def _cut(header: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-    """First record and the one after the last, of each partition that the release keeps."""
-    start = 0
-    for n_records in header.get("partitions") or (int(header["n_records"]),):
-        yield start, start + int(n_records)
-        start += int(n_records)
-
-
-def _write_folder(released: _Released, parts: Sequence[tuple[int, int]], out_url: str) -> None:
+def _write_folder(released: _Released, header: Mapping[str, Any], out_url: str) -> None:
+    """A file for each partition that the release keeps."""
+    ends = np.cumsum(header.get("partitions") or [int(header["n_records"])]).tolist()
     with hold_destination(out_url, last=SUCCESS) as work:
-        for number, (start, stop) in enumerate(parts):
+        for number, (start, stop) in enumerate(pairwise([0, *ends])):
             name = f"part-{number:05d}.parquet"
             system, path = fsspec.core.url_to_fs(join(work, name))
             system.makedirs(os.path.dirname(path), exist_ok=True)
@@ -140,37 +128,21 @@ def _write_file(released: _Released, out_url: str) -> None:
             move_made(work, path)
         return
     with hold_workspace(out_url):  # of two exports to one place the second is refused
-        system, target = _reach(out_url)
-        _check_absent(system, target, out_url)
-        whole = False
+        with reaching(out_url):
+            system, target = fsspec.core.url_to_fs(out_url)
+            taken = system.exists(target)
+        if taken:
+            raise StoreError(
+                f"{shown(out_url)} exists.",
+                remedy="Choose another place, or remove it.",
+                code="exists",
+            )
         try:
             _write_part(released, system, target, 0, released.n_records)
-            whole = True
-        finally:
-            if not whole and system.exists(target):
+        except BaseException:
+            if system.exists(target):
                 system.rm_file(target)
-
-
-def _reach(url: str) -> tuple[Any, str]:
-    try:
-        system, path = fsspec.core.url_to_fs(url)
-        return system, str(path)
-    except Exception as error:  # many kinds, depending on the file system
-        problem = explain_unreachable(url, error)
-    raise problem
-
-
-def _check_absent(system: Any, path: str, url: str) -> None:
-    problem: StoreError
-    try:
-        if not system.exists(path):
-            return
-        problem = StoreError(
-            f"{shown(url)} exists.", remedy="Choose another place, or remove it.", code="exists"
-        )
-    except Exception as error:  # many kinds, depending on the file system
-        problem = explain_unreachable(url, error)
-    raise problem
+            raise
 
 
 def _write_part(released: _Released, system: Any, path: str, start: int, stop: int) -> None:
