@@ -127,12 +127,11 @@ def doctor_command(config: str, deployments: str) -> dict[str, Any]:
         check_account,
         check_certificates,
         check_cluster,
-        check_deployed,
         check_keys,
         check_places,
-        check_server_health,
         run_checks,
     )
+    from privpipe.pipeline.operations.server_health import check_deployed, check_server_health
     from privpipe.pipeline.runs.configuration_file import read_options
     from privpipe.pipeline.runs.trusted_code import list_unrun
     from privpipe.pipeline.stages.check import check_stage

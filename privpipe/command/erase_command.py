@@ -9,13 +9,13 @@ import fsspec
 
 from privpipe.errors import OptionError
 from privpipe.pipeline.operations.erase import ErasureOptions, erase_records, plan_erasure
-from privpipe.pipeline.operations.record_removal import Wanted
+from privpipe.pipeline.operations.record_removal import ChosenRecords
 from privpipe.report.console import say
 from privpipe.store.access.location import local_path, shown
 
 
 def erase_command(
-    collection: str, chosen: tuple[str, tuple[int, ...]], options: ErasureOptions, *, dry_run: bool
+    collection: str, said: tuple[str, tuple[int, ...]], options: ErasureOptions, *, dry_run: bool
 ) -> dict[str, Any]:
     """Erase, or say what would be; see `erase_records`.
 
@@ -24,9 +24,9 @@ def erase_command(
     OptionError
         If it is not said which records, or in two ways.
     """
-    wanted = read_wanted(*chosen)
+    chosen = read_chosen(*said)
     plan = plan_erasure if dry_run else erase_records
-    found = plan(collection, wanted, options)
+    found = plan(collection, chosen, options)
     certificates = [found] if isinstance(found, dict) else found
     for one in certificates:
         _show(one, dry_run=dry_run)
@@ -35,7 +35,7 @@ def erase_command(
     return {"erasures": certificates, "dry_run": dry_run}
 
 
-def read_wanted(where: str, numbers: tuple[int, ...]) -> Wanted:
+def read_chosen(where: str, numbers: tuple[int, ...]) -> ChosenRecords:
     """Which records are meant; no message says a value."""
     if bool(where) == bool(numbers):
         raise OptionError(
@@ -44,12 +44,12 @@ def read_wanted(where: str, numbers: tuple[int, ...]) -> Wanted:
             code="where",
         )
     if numbers:
-        return Wanted(numbers=numbers)
+        return ChosenRecords(numbers=numbers)
     # "==" first: a value may hold " in ".
     for sign, read in (("==", lambda text: (text,)), (" in ", _read_values)):
         name, found, value = where.partition(sign)
         if found and name.strip() and value.strip():
-            return Wanted(name.strip(), tuple(read(value.strip().strip("\"'"))))
+            return ChosenRecords(name.strip(), tuple(read(value.strip().strip("\"'"))))
     raise OptionError(
         '--where is neither "name == value" nor "name in FILE".',
         remedy="Name a variable or a feature of the collection, and one value or a file of them.",

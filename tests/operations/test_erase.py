@@ -20,7 +20,7 @@ from privpipe.command.inspect_command import export_command
 from privpipe.errors import GateError, OptionError, PrivpipeError, StoreError
 from privpipe.flows.release_flow import release_collection
 from privpipe.pipeline.operations.erase import ErasureOptions, erase_records, plan_erasure
-from privpipe.pipeline.operations.record_removal import Wanted, digest_of
+from privpipe.pipeline.operations.record_removal import ChosenRecords, digest_of
 from privpipe.pipeline.runs.configuration_file import read_options
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.watch import Watch
@@ -43,7 +43,7 @@ from tests.store.test_crash_points import CrashingStorage, KilledError
 
 SERIAL, TOWN = 4_815_162_342_108, "SECRETtownHall"
 CELLS = np.array([6151.23456789, 7349.87654321, 8807.19283746])
-WANTED = Wanted("serial", (str(SERIAL),))
+CHOSEN = ChosenRecords("serial", (str(SERIAL),))
 INGEST = IngestOptions(
     layout=SourceLayout(features=("x",), labels=("sign", "serial", "town")),
     categorical=("sign", "town"),
@@ -102,8 +102,8 @@ def configure(folder: Path, collection: str, name: str, **more: Any) -> RunOptio
     return read_options(str(path))
 
 
-def erase(url: Path | str, wanted: Wanted = WANTED, **more: Any) -> dict[str, Any]:
-    (found,) = erase_records(str(url), wanted, ErasureOptions(**more))
+def erase(url: Path | str, chosen: ChosenRecords = CHOSEN, **more: Any) -> dict[str, Any]:
+    (found,) = erase_records(str(url), chosen, ErasureOptions(**more))
     return found
 
 
@@ -226,14 +226,14 @@ def test_erase__of_her_alone_takes_partition_and_names(tmp_path: Path, sources: 
     url = str(tmp_path / "g.zarr")
     numbers = tuple(range(45))
     with pytest.raises(OptionError, match="--digest") as refused:
-        erase(url, Wanted(numbers=numbers))
+        erase(url, ChosenRecords(numbers=numbers))
     assert refused.value.code == "record-digest"
     digest = digest_of(url)
-    erase(url, Wanted(numbers=numbers), digest=digest)
+    erase(url, ChosenRecords(numbers=numbers), digest=digest)
     assert read_partitions(url) == ()
     assert search(tmp_path) == {}
     assert not any(b"monday" in one.read_bytes() for one in tmp_path.rglob("*.json"))
-    assert erase_records(url, WANTED, ErasureOptions()) == []
+    assert erase_records(url, CHOSEN, ErasureOptions()) == []
 
 
 def test_erase__numbers_hold_for_one_state(tmp_path: Path, sources: Path) -> None:
@@ -241,10 +241,10 @@ def test_erase__numbers_hold_for_one_state(tmp_path: Path, sources: Path) -> Non
     url = str(tmp_path / "w.zarr")
     ingest(write_records(sources / "a.npz", 1, with_her=True), url, INGEST)
     digest = digest_of(url)
-    assert erase(url, Wanted(numbers=(7,)), digest=digest[:12])["n_records"] == 1
+    assert erase(url, ChosenRecords(numbers=(7,)), digest=digest[:12])["n_records"] == 1
     assert search(tmp_path) == {}
     with pytest.raises(OptionError, match="one state"):
-        erase(url, Wanted(numbers=(7,)), digest=digest)
+        erase(url, ChosenRecords(numbers=(7,)), digest=digest)
     assert open_collection(url).n_records == 44
     assert read_statistics(url).n_missing == {"sign": 0, "serial": 0, "town": 0}
 
@@ -254,7 +254,7 @@ def test_erase__is_refused_while_a_run_writes_and_changes_nothing(whole: Path) -
     with hold_workspace(str(whole / "kept.zarr")), pytest.raises(StoreError) as refused:
         erase(whole / "w.zarr")
     assert refused.value.code == "busy"
-    plan = plan_erasure(str(whole / "w.zarr"), WANTED, ErasureOptions())
+    plan = plan_erasure(str(whole / "w.zarr"), CHOSEN, ErasureOptions())
     assert {Path(one["place"]).name for one in plan["removed"]} >= {"good.zarr", "kept.zarr"}
     assert read_tree(whole) == before
 
@@ -325,7 +325,7 @@ def test_erase__killed_anywhere_the_same_command_ends_the_same(
         with dying(CrashingStorage(folder, dies_at=number)), suppress(KilledError, StoreError):
             erase(url)
         read_whole(folder, kind)
-        erase_records(url, WANTED, ErasureOptions())
+        erase_records(url, CHOSEN, ErasureOptions())
         assert search(folder) == {}, number
         assert outcome(folder, url) == expected, number
 

@@ -20,7 +20,7 @@ from privpipe.cluster.workers.connection import (
 from privpipe.cluster.workers.deployed import write_configuration
 from privpipe.errors import ClusterError, GateError, OptionError, PrivpipeError, StoreError
 from privpipe.flows.deployments import retry_passing
-from privpipe.pipeline.operations.health import _judge, check_certificates
+from privpipe.pipeline.operations.health import _judge_worker, check_certificates
 from privpipe.pipeline.runs.configuration_file import fill_time, read_time
 from privpipe.pipeline.serving.prefect_setup import check_server
 from privpipe.pipeline.stages.increment_check import TimeSpan
@@ -220,7 +220,7 @@ def test_connect__by_an_expired_or_foreign_certificate_is_refused(
 def test_doctor__judges_what_a_worker_tells() -> None:
     """Clock, umask, core dumps, disk and storage: each wrong one is named, with the worker."""
     sound = {"time": 1e9, "umask": 0o077, "cores": 0, "free": 2**40, "reads": True, "writes": True}
-    assert [found.state for found in _judge("tls://w", sound, 1e9 + 5)] == ["ok"]
+    assert [found.state for found in _judge_worker("tls://w", sound, 1e9 + 5)] == ["ok"]
     for name, value, said in (
         ("time", 1e9 + 45, "clock 45 s away"),
         ("umask", 0o022, "umask 022"),
@@ -229,7 +229,7 @@ def test_doctor__judges_what_a_worker_tells() -> None:
         ("reads", False, "cannot read"),
         ("writes", False, "cannot write"),
     ):
-        (found,) = _judge("tls://w", {**sound, name: value}, 1e9)
+        (found,) = _judge_worker("tls://w", {**sound, name: value}, 1e9)
         assert (found.state, "tls://w" in found.detail) == ("fails", True)
         assert said in found.detail
         assert found.remedy

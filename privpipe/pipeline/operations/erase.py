@@ -10,7 +10,6 @@ from __future__ import annotations
 import getpass
 import hashlib
 import json
-import os
 import secrets
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -19,8 +18,8 @@ from typing import Any
 
 from privpipe.errors import OptionError, PrivpipeError, StoreError, printable
 from privpipe.pipeline.operations.record_removal import (
+    ChosenRecords,
     ErasureSurvey,
-    Wanted,
     digest_of,
     drop_erased,
     survey_records,
@@ -52,7 +51,7 @@ from privpipe.store.releases.incremental_release import (
     read_incremental,
 )
 
-BEYOND = (
+LEFT_BEHIND = (
     "the source that the collection was ingested from",
     "backups, snapshots, versions that a bucket keeps, and blocks that a disk has not used again",
     "copies of releases and models that readers took, and exports that no register noted and no "
@@ -62,10 +61,10 @@ BEYOND = (
     "registers of releases, attempts, losses and exports, which hold digests, counts and places",
     "findings about many records: in headers of parts that stay and in the private ledger",
 )
-"""What no command reaches, or what is kept on purpose."""
+"""What no command reaches, or what stays on purpose."""
 
 MOST_ROUNDS = 5
-"""How often it is looked again for what a run made meanwhile."""
+"""How often what runs made meanwhile is looked for again."""
 
 
 @dataclass(frozen=True)
@@ -90,24 +89,23 @@ class ErasureOptions:
     digest: str = ""
 
 
-def plan_erasure(url: str, wanted: Wanted, options: ErasureOptions) -> dict[str, Any]:
+def plan_erasure(url: str, chosen: ChosenRecords, options: ErasureOptions) -> dict[str, Any]:
     """Say what an erasure would do, and change nothing; parameters, errors: see `erase_records`."""
     url = _place(url)
-    _check_numbers(url, wanted, options)
-    survey = survey_records(url, wanted)
-    journal = _begin(url, wanted, survey, options)
-    traces = _look(url, journal, wanted)
+    _check_numbers(url, chosen, options)
+    journal = _begin(url, chosen, survey_records(url, chosen), options)
+    traces = _look(url, journal, chosen)
     return _certify(journal | {"traces": [asdict(one) for one in traces.found.values()]}, traces)
 
 
-def erase_records(url: str, wanted: Wanted, options: ErasureOptions) -> list[dict[str, Any]]:
+def erase_records(url: str, chosen: ChosenRecords, options: ErasureOptions) -> list[dict[str, Any]]:
     """Erase records from a collection and from all that was made of it and can be found.
 
     Parameters
     ----------
     url
         The collection, made in one piece or growing.
-    wanted
+    chosen
         Which records.
     options
         See `ErasureOptions`.
@@ -129,7 +127,7 @@ def erase_records(url: str, wanted: Wanted, options: ErasureOptions) -> list[dic
     url = _place(url)
     with hold_workspace(url):
         try:
-            done = _erase_held(url, wanted, options)
+            done = _erase_held(url, chosen, options)
         except PrivpipeError:
             if _find_begun(url) is None:  # else what is half made is in it
                 remove_workspace(url)
@@ -138,25 +136,25 @@ def erase_records(url: str, wanted: Wanted, options: ErasureOptions) -> list[dic
     return done
 
 
-def _erase_held(url: str, wanted: Wanted, options: ErasureOptions) -> list[dict[str, Any]]:
+def _erase_held(url: str, chosen: ChosenRecords, options: ErasureOptions) -> list[dict[str, Any]]:
     """End what was begun, then erase; for who holds the collection."""
     done = []
     if (journal := _find_begun(url)) is not None:
-        done.append(_carry_out(url, journal, wanted))
-    if done and (wanted.numbers or not digest_of(url)):  # numbers held for the state before
+        done.append(_carry_out(url, journal, chosen))
+    if done and (chosen.numbers or not digest_of(url)):  # numbers held for the state before
         return done
-    _check_numbers(url, wanted, options)
-    survey = survey_records(url, wanted)
+    _check_numbers(url, chosen, options)
+    survey = survey_records(url, chosen)
     if survey.held:
-        journal = _begin(url, wanted, survey, options)
-        _check_idle(_look(url, journal, wanted).found.values())
+        journal = _begin(url, chosen, survey, options)
+        _check_idle(_look(url, journal, chosen).found.values())
         _write(url, journal)
-        done.append(_carry_out(url, journal, wanted))
+        done.append(_carry_out(url, journal, chosen))
     return done
 
 
 def _begin(
-    url: str, wanted: Wanted, survey: ErasureSurvey, options: ErasureOptions
+    url: str, chosen: ChosenRecords, survey: ErasureSurvey, options: ErasureOptions
 ) -> dict[str, Any]:
     roots = options.roots or (url.rstrip("/").rpartition("/")[0],)
     known = {digest for held in survey.held for digest in held.digests}
@@ -167,7 +165,7 @@ def _begin(
         "begun": now(),
         "by": printable(options.name.strip()) or getpass.getuser(),
         "collection": url,
-        "chosen": f"values of {wanted.name!r}" if wanted.name else "record numbers",
+        "chosen": f"values of {chosen.name!r}" if chosen.name else "record numbers",
         "n_records": survey.n_records,
         "account": find_account(options.account or None),
         "roots": [_place(root) for root in roots],
@@ -179,34 +177,38 @@ def _begin(
     }
 
 
-def _carry_out(url: str, journal: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
+def _carry_out(url: str, journal: dict[str, Any], chosen: ChosenRecords) -> dict[str, Any]:
     """All steps, from the first; those that were done change nothing."""
     # The collection first: from then on no run can read the records, and what runs have made
     # meanwhile is found by the rounds below. The certificate last, noted in the account's chain
     # before the journal that held the way back is replaced by it.
     survey = ErasureSurvey.decode(journal["survey"])
     take_out(url, survey)
-    traces = _remove_all(url, journal, wanted)
+    traces = _remove_all(url, journal, chosen)
     _forget_draws(url, journal, survey)
     drop_erased(url)
-    certificate = _certify(journal, traces) | {"state": "done", "ended": now()}
-    certificate |= {"after": digest_of(url), "previous": _digest_last(url)}
-    kept = dict(note_erasure(journal["account"], journal["id"], certificate))
-    _write(url, kept)
-    return kept
+    last = [digest for digest, one in _read_all(url) if one.get("state") == "done"][-1:]
+    certificate = {
+        **_certify(journal, traces),
+        "state": "done",
+        "ended": now(),
+        "after": digest_of(url),
+        # SHA-256 of the last certificate: what was certified is one chain.
+        "previous": last[0] if last else "",
+    }
+    stored = dict(note_erasure(journal["account"], journal["id"], certificate))
+    _write(url, stored)
+    return stored
 
 
-def _remove_all(url: str, journal: dict[str, Any], wanted: Wanted) -> Traces:
+def _remove_all(url: str, journal: dict[str, Any], chosen: ChosenRecords) -> Traces:
     """Remove what was made of the records, until nothing new is found."""
     for _ in range(MOST_ROUNDS):
-        traces = _look(url, journal, wanted)
+        traces = _look(url, journal, chosen)
         there = {(one["what"], one["place"], *one["parts"]) for one in journal["traces"]}
-        new = [
-            asdict(one)
-            for one in traces.found.values()
-            if (one.what, one.place, *one.parts) not in there
-        ]
-        # Written before it is removed: what is gone cannot be found again by whoever goes on after
+        found = traces.found.values()
+        new = [asdict(one) for one in found if (one.what, one.place, *one.parts) not in there]
+        # Written before it is removed: what is gone cannot be found again by whoever resumes after
         # a kill, and would be missing from the certificate.
         journal["traces"] += new
         _write(url, journal)
@@ -215,19 +217,19 @@ def _remove_all(url: str, journal: dict[str, Any], wanted: Wanted) -> Traces:
         if not new:
             return traces
     raise StoreError(
-        "Runs go on making releases of the records that are erased.",
-        remedy="Stop them, then give the same command again: it goes on.",
+        "Runs keep making releases of the records that are erased.",
+        remedy="Stop them, then give the same command again: it resumes.",
         code="busy",
     )
 
 
-def _look(url: str, journal: Mapping[str, Any], wanted: Wanted) -> Traces:
+def _look(url: str, journal: Mapping[str, Any], chosen: ChosenRecords) -> Traces:
     def count(place: str) -> int:
         """Records of another collection that are chosen alike; numbers say nothing there."""
-        if not wanted.name:
+        if not chosen.name:
             return 0
         with suppress(PrivpipeError):
-            return survey_records(place, wanted).n_records
+            return survey_records(place, chosen).n_records
         return 0
 
     return find_traces(journal["known"], journal["account"], journal["roots"], url, count)
@@ -276,14 +278,14 @@ def _withdraw(trace: Trace, known: Iterable[str]) -> None:
 def _blank(state: IncrementalState) -> IncrementalState:
     """A release without parts, and without what was said of them."""
     arrays = tuple({**one, "attributes": {}} for one in state.arrays)
-    kept = {key: state.header[key] for key in ("method", "method_source") if key in state.header}
-    return replace(state, line="", header=kept, arrays=arrays)
+    rest = {key: state.header[key] for key in ("method", "method_source") if key in state.header}
+    return replace(state, line="", header=rest, arrays=arrays)
 
 
 def _forget_draws(url: str, journal: dict[str, Any], survey: ErasureSurvey) -> None:
     """Destroy the keys of draws for the records, and their words in the sketches."""
     due = {one.key_id for one in list_draw_keys() if one.binding.source in journal["known"]}
-    # Noted first, as traces are: whoever goes on after a kill destroys the rest of the same keys.
+    # Noted first, as traces are: whoever resumes after a kill destroys the rest of the same keys.
     journal["keys"] = sorted({*journal["keys"], *due})
     _write(url, journal)
     for key_id in journal["keys"]:
@@ -296,14 +298,12 @@ def _forget_draws(url: str, journal: dict[str, Any], survey: ErasureSurvey) -> N
 
 def _certify(journal: Mapping[str, Any], traces: Traces) -> dict[str, Any]:
     """What was done, without record numbers; and what is left."""
-    dropped = ("survey", "known", "traces")
-    rest = {key: value for key, value in journal.items() if key not in dropped}
-    partitions = [one["digests"][1] for one in journal["survey"]["held"]]
+    rest = {key: one for key, one in journal.items() if key not in ("survey", "known", "traces")}
     return {
         **rest,
-        "partitions": partitions,
+        "partitions": [one["digests"][1] for one in journal["survey"]["held"]],
         "removed": journal["traces"],
-        "left": [*traces.left, *BEYOND],
+        "left": [*traces.left, *LEFT_BEHIND],
     }
 
 
@@ -319,9 +319,9 @@ def _check_idle(traces: Iterable[Trace]) -> None:
             )
 
 
-def _check_numbers(url: str, wanted: Wanted, options: ErasureOptions) -> None:
+def _check_numbers(url: str, chosen: ChosenRecords, options: ErasureOptions) -> None:
     """Numbers hold for one state: after an erasure another record has the number."""
-    if not wanted.numbers:
+    if not chosen.numbers:
         return
     digest = digest_of(url)
     if len(options.digest) < 8 or not digest.startswith(options.digest):
@@ -355,15 +355,6 @@ def _find_begun(url: str) -> dict[str, Any] | None:
     return next((one for _, one in _read_all(url) if one.get("state") == "begun"), None)
 
 
-def _digest_last(url: str) -> str:
-    """SHA-256 of the last certificate: what was certified is one chain."""
-    done = [digest for digest, one in _read_all(url) if one.get("state") == "done"]
-    return done[-1] if done else ""
-
-
 def _write(url: str, journal: Mapping[str, Any]) -> None:
-    place = _journals(url)
-    if (path := local_path(place)) is not None:
-        os.makedirs(path, mode=0o700, exist_ok=True)
     content = json.dumps(journal, indent=1).encode()
-    keep_bytes(place, f"{journal['id']}.json", content)
+    keep_bytes(_journals(url), f"{journal['id']}.json", content)

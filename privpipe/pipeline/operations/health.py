@@ -1,4 +1,8 @@
-"""``privpipe doctor``: places of this machine, the bucket, the cluster's workers, the server."""
+"""``privpipe doctor``: places of this machine, the bucket, the cluster and its workers.
+
+Workers import this module, and need not have Prefect: the server is looked at in
+`privpipe.pipeline.operations.server_health`.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +10,21 @@ import os
 import resource
 import secrets
 import shutil
-import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 import dask
 import fsspec
-import httpx
 
 from privpipe.cluster.workers.boundary import run_sealed, seal
 from privpipe.cluster.workers.certificates import PARTS, read_certificate
 from privpipe.cluster.workers.connection import connect
-from privpipe.cluster.workers.listener_owner import is_loopback
 from privpipe.pipeline.runs.run import cluster_options
 from privpipe.pipeline.runs.run_options import RunOptions
 from privpipe.pipeline.runs.spend import is_promised_across_runs, list_fleeting
-from privpipe.pipeline.serving.deployment_file import Deployment, read_automations, read_deployments
-from privpipe.pipeline.serving.prefect_setup import check_server
 from privpipe.store.access.lease import MOST_SKEW
 from privpipe.store.access.location import join, local_path, shown
 from privpipe.store.access.objects import delete_tree, open_store, read_bytes, write_bytes
@@ -39,65 +37,6 @@ LEAST_FREE = 2**30
 """Bytes where releases go, and for records that workers spill."""
 
 
-def check_places(options: Any) -> Iterator[Finding]:
-    """Where the release goes: space on a disk, conditional writes of a bucket."""
-    release = options.release.path
-    path = local_path(release)
-    if path is None:
-        parent = release.rstrip("/").rpartition("/")[0]
-        enforced = tries_conditions(parent)
-        does = "refuses" if enforced else "takes"
-        remedy = "Use a store that enforces If-None-Match: without it two runs may publish."
-        yield weigh(
-            "put-if-absent",
-            f"{shown(parent)} {does} a second write of one object",
-            "" if enforced else remedy,
-        )
-        return
-    folder = os.path.dirname(path)
-    while not os.path.isdir(folder):
-        folder = os.path.dirname(folder)
-    free = shutil.disk_usage(folder).free
-    remedy = "Free space; `privpipe purge RELEASE` drops stopped runs." * (free < LEAST_FREE)
-    yield weigh("disk", f"{free / 2**30:.1f} GiB free at {folder}", remedy)
-
-
-def tries_conditions(parent: str) -> bool:
-    """Whether a bucket refuses to replace an object that must not exist; tried, then removed."""
-    probe = join(parent, f".privpipe-doctor-{secrets.token_hex(8)}")
-    try:
-        return create_bytes(probe, b"first") and not create_bytes(probe, b"second")
-    finally:
-        file_system, path = fsspec.core.url_to_fs(probe)
-        file_system.rm(path)
-
-
-def check_account(options: RunOptions) -> Iterator[Finding]:
-    """Account and keys lie where they last; what is refused fails the configuration as well."""
-    fleeting = list_fleeting(options)
-    refused = is_promised_across_runs(options) and options.privacy.ephemeral == "refuse"
-    for sentence in fleeting:
-        yield weigh(
-            "account",
-            f"{sentence}: what later runs have to know is forgotten",
-            "Name folders that last in [privacy] account or PRIVPIPE_ACCOUNT, and PRIVPIPE_KEYS.",
-            fails=refused,
-        )
-    if not fleeting:
-        place = shown(find_account(options.privacy.account))
-        yield weigh("account", f"{place} is not in memory or a container's layer")
-
-
-def check_keys() -> Iterator[Finding]:
-    """The folder of keys is private, or not there yet."""
-    folder = key_folder()
-    if not folder.exists():
-        yield weigh("key folder", f"{folder} is made when a method first draws")
-        return
-    with KeyFolder(folder, "").opened():
-        yield weigh("key folder", f"{folder} is its owner's alone")
-
-
 @dataclass(frozen=True)
 class Finding:
     """What one check found.
@@ -105,13 +44,13 @@ class Finding:
     Parameters
     ----------
     state
-        "ok", "warns" (works, and will not for long or not for everybody) or "fails".
+        "ok", "warns" (works, and will not for long or not for everyone) or "fails".
     what
         The thing looked at, in two or three words.
     detail
         What was seen.
     remedy
-        The way out; empty where nothing is wrong.
+        What to do; empty where nothing is wrong.
     """
 
     state: Literal["ok", "warns", "fails"]
@@ -139,6 +78,59 @@ def run_checks(checks: Iterable[tuple[str, Check]]) -> Iterator[Finding]:
             sealed = seal(error, name)
             found.append(Finding("fails", name, sealed.message, sealed.remedy))
         yield from found
+
+
+def check_places(options: Any) -> Iterator[Finding]:
+    """Where the release goes: space on a disk, conditional writes of a bucket."""
+    release = options.release.path
+    path = local_path(release)
+    if path is None:
+        parent = release.rstrip("/").rpartition("/")[0]
+        enforced = tries_conditions(parent)
+        detail = (
+            f"{shown(parent)} {'refuses' if enforced else 'takes'} a second write of one object"
+        )
+        remedy = "Use a store that enforces If-None-Match: without it two runs may publish."
+        yield weigh("put-if-absent", detail, remedy * (not enforced))
+        return
+    folder = os.path.dirname(path)
+    while not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    free = shutil.disk_usage(folder).free
+    remedy = "Free space; `privpipe purge RELEASE` drops stopped runs." * (free < LEAST_FREE)
+    yield weigh("disk", f"{free / 2**30:.1f} GiB free at {folder}", remedy)
+
+
+def tries_conditions(parent: str) -> bool:
+    """Whether a bucket refuses to replace an object that must not exist; tried, then removed."""
+    probe = join(parent, f".privpipe-doctor-{secrets.token_hex(8)}")
+    try:
+        return create_bytes(probe, b"first") and not create_bytes(probe, b"second")
+    finally:
+        file_system, path = fsspec.core.url_to_fs(probe)
+        file_system.rm(path)
+
+
+def check_account(options: RunOptions) -> Iterator[Finding]:
+    """Account and keys lie where they last; what is refused fails the configuration as well."""
+    refused = is_promised_across_runs(options) and options.privacy.ephemeral == "refuse"
+    remedy = "Name folders that last in [privacy] account or PRIVPIPE_ACCOUNT, and PRIVPIPE_KEYS."
+    for sentence in (fleeting := list_fleeting(options)):
+        detail = f"{sentence}: what later runs have to know is forgotten"
+        yield weigh("account", detail, remedy, fails=refused)
+    if not fleeting:
+        place = shown(find_account(options.privacy.account))
+        yield weigh("account", f"{place} is not in memory or a container's layer")
+
+
+def check_keys() -> Iterator[Finding]:
+    """The folder of keys is private, or not there yet."""
+    folder = key_folder()
+    if not folder.exists():
+        yield weigh("key folder", f"{folder} is made when a method first draws")
+        return
+    with KeyFolder(folder, "").opened():
+        yield weigh("key folder", f"{folder} is its owner's alone")
 
 
 WARN_DAYS = 14.0
@@ -170,7 +162,7 @@ def check_certificates() -> Iterator[Finding]:
 
 
 def check_cluster(options: Any) -> Iterator[Finding]:
-    """Reach the scheduler, and ask each worker."""
+    """Reach the scheduler, and query each worker."""
     address = options.cluster.address
     if address is None:
         yield weigh("cluster", "a local one, made for each run")
@@ -180,8 +172,8 @@ def check_cluster(options: Any) -> Iterator[Finding]:
     with connect(cluster_options(options)) as client:
         spent = time.perf_counter() - begun
         yield weigh("scheduler", f"{address} answers after {spent:.1f} s")
-        asked = client.run(run_sealed, look_around, options.collection.path, release)
-        for worker, found in asked.items():
+        queried = client.run(run_sealed, look_around, options.collection.path, release)
+        for worker, found in queried.items():
             yield from _judge_worker(worker, found, time.time())
 
 
@@ -221,120 +213,3 @@ def _judge_worker(worker: str, found: Mapping[str, Any], now: float) -> Iterator
         yield weigh("worker", f"{worker} {text}", "See deploy/RUNBOOK.md, page Start: workers.")
     if not wrong:
         yield weigh("worker", f"{worker} reads, writes, clock within {skew:.1f} s")
-
-
-PATIENCE = 30.0
-"""Seconds for an answer: a busy SQLite takes long."""
-
-ENDED = ("COMPLETED", "FAILED", "CRASHED")
-"""Not cancelled: a run that finds another at work is, and one that somebody stopped."""
-
-MOST_RUNS = 50
-"""Newest runs that are looked at for one of the schedule's own."""
-
-
-def check_server_health() -> Iterator[Finding]:
-    """Whether the server answers us, and nobody without the password."""
-    url = check_server()
-    what = "Prefect server"
-    _ask(url, "/health", "GET")
-    yield weigh(what, f"answers at {url}")
-    known = _ask(url, "/work_pools/filter", "POST", password=True)
-    if known.status_code != httpx.codes.OK:
-        yield weigh(
-            "password",
-            f"the server answers {known.status_code} to ours",
-            "Set PREFECT_API_AUTH_STRING to the server's PREFECT_SERVER_API_AUTH_STRING.",
-        )
-        return
-    if _ask(url, "/work_pools/filter", "POST").status_code == httpx.codes.UNAUTHORIZED:
-        yield weigh("password", "asked for; ours is right")
-    else:
-        yield weigh(
-            "password",
-            "the server answers without one: every user of this machine may start runs",
-            "Start it with PREFECT_SERVER_API_AUTH_STRING=user:secret.",
-            fails=not is_loopback(urlsplit(url).hostname or ""),
-        )
-    for pool in known.json():
-        status, name = str(pool.get("status")), pool["name"]
-        remedy = f"Start a worker: prefect worker start --pool {name}" * (status != "READY")
-        detail = f"{name}: {status.lower().replace('_', ' ')}"
-        yield weigh("work pool", detail, remedy, fails=False)
-
-
-def check_deployed(path: str, automations: str) -> Iterator[Finding]:
-    """Whether schedules, limits and automations on the server are those of the files."""
-    url = check_server()
-    there = _list(url, "/deployments/filter")
-    by_name = {item["name"]: item for item in there}
-    for wanted in read_deployments(path):
-        there_is = by_name.get(wanted.name)
-        yield _compare(wanted, there_is, path)
-        if there_is is not None and any(active for _, _, active in wanted.schedules):
-            yield _judge_last_run(url, wanted, there_is["id"])
-    watching = {item["name"] for item in _list(url, "/automations/filter") if item["enabled"]}
-    for item in read_automations(automations):
-        found = item["name"] in watching
-        detail = f"{item['name']}: {'enabled' if found else 'not on the server, or not enabled'}"
-        yield weigh("automation", detail, "" if found else f"privpipe deploy {path}")
-
-
-def _compare(wanted: Deployment, found: dict[str, Any] | None, path: str) -> Finding:
-    name, problem = f"{wanted.flow}/{wanted.name}", ""
-    if found is None:
-        problem = "is not on the server"
-    else:
-        schedules = {
-            (item["schedule"].get("cron"), item["schedule"].get("timezone"), item["active"])
-            for item in found["schedules"]
-        }
-        limit = (found.get("global_concurrency_limit") or {}).get("limit")
-        strategy = (found.get("concurrency_options") or {}).get("collision_strategy")
-        if schedules != set(wanted.schedules):
-            problem = "has other schedules on the server than in the file"
-        elif (limit, strategy) != (1, "CANCEL_NEW"):
-            problem = f"has the limit {limit} with {strategy}, not 1 with CANCEL_NEW"
-        elif found.get("paused"):
-            problem = "is paused"
-    if problem:
-        return weigh("deployment", f"{name} {problem}", f"privpipe deploy {path}")
-    when = ", ".join(f"{cron} {zone}" for cron, zone, active in wanted.schedules if active)
-    return weigh("deployment", f"{name}  {when or 'when asked'}")
-
-
-def _judge_last_run(url: str, wanted: Deployment, deployment: str) -> Finding:
-    """How the newest run of a schedule ended; those that found another at work are left out."""
-    asked = {
-        "deployments": {"id": {"any_": [deployment]}},
-        "flow_runs": {"state": {"type": {"any_": list(ENDED)}}},
-        "sort": "END_TIME_DESC",
-        "limit": MOST_RUNS,
-    }
-    runs = [run for run in _list(url, "/flow_runs/filter", asked) if run["auto_scheduled"]]
-    name = f"{wanted.flow}/{wanted.name}"
-    if not runs:
-        return weigh("last run", f"{name} has not run by its schedule yet")
-    state, ended = runs[0]["state_type"], str(runs[0]["end_time"])[:16].replace("T", " ")
-    remedy = "Read the run's page in Prefect, or its log; it goes on where it stopped."
-    detail = f"{name} by its schedule, {state.lower()} at {ended} UTC"
-    return weigh("last run", detail, remedy * (state != "COMPLETED"), fails=False)
-
-
-def _list(url: str, path: str, asked: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-    answer = _ask(url, path, "POST", password=True, asked=asked)
-    answer.raise_for_status()
-    found: list[dict[str, Any]] = answer.json()
-    return found
-
-
-def _ask(
-    url: str, path: str, method: str, *, password: bool = False, asked: dict[str, Any] | None = None
-) -> httpx.Response:
-    """An answer of the server; a lost connection is Prefect's to explain."""
-    user, _, secret = os.environ.get("PREFECT_API_AUTH_STRING", "").partition(":")
-    given: dict[str, Any] = {"auth": (user, secret)} if password and user else {}
-    body: dict[str, Any] = {"json": asked or {}} if method == "POST" else {}
-    authority = os.environ.get("PREFECT_API_SSL_CERT_FILE")
-    proved = ssl.create_default_context(cafile=authority)
-    return httpx.request(method, f"{url}{path}", timeout=PATIENCE, verify=proved, **given, **body)

@@ -1,7 +1,7 @@
 """Records taken out of a collection: it is written anew without them, then the old copy removed.
 
 A survey finds them and changes nothing; its answer is all that the rest needs, so that whoever was
-killed goes on with it. Of a growing collection the next generation names the new partitions, and
+killed resumes with it. Of a growing collection the next generation names the new partitions, and
 what stood before it is removed last; one made in one piece is exchanged whole.
 """
 
@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import TypeAdapter
 
 from privpipe.errors import OptionError, PrivpipeError
 from privpipe.protocols import IntArray
-from privpipe.records.schema import CollectionSchema, Partition, suggest
+from privpipe.records.schema import CollectionSchema, Partition, Variable, suggest
 from privpipe.store.access.durability import flush_folder
 from privpipe.store.access.generation_log import (
     blank_older,
@@ -58,7 +59,7 @@ NEW = "erased.zarr"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ChosenRecords:
     """Which records are to be erased.
 
     Parameters
@@ -105,12 +106,12 @@ class HeldRecords:
 
 @dataclass(frozen=True)
 class ErasureSurvey:
-    """Where the records are, and what nobody else's record has.
+    """Where the records are, and what no other record has.
 
     Parameters
     ----------
     held
-        Empty where there is none of them.
+        Empty where there is none.
     codes
         Of categorical variables: categories that no other record has, whose names go as well.
     """
@@ -126,14 +127,10 @@ class ErasureSurvey:
     @staticmethod
     def decode(content: Mapping[str, Any]) -> ErasureSurvey:
         """From the JSON form of `asdict`."""
-        held = tuple(
-            HeldRecords(**{**one, "rows": tuple(one["rows"]), "digests": tuple(one["digests"])})
-            for one in content["held"]
-        )
-        return ErasureSurvey(held, content["codes"])
+        return TypeAdapter(ErasureSurvey).validate_python(content)
 
 
-def survey_records(url: str, wanted: Wanted) -> ErasureSurvey:
+def survey_records(url: str, chosen: ChosenRecords) -> ErasureSurvey:
     """Find the records in all that a collection stores, replaced partitions included.
 
     Raises
@@ -144,10 +141,10 @@ def survey_records(url: str, wanted: Wanted) -> ErasureSurvey:
         If the collection cannot be read.
     """
     opened = _open_all(url)
-    if wanted.numbers:
-        found = _split_numbers(opened, wanted.numbers)
+    if chosen.numbers:
+        found = _split_numbers(opened, chosen.numbers)
     else:
-        found = {place: find_rows(one, wanted) for place, (one, _) in opened.items()}
+        found = {place: find_rows(one, chosen) for place, (one, _) in opened.items()}
     codes = _find_lonely(opened, found)
     whole = bool(codes)  # a name that stands in the tables of all is taken out of all
     held = tuple(
@@ -158,14 +155,12 @@ def survey_records(url: str, wanted: Wanted) -> ErasureSurvey:
     return ErasureSurvey(held, codes)
 
 
-def find_rows(collection: Collection, wanted: Wanted) -> IntArray:
+def find_rows(collection: Collection, chosen: ChosenRecords) -> IntArray:
     """Numbers of the records with one of the values."""
-    read, values = _find_column(collection, wanted)
-    found = [np.empty(0, np.int64)]
-    for chunk in range(collection.plan.n_chunks):
-        start, stop = collection.plan.rows(chunk)
-        found.append(start + np.flatnonzero(np.isin(read(start, stop), values)))
-    return np.concatenate(found)
+    read, values = _find_column(collection, chosen)
+    chunks = map(collection.plan.rows, range(collection.plan.n_chunks))
+    found = [start + np.flatnonzero(np.isin(read(start, stop), values)) for start, stop in chunks]
+    return np.concatenate([np.empty(0, np.int64), *found])
 
 
 def take_out(url: str, survey: ErasureSurvey) -> None:
@@ -223,14 +218,14 @@ def _open_all(url: str) -> dict[str, tuple[Collection, bool]]:
 
 
 def _find_column(
-    collection: Collection, wanted: Wanted
+    collection: Collection, chosen: ChosenRecords
 ) -> tuple[Callable[[int, int], npt.NDArray[Any]], npt.NDArray[Any]]:
     """How the variable or feature is read, and the values in its stored form."""
-    schema, name = collection.schema_of_records, wanted.name
+    schema, name = collection.schema_of_records, chosen.name
     names = {one.name: one for one in schema.variables}
     if name in schema.feature_names:
         j = schema.feature_names.index(name)
-        stored = _as_stored(wanted, np.dtype(schema.dtype))
+        stored = _as_stored(chosen, np.dtype(schema.dtype))
         return (lambda start, stop: collection.read(FEATURES, start, stop)[:, j]), stored
     if name not in names:
         known = [*names, *schema.feature_names]
@@ -241,18 +236,18 @@ def _find_column(
         )
     categories = names[name].categories
     if categories is None:
-        stored = _as_stored(wanted, np.dtype(names[name].dtype))
+        stored = _as_stored(chosen, np.dtype(names[name].dtype))
     else:
-        stored = np.array([categories.index(v) for v in wanted.values if v in categories], int)
+        stored = np.array([categories.index(v) for v in chosen.values if v in categories], int)
     return (lambda start, stop: collection.read(name, start, stop)), stored
 
 
-def _as_stored(wanted: Wanted, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def _as_stored(chosen: ChosenRecords, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     kind = int if dtype.kind in "iu" else float
     with suppress(ValueError, OverflowError):
-        return np.array([kind(value) for value in wanted.values]).astype(dtype)
+        return np.array([kind(value) for value in chosen.values]).astype(dtype)
     raise OptionError(
-        f"{wanted.name!r} holds numbers, and what it is compared with is none.",
+        f"{chosen.name!r} holds numbers, and what it is compared with is none.",
         remedy="Give a number as the source writes it.",
         code="where",
     )
@@ -289,16 +284,16 @@ def _read_record(collection: Collection, row: int) -> dict[str, npt.NDArray[Any]
 def _find_equal(
     collection: Collection, records: Sequence[Mapping[str, npt.NDArray[Any]]]
 ) -> IntArray:
-    found = set[int]()
-    for chunk in range(collection.plan.n_chunks):
-        start, stop = collection.plan.rows(chunk)
+    found = np.zeros(collection.n_records, bool)
+    for start, stop in map(collection.plan.rows, range(collection.plan.n_chunks)):
         for record in records:
             same = np.ones(stop - start, bool)
             for name, value in record.items():
+                # No tolerance; only a missing number equals a missing number.
                 equal = np.isclose(collection.read(name, start, stop), value, 0, 0, equal_nan=True)
                 same &= equal.reshape(stop - start, -1).all(axis=1)
-            found.update((start + np.flatnonzero(same)).tolist())
-    return np.array(sorted(found), np.int64)
+            found[start:stop] |= same
+    return np.flatnonzero(found)
 
 
 def _find_lonely(
@@ -311,14 +306,14 @@ def _find_lonely(
     for variable in next(iter(opened.values()))[0].schema_of_records.variables:
         if variable.categories is None:
             continue
-        gone, kept = set[int](), set[int]()
+        gone, stays = set[int](), set[int]()
         for place, (one, named) in opened.items():
             for start, keep in _walk(one, found[place]):
                 codes = one.read(variable.name, start, start + len(keep))
                 gone.update(codes[~keep].tolist())
-                kept.update(codes[keep].tolist() if named else ())
-        alone = sorted(code for code in gone - kept if 0 <= code < len(variable.categories))
-        if alone := [code for code in alone if variable.categories[code] != POOLED]:
+                stays.update(codes[keep].tolist() if named else ())
+        names = dict(enumerate(variable.categories))
+        if alone := sorted(c for c in gone - stays if names.get(c, POOLED) != POOLED):
             lonely[variable.name] = alone
     return lonely
 
@@ -338,15 +333,12 @@ def _describe(
     schema = collection.schema_of_records
     inside = {}
     for part in schema.partitions:
-        own = rows[(rows >= part.first_record) & (rows < part.first_record + part.n_records)]
-        if len(own) or whole:
-            inside[part.digest] = (own - part.first_record).tolist()
-    digests = (
-        collection.digest,
-        digest_content(schema),
-        read_source_version(collection.url),
-        *inside,
-    )
+        numbers = rows - part.first_record
+        numbers = numbers[(numbers >= 0) & (numbers < part.n_records)]
+        if len(numbers) or whole:
+            inside[part.digest] = numbers.tolist()
+    version = read_source_version(collection.url)
+    digests = (collection.digest, digest_content(schema), version, *inside)
     return HeldRecords(place, named, collection.n_records, tuple(rows.tolist()), digests, inside)
 
 
@@ -356,11 +348,10 @@ def _take_out_partitions(url: str, survey: ErasureSurvey) -> None:
     there, held = read_partitions(url), {one.place: one for one in survey.held}
     if not any(one.place in held for one in there):
         return  # a killed erasure got as far as this
-    following = []
+    following = list[StoredPartition]()
     for one in there:
-        following += (
-            _make_partition(url, one, held[one.place], survey) if one.place in held else [one]
-        )
+        mine = held.get(one.place)
+        following += [one] if mine is None else _make_partition(url, one, mine, survey)
     schema = rename_categories(read_schema(newest), survey.codes)
     content = {"schema": asdict(schema), "partitions": [asdict(one) for one in following]}
     publish_generation(url, "collection", content, newest)
@@ -400,7 +391,10 @@ def _exchange(url: str, new: str | None) -> None:
     if path is None:
         delete_place(url)
         if new is not None:
-            _copy(new, url)
+            there, made = open_store(new, read_only=True), open_store(url)
+            # The root last: until it is there no reader opens half of the collection.
+            for key in sorted(list_keys(there), key=lambda key: key == ROOT_DOCUMENT):
+                write_bytes(made, key, read_bytes(there, key) or b"")
             delete_place(new)
         return
     if os.path.lexists(path):
@@ -408,13 +402,6 @@ def _exchange(url: str, new: str | None) -> None:
     if new is not None:
         os.rename(str(local_path(new)), path)
     flush_folder(os.path.dirname(path))
-
-
-def _copy(source: str, target: str) -> None:
-    """All objects of a place, its root last."""
-    there, made = open_store(source, read_only=True), open_store(target)
-    for key in sorted(list_keys(there), key=lambda key: key == ROOT_DOCUMENT):
-        write_bytes(made, key, read_bytes(there, key) or b"")
 
 
 def _write_without(
@@ -440,31 +427,22 @@ def _write_without(
 def rename_categories(
     schema: CollectionSchema, codes: Mapping[str, Sequence[int]]
 ) -> CollectionSchema:
-    """The schema with other names for categories that nobody has any more; codes stay.
+    """The schema with other names for categories that no record has any more; codes stay.
 
     Examples
     --------
-    >>> from privpipe.records.schema import Variable
     >>> towns = Variable("town", "int8", ("Oslo", "Rome"))
     >>> schema = CollectionSchema(3, 0, "float32", 3, (towns,))
     >>> rename_categories(schema, {"town": [1]}).variable("town").categories
     ('Oslo', '(erased 1)')
     """
-    return replace(
-        schema,
-        variables=tuple(
-            replace(
-                one,
-                categories=tuple(
-                    f"(erased {code})" if code in codes[one.name] else name
-                    for code, name in enumerate(one.categories or ())
-                ),
-            )
-            if one.name in codes
-            else one
-            for one in schema.variables
-        ),
-    )
+
+    def rename(one: Variable) -> Variable:
+        gone, names = codes.get(one.name, ()), enumerate(one.categories or ())
+        others = tuple(f"(erased {code})" if code in gone else name for code, name in names)
+        return replace(one, categories=others) if gone else one
+
+    return replace(schema, variables=tuple(map(rename, schema.variables)))
 
 
 def _cut_again(partitions: Sequence[Partition], rows: IntArray) -> tuple[Partition, ...]:
